@@ -1,1 +1,1 @@
-"""What talks to a language model: providers, the local model, and refiners of queries."""
+"""Everything that talks to a language model: chat models, refiners, generators, rankers, tuning."""

@@ -1,4 +1,4 @@
-"""What a model answered to one request, taken from its client's message."""
+"""A model's answer to one request, taken from its client's message."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "answer_of", "has_structured_output", "message_of"]
 
-# Any other word may be the server's own text, which is nothing to be recorded.
+# Any other word may be free text of the server, which we must not record.
 FINISH_REASONS = ("stop", "length", "content_filter", "end_turn", "max_tokens", "stop_sequence")
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a model answered to one request.
+    """A model's answer to one request.
 
     Attributes:
-        text: As it came.
+        text: The text as it came.
         declined: Whether the model, or a filter before it, refused to answer.
         usage: What the request cost.
-        first_tokens: The probabilities of the likeliest tokens that it could have begun with, as
-            far as they were asked for; None where the server gave none.
-        finish_reason: Why the reply ended, where the server says it in a known word.
-        model, id: Which model replied, and the reply's id, where the server says so.
+        first_tokens: The likeliest first tokens with their probabilities; None if the server did
+            not give them.
+        finish_reason: Why the reply ended, if the server gives a known reason.
+        model, id: The model that replied, and the reply's id, if the server states them.
     """
 
     text: str
@@ -44,7 +44,7 @@ class Answer:
 
 
 def answer_of(message: AIMessage) -> Answer:
-    """Return what a message of langchain says."""
+    """Return the answer in a message of LangChain."""
     metadata = message.response_metadata
     reason = metadata.get("finish_reason") or metadata.get("stop_reason")
     counted = message.usage_metadata
@@ -64,12 +64,12 @@ def answer_of(message: AIMessage) -> Answer:
 
 
 def _short(value: object) -> str | None:
-    """Return a text of a server that is short enough to be recorded."""
+    """Return a server's text, cut so that it can be recorded."""
     return value[:200] if isinstance(value, str) and value else None
 
 
 def has_structured_output(client: BaseChatModel) -> bool:
-    """Return whether a model has a way to give objects, by tools or by its own."""
+    """Return whether a model can give objects, by tools or in its own way."""
     from langchain_core.language_models import BaseChatModel
 
     own = type(client)
@@ -80,7 +80,7 @@ def has_structured_output(client: BaseChatModel) -> bool:
 
 
 def message_of(structured: Mapping[str, Any]) -> AIMessage:
-    """Return the message of a structured output, with the object as its text if it was parsed."""
+    """Return the message of a structured output; if it was parsed, its text is the object."""
     message: AIMessage = structured["raw"]
     if structured["parsed"] is None:
         return message
@@ -88,7 +88,7 @@ def message_of(structured: Mapping[str, Any]) -> AIMessage:
 
 
 def _first_tokens(logprobs: Any) -> list[tuple[str, float]] | None:
-    """Return what the first token could have been, with probabilities; None where nobody says."""
+    """Return the candidates for the first token with probabilities, or None if not stated."""
     try:
         content = logprobs["content"]
         if content == []:
@@ -96,7 +96,7 @@ def _first_tokens(logprobs: Any) -> list[tuple[str, float]] | None:
         pairs = [(str(it["token"]), float(it["logprob"])) for it in content[0]["top_logprobs"]]
     except (KeyError, IndexError, TypeError, ValueError):
         return None
-    # Not every server keeps to numbers up to 0.
+    # Some servers send logarithms above 0.
     probable = [
         (token, math.exp(min(0.0, value))) for token, value in pairs if not math.isnan(value)
     ]

@@ -1,7 +1,7 @@
-"""Replies of models by the keys of their questions, so that nothing is asked twice.
+"""A cache of models' replies by the keys of their questions, so that nothing is asked twice.
 
-Replies are kept on disk (:class:`ReplyFile`) or in memory (:class:`ReplyMemory`). Both share the
-calls in flight: whoever asks what is being asked waits for that reply.
+Replies are kept on disk (:class:`ReplyFile`) or in memory (:class:`ReplyMemory`). Both share calls
+in flight: a second caller with an equal question waits for the same reply.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ __all__ = [
 MAX_BYTES = 512 * 1024 * 1024
 """How large a file of replies may grow.
 
-A reply with its key takes about 1 kB, so about half a million fit: enough for a large experiment,
-and not too much for a folder that nobody looks at.
+A reply with its key takes about 1 kB, so about half a million fit. That is enough for a large
+experiment, and not too much for a cache folder.
 """
 
 MAX_REPLIES = 10_000
-"""How many replies a memory holds."""
+"""How many replies a memory keeps."""
 
 
 def cache_key(**parts: Any) -> str:
@@ -62,7 +62,7 @@ def cache_key(**parts: Any) -> str:
 
 @dataclass(slots=True)
 class _Call:
-    """A call in flight, and how many wait for its reply."""
+    """A call in flight, and how many callers wait for its reply."""
 
     task: asyncio.Task[Reply]
     waiting: int = 0
@@ -94,10 +94,10 @@ class ReplyCache(ABC):
     async def join(
         self, key: str, ask: Callable[[], Coroutine[Any, Any, Reply]]
     ) -> AsyncIterator[tuple[asyncio.Task[Reply], bool]]:
-        """Give the call that answers a question, and whether it was started here.
+        """Give the call that answers a question, and whether this caller started it.
 
-        Shield the task where you await it: it runs while anybody waits, and is cancelled when the
-        last one leaves.
+        Shield the task when you await it: it runs while anybody waits, and is cancelled when the
+        last caller leaves.
 
         Args:
             key: The same for equal questions.
@@ -123,10 +123,10 @@ class ReplyCache(ABC):
 class ReplyMemory(ReplyCache):
     """Replies in memory, for as long as this object lives.
 
-    When it is full, the replies that were not used for the longest time are dropped.
+    When it is full, the least recently used replies are dropped.
 
     Args:
-        max_replies: How many it holds.
+        max_replies: How many replies it keeps.
     """
 
     def __init__(self, max_replies: int = MAX_REPLIES) -> None:
@@ -154,13 +154,13 @@ _memory: ContextVar[ReplyMemory | None] = ContextVar("fairqr_memory", default=No
 
 
 def current_memory() -> ReplyMemory | None:
-    """Return the memory of the step that is running, if there is one."""
+    """Return the memory of the running step, if there is one."""
     return _memory.get()
 
 
 @contextmanager
 def remembering() -> Iterator[None]:
-    """Give the models that have no cache a memory, in this task and its children."""
+    """Give models without a cache a memory, in this task and its children."""
     token = _memory.set(ReplyMemory())
     try:
         yield
@@ -171,7 +171,7 @@ def remembering() -> Iterator[None]:
 class ReplyFile(ReplyCache):
     """Replies on disk, in a file that several processes may share.
 
-    What does not fit in the file, or is damaged, is forgotten: models are then asked again.
+    Replies that do not fit or are damaged are forgotten; models are then asked again.
 
     Args:
         path: The SQLite file; defaults to ``replies.sqlite`` in the cache folder.
@@ -205,7 +205,7 @@ class ReplyFile(ReplyCache):
 
 
 def _objects(texts: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Return the JSON objects by key, without what is none."""
+    """Return the JSON objects by key, without texts that are not JSON objects."""
     found = {}
     for key, text in texts.items():
         try:
@@ -218,7 +218,7 @@ def _objects(texts: Mapping[str, str]) -> dict[str, dict[str, Any]]:
 
 
 def kept_in(cache: bool | ReplyCache) -> ReplyCache | None:
-    """Return where replies are kept: the given cache, the user's own file for True, or nowhere."""
+    """Return the given cache, the user's own file for True, or None for False."""
     if isinstance(cache, ReplyCache):
         return cache
     return ReplyFile() if cache else None

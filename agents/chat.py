@@ -1,7 +1,7 @@
-"""Asking a chat model for an object, a text or a choice, with a cache and typed failures.
+"""Asks a chat model for an object, a text or a choice, with a cache and typed failures.
 
-Models are named as langchain's ``init_chat_model`` names them (``openai:gpt-4o``); ``local:…`` is
-the embedded one, behind the same client.
+Models have the names of LangChain's ``init_chat_model`` (``openai:gpt-4o``); ``local:…`` is the
+embedded model, behind the same client.
 """
 
 from __future__ import annotations
@@ -33,17 +33,16 @@ __all__ = ["ChatModel"]
 class ChatModel(LanguageModel):
     """A chat model that answers questions.
 
-    The embedded model answers one question after the other, and the time of a request starts when
-    it is its turn.
+    The embedded model answers one question after the other. The time limit of a request starts at
+    its turn.
 
     Args:
         name: ``provider:model`` as ``init_chat_model`` takes it, or ``local:smollm2-135m``.
-        base_url: Where an OpenAI-compatible server listens; the provider's own where None.
-        cache: Where replies are kept, if anywhere.
+        base_url: The address of an OpenAI-compatible server; defaults to the provider's own.
+        cache: Where to keep replies; optional.
         timeout: Seconds that one request may take.
-        attempts: How often a request that can heal is made.
-        client: A chat model of LangChain's to ask, instead of one that is opened by its name; see
-            :meth:`of`.
+        attempts: How many attempts a request has if its error may be temporary.
+        client: A chat model of LangChain to ask, instead of one opened by its name; see :meth:`of`.
         model_options: More for ``init_chat_model``.
 
     Raises:
@@ -76,8 +75,8 @@ class ChatModel(LanguageModel):
     def of(cls, client: BaseChatModel) -> ChatModel:
         """Return a chat model that asks one of LangChain's, with its own settings and callbacks.
 
-        Nothing is kept in the cache of replies, for we cannot tell what its replies depend on, and
-        nothing is asked again but by the client itself.
+        Its replies are not cached, since we do not know what they depend on. Only the client itself
+        retries requests.
         """
         known = client._get_ls_params()
         provider = known.get("ls_provider") or client._llm_type
@@ -86,7 +85,7 @@ class ChatModel(LanguageModel):
 
     @property
     def base_url(self) -> str | None:
-        """Where its server listens; None for the provider's own."""
+        """The address of its server; None means the provider's own."""
         return self._endpoint.base_url
 
     @property
@@ -109,33 +108,37 @@ class ChatModel(LanguageModel):
         return self._endpoint.gives_probabilities
 
     def temperature_of(self, asked: float | None) -> float | None:
-        """Return the temperature that replies have if one is asked for; None if it is unknown.
+        """Return the temperature of replies if ``asked`` is requested; None if it is unknown.
 
-        A chat model of LangChain's that was given keeps its own.
+        A chat model that the caller gave keeps its own temperature.
         """
         return self._endpoint.temperature(asked)
 
     async def start(self, wanted: Wanted = "object") -> None:
-        """Make the model ready, so that what is missing is known before any work is done.
+        """Start the model, so that missing parts are found before any work is done.
 
         Args:
             wanted: What it will be asked for.
 
         Raises:
-            ModelUnavailableError: An extra, the weights, or a key is missing, or no provider is so
-                named.
+            ModelUnavailableError: An extra, the weights or a key is missing, or the provider does
+                not exist.
         """
         await self._endpoint.client(wanted)
 
+    async def check(self) -> None:
+        """Check that nothing is missing, without starting the embedded model."""
+        await self._endpoint.check()
+
     async def ask(self, question: Question, deadline: float | None = None) -> Reply:
-        """Ask for a JSON object, from the cache if the same was asked before.
+        """Ask for a JSON object; an equal earlier question is answered from the cache.
 
         Args:
             question: What to ask.
             deadline: Seconds from now after which to give up.
 
         Returns:
-            A reply whose status says whether it has a value.
+            A reply; its status says whether it has a value.
 
         Raises:
             ModelUnavailableError: As :meth:`start` raises it.
@@ -148,10 +151,9 @@ class ChatModel(LanguageModel):
         labels: Sequence[str] = ("Yes", "No"),
         deadline: float | None = None,
     ) -> Choice:
-        """Ask how probable labels are; see :meth:`LanguageModel.weigh`.
+        """Ask for the probabilities of labels; see :meth:`LanguageModel.weigh`.
 
-        The probabilities are those of the first token, of which the ten likeliest are looked at; a
-        label that is not among them has 0.
+        We look at the ten likeliest first tokens. A label that is not among them gets 0.
         """
         if not self._endpoint.gives_probabilities:
             return Choice("unsupported", message=str(self._endpoint.no_probabilities()))
@@ -163,10 +165,9 @@ class ChatModel(LanguageModel):
     async def _ask(
         self, question: Question, form: Form, deadline: float | None, relay: TokenRelay | None
     ) -> tuple[Reply, float]:
-        """Ask when it is our turn; the wait for it counts towards the deadline.
+        """Wait for our turn, and ask; the wait counts towards the deadline.
 
-        Without a deadline, or with a later one, the model has twice the time of a request from when
-        it is our turn.
+        From its turn on, the model has at most twice the timeout of a request.
         """
         endpoint, arrived = self._endpoint, time.perf_counter()
         longest = 2 * endpoint.timeout
@@ -202,7 +203,7 @@ async def _converse(
     limit: float,
     relay: TokenRelay | None,
 ) -> Reply:
-    """Ask, and once more with the error if the reply has another form."""
+    """Ask; if the reply has the wrong form, ask once more and quote the error."""
 
     def on_retry(number: int, error: BaseException) -> None:
         kind = type(error).__name__

@@ -1,4 +1,4 @@
-"""Answers from documents by a chat model."""
+"""Answers questions from documents with a chat model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fairqr.prompts.template import PromptTemplate, fence
 __all__ = ["ChatGenerator"]
 
 INPUT_TOKENS = 2048
-"""The room that a prompt has by default; every chat model in use has more."""
+"""The default room of a prompt; every common chat model has more."""
 
 QUESTION_TOKENS = 256
 
@@ -31,15 +31,14 @@ MAX_QUESTION_CHARACTERS = 100_000
 class ChatGenerator:
     """Asks a chat model for an answer.
 
-    What does not fit is cut, by estimate of the number of tokens: the question first, to a limit of
-    its own, then the documents, each of which gets its fair share of the rest. Where that is next
-    to nothing, or the prompt is too long by itself, nothing is asked: the status is
-    ``invalid_request``.
+    What does not fit is cut, by an estimate of the number of tokens. The question is cut to its own
+    limit; the documents share the rest fairly. If the documents get too little room, or the prompt
+    alone is too long, nothing is asked and the status is ``invalid_request``.
 
     Args:
-        model: Which model.
-        input_tokens: How many tokens a prompt may have. The embedded model never gets more than
-            its window holds besides the answer.
+        model: The chat model.
+        input_tokens: How many tokens a prompt may have. The embedded model never gets more than its
+            window has room for besides the answer.
         question_tokens: How many of them are for the question.
     """
 
@@ -60,7 +59,7 @@ class ChatGenerator:
         return self._model.name
 
     def temperature_of(self, asked: float | None) -> float | None:
-        """Return the temperature of answers if one is asked for; see :class:`ChatModel`."""
+        """Return the temperature of answers if ``asked`` is requested; see :class:`ChatModel`."""
         return self._model.temperature_of(asked)
 
     async def start(self) -> None:
@@ -76,7 +75,7 @@ class ChatGenerator:
         """Cut what is too long, and ask; see :meth:`Generator.generate`.
 
         Raises:
-            PromptError: The prompt has no item, or one with a field that a document lacks.
+            PromptError: The prompt has no item, or a document lacks one of the item's fields.
             ModelUnavailableError: As :meth:`start` raises it.
         """
         try:
@@ -101,16 +100,16 @@ class ChatGenerator:
         room = self._room(prompt) - taken
         if room < estimated_tokens(NO_DOCUMENTS):
             raise NoRoomError(
-                f"The prompt {prompt.id}/{prompt.version} has about {taken} tokens with the "
-                f"question alone, and there is room for {self._room(prompt)}; shorten the question "
-                "or the prompt, raise input_tokens, or take a model with a larger window."
+                f"The prompt {prompt.id}/{prompt.version} with the question alone has about "
+                f"{taken} tokens, but there is only room for {self._room(prompt)}; shorten the "
+                "question or the prompt, raise input_tokens, or use a model with a larger window."
             )
         require_room(prompt, sources, estimated_tokens, room)
         documents = render_documents(prompt, sources, estimated_tokens, room)
         return {**values, "documents": documents}
 
     def _room(self, prompt: PromptTemplate) -> int:
-        """Return how many tokens a prompt may have, by estimate."""
+        """Return how many estimated tokens a prompt may have."""
         if (context := self._model.context_tokens) is None:
             return self._input_tokens
         window = int(SAFE_SHARE * (context - prompt.defaults.max_tokens))

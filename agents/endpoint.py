@@ -1,4 +1,4 @@
-"""Where a chat model is reached: its client, retries, and what its server is known to refuse."""
+"""The endpoint of a chat model: its client, retries, and the parameters that its server refuses."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Endpoint:
 
     Args:
         name: ``provider:model`` as ``init_chat_model`` takes it, or ``local:smollm2-135m``.
-        base_url: Where an OpenAI-compatible server listens; the provider's own where None.
+        base_url: The address of an OpenAI-compatible server; defaults to the provider's own.
         timeout: Seconds that one request may take.
-        attempts: How often a request that can heal is made.
+        attempts: How many attempts a request has if its error may be temporary.
         options: More for ``init_chat_model``.
-        given: A chat model of LangChain's to ask instead of one that is opened by its name. Its own
-            settings count, so a request says neither temperature nor length.
+        given: A chat model of LangChain to ask, instead of one opened by its name. Its own settings
+            count, so our requests state neither temperature nor length.
 
     Raises:
         ModelUnavailableError: The name or the URL is malformed.
@@ -52,8 +52,8 @@ class Endpoint:
 
     Attributes:
         identity: Everything about the model that can change a reply: its name, its address and its
-            options, as JSON data without API keys. An address or a header may hold a secret, so
-            show nobody more than a hash of this.
+            options, as JSON data without API keys. An address or a header may contain a secret, so
+            only show a hash of this.
     """
 
     def __init__(
@@ -89,20 +89,20 @@ class Endpoint:
 
     @property
     def gives_probabilities(self) -> bool:
-        """Whether tokens may come with their probabilities, as far as is known."""
+        """Whether tokens may come with their probabilities, as far as we know."""
         return self._speaks_openai and "logprobs" not in self._refused
 
     @property
     def _speaks_openai(self) -> bool:
         if self._given is None:
             return speaks_openai(self.provider)
-        return hasattr(self._given, "openai_api_base")  # the client of OpenAI, whatever it reaches
+        return hasattr(self._given, "openai_api_base")  # OpenAI's client, with any server
 
     def temperature(self, asked: float | None) -> float | None:
-        """Return the temperature of replies; None where it is not known.
+        """Return the temperature of replies, or None if it is unknown.
 
         Args:
-            asked: What a question asks for, which does not count with a client that was given.
+            asked: The temperature of a question. A client that the caller gave ignores it.
         """
         if self._given is None:
             return asked
@@ -110,11 +110,11 @@ class Endpoint:
         return own
 
     def requested(self, question: Question, wanted: Wanted) -> dict[str, Any]:
-        """Return what a request says of how to answer, for its span; None for what it does not say.
+        """Return the parameters that a request states, for its span; None if it does not state one.
 
         Args:
             question: What is asked.
-            wanted: What is to come back.
+            wanted: What kind of reply is wanted.
         """
         temperature, is_own = question.temperature, self._given is None
         if temperature is None:
@@ -133,14 +133,27 @@ class Endpoint:
             wanted: What will be asked for.
 
         Raises:
-            ModelUnavailableError: An extra, the weights, or a key is missing, or no provider is so
-                named.
+            ModelUnavailableError: An extra, the weights or a key is missing, or the provider does
+                not exist.
         """
         if self._given is not None:
             return self._given
         reading = self.provider == "local" and wanted != "object"
         clients = self._clients[reading]
         return clients.get() or clients.setdefault(await self._new_client(reading))
+
+    async def check(self) -> None:
+        """Check that nothing is missing, without starting the embedded model or its client.
+
+        Raises:
+            ModelUnavailableError: As :meth:`client` raises it.
+        """
+        if self._given is None and self.provider == "local":
+            from fairqr.agents.local import check_local
+
+            check_local(self.model)
+        else:
+            await self.client()
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
@@ -163,26 +176,26 @@ class Endpoint:
         on_retry: Callable[[int, BaseException], None],
         relay: TokenRelay | None = None,
     ) -> Answer:
-        """Send one request; again where that can help, and without what the server refuses.
+        """Send one request. Retry it if that can help, and without parameters the server refuses.
 
         Args:
-            messages: The question, rendered, and perhaps what was wrong with a first reply.
-            question: Says which parameters the request has.
-            wanted: What is to come back.
-            limit: In seconds; an attempt that would begin later than this is not waited for.
-            on_retry: Called with the number of the attempt that failed, and its error.
-            relay: Gets each piece as it comes. After the first one, nothing is tried again.
+            messages: The rendered question, and perhaps the complaint about a first reply.
+            question: States the parameters of the request.
+            wanted: What kind of reply is wanted.
+            limit: In seconds; no attempt starts later than this.
+            on_retry: Called with the number of the failed attempt, and its error.
+            relay: Gets each piece as it comes. After the first piece, nothing is retried.
 
         Raises:
-            ModelError: What went wrong for good.
+            ModelError: The request failed for good.
             ModelUnavailableError: There is no client; see :meth:`client`.
         """
         client = await self.client(wanted)
         if wanted == "choice" and not self.gives_probabilities:
-            raise self.no_probabilities()  # as was learnt while this one waited for its turn
+            raise self.no_probabilities()  # another request learnt this while we waited
         parameters = self._parameters(question, wanted, stream=relay is not None)
         if relay is None and self._speaks_openai:
-            # LangChain would stream each reply where somebody reads LangGraph's stream `messages`.
+            # Otherwise LangChain streams replies when somebody reads LangGraph's stream `messages`.
             parameters["stream"] = False
         structured = self._structured(client, question, wanted)
 
@@ -213,7 +226,7 @@ class Endpoint:
             error = failed.cause if isinstance(failed, InterruptedStreamError) else failed
             if isinstance(error, TimeoutError):
                 raise ModelError("timeout", no_answer_within(self.name, self.timeout)) from None
-            # Judged by what this request had: another one may have learnt the same meanwhile.
+            # Look at this request's parameters: another request may have learnt the same meanwhile.
             refused = refused_parameter(error, parameters)
             if refused is None:
                 raise translated(
@@ -227,13 +240,13 @@ class Endpoint:
             answer = answer_of(message)
             if wanted == "choice" and answer.first_tokens is None and not answer.declined:
                 if not answer.text.strip("\ufffd"):
-                    # Of a token that is half a character some servers tell nothing; that says
-                    # nothing of the next question.
+                    # Some servers give no probabilities for a token that is half a character. The
+                    # next question may get them.
                     return dataclasses.replace(answer, first_tokens=[])
                 self._refused.add("logprobs")
                 raise self.no_probabilities()
             return answer
-        # Learnt once, and left out from now on.
+        # From now on, the parameter is left out.
         self._refused.add(refused)
         if refused == "logprobs":
             raise self.no_probabilities()
@@ -242,7 +255,7 @@ class Endpoint:
         )
 
     def _parameters(self, question: Question, wanted: Wanted, *, stream: bool) -> dict[str, Any]:
-        """Return the parameters of a request; a client that was given has its own settings."""
+        """Return the parameters of a request; a client from the caller has its own settings."""
         if self._given is None:
             return parameters_for(
                 self.provider, question, wanted, stream=stream, without=self._refused
@@ -257,7 +270,7 @@ class Endpoint:
     def _structured(
         self, client: BaseChatModel, question: Question, wanted: Wanted
     ) -> Runnable[Any, Any] | None:
-        """Return the client that gives objects of the question's schema, if it has a way to."""
+        """Return a client that gives objects of the question's schema, if that is possible."""
         if self._given is None or self._speaks_openai or wanted != "object":
             return None
         if question.schema is None or not has_structured_output(client):
@@ -266,9 +279,9 @@ class Endpoint:
         return client.with_structured_output(schema, include_raw=True)
 
     def no_probabilities(self) -> ModelError:
-        """Return the error of a model that does not tell the probabilities of tokens."""
+        """Return the error of a model that does not give the probabilities of tokens."""
         return ModelError(
-            "unsupported", f"The model {self.name} does not tell the probabilities of its tokens."
+            "unsupported", f"The model {self.name} does not give the probabilities of its tokens."
         )
 
     async def _new_client(self, reading: bool) -> BaseChatModel:
@@ -278,7 +291,7 @@ class Endpoint:
         name = self.name
         if self.base_url:
             options["base_url"] = self.base_url
-            # Servers of one's own mostly want no key, but the client does.
+            # A user's own server mostly needs no key, but the client does.
             if self.provider == "openai" and not os.environ.get("OPENAI_API_KEY"):
                 options.setdefault("api_key", "none")
         if self.provider == "local":
@@ -290,10 +303,10 @@ class Endpoint:
         if speaks_openai(self.provider):
             from fairqr.agents.http_client import new_http_client
 
-            # langchain shares one HTTP client among event loops, which breaks when a loop ends.
-            # The embedded model is on loopback, where no proxy leads.
+            # LangChain shares one HTTP client among event loops, which breaks when a loop ends.
+            # The embedded model is on loopback, which proxies do not reach.
             options["http_async_client"] = new_http_client(trust_env=self.provider != "local")
-            # Without own socket options langchain leaves proxies alone, and does not warn of them.
+            # With empty socket options, LangChain ignores proxies and does not warn about them.
             options["http_socket_options"] = ()
 
         def make() -> BaseChatModel:
@@ -304,7 +317,8 @@ class Endpoint:
             return await asyncio.to_thread(make)
         except ImportError as error:
             raise ModelUnavailableError(
-                f"The provider of {self.name} is not installed ({one_line(error)})."
+                f"The provider of {self.name} is not installed ({one_line(error)}); install its "
+                "package for LangChain."
             ) from None
         except Exception as error:
             why = redacted(error, self._options.get("api_key"))

@@ -1,4 +1,4 @@
-"""What an error of a model's client means, in a sentence that holds no secret."""
+"""Explains errors of model clients in sentences that contain no secrets."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _SECRET_VARIABLE = re.compile(r"(?i)(?:_|^)(?:key|token|secret|password)$")
 
 
 class BrokenStreamError(ConnectionError):
-    """A stream ended before the model said that it was done."""
+    """The stream ended before the model said that it had finished."""
 
 
 def no_answer_within(model: str, seconds: float) -> str:
-    """Return the sentence about a model that took longer than it had."""
+    """Return the sentence about a model that exceeded its time."""
     if seconds <= 0:
         return f"No time was left to ask the model {model}."
     return f"The model {model} did not answer within {seconds:.3g} s."
@@ -38,13 +38,13 @@ def translated(
     api_key: Any = None,
     is_given: bool = False,
 ) -> ModelError:
-    """Return the typed error that says what an error of the client means.
+    """Return our typed error for an error of a client.
 
     Args:
-        error: Which ended the request for good.
-        model: The name to call the model by.
-        base_url: Where its server was looked for, if not at the provider's own address.
-        api_key: What was given to the client, a text or a ``SecretStr``; it is not shown.
+        error: The error that ended the request for good.
+        model: The name of the model, for the message.
+        base_url: The address of its server, if not the provider's own.
+        api_key: The client's key, a text or a ``SecretStr``; it is never shown.
         is_given: Whether the client is the caller's own.
     """
     code = status_of(error)
@@ -55,11 +55,11 @@ def translated(
     elif code == 429 and is_used_up(error):
         kind, what = "rate_limited", "has no quota left (429); check the plan of the account"
     elif code == 429:
-        kind, what = "rate_limited", "is asked too often (429); try later"
+        kind, what = "rate_limited", "gets too many requests (429); try later"
     elif code == 408 or (code is None and "Timeout" in name):
         kind, what = "timeout", "did not answer in time; try later"
     elif code is not None and code >= 500:
-        kind, what = "unavailable", f"answers with an error of its own ({code}); try later"
+        kind, what = "unavailable", f"reported an internal error ({code}); try later"
     elif code is not None and code >= 400:
         kind = "invalid_request"
         what = f"refused the request ({code}: {redacted(error, api_key)})"
@@ -69,16 +69,16 @@ def translated(
         where = f" at {_shown(base_url)}" if base_url else ""
         kind, what = "unavailable", f"cannot be reached{where}; check that its server runs"
     elif is_given:
-        # Its text is not shown: it may hold a secret of the client that we do not know of.
+        # We do not show its text, which may contain a secret of the client.
         kind, what = "parse_error", f"failed with {name}; call the chat model itself to see why"
     else:
         kind = "parse_error"
-        what = f"answered what is no chat completion ({name}); check the base URL and the model"
+        what = f"did not send a chat completion ({name}); check the base URL and the model"
     return ModelError(kind, f"The model {model} {what}.")
 
 
 def redacted(error: BaseException, api_key: Any = None) -> str:
-    """Return what an error says, on one line and without the keys that it may quote."""
+    """Return the text of an error on one line, without the keys that it may quote."""
     text = str(getattr(error, "message", None) or error)
     text = re.sub(r"^Error code: \d+ - ", "", text)
     for secret in _secrets(api_key):
@@ -87,12 +87,12 @@ def redacted(error: BaseException, api_key: Any = None) -> str:
 
 
 def _secrets(api_key: Any) -> list[str]:
-    """Return all that must never be shown: the key that was given, and those around us."""
+    """Return all texts that must never be shown: the given key, and those of the environment."""
     given = api_key.get_secret_value() if hasattr(api_key, "get_secret_value") else api_key
     secrets = [value for name, value in os.environ.items() if _SECRET_VARIABLE.search(name)]
     if isinstance(given, str):
         secrets.append(given)
-    # A value this short is a placeholder, and would tear words apart.
+    # A shorter value is a placeholder, and replacing it would damage words.
     return sorted((secret for secret in secrets if len(secret) >= 6), key=len, reverse=True)
 
 
@@ -104,7 +104,7 @@ def _causes(error: BaseException | None) -> Iterator[str]:
 
 
 def _shown(url: str) -> str:
-    """Return a URL without the credentials and parameters that it may carry."""
+    """Return a URL without credentials and parameters."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     return f"{parts.scheme}://{host}{f':{parts.port}' if parts.port else ''}{parts.path}"

@@ -1,7 +1,7 @@
-"""``feedback``: a refiner without a language model, by relevance feedback on one group's documents.
+"""``feedback``: a refiner that uses relevance feedback from a group, without a language model.
 
-It takes the best documents of the group for the query as if they were judged relevant, and adds
-the words that are typical of them (pseudo-relevance feedback, Rocchio 1971, within a group).
+It treats the group's best documents for the query as relevant, and adds the words that are typical
+of them (pseudo-relevance feedback, Rocchio 1971, within a group).
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class FeedbackRefiner:
     """Expands a query with words of the group's best documents.
 
     Args:
-        engine: Where the documents are.
-        depth: How many results of the query to look for the group in.
+        engine: The engine with the documents.
+        depth: How many results of the query to search for the group's documents.
         documents: How many of the group's documents to learn from.
-        candidates: How many words to look up in the index; the most frequent ones.
+        candidates: How many of the most frequent words to look up in the index.
     """
 
     name = "feedback"
@@ -53,10 +53,10 @@ class FeedbackRefiner:
         self._candidates = candidates
 
     async def start(self) -> None:
-        """Check that the engine counts documents.
+        """Check that the engine can count documents.
 
         Raises:
-            UnsupportedError: It does not.
+            UnsupportedError: The engine cannot.
         """
         require(self._engine, "document_frequencies", "The refiner 'feedback'")
 
@@ -72,13 +72,13 @@ class FeedbackRefiner:
     ) -> list[Refinement]:
         """Choose for each group the words with the largest Σ_d score(d)·tf(w,d)/|d| · ln(N/df(w)).
 
-        The sum is over the group's best documents for the query, each document weighted by its
-        retrieval score and by its membership in the group. The engine is asked once for the texts
-        and once for the counts of all groups.
+        The sum is over the group's best documents for the query. Each is weighted by its retrieval
+        score and by its membership in the group. The engine is asked once for the texts and once
+        for the counts, for all groups together.
         """
         merits = [self._merits(request, original) for request in requests]
         wanted = list(dict.fromkeys(id_ for merit in merits for id_ in merit))
-        # One that was deleted meanwhile is left out.
+        # A document that was deleted meanwhile is missing here.
         documents = {document.id: document for document in await self._engine.documents(wanted)}
         weights = [_weights_of_words(documents, merit) for merit in merits]
         frequent = [most_weighted(weight, self._candidates) for weight in weights]
@@ -95,7 +95,7 @@ class FeedbackRefiner:
         ]
 
     def _merits(self, request: RefinementRequest, original: Hits) -> dict[str, float]:
-        """Return the group's best documents, with score times membership."""
+        """Return the ids of the group's best documents, with score · membership."""
         dimension = Dimension.named(self._engine.schema, request.attribute)
         table = DocumentTable()
         table.add(original.ids, original.memberships)
@@ -116,9 +116,9 @@ def _weights_of_words(
 
 
 def _shares_without_name(document: Document) -> dict[str, float]:
-    """Return the share of each word in a text, but for the words of its title.
+    """Return the share of each word in a text, without the words of its title.
 
-    A name says who somebody is, not what the group's documents have in common.
+    A name identifies one person; it is not typical of a group.
     """
     shares = shares_of([word.casefold() for word in _WORD.findall(document.text)])
     own_name = set(_WORD.findall(document.title.casefold()))
@@ -133,5 +133,5 @@ def _chosen(request: RefinementRequest, typical: Mapping[str, float]) -> Refinem
 
 
 def _nothing_to_learn_from(group: str) -> Refinement:
-    message = f"The query retrieves no document of {group} to learn from."
+    message = f"The query finds no documents of {group} to learn from."
     return Refinement("unsupported", message=message)

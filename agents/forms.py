@@ -1,4 +1,4 @@
-"""The forms that a reply may have: how each is read from an answer, kept and asked for again."""
+"""The forms of replies: how to read each from an answer, and how to check a cached one."""
 
 from __future__ import annotations
 
@@ -15,55 +15,55 @@ __all__ = ["ChoiceForm", "Form", "ObjectForm", "TextForm"]
 
 
 class Form(Protocol):
-    """A form of replies; what is read is a JSON object in each."""
+    """A form of replies. Every form is read into a JSON object."""
 
     @property
     def wanted(self) -> Wanted:
-        """What is asked for."""
+        """The kind of reply to ask for."""
         ...
 
     @property
     def may_ask_again(self) -> bool:
-        """Whether a reply that cannot be read is complained about, once."""
+        """Whether to ask once more, with a complaint, if the reply cannot be read."""
         ...
 
     @property
     def key(self) -> Mapping[str, Any]:
-        """What tells equal questions in this form from those in another."""
+        """Distinguishes equal questions of different forms in the cache."""
         ...
 
     def read(self, answer: Answer) -> Mapping[str, Any]:
-        """Return the object that an answer holds; raises ValueError with what is wrong."""
+        """Return the object in an answer; raises ValueError that says what is wrong."""
         ...
 
     def check(self, kept: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return an object that was kept; raises KeyError, TypeError or ValueError where wrong."""
+        """Return an object from a cache; raises KeyError, TypeError or ValueError if wrong."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectForm:
-    """A JSON object that the question checks."""
+    """A JSON object, checked by the question's ``validate``."""
 
     question: Question
     wanted: Wanted = "object"
 
     @property
     def may_ask_again(self) -> bool:
-        """As the question says."""
+        """The question's own setting."""
         return self.question.may_ask_again
 
     @property
     def key(self) -> Mapping[str, Any]:
-        """The name of the form, and the schema; models follow the order of its fields."""
+        """The form's name and the schema, unsorted: models follow the order of its fields."""
         return {"form": "object", "schema": json.dumps(self.question.schema)}
 
     def read(self, answer: Answer) -> Mapping[str, Any]:
-        """Parse and check."""
+        """Parse and check the answer."""
         return self.question.validate(parse_object(answer.text))
 
     def check(self, kept: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Check what was kept like a reply."""
+        """Check the cached object like a reply."""
         return self.question.validate(kept)
 
 
@@ -80,7 +80,7 @@ class TextForm:
         return {"form": "text"}
 
     def read(self, answer: Answer) -> Mapping[str, Any]:
-        """Take the text as it is; an empty one is a reply too."""
+        """Return the text; an empty text is a reply, too."""
         return {"text": answer.text.strip()}
 
     def check(self, kept: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -90,10 +90,10 @@ class TextForm:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceForm:
-    """``probabilities`` of the labels, and their ``mass`` together.
+    """``probabilities`` of the labels, and their total ``mass``.
 
     Attributes:
-        labels: Words that a reply may begin with; no two alike but for their case.
+        labels: Words that a reply may begin with, distinct regardless of their case.
     """
 
     labels: Sequence[str]
@@ -102,7 +102,7 @@ class ChoiceForm:
 
     def __post_init__(self) -> None:
         if len(self.labels) < 2 or len({_plain(label) for label in self.labels}) < len(self.labels):
-            raise ValueError("a choice is between two labels or more, each another word")
+            raise ValueError("a choice needs at least two labels, all different")
 
     @property
     def key(self) -> Mapping[str, Any]:
@@ -110,7 +110,7 @@ class ChoiceForm:
         return {"form": "choice", "labels": list(self.labels)}
 
     def read(self, answer: Answer) -> Mapping[str, Any]:
-        """Sum the tokens of each label, with a space before them or in another case too."""
+        """Sum the tokens of each label, including those in other cases or after a space."""
         masses = dict.fromkeys(map(_plain, self.labels), 0.0)
         for token, probability in answer.first_tokens or ():
             if (word := _plain(token)) in masses:
@@ -122,11 +122,11 @@ class ChoiceForm:
         return {"probabilities": shares, "mass": min(1.0, mass)}
 
     def check(self, kept: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Check that there is a probability for each label."""
+        """Check that each label has a probability."""
         shares = {label: float(kept["probabilities"][label]) for label in self.labels}
         return {"probabilities": shares, "mass": float(kept["mass"])}
 
 
 def _plain(token: str) -> str:
-    """Return a token without the space before it, as tokenizers write it, in lower case."""
+    """Return a token in lower case, without the space that tokenizers mark before it."""
     return token.strip(" \t\r\n\u2581\u0120").casefold()

@@ -1,4 +1,4 @@
-"""Generators: what answers a question from documents, in the order of a ranking."""
+"""Generators: they answer a question from documents, in the order of a ranking."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ __all__ = [
 ]
 
 SEQ2SEQ = "seq2seq"
-"""What stands before the colon in the name of an encoder-decoder model of transformers."""
+"""The prefix in the names of encoder-decoder models of transformers."""
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """What to answer, and from what.
+    """A question, and the documents to answer it from.
 
     Attributes:
-        prompt: Any with the placeholders ``question`` and ``documents``, and an ``item``.
-        question: As the user wrote it.
-        sources: The documents in order of rank, each as the fields that the prompt's ``item`` has
-            placeholders for; none asks for an answer without any document.
-        temperature: In [0, 2]; the prompt's own where None.
-        seed: For repeatable sampling, where the model supports it.
+        prompt: A prompt with the placeholders ``question`` and ``documents``, and an ``item``.
+        question: The question as the user wrote it.
+        sources: The documents in order of rank, each with the fields of the prompt's ``item``. If
+            empty, the answer uses no documents.
+        temperature: In [0, 2]; defaults to the prompt's own.
+        seed: For repeatable sampling, if the model supports it.
     """
 
     prompt: PromptTemplate
@@ -53,11 +53,11 @@ class Generator(Protocol):
 
     @property
     def name(self) -> str:
-        """What answered, as it stands in results."""
+        """The name for results."""
         ...
 
     async def start(self) -> None:
-        """Make ready; raises ModelUnavailableError where something is missing."""
+        """Prepare for work; raises ModelUnavailableError if something is missing."""
         ...
 
     async def generate(
@@ -66,19 +66,19 @@ class Generator(Protocol):
         deadline: float | None = None,
         on_token: OnToken | None = None,
     ) -> TextReply:
-        """Answer; never raises for what a model does wrong.
+        """Answer a question; errors of a model never raise.
 
         Args:
             request: What to answer.
             deadline: Seconds from now after which to give up.
-            on_token: Told each piece as it comes; the whole answer at once where the model, or the
-                cache, gives it at once.
+            on_token: Called with each piece as it comes, or with the whole answer if the model or
+                the cache gives it at once.
         """
         ...
 
 
 def temperature_of(generator: Generator, asked: float | None) -> float | None:
-    """Return the temperature of answers if one is asked for: the same, or the generator's own."""
+    """Return the temperature of answers if ``asked`` is requested; a generator may have its own."""
     own = getattr(generator, "temperature_of", None)
     return asked if own is None else own(asked)
 
@@ -90,19 +90,18 @@ def open_generator(
     input_tokens: int | None = None,
     **options: Any,
 ) -> Generator:
-    """Return what answers questions from documents.
+    """Return a generator that answers questions from documents.
 
     Args:
         name: A chat model as :class:`ChatModel` takes it, such as ``openai:gpt-4o``; or
-            ``seq2seq:`` and the hub id or the folder of an encoder-decoder model, such as
-            ``seq2seq:google/flan-t5-small``; the configured model where None.
-        cache: Keep replies on disk, and never ask the same twice; or where to keep them.
-        input_tokens: How many tokens a prompt may have; the kind's own default where None.
-        options: More for :class:`ChatModel`; an encoder-decoder model, which runs in this process,
-            has no use for them.
+            ``seq2seq:`` and the hub id or folder of an encoder-decoder model, such as
+            ``seq2seq:google/flan-t5-small``. Defaults to the configured model.
+        cache: Whether to keep replies on disk so that nothing is asked twice, or the cache to use.
+        input_tokens: How many tokens a prompt may have; the default depends on the kind of model.
+        options: More for :class:`ChatModel`; encoder-decoder models ignore them.
 
     Raises:
-        ModelUnavailableError: The name is none, or that of what writes no text.
+        ModelUnavailableError: The name is malformed, or its model cannot write texts.
     """
     from fairqr.agents.chat_generator import ChatGenerator
 
@@ -120,7 +119,7 @@ def open_generator(
         return Seq2SeqGenerator(model, cache=kept, **room)
     if name == FeedbackRefiner.name:
         raise ModelUnavailableError(
-            "Relevance feedback writes no answers; name a language model, such as openai:gpt-4o or "
-            "local:smollm2-135m."
+            "Relevance feedback cannot write answers; name a language model, such as openai:gpt-4o "
+            "or local:smollm2-135m."
         )
     return ChatGenerator(ChatModel(name, cache=kept, **options), **room)

@@ -1,4 +1,4 @@
-"""The HTTP client of models that speak OpenAI's protocol."""
+"""The HTTP client for models that speak OpenAI's protocol."""
 
 from __future__ import annotations
 
@@ -6,22 +6,21 @@ from typing import Any
 
 __all__ = ["new_http_client"]
 
-# They say how the body was sent, which is decoded by now.
+# They describe how the body was sent; by now it is decoded.
 _OF_THE_BODY = ("content-encoding", "content-length", "transfer-encoding")
 
 
 def new_http_client(*, trust_env: bool) -> Any:
-    """Return a client that stays with its server, and takes the key out of refusals.
+    """Return a client that follows no redirects, and removes the key from error responses.
 
-    A server that sends requests on to another one would have them sent, with the documents in them,
-    to where nobody configured. Others than we see a refusal too: LangChain's callbacks, and with
-    them LangSmith, record it as it came.
+    A redirect could send the documents in a request to a server that nobody configured. And other
+    code sees an error response as it came: LangChain's callbacks record it, and so does LangSmith.
 
     Args:
-        trust_env: Whether proxies and certificates of the environment hold.
+        trust_env: Whether to use proxies and certificates of the environment.
 
     Returns:
-        An ``AsyncClient`` of httpx, or of what the installed ``openai`` has in its place.
+        An ``AsyncClient`` of httpx, or of the library that the installed ``openai`` uses instead.
     """
     import openai
 
@@ -52,7 +51,7 @@ def new_http_client(*, trust_env: bool) -> Any:
 
 
 def _key_of(request: Any) -> str:
-    """Return the key that a request is sent with; empty for a placeholder."""
+    """Return the key in a request; empty if it is a placeholder."""
     key = request.headers.get("api-key") or request.headers.get("authorization") or ""
     key = key.removeprefix("Bearer ").strip()
     return key if len(key) >= 6 else ""

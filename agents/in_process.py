@@ -1,4 +1,4 @@
-"""Work of a model of transformers on its own thread, which ends when nobody waits for it."""
+"""Runs work of a transformers model on the model's thread, and stops it when nobody waits."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ __all__ = ["GoesOn", "failure_in_process", "run_in_process"]
 T = TypeVar("T")
 
 GoesOn = Callable[[], bool]
-"""Says whether anybody still waits; work asks it between two tokens."""
+"""Returns whether anybody still waits; the work checks it between two tokens."""
 
 
 async def run_in_process(
     name: str, pretrained: Pretrained, work: Callable[[GoesOn], T], deadline: float | None
 ) -> tuple[T, float]:
-    """Do work on the model's thread; return its result and how many milliseconds it took.
+    """Run work on the model's thread, and return its result and the milliseconds it took.
 
     Args:
-        name: Of the model, for messages.
+        name: The name of the model, for messages.
         pretrained: The model.
-        work: Called once in the thread; what it returns after the deadline does not matter.
+        work: Called once on the thread; its result is ignored after the deadline.
         deadline: Seconds from now after which to give up.
 
     Raises:
         ModelError: The deadline has passed, or the model failed.
-        FairqrError: As the work raises it.
+        FairqrError: The work raised it.
     """
     until = None if deadline is None else time.monotonic() + deadline
     stopped = threading.Event()
@@ -48,7 +48,7 @@ async def run_in_process(
             raise TimeoutError
         result = work(goes_on)
         if not goes_on():
-            raise TimeoutError  # what stands there is half a reply
+            raise TimeoutError  # the result is half a reply
         return result, (time.monotonic() - began) * 1000
 
     try:
@@ -58,7 +58,7 @@ async def run_in_process(
         raise ModelError("timeout", no_answer_within(name, deadline or 0)) from None
     except FairqrError:
         raise
-    except Exception as error:  # memory that runs out, weights that do not fit the tokenizer
+    except Exception as error:  # out of memory, or weights that do not fit the tokenizer
         message = f"The model {name} failed ({one_line(error, 200)})."
         raise ModelError("unavailable", message) from None
     finally:
@@ -66,6 +66,6 @@ async def run_in_process(
 
 
 def failure_in_process(error: ModelError) -> Reply:
-    """Return the reply of a model in this process that failed, or could not be asked."""
+    """Return the reply for an error of a model in this process."""
     unasked = error.status in ("invalid_request", "unsupported")
     return failed(error, Usage(model_calls=int(not unasked)))

@@ -1,4 +1,4 @@
-"""The replies of a run that goes on after a crash: what was answered is not asked again."""
+"""The journal of a run: after a crash, the run resumes and asks no answered question again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Journal", "current_journal", "journaled"]
 
 
 class Journal(Protocol):
-    """Keeps what one step of a run was answered, until the step is over."""
+    """Keeps the replies of models in a run, until the run is over."""
 
     async def once(
         self,
@@ -21,11 +21,11 @@ class Journal(Protocol):
         check: Callable[[Mapping[str, Any]], Mapping[str, Any]],
         ask: Callable[[], Awaitable[Reply]],
     ) -> Reply:
-        """Return what is kept, or ask and keep it.
+        """Return the kept reply to a question, or ask and keep the reply.
 
         Args:
-            key: The same for equal questions. What was asked twice is kept twice.
-            check: Returns the value of a kept reply, or raises ValueError where it is none.
+            key: The same for equal questions. If a question was asked twice, both replies are kept.
+            check: Returns the value of a kept reply, or raises ValueError if it is wrong.
             ask: Asks the model.
         """
         ...
@@ -35,13 +35,13 @@ _current: ContextVar[Journal | None] = ContextVar("fairqr_journal", default=None
 
 
 def current_journal() -> Journal | None:
-    """Return the journal of the step that is under way; None where none is kept."""
+    """Return the journal of the current run, or None if it has none."""
     return _current.get()
 
 
 @contextmanager
 def journaled(journal: Journal | None) -> Iterator[None]:
-    """Keep in a journal what models answer inside, in the same task and in its children."""
+    """Keep models' replies in a journal, in this task and its children."""
     token = _current.set(journal)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Cleaning the keywords that a model proposes."""
+"""Cleans the keywords that a model proposes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["MAX_KEYWORDS", "clean_keywords"]
 MAX_KEYWORDS = 8
 MAX_CHARACTERS = 40
 MAX_WORDS = 4
-# Looked at, of a reply of any length.
+# How many keywords of a reply we look at.
 MAX_CANDIDATES = 1000
 
 _WORD = re.compile(r"[^\W_]+(?:['’.-][^\W_]+)*")
@@ -25,14 +25,14 @@ def clean_keywords(
 ) -> list[str]:
     """Return at most ``limit`` usable keywords, in their order.
 
-    Kept is a keyword of 1 to 4 words and at most 40 characters. Punctuation is dropped; so are
-    words that stand before it, in ``known``, in another keyword or in the same one, since repeating
-    a word changes its weight and not its meaning. ``sci-fi`` repeats ``sci`` and ``fi``.
+    A keyword has 1 to 4 words and at most 40 characters. Punctuation is dropped. So are words that
+    occur in ``known`` or earlier among the keywords, since repeating a word changes its weight but
+    not its meaning. ``sci-fi`` repeats ``sci`` and ``fi``.
 
     Args:
         candidates: What the model proposed; anything that is not text is dropped.
-        known: Texts whose words are already in the query, whatever their case.
-        limit: How many to keep.
+        known: Texts with the words that are already in the query, in any case.
+        limit: How many keywords to keep.
     """
     seen = {part for text in known for part in _parts(text)}
     kept: list[str] = []

@@ -1,4 +1,4 @@
-"""Language models: what all of them share, and how no question is asked twice."""
+"""The base of all language models, which ensures that no question is asked twice."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from fairqr.agents.streaming import TokenRelay
 __all__ = ["Ask", "LanguageModel", "ask_once", "calling_after_replies", "text_of"]
 
 Ask = Callable[[float | None], Coroutine[Any, Any, tuple[Reply, float]]]
-"""Asks within so many seconds, and returns the reply and the milliseconds that the model took."""
+"""Asks within a number of seconds, and returns the reply and the model's milliseconds."""
 
 _after_reply: ContextVar[Callable[[], None] | None] = ContextVar("fairqr_reply", default=None)
 
 
 @contextmanager
 def calling_after_replies(call: Callable[[], None]) -> Iterator[None]:
-    """Call a function after each reply of a model to a question that is asked inside."""
+    """Call a function after each reply to a question that is asked inside."""
     token = _after_reply.set(call)
     try:
         yield
@@ -38,30 +38,30 @@ def calling_after_replies(call: Callable[[], None]) -> Iterator[None]:
 
 
 class LanguageModel(ABC):
-    """A model that writes texts, and weighs the words that a reply may begin with.
+    """A model that writes texts, and gives probabilities for the first word of a reply.
 
-    Replies are kept in the cache. Without one, a model is still not asked the same twice within a
-    step of a graph; see :func:`fairqr.agents.cache.remembering`. Equal questions that are asked at
-    the same time are asked once, and each gives up at its own deadline.
+    Replies are kept in the cache. Without a cache, a model still gets no question twice within a
+    step of a graph; see :func:`fairqr.agents.cache.remembering`. Equal questions at the same time
+    share one request, and each caller gives up at its own deadline.
 
     Args:
-        name: As it stands in results.
-        cache: Where replies are kept.
+        name: The name for results.
+        cache: Where to keep replies; optional.
     """
 
     _states_deadline = False
-    """Whether the model gets the first caller's deadline. If not, its call is cancelled then."""
+    """Whether the model gets the first caller's deadline; otherwise its call is cancelled then."""
 
     def __init__(self, name: str, cache: ReplyCache | None) -> None:
         self.name = name
         self._cache = cache
-        # Two models without a cache may look alike: the callers' own, of one class and name.
+        # Two models of callers may have the same class and name.
         self._owner = uuid.uuid4().hex
 
     @property
     @abstractmethod
     def gives_probabilities(self) -> bool:
-        """Whether :meth:`weigh` can work, as far as is known."""
+        """Whether :meth:`weigh` can work, as far as we know."""
 
     @abstractmethod
     async def start(self, wanted: Wanted = "object") -> None:
@@ -71,9 +71,17 @@ class LanguageModel(ABC):
             ModelUnavailableError: Something is missing that the model needs.
         """
 
+    async def check(self) -> None:
+        """Check that nothing is missing, without an expensive start.
+
+        Raises:
+            ModelUnavailableError: Something is missing that the model needs.
+        """
+        await self.start()
+
     @property
     def context_tokens(self) -> int | None:
-        """How many tokens the model reads and writes together, as far as is known."""
+        """How many tokens the model reads and writes together, if known."""
         return None
 
     @abstractmethod
@@ -95,13 +103,13 @@ class LanguageModel(ABC):
         """Ask for a text.
 
         Args:
-            question: What to ask; its schema and ``validate`` do not matter.
+            question: What to ask; its schema and ``validate`` are ignored.
             deadline: Seconds from now after which to give up.
             on_token: Gets each piece as it comes, or the whole text if it comes at once.
-                A text that breaks off after its first piece is a failure, and is not tried again.
+                A text that breaks off after its first piece is a failure and is not retried.
 
         Returns:
-            A reply whose status says whether it has a text.
+            A reply; its status says whether it has a text.
 
         Raises:
             ModelUnavailableError: Something is missing that the model needs.
@@ -116,21 +124,21 @@ class LanguageModel(ABC):
         labels: Sequence[str] = ("Yes", "No"),
         deadline: float | None = None,
     ) -> Choice:
-        """Ask how probable it is that the reply begins with each of a few words.
+        """Ask for the probabilities that the reply begins with each of a few words.
 
         P(label) is divided by the sum over the labels.
 
         Args:
-            question: What to ask; its schema and ``validate`` do not matter.
-            labels: One token each in the model's vocabulary, such as short words.
+            question: What to ask; its schema and ``validate`` are ignored.
+            labels: Short words, each a single token of the model.
             deadline: Seconds from now after which to give up.
 
         Returns:
-            A choice whose status says whether there are probabilities.
+            A choice; its status says whether there are probabilities.
 
         Raises:
             ModelUnavailableError: Something is missing that the model needs.
-            ValueError: There are fewer than two labels, or two that are alike but for their case.
+            ValueError: There are fewer than two labels, or two labels differ only in case.
         """
         reply = await self._reply(question, ChoiceForm(tuple(labels)), deadline)
         if reply.status != "ok":
@@ -175,14 +183,14 @@ async def ask_once(
     """Return a reply from the run's journal or a cache, join a call in flight, or ask.
 
     Args:
-        name: Of the model.
-        cache: Where replies are kept; defaults to the memory of the step that is running.
-        key: Returns the same for equal questions; called where replies are kept.
-        form: What is wanted back.
+        name: The name of the model.
+        cache: Where to keep replies; defaults to the memory of the running step.
+        key: Returns the same key for equal questions; called if replies are kept.
+        form: The form of the reply.
         ask: Asks the model.
-        deadline: Seconds from now after which to give up; others may go on to wait.
-        relay: Gets the pieces from ``ask``; stopped if the caller leaves.
-        owner: Tells models apart in the memory of a step.
+        deadline: Seconds from now after which to give up; other callers may go on waiting.
+        relay: Gets the pieces from ``ask``; it is stopped if the caller leaves.
+        owner: Distinguishes models in the memory of a step.
     """
     journal, kept = current_journal(), cache or current_memory()
     known = "" if journal is None and kept is None else await key()
@@ -221,7 +229,7 @@ async def _shared(
                 relay.stop()
     if leads:
         return reply
-    # What it cost is charged to whoever asked first.
+    # The first caller is charged for the cost.
     return dataclasses.replace(reply, usage=Usage(cached_calls=int(reply.status == "ok")))
 
 
@@ -235,7 +243,7 @@ async def _cached(cache: ReplyCache, key: str, form: Form, ask: Ask) -> Reply:
             )
             return Reply("ok", form.check(stored["reply"]), usage=usage)
         except (KeyError, TypeError, ValueError):
-            pass  # another version of fairqr wrote it, or nobody did
+            pass  # another version of fairqr, or another program, wrote it
     reply, milliseconds = await ask(None)
     if reply.status == "ok":
         cost = {
@@ -247,18 +255,18 @@ async def _cached(cache: ReplyCache, key: str, form: Form, ask: Ask) -> Reply:
 
 
 def text_of(reply: Reply, name: str, relay: TokenRelay | None = None) -> TextReply:
-    """Return the text that a reply in :class:`TextForm` holds.
+    """Return the text in a reply of :class:`TextForm`.
 
     Args:
-        reply: From a model.
-        name: Of the model.
-        relay: Gets the whole text if it came at once.
+        reply: The reply of a model.
+        name: The name of the model.
+        relay: Gets the whole text if it came at once; optional.
     """
     if reply.status != "ok":
         return TextReply(reply.status, message=reply.message, usage=reply.usage)
     text: str = reply.value["text"]
     if not text:
-        message = f"The model {name} answered with nothing."
+        message = f"The model {name} gave an empty answer."
         return TextReply("empty", message=message, usage=reply.usage)
     if relay and not relay.has_begun:
         relay.send(text)

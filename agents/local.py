@@ -1,9 +1,9 @@
 """The embedded language model: llama.cpp in this process, behind an OpenAI-compatible endpoint.
 
-It listens on loopback only, on a free port, and asks for a random key. It is started on first use,
-once per process, model and mode, and never downloads anything. There are two modes, because what
-makes replies repeat exactly is quick for short prompts that resemble each other and slow for long
-ones; see :func:`start_local`.
+It listens only on loopback, on a free port, and requires a random key. It starts on first use, once
+per process, model and mode, and never downloads anything. There are two modes, because exactly
+repeatable replies need different settings for short, similar prompts and for long prompts; see
+:func:`start_local`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,18 @@ from fairqr.base.loops import PerLoop
 from fairqr.base.weights.cache import is_pulled, weights_path
 from fairqr.base.weights.registry import lookup
 
-__all__ = ["CONTEXT_TOKENS", "SLOTS", "LocalServer", "local_server", "local_turn", "start_local"]
+__all__ = [
+    "CONTEXT_TOKENS",
+    "SLOTS",
+    "LocalServer",
+    "check_local",
+    "local_server",
+    "local_turn",
+    "start_local",
+]
 
 SLOTS = 1
-"""How many requests are answered at once; more wait their turn. Several would not be quicker on a
-few cores."""
+"""How many requests are answered at once; others wait. On a few cores, more would not be faster."""
 
 CONTEXT_TOKENS = 2048
 """How many tokens the prompt and the reply of one request may have together."""
@@ -38,8 +45,8 @@ READ_AT_ONCE = 512
 class LocalServer:
     """A running llama.cpp server; it ends with the process.
 
-    Close or cancel requests before the process ends, as asyncio does by itself: llama.cpp may crash
-    at exit under a daemon thread that still reads a reply.
+    Close or cancel requests before the process ends, as asyncio does automatically: llama.cpp may
+    crash at exit if a daemon thread still reads a reply.
 
     Get one from :func:`start_local` or :func:`local_server`, which share one per model and mode.
 
@@ -60,7 +67,7 @@ class LocalServer:
 
     @property
     def api_key(self) -> str:
-        """The key that every request must carry; it is made anew for each server."""
+        """The key that every request must carry; each server has a new one."""
         return self._key
 
     def __repr__(self) -> str:
@@ -72,11 +79,28 @@ _lock = threading.Lock()
 _turns: PerLoop[asyncio.Lock] = PerLoop()
 
 
+def check_local(name: str) -> Any:
+    """Check that an embedded model can be started, and return the module that runs it.
+
+    Raises:
+        ModelUnavailableError: The name is unknown, xllamacpp is not installed, or the weights are
+            not pulled.
+    """
+    lookup(name, "language model")
+    try:
+        import xllamacpp
+    except ImportError as error:
+        raise _missing(name) from error
+    if not is_pulled(name):
+        raise _missing(name)
+    return xllamacpp
+
+
 def local_server(name: str, reading: bool = False) -> LocalServer:
-    """Return the server of an embedded model, started where it does not run yet (0.3 s).
+    """Return the server of an embedded model, and start it if it does not run yet (0.3 s).
 
     Args:
-        name: Of embedded weights, such as ``smollm2-135m``.
+        name: The name of embedded weights, such as ``smollm2-135m``.
         reading: The mode; see :func:`start_local`.
 
     Raises:
@@ -92,57 +116,53 @@ def local_server(name: str, reading: bool = False) -> LocalServer:
 
 
 async def start_local(name: str, reading: bool = False) -> LocalServer:
-    """Do as :func:`local_server` does, without blocking the event loop.
+    """Do the same as :func:`local_server`, without blocking the event loop.
 
     Args:
-        name: Of embedded weights, such as ``smollm2-135m``.
-        reading: Made for long prompts, which it reads many tokens at once. A reply then depends on
-            where the reading of its prompt began, so that each request has to say
-            ``"cache_prompt": false``, which makes that the beginning. Otherwise made for short
-            prompts that begin alike, such as those of refinement: it goes on where the one before
-            agrees, and reads token by token.
+        name: The name of embedded weights, such as ``smollm2-135m``.
+        reading: If true, the server is for long prompts and reads many tokens at once. A reply then
+            depends on where reading started, so each request must say ``"cache_prompt": false`` to
+            start at the beginning. If false, the server is for short prompts with a common
+            beginning, such as refinement: it skips the part that it has just read, and reads token
+            by token.
     """
     return await asyncio.to_thread(local_server, name, reading)
 
 
 @asynccontextmanager
 async def local_turn() -> AsyncIterator[None]:
-    """Wait for one's turn at the embedded models, of which one question at a time makes use.
+    """Wait for a turn at the embedded models, which answer one question at a time.
 
-    More would not be answered sooner: their time would run while they wait in the server. The order
-    is that of asking. Other event loops have turns of their own.
+    More questions at once would not be answered sooner, and their time limit would run while they
+    wait in the server. Turns are first come, first served. Each event loop has its own turns.
     """
     async with _turns.setdefault(asyncio.Lock()):
         yield
 
 
 def _start(name: str, path: Path, key: str, reading: bool) -> Any:
-    try:
-        import xllamacpp
-    except ImportError as error:
-        raise _missing(name) from error
-    if not is_pulled(name):
-        raise _missing(name)
+    xllamacpp = check_local(name)
     params = xllamacpp.CommonParams()
     params.model.path = str(path)
-    params.model_alias = {name}  # else every reply names the path on this machine
+    params.model_alias = {name}  # otherwise every reply contains the path on this machine
     params.port = 0
     params.api_keys = [key]
     params.n_parallel = SLOTS
     params.n_ctx = SLOTS * CONTEXT_TOKENS
-    # Each token by itself: sums over several at once round otherwise, so that a reply would depend
-    # on how much of its prompt is known from the one before. Later questions take no longer, since
-    # most of their prompt is known. Where prompts are always read as a whole, there is no need.
+    # Read token by token: sums over several tokens round differently, so a reply would depend on
+    # how much of its prompt the server knows from the one before. Later questions are still fast,
+    # since most of their prompt is known. If prompts are always read from the beginning, many
+    # tokens at once are safe.
     params.n_ubatch = READ_AT_ONCE if reading else 1
-    params.cache_ram_mib = 0  # else old prompts are kept, 20 MB each, until they fill 8 GB
-    # Its threads spin while they wait for each other: one that gets no core stalls all of them,
-    # tenfold on a busy machine, so half of the cores are left to the rest. Reading many tokens at
-    # once waits less often, and is most of the work with a long prompt.
+    params.cache_ram_mib = 0  # otherwise old prompts are kept, 20 MB each, until they fill 8 GB
+    # The threads spin while they wait for each other. One without a core stalls all, tenfold on a
+    # busy machine, so we leave half of the cores free. Reading many tokens at once waits less
+    # often, and is most of the work for a long prompt.
     cores = usable_cores()
     params.cpuparams.n_threads = max(1, cores // 2)
     params.cpuparams_batch.n_threads = cores if reading else max(1, cores // 2)
     params.ui = False
-    params.verbosity = -1  # else it writes 200 lines to stderr
+    params.verbosity = -1  # otherwise it writes 200 lines to stderr
     try:
         return xllamacpp.Server(params)
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""Opening models by their names."""
+"""Opens models by their names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["CAUSAL", "open_language_model", "open_model"]
 
 CAUSAL = "causal"
-"""What stands before the colon in the name of a decoder-only model of transformers."""
+"""The prefix in the names of decoder-only models of transformers."""
 
 
 def open_model(
@@ -28,13 +28,13 @@ def open_model(
     cache: bool | ReplyCache = True,
     **options: Any,
 ) -> ChatModel | CausalModel | Refiner:
-    """Return what a name stands for.
+    """Return the model or refiner with this name.
 
     Args:
         name: As :func:`open_language_model` takes it; or ``feedback`` for relevance feedback
             without a language model, which needs the engine. Defaults to the configured model.
-        engine: For ``feedback``.
-        cache: Keep replies on disk, and never ask the same twice; or where to keep them.
+        engine: The engine for ``feedback``.
+        cache: Whether to keep replies on disk so that nothing is asked twice, or the cache to use.
         options: More for :class:`ChatModel`.
 
     Raises:
@@ -57,8 +57,8 @@ def open_language_model(
         name: A chat model as :class:`ChatModel` takes it; or ``causal:`` and a decoder-only model
             of transformers, which only ranks: a hub id, a folder, a folder of an adapter, a GGUF
             file, or the name of embedded weights. Defaults to the configured model.
-        cache: Keep replies on disk, and never ask the same twice; or where to keep them.
-        options: More for :class:`ChatModel`; a model in this process has no use for them.
+        cache: Whether to keep replies on disk so that nothing is asked twice, or the cache to use.
+        options: More for :class:`ChatModel`; a model in this process ignores them.
 
     Raises:
         ModelUnavailableError: The name is malformed, or ``feedback``.

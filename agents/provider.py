@@ -1,4 +1,4 @@
-"""What a provider takes: names, addresses, and the parameters of a request in its own form."""
+"""What providers accept: names, addresses, and the parameters of requests in their own form."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ __all__ = [
 ]
 
 TOP_TOKENS = 10
-"""How many of the likeliest tokens are asked for; OpenAI gives up to 20, others fewer."""
+"""How many of the likeliest tokens we ask for; OpenAI gives up to 20, others fewer."""
 
 REFUSALS = (400, 404, 422, 501)
-"""What servers answer to a parameter that they do not know."""
+"""The statuses of servers that do not know a parameter."""
 
 NEUTRAL_OPTIONS = frozenset(
     {"callbacks", "max_retries", "metadata", "rate_limiter", "tags", "timeout", "verbose"}
@@ -34,11 +34,11 @@ NEUTRAL_OPTIONS = frozenset(
 """Options of a client that change no reply."""
 
 ADDRESS_ENDINGS = ("_BASE", "_ENDPOINT", "_HOST", "_URL", "_VERSION")
-"""How the names of variables end that give a server's address or the version of its API."""
+"""The endings of variables that state a server's address or the version of its API."""
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Return the provider and its own name of the model.
+    """Return the provider, and the provider's name of the model.
 
     Raises:
         ModelUnavailableError: One of them is missing.
@@ -53,28 +53,29 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def speaks_openai(provider: str) -> bool:
-    """Tell whether the provider is reached by the client of OpenAI."""
+    """Return whether the provider is used through OpenAI's client."""
     return provider in ("openai", "local", "azure_openai")
 
 
 def base_url_for(provider: str, given: str | None) -> str | None:
-    """Return the URL that was given, else the configured one; None is the provider's own.
+    """Return the given URL, or else the configured one; None means the provider's own.
 
     Raises:
-        ModelUnavailableError: It is no URL; what it holds is not shown, since it may be a secret.
+        ModelUnavailableError: It is not a URL. The message does not show it, since it may contain a
+            secret.
     """
     url = given or _configured_url(provider)
     if url is None:
         return None
     if not is_web_address(url):
         raise ModelUnavailableError(
-            "The base URL of the model is not one; write it like http://127.0.0.1:8000/v1."
+            "The base URL of the model is not a URL; write it like http://127.0.0.1:8000/v1."
         )
     return url
 
 
 def _configured_url(provider: str) -> str | None:
-    """Return the URL of the settings, else the one that the provider's client takes itself."""
+    """Return the URL of the settings, or else the one that the provider's client would use."""
     if provider != "openai":
         return None
     if configured := text_of("base_url"):
@@ -83,10 +84,10 @@ def _configured_url(provider: str) -> str | None:
 
 
 def variables_of(provider: str) -> dict[str, str]:
-    """Return the environment variables from which a provider's client takes its address.
+    """Return the environment variables from which a provider's client reads its address.
 
-    They are found by their names, such as ``ANTHROPIC_BASE_URL`` or ``OLLAMA_HOST``. There are none
-    for the providers whose address we set ourselves.
+    They are found by their names, such as ``ANTHROPIC_BASE_URL`` or ``OLLAMA_HOST``. The result is
+    empty for providers for which we set the address.
     """
     if provider in ("openai", "local"):
         return {}
@@ -102,7 +103,7 @@ def options_as_data(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a client that can change its replies, as JSON data without API keys.
 
     An option that is not data, such as an HTTP client, becomes a new random text, because we cannot
-    tell whether two of them are equal.
+    compare two of them.
     """
     return {
         name: _as_data(value)
@@ -129,26 +130,26 @@ def parameters_for(
     stream: bool = False,
     without: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Return the parameters of a request, in the form that the provider takes.
+    """Return the parameters of a request, in the form that the provider accepts.
 
     Args:
         provider: As :func:`split_name` returns it.
         question: What is asked.
-        wanted: What is to come back.
-        stream: Whether it is to come piece by piece.
+        wanted: What kind of reply is wanted.
+        stream: Whether the reply should come piece by piece.
         without: The names of parameters that the server is known to refuse.
     """
     defaults = question.prompt.defaults
     temperature = question.temperature
     parameters: dict[str, Any] = {
         "temperature": defaults.temperature if temperature is None else temperature,
-        # What is weighed is the first token.
+        # A choice only needs the first token.
         "max_tokens": 1 if wanted == "choice" else question.reply_tokens,
     }
     if speaks_openai(provider):
         local = provider == "local"
         parameters["presence_penalty"] = defaults.presence_penalty
-        # The embedded model has a seed always, so that runs repeat.
+        # The embedded model always has a seed, so that runs repeat.
         parameters["seed"] = 0 if local and question.seed is None else question.seed
         if wanted == "object" and question.schema is not None:
             # Hosted services refuse bounds on texts; the embedded model needs them.
@@ -169,15 +170,15 @@ def parameters_for(
 
 
 def refused_parameter(error: BaseException, parameters: Mapping[str, Any]) -> str | None:
-    """Return the parameter that a server does not know, if that is why it refused the request.
+    """Return the unknown parameter, if that is why a server refused the request.
 
     Args:
-        error: Which ended the request.
-        parameters: What the request had.
+        error: The error that ended the request.
+        parameters: The parameters of the request.
     """
     status = status_of(error)
     text = str(error)
-    # Some models are not allowed to tell probabilities, which is said with 403.
+    # Some servers answer 403 if a model may not give probabilities.
     if "logprobs" in parameters and status in (*REFUSALS, 403) and "logprobs" in text:
         return "logprobs"
     if status not in REFUSALS:

@@ -1,4 +1,4 @@
-"""What a chat model is asked: a prompt, its values, and what is wanted back."""
+"""Questions to a chat model: a prompt, its values, and the wanted form of the reply."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ if TYPE_CHECKING:
 __all__ = ["JsonSchema", "Messages", "OnToken", "Question", "Validate", "Wanted"]
 
 Messages = list[dict[str, str]]
-"""Each with a ``role`` and its ``content``."""
+"""Messages, each with a ``role`` and a ``content``."""
 
 JsonSchema = Mapping[str, Any]
 
 Validate = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-"""Turns a JSON object into the wanted one, or raises ValueError with what is wrong."""
+"""Turns a JSON object into the wanted one, or raises ValueError that says what is wrong."""
 
 OnToken = Callable[[str], None]
-"""Told each piece of a text as it is written; it must not raise."""
+"""Called with each piece of a text as it is written; it must not raise."""
 
 Wanted = Literal["object", "text", "choice"]
-"""A JSON object, free text, or the probabilities of a few words to begin with."""
+"""The form of a reply: a JSON object, free text, or the probabilities of a few first words."""
 
 
 def _as_it_is(value: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -32,17 +32,16 @@ def _as_it_is(value: Mapping[str, Any]) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What to ask.
+    """A question to a model.
 
     Attributes:
         prompt: The template.
-        values: Its input variables, fenced where somebody else wrote them.
-        schema: The JSON schema of the reply, with bounds on lengths and numbers of items; None
-            where any object will do, or where no object is wanted.
-        validate: Checks an object; its result is what is kept.
-        temperature: In [0, 2]; the prompt's own where None.
-        seed: For repeatable sampling, where the provider supports it.
-        may_ask_again: Whether to ask once more where a reply is not the object that was asked for.
+        values: The values of its input variables; text from others is fenced.
+        schema: The JSON schema of the reply, with bounds on lengths and numbers of items; optional.
+        validate: Checks an object; its result is kept.
+        temperature: In [0, 2]; defaults to the prompt's own.
+        seed: For repeatable sampling, if the provider supports it.
+        may_ask_again: Whether to ask once more if the reply is not the wanted object.
         max_tokens: The longest reply; defaults to the prompt's own limit.
     """
 

@@ -1,4 +1,4 @@
-"""Refiners: what proposes keywords that lead a query toward an under-represented group."""
+"""Refiners: they propose keywords that lead a query toward an under-represented group."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ RefinementStatus = Literal[Status, "empty", "repeated", "unknown_terms", "unsupp
 
 @dataclass(frozen=True, slots=True)
 class RefinementRequest:
-    """What to refine.
+    """A request for keywords.
 
     Attributes:
         query: The original query.
-        attribute: e.g. ``gender``.
-        group: The group that is under-represented, e.g. ``female``.
-        keywords: Those in use for this group, from the rounds before.
+        attribute: For example ``gender``.
+        group: The under-represented group, e.g. ``female``.
+        keywords: The keywords in use for this group, from earlier rounds.
         seed: For repeatable sampling.
-        temperature: The prompt's own where None.
-        may_ask_again: Whether a model whose reply cannot be used may be asked once more.
+        temperature: Defaults to the prompt's own.
+        may_ask_again: Whether to ask the model once more if its reply cannot be used.
     """
 
     query: str
@@ -47,15 +47,15 @@ class RefinementRequest:
 
 @dataclass(frozen=True, slots=True)
 class Refinement:
-    """What came of it.
+    """The keywords that a refiner proposes, or why it proposes none.
 
     Attributes:
-        status: ``ok``; or ``empty`` (no usable keyword), ``repeated`` (none that is new),
-            ``unknown_terms`` (none that any document has), or why the model failed.
-        keywords: To add to the query; not empty if ``ok``.
-        drop: Those of the rounds before to take out again.
-        reason: The model's, if the prompt asks for one.
-        message: For people, if not ``ok``.
+        status: ``ok``; or ``empty`` (no usable keyword), ``repeated`` (no new keyword),
+            ``unknown_terms`` (no keyword that any document contains), or why the model failed.
+        keywords: The keywords to add to the query; not empty if ``ok``.
+        drop: Keywords of earlier rounds to remove.
+        reason: The model's reason, if the prompt asks for one.
+        message: A sentence for users; empty if ``ok``.
         usage: What it cost.
     """
 
@@ -72,35 +72,35 @@ class Refiner(Protocol):
 
     @property
     def name(self) -> str:
-        """What refined, as it stands in results."""
+        """The name for results."""
         ...
 
     @property
     def prompt(self) -> PromptReference | None:
-        """The prompt that is used, if there is one."""
+        """The prompt in use, if there is one."""
         ...
 
     async def start(self) -> None:
-        """Make ready; raises ModelUnavailableError where something is missing."""
+        """Prepare for work; raises ModelUnavailableError if something is missing."""
         ...
 
     async def refine(self, request: RefinementRequest, deadline: float | None = None) -> Refinement:
-        """Propose keywords; never raises for what a model does wrong."""
+        """Propose keywords; errors of a model never raise."""
         ...
 
 
 @runtime_checkable
 class RoundRefiner(Protocol):
-    """A refiner that proposes for all groups of a round at once, from what the query retrieved."""
+    """A refiner that handles all groups of a round at once, from the hits of the query."""
 
     async def refine_all(
         self, requests: Sequence[RefinementRequest], original: Hits
     ) -> list[Refinement]:
-        """Propose keywords for each group; all requests are of one query.
+        """Propose keywords for each group; all requests have the same query.
 
         Args:
             requests: One for each group.
-            original: What the query retrieved, with the groups of these attributes.
+            original: The hits of the query, with the groups of these attributes.
         """
         ...
 
@@ -110,7 +110,7 @@ class RefinementReply(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    # What matters less may be missing, or null.
+    # All fields but the keywords may be missing or null.
     topic: list[Any] | None = None
     keywords: list[Any] = Field(max_length=100_000)
     drop: list[Any] | None = None
@@ -147,7 +147,7 @@ def _validated(value: Mapping[str, Any]) -> Mapping[str, Any]:
     except ValidationError as error:
         where, reason = first_problem(error)
         raise ValueError(f"'{where}': {reason}") from None
-    # The cache keeps no more than will be looked at.
+    # The cache keeps no more than we will look at.
     return {
         "topic": _texts(reply.topic or ()),
         "keywords": _texts(reply.keywords),
@@ -164,9 +164,9 @@ class LLMRefiner:
     """Asks a language model for keywords.
 
     Args:
-        model: Which model.
-        prompt: A ``refine`` prompt; its input variables are some of query, attribute, group and
-            keywords, and its output fields some of topic (words on the query's topic), keywords
+        model: The chat model.
+        prompt: A ``refine`` prompt. Its input variables are among query, attribute, group and
+            keywords. Its output fields are among topic (words on the query's topic), keywords
             (words of the group), drop and reason.
     """
 
@@ -185,11 +185,11 @@ class LLMRefiner:
         return self._prompt.reference
 
     async def start(self) -> None:
-        """Start the model."""
-        await self._model.start()
+        """Check that nothing is missing; the embedded model starts when it is first asked."""
+        await self._model.check()
 
     async def refine(self, request: RefinementRequest, deadline: float | None = None) -> Refinement:
-        """Ask, clean what comes back, and keep what is new."""
+        """Ask the model, clean its keywords, and keep the new ones."""
         values = {
             "query": fence(request.query, 300),
             "attribute": fence(request.attribute, 64),
@@ -221,7 +221,7 @@ class LLMRefiner:
 
 
 def _taking_turns(first: Sequence[str], second: Sequence[str]) -> list[str]:
-    """Return the items of both, one of each in turn, so that a limit cuts both alike."""
+    """Return the items of both lists in turn, so that a limit cuts both equally."""
     pairs = itertools.zip_longest(first, second)
     return [item for pair in pairs for item in pair if item is not None]
 
@@ -235,7 +235,7 @@ def refinement_from(
     reason: str = "",
     usage: Usage = Usage(),  # noqa: B008 - frozen
 ) -> Refinement:
-    """Clean proposed keywords and say by the status what is left of them."""
+    """Clean proposed keywords, and return them with a status that says what is left."""
     keywords = clean_keywords(proposed, known=[request.query, *request.keywords])
     dropped = tuple(word for word in request.keywords if word in drop)
     if keywords:

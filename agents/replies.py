@@ -1,4 +1,4 @@
-"""What comes back from a model: a typed reply or a typed failure, never a guess."""
+"""Replies of models: each is a typed reply or a typed failure, never a guess."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ __all__ = [
 
 Status = Literal[
     "ok",
-    "parse_error",  # the reply is not what was asked for; JSON is asked for twice
+    "parse_error",  # the reply has the wrong form; for JSON, we ask twice
     "refused",  # the provider or the model declined, or the key is wrong
-    "rate_limited",  # 429, and the wait was too long or too often
+    "rate_limited",  # 429, and waiting was too long or did not help
     "timeout",  # no answer in time
-    "unavailable",  # no connection, or 5xx again and again
+    "unavailable",  # no connection, or repeated 5xx
     "invalid_request",  # 400, 404 and the like: asking again cannot help
-    "unsupported",  # the provider or the model does not offer what is needed
+    "unsupported",  # the provider or the model does not offer what we need
 ]
 
 MAX_REPLY_CHARACTERS = 1_000_000
@@ -44,13 +44,13 @@ class Usage:
     """What asking models cost.
 
     Attributes:
-        model_calls: Requests to models. One that was tried again because the server was not ready
+        model_calls: Requests to models. A request that was retried because the server was not ready
             counts once.
         cached_calls: Requests that the cache answered.
         prompt_tokens: As the provider counts them.
         completion_tokens: As the provider counts them.
-        cached_tokens: What the replies from the cache cost when they were first asked for.
-        cached_milliseconds: How long the models took for them then.
+        cached_tokens: The tokens that cached replies cost when models were first asked.
+        cached_milliseconds: How long models took for these replies.
     """
 
     model_calls: int = 0
@@ -78,7 +78,7 @@ class Reply:
     Attributes:
         status: ``ok``, or why there is no value.
         value: The JSON object; empty unless ``ok``.
-        message: Why it failed, for people; empty if ``ok``. Holds no key.
+        message: A sentence that says why it failed, without keys; empty if ``ok``.
         usage: What it cost, failed attempts included.
     """
 
@@ -94,7 +94,7 @@ def failed(error: ModelError, usage: Usage) -> Reply:
 
 
 TextStatus = Literal[Status, "empty"]
-"""``empty``: the model answered with nothing, or white space only. See :data:`Status`."""
+"""``empty``: the model answered with nothing or white space. For the others, see :data:`Status`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +102,10 @@ class TextReply:
     """A text that a model wrote.
 
     Attributes:
-        status: ``ok``, or why there is no text. One that was cut off at the limit of tokens is
+        status: ``ok``, or why there is no text. A text that was cut at the limit of tokens is
             ``ok``.
-        text: Without white space around it; empty unless ``ok``.
-        message: Why there is none, for people; empty if ``ok``. Holds no key.
+        text: The text without white space around it; empty unless ``ok``.
+        message: A sentence that says why there is no text, without keys; empty if ``ok``.
         usage: What it cost, failed attempts included.
     """
 
@@ -117,16 +117,15 @@ class TextReply:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How a model weighs a few words that its reply may begin with.
+    """The probabilities of a few words that a reply may begin with.
 
     Attributes:
-        status: ``ok``, or why there are no probabilities; ``unsupported`` where the provider gives
-            none, so that the question has to be asked in another way.
-        probabilities: Of each label, in [0, 1]; they sum to 1. Empty unless ``ok``.
-        mass: The probability of all labels together among all that the model could have said, in
-            (0, 1]. A small one says that the model did not understand the question. 0 unless
-            ``ok``.
-        message: Why there is nothing, for people; empty if ``ok``. Holds no key.
+        status: ``ok``, or why there are no probabilities. With ``unsupported``, the provider gives
+            none, and the question must be asked in another way.
+        probabilities: The probability of each label; they sum to 1. Empty unless ``ok``.
+        mass: The total probability of all labels among all possible replies, in (0, 1]. A small
+            value means that the model did not understand the question. 0 unless ``ok``.
+        message: A sentence that says why there are none, without keys; empty if ``ok``.
         usage: What it cost, failed attempts included.
     """
 
@@ -138,15 +137,15 @@ class Choice:
 
 
 def parse_object(text: str) -> dict[str, Any]:
-    """Return the first JSON object in a reply, which may stand in prose or in a code fence.
+    """Return the first JSON object in a reply, which may be inside prose or a code fence.
 
     Raises:
-        ValueError: There is no whole object.
+        ValueError: The reply contains no complete object.
     """
     decoder = json.JSONDecoder()
     text = text[:MAX_REPLY_CHARACTERS]
     effort = 0
-    # A hostile reply could make every brace the begin of a long search for nothing.
+    # In a hostile reply, every brace could start a long and useless search.
     for begin in itertools.islice(_OBJECT.finditer(text), MAX_BEGINNINGS):
         try:
             value: dict[str, Any] = decoder.raw_decode(text, begin.start())[0]

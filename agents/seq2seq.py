@@ -1,7 +1,7 @@
-"""Answers by encoder-decoder models of transformers, such as Flan-T5 and Flan-UL2.
+"""Answers with encoder-decoder models of transformers, such as Flan-T5 and Flan-UL2.
 
-As in "Towards Fair RAG" (arXiv 2409.11598): beam search with four beams, no sampling, so that the
-same ranking always gives the same answer. Temperature and seed of a request play no part.
+As in "Towards Fair RAG" (arXiv 2409.11598), we use beam search with four beams and no sampling, so
+the same ranking always gives the same answer. Temperature and seed of a request are ignored.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ LEAST_TOKENS = 64
 class Seq2SeqGenerator:
     """Writes answers with an encoder-decoder model, one at a time.
 
-    The messages of a prompt are read as one text. Tokens are counted by the model's own tokenizer;
-    what the question leaves of ``input_tokens`` is shared fairly by the documents.
+    The messages of a prompt are joined to one text. The model's own tokenizer counts tokens. The
+    documents share fairly what the question leaves of ``input_tokens``.
 
     Args:
         name: A hub id, such as ``google/flan-t5-small``, or a folder.
-        cache: Where answers are kept, if anywhere.
-        input_tokens: How long the model's input may be; less where the model takes less.
-        question_tokens: How much of the question is read.
-        new_tokens: How long an answer may be, 128 as in the paper; what a prompt says of this is
-            for chat models.
+        cache: Where to keep answers; optional.
+        input_tokens: The longest input in tokens, unless the model's own limit is lower.
+        question_tokens: The longest question in tokens.
+        new_tokens: The longest answer in tokens, 128 as in the paper. The prompt's own limit is for
+            chat models.
 
     Raises:
         InputError: A number is too small.
@@ -66,8 +66,8 @@ class Seq2SeqGenerator:
     ) -> None:
         if input_tokens < LEAST_TOKENS or question_tokens < 1 or new_tokens < 1:
             raise InputError(
-                f"The input must have room for {LEAST_TOKENS} tokens or more, the question and the "
-                f"answer for 1 or more, not {input_tokens}, {question_tokens} and {new_tokens}."
+                f"The input needs at least {LEAST_TOKENS} tokens, the question and the answer at "
+                f"least 1, not {input_tokens}, {question_tokens} and {new_tokens}."
             )
         self._model = name
         self._cache = cache
@@ -82,7 +82,7 @@ class Seq2SeqGenerator:
         return f"seq2seq:{self._model}"
 
     def temperature_of(self, asked: float | None) -> None:
-        """Return None: answers are not drawn."""
+        """Return None, since this generator does not sample."""
 
     async def start(self) -> None:
         """Load the model.
@@ -100,7 +100,7 @@ class Seq2SeqGenerator:
     ) -> TextReply:
         """Answer; see :meth:`fairqr.agents.generators.Generator.generate`.
 
-        The answer is passed on as a whole: with several beams, no word is certain before the end.
+        ``on_token`` gets the whole answer: with several beams, no word is certain before the end.
 
         Raises:
             ModelUnavailableError: As :meth:`start` raises it.
@@ -158,7 +158,7 @@ class Seq2SeqGenerator:
     def _write(
         self, pretrained: Pretrained, request: GenerationRequest, goes_on: GoesOn
     ) -> tuple[str, Reply]:
-        """Return the input and the answer, in the model's thread."""
+        """Return the input and the answer; runs on the model's thread."""
         import torch
 
         def ended(rows: Any, scores: Any) -> Any:
@@ -204,7 +204,7 @@ class Seq2SeqGenerator:
         left = room - count(_joined(prompt, "", NO_DOCUMENTS))
         if left < 1:
             raise InputError(
-                f"The prompt {prompt.id}/{prompt.version} by itself fills the {limit} tokens that "
+                f"The prompt {prompt.id}/{prompt.version} alone fills the {limit} tokens that "
                 f"{self.name} reads; raise the number of input tokens."
             )
         question = fence(request.question, MAX_FIELD_CHARACTERS)
@@ -214,7 +214,7 @@ class Seq2SeqGenerator:
         while True:
             documents = render_documents(prompt, request.sources, count, budget)
             text = _joined(prompt, question, documents)
-            # Put together, texts may have a few more tokens than each by itself.
+            # Joined texts may have a few more tokens than the sum of the parts.
             over = count(text) - room
             if over <= 0 or budget <= 0:
                 return text
@@ -227,5 +227,5 @@ def _joined(prompt: PromptTemplate, question: str, documents: str) -> str:
 
 
 def _written(output: Any, padding: int | None) -> int:
-    """Return how many tokens were written: the first starts the decoder, padding follows."""
+    """Return how many tokens were written, without the decoder's start token and padding."""
     return int((output[1:] != padding).sum()) if padding is not None else len(output) - 1

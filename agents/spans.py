@@ -1,4 +1,4 @@
-"""Spans of questions to models, by the GenAI conventions of OpenTelemetry."""
+"""Spans for questions to models, by OpenTelemetry's GenAI conventions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["input_messages", "model_span", "outcome", "output_messages"]
 
 Operation = Literal["chat", "text_completion"]
 
-# The conventions' names of providers, where LangChain has others.
+# The names of providers in the conventions, if LangChain has other ones.
 _PROVIDERS = {
     "azure_ai": "azure.ai.inference",
     "azure_openai": "azure.ai.openai",
@@ -42,17 +42,17 @@ def model_span(
     base_url: str | None = None,
     **request: Any,
 ) -> Iterator[Span]:
-    """Time a question to a model, with all attempts that it takes.
+    """Open a span for a question to a model, with all its attempts.
 
     Args:
-        operation: What is asked of it.
-        provider: As ``init_chat_model`` names it; ``transformers`` where the model is in this
-            process.
-        model: Its name at the provider.
-        prompt: What it is asked with.
-        kind: ``internal`` where the model is in this process.
-        base_url: Where its server listens; its host and port are recorded, and nothing else.
-        request: Further attributes ``gen_ai.request.…``; those that are None are left out.
+        operation: The kind of request.
+        provider: The provider's name in ``init_chat_model``, or ``transformers`` for a model in
+            this process.
+        model: The model's name at the provider.
+        prompt: The prompt of the question.
+        kind: ``internal`` for a model in this process.
+        base_url: The address of its server. Only the host and port are recorded.
+        request: Further attributes ``gen_ai.request.…``; None is left out.
     """
     attributes: dict[str, Any] = {
         "gen_ai.operation.name": operation,
@@ -73,9 +73,9 @@ def outcome(step: Span, status: str, usage: Usage) -> None:
     """Record how a question ended, and what it cost.
 
     Args:
-        step: Of the question.
-        status: Of the reply; any but ``ok`` and ``empty`` is an error.
-        usage: Of all attempts together.
+        step: The span of the question.
+        status: The status of the reply; all but ``ok`` and ``empty`` are errors.
+        usage: The usage of all attempts.
     """
     step.set("fairqr.status", status)
     step.set("gen_ai.usage.input_tokens", usage.prompt_tokens)

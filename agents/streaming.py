@@ -1,4 +1,4 @@
-"""Texts that are passed on piece by piece while a model writes them."""
+"""Passes a text on piece by piece while a model writes it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ __all__ = ["UNSTREAMED", "InterruptedStreamError", "TokenRelay", "streamed"]
 UNSTREAMED: RunnableConfig = {"tags": ["nostream"]}
 """Keeps LangGraph from showing the pieces of a reply in its stream ``messages``.
 
-Most replies are objects for the program. The answer is shown there by the node that writes it, in
-the same way whether it comes from a chat model, from the cache or from another generator.
+Most replies are objects for the program. An answer is shown there by its own node, in the same way
+for a chat model, the cache and other generators.
 """
 
 
@@ -29,7 +29,7 @@ class InterruptedStreamError(Exception):
     """A stream failed after its first piece was passed on, so it must not start again.
 
     Args:
-        cause: What ended it.
+        cause: The error that ended it.
     """
 
     def __init__(self, cause: Exception) -> None:
@@ -66,7 +66,7 @@ class TokenRelay:
             self._on_token(piece)
 
     def stop(self) -> None:
-        """Pass nothing more on: the caller has left, though others may wait for the same text."""
+        """Stop passing pieces on: the caller has left, but others may wait for the same text."""
         self._on_token = None
 
 
@@ -81,16 +81,15 @@ async def streamed(
     """Ask, pass each piece on as it comes, and return the whole message.
 
     Args:
-        client: Which model.
+        client: The chat model.
         messages: What to ask.
-        parameters: Of the request.
+        parameters: The parameters of the request.
         relay: Gets the pieces.
-        must_end: Whether the provider says that a text is at its end, so that one that only stops
-            was broken off.
+        must_end: Whether the provider marks the end of a text. If so, a text without the mark is
+            incomplete.
 
     Raises:
-        InterruptedStreamError: It failed after a piece was passed on.
-        BrokenStreamError: It broke off before.
+        BrokenStreamError: The stream ended early.
     """
     whole: AIMessageChunk | None = None
     streaming = client.astream(messages, UNSTREAMED, **parameters)

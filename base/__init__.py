@@ -1,1 +1,1 @@
-"""What every room stands on: errors, settings, telemetry, retries, event loops, statistics."""
+"""What all other packages use: errors, settings, telemetry, retries, event loops, statistics."""

@@ -1,4 +1,4 @@
-"""Exact tests and intervals of counts: how many of so many independent trials succeeded."""
+"""Exact tests and intervals for the number of successes among independent trials."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def binomial_tail(successes: int, trials: int, share: float = 0.5) -> float:
     """Return P(X ≥ successes) for X ~ Binomial(trials, share), summed exactly.
 
     Args:
-        successes: Any; certain at 0 or below, impossible above ``trials``.
-        trials: Independent; at least 0.
-        share: The chance of each to succeed, in [0, 1].
+        successes: Any number; the tail is 1 at 0 or below, and 0 above ``trials``.
+        trials: The number of independent trials, at least 0.
+        share: The chance that one trial succeeds, in [0, 1].
 
     Raises:
         InputError: The number of trials or the share is out of range.
@@ -41,7 +41,7 @@ def binomial_tail(successes: int, trials: int, share: float = 0.5) -> float:
     if share == 1:
         return 1.0
     numbers = np.arange(1, trials + 1, dtype=np.float64)
-    # ln of the coefficients 0 to trials: each is the one before, times (trials − i + 1) / i.
+    # The logarithms of the binomial coefficients: each is the previous one · (trials − i + 1) / i.
     steps = np.log(trials - numbers + 1) - np.log(numbers)
     logs = np.concatenate([[0.0], np.cumsum(steps)])
     places = np.arange(trials + 1)
@@ -50,17 +50,17 @@ def binomial_tail(successes: int, trials: int, share: float = 0.5) -> float:
 
 
 def sign_test(wins: int, losses: int) -> float | None:
-    """Return the exact two-sided sign test: p of wins against losses, were each a fair coin's.
+    """Return the p value of the exact two-sided sign test of wins against losses.
 
-    Twice the chance of the more frequent of the two to be at least as frequent (Dixon & Mood 1946).
-    What is neither, a tie, is left out before.
+    It is twice the chance that a fair coin gives at least as many of the more frequent outcome
+    (Dixon & Mood 1946). The caller leaves ties out.
 
     Args:
         wins: At least 0.
         losses: At least 0.
 
     Returns:
-        None where there is neither a win nor a loss.
+        The p value, or None if there are neither wins nor losses.
     """
     if wins + losses == 0:
         return None
@@ -70,17 +70,17 @@ def sign_test(wins: int, losses: int) -> float | None:
 def binomial_interval(successes: int, trials: int, level: float = 0.95) -> Interval | None:
     """Return the exact interval of a share (Clopper & Pearson 1934).
 
-    Its ends are the shares at which as many successes, or more (or fewer), have a chance of
-    (1−level)/2. It holds the true share at least as often as it says, if the trials are
-    independent.
+    At its lower end, this many successes or more have a chance of (1−level)/2; at its upper end,
+    this many or fewer do. If the trials are independent, it contains the true share with at least
+    the stated level.
 
     Args:
         successes: From 0 to ``trials``.
-        trials: Independent.
+        trials: The number of independent trials.
         level: In (0, 1).
 
     Returns:
-        None without trials.
+        The interval, or None without trials.
 
     Raises:
         InputError: The level or the number of successes is out of range.
@@ -100,15 +100,16 @@ def binomial_interval(successes: int, trials: int, level: float = 0.95) -> Inter
 
 
 def detectable_share(trials: int, *, alpha: float = 0.05, power: float = 0.8) -> float | None:
-    """Return the smallest share of wins that the sign test would have found, with that power.
+    """Return the smallest share of wins that the sign test detects with this power.
 
     Args:
         trials: Wins and losses together.
-        alpha: The p at or below which something is found.
-        power: The chance of finding it, in (½, 1).
+        alpha: The largest p value that counts as significant.
+        power: The chance to detect the share, in (½, 1).
 
     Returns:
-        In (½, 1); None where not even unanimity would be significant (fewer than 6 trials at 5 %).
+        A share in (½, 1), or None if not even unanimity is significant (fewer than 6 trials at
+        5 %).
     """
     critical = least_majority(trials, alpha)
     if critical is None:
@@ -117,7 +118,7 @@ def detectable_share(trials: int, *, alpha: float = 0.05, power: float = 0.8) ->
 
 
 def least_majority(trials: int, alpha: float = 0.05) -> int | None:
-    """Return the fewest wins among so many trials that the sign test calls significant, or None."""
+    """Return the fewest wins among ``trials`` that are significant, or None if no number is."""
     if trials <= 0 or 2 * binomial_tail(trials, trials) > alpha:
         return None
     low, high = trials // 2, trials  # low is never enough, high always is
@@ -131,7 +132,7 @@ def least_majority(trials: int, alpha: float = 0.05) -> int | None:
 
 
 def _root(rising: Callable[[float], float]) -> float:
-    """Return where a function that rises on [0, 1] is 0, by halving."""
+    """Return the zero of a function that rises on [0, 1], by bisection."""
     low, high = 0.0, 1.0
     for _ in range(60):
         middle = (low + high) / 2

@@ -1,4 +1,4 @@
-"""How many processor cores there are for us."""
+"""How many processor cores this process may use."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ __all__ = ["usable_cores"]
 def usable_cores() -> int:
     """Return how many cores this process may use.
 
-    ``OMP_NUM_THREADS`` says it where it is set, as for other programs that compute: threads that
-    spin on a core that others use as well are slower than fewer threads. macOS and Windows only
-    say how many cores there are.
+    ``OMP_NUM_THREADS`` decides if it is set, as for other numeric programs: threads that share a
+    core are slower than fewer threads. macOS and Windows only report how many cores the machine
+    has.
     """
     wanted = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     if wanted.isascii() and wanted.isdigit() and int(wanted):

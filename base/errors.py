@@ -19,6 +19,7 @@ __all__ = [
     "CapError",
     "ConfigError",
     "CorpusError",
+    "DocumentNotFoundError",
     "FairqrError",
     "IndexNotFoundError",
     "IndexUnavailableError",
@@ -215,9 +216,15 @@ class StoreUnavailableError(FairqrError):
 
 
 class IndexNotFoundError(FairqrError):
-    """No index or corpus of that name exists."""
+    """No index or corpus has that name."""
 
     slug = "index-not-found"
+
+
+class DocumentNotFoundError(FairqrError):
+    """The source has no document with that id, or cannot look documents up by id."""
+
+    slug = "document-not-found"
 
 
 class IndexVersionError(FairqrError):
@@ -282,8 +289,8 @@ def first_problem(error: ValidationError) -> tuple[str, str]:
 def parameter_error(error: ValidationError) -> FairqrError:
     """Return the error about the first parameter that pydantic refused.
 
-    Pydantic wraps every ``ValueError`` of a validator, and so every :class:`InputError`. Such an
-    error of ours is returned itself.
+    Pydantic wraps every ``ValueError`` of a validator, so also our :class:`InputError`. If one of
+    ours is wrapped, it is returned as it is.
     """
     causes = (problem.get("ctx", {}).get("error") for problem in error.errors())
     for cause in causes:

@@ -1,7 +1,7 @@
-"""Sends spans and events to a backend of OpenTelemetry: for the command and the service alone.
+"""Sends spans and events to an OpenTelemetry backend; only the command and the service use it.
 
-OpenTelemetry's own variables say what is sent, and where. If none of them asks for anything,
-nothing is imported and nothing happens.
+OpenTelemetry's own variables say what is sent, and where. If none of them is set, nothing is
+imported and nothing happens.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ if TYPE_CHECKING:
 __all__ = ["Signal", "exporting", "wanted_exporters"]
 
 Signal = Literal["TRACES", "LOGS"]
-"""What is sent, as OpenTelemetry's variables name it: spans, or events, which are log records."""
+"""What is sent, as OpenTelemetry's variables name it: spans (traces), or events (log records)."""
 
 SIGNALS: tuple[Signal, ...] = ("TRACES", "LOGS")
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
 LONGEST_SECONDS = 5.0
-"""How long we try to send, unless a variable says otherwise; a command ends that much later."""
+"""How long we try to send, unless a variable says otherwise. It can delay the end of a command."""
 
 AWAY: dict[Signal, str] = {
     "TRACES": (
-        "Spans could not be sent to OpenTelemetry's backend; check that it runs, and what "
-        f"{ENDPOINT} says."
+        "Spans could not be sent to the OpenTelemetry backend; check that it runs, and the "
+        f"address in {ENDPOINT}."
     ),
     "LOGS": (
-        "Events could not be sent to OpenTelemetry's backend; if it takes spans alone, set "
+        "Events could not be sent to the OpenTelemetry backend; if it only accepts spans, set "
         "OTEL_LOGS_EXPORTER=none."
     ),
 }
 
 _started: dict[Signal, tuple[Any, _Delivery]] = {}
-"""The provider and the delivery of each signal, once they are set up."""
+"""The provider and the delivery of each signal that is set up."""
 
 
 def wanted_exporters(signal: Signal) -> tuple[list[str], str]:
-    """Return which exporters the variables ask for, and the variable that does.
+    """Return the exporters that the variables ask for, and the variable that asks.
 
     Returns:
-        Names as in ``OTEL_TRACES_EXPORTER``: ``otlp``, ``console`` or that of an installed
-        exporter. None where nothing asks for any, or where ``OTEL_SDK_DISABLED`` is true.
+        Names as in ``OTEL_TRACES_EXPORTER``: ``otlp``, ``console`` or an installed exporter. The
+        list is empty if no variable asks for any, or if ``OTEL_SDK_DISABLED`` is true.
     """
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return [], ""
@@ -63,17 +63,18 @@ def wanted_exporters(signal: Signal) -> tuple[list[str], str]:
 
 @contextmanager
 def exporting(warn: Callable[[str], None], *, at_once: bool = False) -> Iterator[None]:
-    """Send the spans and events of what runs inside to where OpenTelemetry's variables say.
+    """Send the spans and events of what runs inside to the backend that the variables name.
 
     The resource is ``service.name=fairqr`` unless ``OTEL_SERVICE_NAME`` or
-    ``OTEL_RESOURCE_ATTRIBUTES`` name another. What is left is sent at the end. A backend that
-    cannot be reached costs a warning, never the work. Providers that an application has set are
-    left to do their work.
+    ``OTEL_RESOURCE_ATTRIBUTES`` name another. At the end, everything left is sent. If the backend
+    cannot be reached, there is a warning and the work goes on. Providers that an application has
+    set are not replaced.
 
     Args:
-        warn: Told, in one sentence, why nothing can be sent, and in the end what was lost.
-        at_once: Warn each time when sending begins to fail, rather than once at the end; from
-            another thread. For a service, which has no end.
+        warn: Is called with one sentence if nothing can be sent, and at the end if something was
+            lost.
+        at_once: Warn from another thread each time sending starts to fail, instead of once at the
+            end. A service has no end.
     """
     problems: dict[str, None] = {}
     ready = [it for signal in SIGNALS if (it := _ready(signal, problems)) is not None]
@@ -98,7 +99,7 @@ def _send_the_rest(
 ) -> None:
     away: set[str] = set()
     for provider, delivery in ready:
-        # The backend of the spans is not waited for a second time.
+        # If the spans' backend did not answer, do not wait for it again.
         delivery.failed |= delivery.asked_by in away
         delivery.closing = True
         provider.force_flush()
@@ -111,7 +112,11 @@ def _send_the_rest(
 
 
 def _ready(signal: Signal, problems: dict[str, None]) -> tuple[Any, _Delivery] | None:
-    """Set a provider up, once in a process; None if none is wanted, is not ours, or cannot be."""
+    """Set up the provider of a signal, once in a process.
+
+    Returns:
+        None if no exporter is wanted, if the application has a provider, or if setting up failed.
+    """
     names, variable = wanted_exporters(signal)
     if not names:
         return None
@@ -119,28 +124,28 @@ def _ready(signal: Signal, problems: dict[str, None]) -> tuple[Any, _Delivery] |
         return _started[signal]
     if not _is_free(signal):
         return None
-    # It warns of each attempt, and quotes headers that it cannot read, which may be keys.
+    # OpenTelemetry warns about each attempt, and quotes headers it cannot read; they may be keys.
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL + 1)
     try:
         delivery = _Delivery(signal, [_exporter(signal, name) for name in names], variable)
         _started[signal] = _provider(signal, delivery), delivery
     except ModuleNotFoundError:
         problems[
-            f"{variable} is set, but nothing is traced: what sends spans is not installed; run "
-            "`pip install 'fairqr[otel]'`, or install the exporter that is named."
+            f"{variable} is set, but nothing is traced, since the exporter is not installed; run "
+            "`pip install 'fairqr[otel]'`, or install the exporter that it names."
         ] = None
         return None
-    except Exception as error:  # a variable that cannot be read; its value may be a key
+    except Exception as error:  # an unreadable variable; its value may be a key, so it is not shown
         problems[
-            f"{variable} is set, but nothing is traced ({type(error).__name__}); check the "
-            "variables OTEL_…."
+            f"{variable} is set, but nothing is traced ({type(error).__name__}); check the OTEL_… "
+            "variables."
         ] = None
         return None
     return _started[signal]
 
 
 def _is_free(signal: Signal) -> bool:
-    """Tell whether the application has set no provider of its own."""
+    """Return whether the application has not set a provider of its own."""
     if signal == "TRACES":
         from opentelemetry.trace import ProxyTracerProvider, get_tracer_provider
 
@@ -152,7 +157,7 @@ def _is_free(signal: Signal) -> bool:
 
 
 def _provider(signal: Signal, delivery: Any) -> Any:
-    """Make the provider of a signal, which everything in this process then uses."""
+    """Make the provider of a signal and set it for the whole process."""
     if signal == "TRACES":
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -173,13 +178,17 @@ def _provider(signal: Signal, delivery: Any) -> Any:
 
 
 def _exporter(signal: Signal, name: str) -> Any:
-    """Return an exporter; ModuleNotFoundError says that it is not installed."""
+    """Return an exporter.
+
+    Raises:
+        ModuleNotFoundError: It is not installed.
+    """
     traces = signal == "TRACES"
     if name == "console":
         from opentelemetry.sdk._logs.export import ConsoleLogRecordExporter
         from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 
-        # Results are on standard output.
+        # Standard output is for results.
         return (ConsoleSpanExporter if traces else ConsoleLogRecordExporter)(out=sys.stderr)
     if name == "otlp":
         name = "otlp_proto_grpc" if _variable(signal, "PROTOCOL") == "grpc" else "otlp_proto_http"
@@ -197,13 +206,13 @@ def _exporter(signal: Signal, name: str) -> Any:
 
 
 def _variable(signal: Signal, name: str) -> str:
-    """Return a variable of the OTLP exporter: that of the signal, or the one for all."""
+    """Return the value of an OTLP variable: the one for this signal, or else the one for all."""
     variables = (f"OTEL_EXPORTER_OTLP_{signal}_{name}", f"OTEL_EXPORTER_OTLP_{name}")
     return next((value for it in variables if (value := os.environ.get(it, "").strip())), "")
 
 
 def _resource() -> Resource:
-    """Return what we send about ourselves: no arguments of the command, which hold the query."""
+    """Return what we send about ourselves, without the command line, which contains queries."""
     from importlib.metadata import version
 
     from opentelemetry.sdk.resources import Resource
@@ -216,15 +225,15 @@ def _resource() -> Resource:
 
 
 class _Delivery:
-    """An exporter that passes on to others, and counts what did not arrive.
+    """An exporter that passes on to other exporters, and counts what did not arrive.
 
     Attributes:
         asked_by: The variable that asks for it.
         content: Whether texts of other libraries may be passed on.
-        closing: Whether somebody waits; then nothing is tried after a first failure.
+        closing: Whether the program is ending; then nothing is sent after a first failure.
         failed: Whether the last attempt failed.
-        lost: What at least one exporter could not send.
-        tell: Told when sending begins to fail.
+        lost: How many items at least one exporter could not send.
+        tell: Optional; is called with a sentence when sending starts to fail.
     """
 
     def __init__(self, signal: Signal, exporters: Sequence[Any], asked_by: str = "") -> None:
@@ -241,7 +250,7 @@ class _Delivery:
         """Pass spans or log records on."""
         if not (self.closing and self.failed):
             kept = batch if self.content else self._without_content(batch)
-            # In the results of both signals, the value of success is 0.
+            # The results of both signals have the value 0 for success.
             failed = any(it.value for it in [exporter.export(kept) for exporter in self._exporters])
             if failed and not self.failed and self.tell:
                 self.tell(AWAY[self.signal])
@@ -259,7 +268,7 @@ class _Delivery:
         return True
 
     def _without_content(self, batch: Sequence[Any]) -> list[Any]:
-        """Return what may be sent without content: our own, and spans of others without texts."""
+        """Return what may be sent without content: our items, and other spans without texts."""
         if self.signal == "TRACES":
             return [span if _is_ours(span) else _without_texts(span) for span in batch]
         return [record for record in batch if _is_ours(record)]
@@ -273,7 +282,7 @@ def _is_ours(item: Any) -> bool:
 def _without_texts(span: Any) -> Any:
     """Return a span without the texts of errors, which may quote a query or a document.
 
-    Ours never have any; those of other libraries do, such as Elasticsearch's client.
+    Our spans have none, but those of other libraries do, such as Elasticsearch's client.
     """
     from opentelemetry.sdk.trace import Event, ReadableSpan
     from opentelemetry.trace import Status

@@ -1,4 +1,4 @@
-"""Writing files so that a reader sees the old content or the new, never half of it."""
+"""Writes files so that a reader sees either the old content or the new, never half of it."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ __all__ = ["open_beside", "sha256_of", "write_beside"]
 
 
 def write_beside(path: Path, content: str | bytes) -> None:
-    """Write a file beside its place, and rename it there once it is whole and on disk."""
+    """Write a temporary file in the same folder, and rename it to ``path`` once it is on disk."""
     with open_beside(path) as stream:
         stream.write(content.encode() if isinstance(content, str) else content)
 
 
 @contextmanager
 def open_beside(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
-    """Open a file beside its place for writing; rename it there once it is whole and on disk.
+    """Open a temporary file in the same folder for writing, and rename it to ``path`` at the end.
 
     Args:
-        path: The place.
-        mode: Who may read and write the file, less the user's umask.
+        path: Where the file goes; its folder is created.
+        mode: The permissions of the file, before the user's umask.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    # Unlike tempfile's, this file gets the mode that the user's umask gives every other.
-    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    # Files of tempfile ignore the user's umask; this one follows it.
+    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(handle, "wb") as stream:
             yield stream

@@ -1,6 +1,6 @@
-"""The hub of models: whether it can be asked, and its notices kept off stderr.
+"""The model hub: whether it can be reached, and how its notices are kept off stderr.
 
-For what imports torch and transformers already; see :mod:`fairqr.base.neural`.
+Import this only where torch and transformers are imported anyway; see :mod:`fairqr.base.neural`.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from fairqr.base.errors import one_line
 __all__ = ["PROBE_SECONDS", "quiet", "quiet_gguf", "why_no_hub"]
 
 PROBE_SECONDS = 4.0
-"""How long the hub may take to answer whether it is there, for each step of the connection."""
+"""The timeout of the request that checks the hub, for each step of the connection."""
 
 
 def why_no_hub(name: str) -> str | None:
-    """Return why the hub cannot be asked for a model; None where it can, or need not be.
+    """Return why the hub cannot be asked for a model, or None if it can or need not be asked.
 
-    One request finds out. Without it, each file would be tried again and again for half a minute.
+    One request finds out. Without it, transformers would retry each file for half a minute.
     """
     from huggingface_hub import constants, utils
 
-    hub: Any = utils  # what it has is not typed as exported
+    hub: Any = utils  # its types do not export what it has
     if Path(name).exists():
         return None
     try:
         hub.validate_repo_id(name)
-    except ValueError:  # nothing that a hub could have: loading says so at once
+    except ValueError:  # not a valid id; loading says so at once
         return None
     try:
         answer = hub.get_session().head(constants.ENDPOINT, timeout=PROBE_SECONDS)
@@ -47,11 +47,12 @@ def why_no_hub(name: str) -> str | None:
 
 @contextlib.contextmanager
 def quiet(transformers: Any, *, local: bool = False) -> Iterator[None]:
-    """Keep notices of the hub off stderr, and all of transformers where nobody watches.
+    """Keep notices of the hub off stderr, and those of transformers if stderr is no terminal.
 
     Args:
         transformers: The module.
-        local: Whether the model is on this machine: there is no download to watch then.
+        local: Whether the model is on this machine. Then there is no download to show, so
+            transformers is silent on a terminal, too.
     """
     from huggingface_hub import utils
 
@@ -77,9 +78,9 @@ def quiet(transformers: Any, *, local: bool = False) -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet_gguf() -> Iterator[None]:
-    """Keep the bar of the conversion off stderr, and what gguf and peft warn of.
+    """Keep the progress bar of the GGUF conversion and the warnings of gguf and peft off stderr.
 
-    The bar is tqdm's own, which the switch of transformers does not reach.
+    The bar is tqdm's own; the switch of transformers does not reach it.
     """
     conversion: Any = importlib.import_module("transformers.modeling_gguf_pytorch_utils")
     bar = getattr(conversion, "tqdm", None)

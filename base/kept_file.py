@@ -1,9 +1,8 @@
-"""What is worth keeping between runs, by key, in one file of bounded size.
+"""A store of values by key, kept between runs in one file of bounded size.
 
 Several processes may share the file. In one process, all objects for a file share one connection,
-which closes when the last of them is gone. When the file is full, the values that were not used for
-the longest time are dropped. A file that is damaged or cannot be written is not an error: it then
-forgets.
+which closes when the last of them is gone. When the file is full, the least recently used values
+are dropped. A file that is damaged or cannot be written is not an error: it forgets its values.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ __all__ = ["KeptFile"]
 Value = TypeVar("Value", str, bytes)
 
 KEPT_SHARE = 0.9
-"""How full a file is after values were dropped. Room to spare, so that few writes drop any."""
+"""How full the file is after values were dropped. The spare room means that few writes drop any."""
 
 STALE = "-1 hour"
-"""How old the time of a value's last use may be, so that few reads have to write it."""
+"""How old the recorded time of a value's last use may get, so that few reads must update it."""
 
 KEYS_AT_ONCE = 500
-"""How many keys one statement names; SQLite takes at least 999."""
+"""How many keys one statement names; SQLite accepts at least 999."""
 
 ATTEMPTS = 100
 SECONDS_BETWEEN = 0.05
@@ -90,8 +89,8 @@ class KeptFile(Generic[Value]):
 class _File:
     """A file, and the one connection that this process has to it.
 
-    The connection opens on first use. It opens again after an error, and when somebody has deleted
-    or replaced the file.
+    The connection opens on first use. It opens again after an error, and after somebody deleted or
+    replaced the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -111,7 +110,7 @@ class _File:
                     self._connection = self._connect()
                 yield self._connection
             except BaseException:
-                self._disconnect()  # which also ends a transaction that was under way
+                self._disconnect()  # this also ends an open transaction
                 raise
 
     def close(self) -> None:
@@ -124,7 +123,7 @@ class _File:
         connection = sqlite3.connect(
             self._path, timeout=10, isolation_level=None, check_same_thread=False
         )
-        # Also called when nobody holds this object any more, and when the process ends.
+        # Also called when this object is garbage collected, and when the process ends.
         self._close_connection = weakref.finalize(self, connection.close)
         _write_ahead(connection)
         # A power failure may cost the last values, but does not damage the file.
@@ -149,7 +148,7 @@ _files_lock = threading.Lock()
 
 
 def _file_at(path: Path) -> _File:
-    """Return the file at a path; the same one for everybody in this process."""
+    """Return the file at a path; the whole process shares one object per path."""
     place = path.absolute()
     with _files_lock:
         file = _files.get(place)
@@ -159,7 +158,7 @@ def _file_at(path: Path) -> _File:
 
 
 def _inode_of(path: Path) -> tuple[int, int] | None:
-    """Return what tells a file from another of the same name; None if there is no file."""
+    """Return what distinguishes files of the same name, or None if there is no file."""
     try:
         state = path.stat()
     except OSError:
@@ -181,7 +180,7 @@ def _used(connection: sqlite3.Connection, keys: Sequence[str]) -> list[tuple[str
     ).fetchall()
     if stale := [key for key, _, is_stale in rows if is_stale]:
         marks = ",".join("?" * len(stale))
-        # Another process may be writing for long; what was found counts all the same.
+        # Another process may be writing for long; the values found are still good.
         with suppress(sqlite3.Error):
             connection.execute(
                 f"UPDATE kept SET at = CURRENT_TIMESTAMP WHERE key IN ({marks})",  # noqa: S608
@@ -191,9 +190,9 @@ def _used(connection: sqlite3.Connection, keys: Sequence[str]) -> list[tuple[str
 
 
 def _evict(connection: sqlite3.Connection, max_bytes: int) -> None:
-    """Drop the values that were not used for the longest time, if the file is too large.
+    """Drop the least recently used values if the file is too large.
 
-    A hundredth goes at a time, so that other processes need not wait for long.
+    One per cent is dropped at a time, so that other processes do not wait for long.
     """
     if _bytes_in(connection) <= max_bytes:
         return
@@ -208,7 +207,7 @@ def _evict(connection: sqlite3.Connection, max_bytes: int) -> None:
 
 
 def _bytes_in(connection: sqlite3.Connection) -> int:
-    """Return how many bytes of the file are in use; it reuses the others before it grows."""
+    """Return how many bytes of the file are in use; SQLite fills free ones before it grows."""
     query = (
         "SELECT (page_count - freelist_count) * page_size"
         " FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
@@ -220,8 +219,8 @@ def _bytes_in(connection: sqlite3.Connection) -> int:
 def _write_ahead(connection: sqlite3.Connection) -> None:
     """Let readers and a writer work at once.
 
-    Unlike every other statement, the change of mode does not wait for another process that makes it
-    at the same time.
+    Unlike all other statements, this one does not wait if another process runs it at the same time,
+    so we wait here.
     """
     for _ in range(ATTEMPTS):
         try:
@@ -229,5 +228,5 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
             return
         except sqlite3.OperationalError as error:
             if "locked" not in str(error):
-                return  # the next statement says what is wrong
+                return  # the next statement raises the real error
             time.sleep(SECONDS_BETWEEN)

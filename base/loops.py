@@ -1,4 +1,4 @@
-"""Event loops: what belongs to one, tasks that run in it together, and one for blocking code."""
+"""Event loops: values per loop, coroutines that run together, and a loop for blocking code."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 
 class PerLoop(Generic[T]):
-    """One value per event loop; those of closed loops are dropped when another loop comes.
+    """One value per event loop. Values of closed loops are dropped when a new loop gets a value.
 
     A weak dictionary would keep them for ever, since clients and tasks refer to their loop. All
-    methods concern the running loop, and may be called in several threads.
+    methods act on the running loop, and may be called in several threads.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class PerLoop(Generic[T]):
         return self._values.get(asyncio.get_running_loop())
 
     def setdefault(self, value: T) -> T:
-        """Return the value of the running loop, which becomes ``value`` where there is none."""
+        """Return the value of the running loop; if it has none, set it to ``value`` first."""
         loop = asyncio.get_running_loop()
         if loop not in self._values:
             for ended in [other for other in list(self._values) if other.is_closed()]:
@@ -36,7 +36,7 @@ class PerLoop(Generic[T]):
         return self._values.setdefault(loop, value)
 
     def pop(self) -> T | None:
-        """Forget the value of the running loop, and return it, if it has one."""
+        """Remove the value of the running loop and return it, if it has one."""
         return self._values.pop(asyncio.get_running_loop(), None)
 
 
@@ -44,7 +44,7 @@ async def run_together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Run coroutines at the same time, and return their results in order.
 
     Raises:
-        BaseException: The first error. The other coroutines are cancelled and have ended by then.
+        BaseException: The first error. By then, the other coroutines are cancelled and have ended.
     """
     try:
         async with asyncio.TaskGroup() as group:
@@ -58,7 +58,7 @@ async def run_together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 class Background:
     """An event loop on a thread of its own, for code that is not asynchronous.
 
-    It runs ``loop`` until :meth:`end`, and at the longest as long as the program.
+    The thread runs ``loop`` until :meth:`end` or the end of the program.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class Background:
             started.set_result(asyncio.get_running_loop())
             await self._ended.wait()
 
-        # It cancels what is under way when it ends, and closes its loop.
+        # At its end, asyncio.run cancels what is under way and closes the loop.
         self._thread = threading.Thread(
             target=lambda: asyncio.run(serve()), name="fairqr", daemon=True
         )
@@ -82,7 +82,7 @@ class Background:
         If the wait is interrupted, as by Ctrl-C, the coroutine is cancelled.
 
         Raises:
-            RuntimeError: This is called on the loop itself, which would wait for ever.
+            RuntimeError: The caller is on the loop's own thread and would wait for ever.
         """
         if threading.current_thread() is self._thread:
             work.close()
@@ -91,7 +91,7 @@ class Background:
         try:
             return running.result()
         finally:
-            running.cancel()  # has no effect on one that is done
+            running.cancel()  # no effect if it is done
 
     def end(self) -> None:
         """End the thread, and what is under way on it."""
@@ -106,10 +106,10 @@ _sharing = threading.Lock()
 def run_blocking(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine and wait for it, on a loop that all such calls of the program share.
 
-    It may be called where a loop runs, as in a notebook.
+    It may be called while another loop runs, as in a notebook.
 
     Raises:
-        RuntimeError: It is called on the shared loop itself, from a part of a run.
+        RuntimeError: It is called on the shared loop itself, from inside a run.
     """
     global _shared
     with _sharing:

@@ -1,7 +1,7 @@
 """Models of transformers, loaded once in a process and run beside the event loop.
 
-What needs the extra ``neural`` imports torch and transformers through here alone, so that a missing
-extra, an unknown name or a hub that cannot be reached is said in one sentence.
+All code that needs the extra ``neural`` imports torch and transformers through this module. So a
+missing extra, an unknown name and an unreachable hub each give one clear sentence.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ __all__ = [
 T = TypeVar("T")
 
 GGUF = ".gguf"
-"""What the file of a model of llama.cpp ends with."""
+"""The suffix of a model file of llama.cpp."""
 
 USUAL_LIMIT = 512
-"""How many tokens we give a model that states no limit, such as T5 with its relative positions."""
+"""The token limit of a model that states none, such as T5 with its relative positions."""
 
 UNLIMITED = 1_000_000
-"""A tokenizer without a limit states a number far above this."""
+"""Limits from here on mean that the tokenizer has none: it states a huge number."""
 
 OFFSET_TYPES = ("roberta", "camembert", "longformer", "mpnet", "data2vec", "ibert", "xmod")
-"""Parts of the names of models whose positions start behind the number of the padding token."""
+"""Parts of the model types that number positions from after the padding token's number."""
 
 PLAIN_ENCODER = "AutoModel"
-"""The kind of which only the hidden states are used."""
+"""The kind of model that is only used for its hidden states."""
 
-# A model that nobody holds any more gives its memory to the next.
+# Weak, so that the memory of a model is freed when nobody uses it any more.
 _loaded: WeakValueDictionary[tuple[str, ...], Pretrained] = WeakValueDictionary()
 _lock = threading.Lock()
 
@@ -58,22 +58,22 @@ class Pretrained:
 
     Attributes:
         name: A hub id, a folder or a file.
-        model: Of transformers, on ``device``.
-        tokenizer: Of transformers.
-        device: ``cuda`` where there is one, else ``cpu``.
+        model: A model of transformers, on ``device``.
+        tokenizer: The model's tokenizer, of transformers.
+        device: ``cuda`` if available, or else ``cpu``.
     """
 
     name: str
     model: Any
     tokenizer: Any
     device: str
-    # A thread of its own: what waits for its turn holds none of those that others need.
+    # A thread of its own, so that waiting work does not occupy threads that others need.
     _thread: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(1, "fairqr-neural"), repr=False
     )
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Do work with the model on a thread, one at a time, without gradients."""
+        """Run work with the model on its thread, one piece at a time, without gradients."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, _ungraded, work)
 
 
@@ -90,11 +90,11 @@ async def load_pretrained(kind: str, name: str) -> Pretrained:
     Args:
         kind: The class of transformers that loads it, e.g.
             ``AutoModelForSequenceClassification``.
-        name: A folder, or an id at the hub, from where transformers downloads it on first use.
-            Where the hub cannot be reached, what was downloaded before is taken.
+        name: A folder or a hub id. Transformers downloads the model on first use. If the hub cannot
+            be reached, an earlier download is used.
 
     Raises:
-        ModelUnavailableError: The extra ``neural`` is missing, there is no such model, or it is one
+        ModelUnavailableError: The extra ``neural`` is missing, the model does not exist, or it is
             of another kind.
     """
     return await asyncio.to_thread(_load, kind, name)
@@ -111,21 +111,21 @@ def _load(kind: str, name: str) -> Pretrained:
 async def load_causal(name: str, adapter: str = "") -> Pretrained:
     """Load a decoder-only model and its tokenizer; the same one is loaded once.
 
-    Weights are in float32, as GGUF files are read, where the model runs on a CPU.
+    On a CPU the weights are in float32, as GGUF files are read.
 
     Args:
-        name: A hub id, a folder, or a GGUF file, which also holds the tokenizer.
-        adapter: The folder of an adapter of peft that was trained on it; empty for none.
+        name: A hub id, a folder, or a GGUF file, which also contains the tokenizer.
+        adapter: The folder of a peft adapter that was trained on this model; empty for none.
 
     Raises:
-        ModelUnavailableError: An extra is missing, there is no such model, it is one of another
-            kind, or the adapter does not fit it.
+        ModelUnavailableError: An extra is missing, the model does not exist or is of another kind,
+            or the adapter does not fit it.
     """
     return await asyncio.to_thread(_load_causal, name, adapter)
 
 
 def _load_causal(name: str, adapter: str) -> Pretrained:
-    # Files that were trained on in place are another model.
+    # If training changed the files in place, they are another model.
     key = ("causal", name, state_of(Path(name)), adapter, state_of(Path(adapter or "-")))
     with _lock:
         found = _loaded.get(key)
@@ -134,18 +134,18 @@ def _load_causal(name: str, adapter: str) -> Pretrained:
             if found.device == "cpu":
                 to_float32(found.model)
             if adapter:
-                # The layers of the base are replaced, so that nobody else may have it.
+                # Peft replaces layers of the base model, so the base must not be shared.
                 found = Pretrained(adapter, _adapted(found, adapter), found.tokenizer, found.device)
             _loaded[key] = found
         return found
 
 
 def stated_limit(config: Any, tokenizer: Any) -> int | None:
-    """Return how many tokens a model takes, special ones included; None if nothing states it.
+    """Return the stated token limit of a model, special tokens included, or None if it has none.
 
     Args:
-        config: The model's configuration. Of the ``max_position_embeddings`` that RoBERTa and its
-            relatives state, no token can have the first few: 512 are left of 514.
+        config: The model's configuration. RoBERTa and its relatives do not use the first few of
+            their ``max_position_embeddings``: of 514, 512 are left.
         tokenizer: Its ``model_max_length`` is a limit, too.
     """
     positions = getattr(config, "max_position_embeddings", None)
@@ -163,15 +163,15 @@ def token_limit(config: Any, tokenizer: Any) -> int:
 
 
 def to_float32(model: Any) -> None:
-    """Turn the weights of a model into float32; those that a quantiser packed stay as they are."""
+    """Convert the weights of a model to float32; quantised models stay as they are."""
     if not getattr(model, "is_quantized", False):
         model.float()
 
 
 def state_of(path: Path) -> str:
-    """Return what changes with a file, or with the files of a folder; nothing for any other name.
+    """Return a text that changes with a file or a folder's files; empty if there is neither.
 
-    A model that is trained on in place keeps its name, and its old answers must not come back.
+    A model that is trained in place keeps its name, and its old answers must not be reused.
     """
     if path.is_file():
         files = [path]
@@ -204,34 +204,36 @@ def _new(kind: str, name: str) -> Pretrained:
     except Exception as error:
         if missed is not None and isinstance(error, OSError):
             raise ModelUnavailableError(
-                f"The model {name} was never downloaded as a whole, and the hub cannot be asked "
-                f"for it ({missed}); mend that, or name a folder with the model."
+                f"The model {name} was never downloaded completely, and the hub cannot be reached "
+                f"({missed}); fix the connection, or name a folder with the model."
             ) from None
         raise ModelUnavailableError(
             f"The model {name} cannot be loaded as {kind} ({one_line(error, 200)}); check its name "
-            "or folder, and that the hub can be reached if it was never downloaded."
+            "or folder, and, if it was never downloaded, that the hub can be reached."
         ) from None
-    # Transformers fills what the files lack with random numbers. Encoders are saved without a
-    # pooler and used without; some classifiers judge by it.
+    # Transformers fills missing weights with random numbers. Encoders are saved and used without a
+    # pooler, but some classifiers need one.
     missing = sorted(report.get("missing_keys", ()))
     if kind == PLAIN_ENCODER:
         missing = [key for key in missing if "pooler" not in key]
     if missing:
         raise ModelUnavailableError(
-            f"The model {name} has no weights '{missing[0]}', which {kind} needs; choose one that "
-            "was trained for this."
+            f"The model {name} has no weights '{missing[0]}', which {kind} needs; choose a model "
+            "that was trained for this."
         )
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return Pretrained(name, model.to(device).eval(), tokenizer, device)
 
 
 def _place_of(name: str) -> tuple[str, dict[str, Any]]:
-    """Return where transformers is to look, and what else it has to be told."""
+    """Return the name or folder to give to transformers, and further options."""
     path = Path(name)
     if path.suffix.lower() != GGUF:
         return name, {}
     if not path.is_file():
-        raise ModelUnavailableError(f"There is no file {name}; name the GGUF file of a model.")
+        raise ModelUnavailableError(
+            f"The file {name} does not exist; name the GGUF file of a model."
+        )
     if importlib.util.find_spec("gguf") is None:
         raise ModelUnavailableError(
             f"The model {name} needs the package gguf: run `pip install 'fairqr[tune]'`."
@@ -240,7 +242,7 @@ def _place_of(name: str) -> tuple[str, dict[str, Any]]:
 
 
 def _adapted(base: Pretrained, folder: str) -> Any:
-    """Return a model with an adapter, of which each weight was found in the folder."""
+    """Return a model with an adapter, after checking that each weight of the adapter was loaded."""
     try:
         import peft
         import transformers
@@ -248,11 +250,11 @@ def _adapted(base: Pretrained, folder: str) -> Any:
         raise ModelUnavailableError(
             f"The adapter {folder} needs peft: run `pip install 'fairqr[tune]'`."
         ) from None
-    # Peft would look for what is missing at the hub.
+    # Peft would look for a missing file on the hub.
     if not any(Path(folder).glob("adapter_model.*")):
         raise ModelUnavailableError(
-            f"The folder {folder} has no weights of an adapter (adapter_model.safetensors); name "
-            "one that training has finished."
+            f"The folder {folder} has no adapter weights (adapter_model.safetensors); name the "
+            "folder of a finished training."
         )
     try:
         with quiet(transformers, local=True), quiet_gguf():
@@ -262,9 +264,9 @@ def _adapted(base: Pretrained, folder: str) -> Any:
     except Exception as error:
         raise ModelUnavailableError(
             f"The adapter {folder} cannot be used with {base.name} ({one_line(error, 200)}); name "
-            "the one that was trained on it."
+            "an adapter that was trained on this model."
         ) from None
-    # Peft leaves what it does not find at its begin, and what does not fit aside.
+    # Peft keeps the initial values of weights that it does not find, and ignores unknown ones.
     if saved != taken:
         raise ModelUnavailableError(
             f"The adapter {folder} does not fit {base.name}, at '{min(saved ^ taken)}'; name the "

@@ -1,4 +1,4 @@
-"""What models cost in money, as far as the settings file says: the section ``[prices]``.
+"""What models cost in money, by the section ``[prices]`` of the settings file.
 
 .. code-block:: toml
 
@@ -7,7 +7,7 @@
     "openai:gpt-5-mini" = { input = 0.25, output = 2.00 }
     "openai:*" = { input = 1.25, output = 10.00 }
 
-Prices are per million tokens. The first pattern that a model's name matches counts. No prices are
+Prices are per million tokens. The first pattern that matches a model's name counts. No prices are
 built in.
 """
 
@@ -44,17 +44,17 @@ class Price(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """The price table of the settings file; no models where there is none."""
+    """The price table of the settings file; empty if the file has none."""
 
     currency: str
     models: Mapping[str, Price]
 
     def price_of(self, model: str) -> Price | None:
-        """Return the price of a model, such as ``openai:gpt-5-mini``; None if none is given."""
+        """Return the price of a model, such as ``openai:gpt-5-mini``, or None if it has none."""
         return next((it for name, it in self.models.items() if fnmatchcase(model, name)), None)
 
     def text_of(self, cost: float) -> str:
-        """Return a cost for people."""
+        """Return a cost as text, with the currency."""
         return f"{cost:.4g} {self.currency}"
 
 
@@ -86,15 +86,15 @@ def configured_prices() -> Prices:
 
 
 def tokens_text(input_tokens: int, output_tokens: int, models: Iterable[str | None]) -> str:
-    """Return what a run cost, for people: ``1200 + 90 tokens (0.0024 USD)``.
+    """Return what a run cost, as text: ``1200 + 90 tokens (0.0024 USD)``.
 
-    Money is only stated where every model that may have been asked has the same price, since a
-    result does not say which model used which tokens.
+    A result does not say which model used which tokens. So money is only stated if every model
+    that may have been asked has the same price.
 
     Args:
-        input_tokens: Of all models together.
-        output_tokens: Of all models together.
-        models: Their names, as results have them; those that are None were not asked.
+        input_tokens: The total over all models.
+        output_tokens: The total over all models.
+        models: The names of the models, as in results; None stands for a model that was not asked.
     """
     text = f"{input_tokens} + {output_tokens} tokens"
     names = {

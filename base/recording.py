@@ -1,4 +1,4 @@
-"""Recorded runs: each finished step as a line of JSON in a file."""
+"""Records runs: each finished step becomes one line of JSON in a file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _recorder: ContextVar[Recorder | None] = ContextVar("fairqr_recorder", default=N
 
 
 class Recorder:
-    """Writes each finished span as one line, so that the file of a killed run is still good."""
+    """Writes each finished span as one line, so that the file of a killed run is still readable."""
 
     def __init__(self, stream: IO[str], content: bool) -> None:
         self._stream = stream
@@ -26,15 +26,15 @@ class Recorder:
         self.failure: str | None = None
 
     def write(self, line: dict[str, Any]) -> None:
-        """Write one line; where that fails, the run goes on and ``failure`` says why.
+        """Write one line. If that fails, the run goes on and ``failure`` says why.
 
-        A step may end after the record, where a stream was left and not closed; it is left out.
+        A step that ends after the recording is left out; this happens if a stream is not closed.
         """
         if self._stream.closed:
             return
         try:
             if not self.begun:
-                with suppress(OSError):  # a pipe or a device has nothing to cut off
+                with suppress(OSError):  # a pipe or a device cannot be truncated
                     self._stream.truncate(0)
             self.begun = True
             self._stream.write(json.dumps(line, ensure_ascii=False) + "\n")
@@ -44,7 +44,7 @@ class Recorder:
 
 
 def recording_to() -> Recorder | None:
-    """Return what records the steps that happen here, if anything does."""
+    """Return the recorder that is active here, if any."""
     return _recorder.get()
 
 
@@ -53,23 +53,25 @@ def record_to(path: Path, *, content: bool = False, more: bool = False) -> Itera
     """Write the spans of everything that runs inside to a file of JSON lines.
 
     Args:
-        path: Replaced if it exists, once there is something to write.
+        path: The file. An existing file is replaced by the first line that is written.
         content: Record queries, keywords and replies too.
-        more: Go on with the file where it exists; a last line that was cut off goes.
+        more: Append to the file if it exists. An incomplete last line is removed.
 
     Yields:
-        The recorder, whose ``failure`` says at the end why the file is not whole, if it is not.
+        The recorder. If the file is incomplete at the end, its ``failure`` says why.
 
     Raises:
         InputError: The file cannot be written.
     """
     existed = path.exists()
     try:
-        # Appended to at first: an input error must not cost the record of an earlier run. A model
-        # may send half a surrogate pair; its escape is what JSON writes, too.
+        # Open for appending: an input error must not destroy the record of an earlier run. A model
+        # may send half a surrogate pair; backslashreplace writes it as JSON escapes it.
         stream = path.open("a", encoding="utf-8", errors="backslashreplace")
     except OSError as error:
-        raise InputError(f"The trace {path} cannot be written: {error.strerror}.") from None
+        raise InputError(
+            f"The trace {path} cannot be written: {error.strerror}. Name another file."
+        ) from None
     recorder = Recorder(stream, content)
     if more and existed:
         recorder.begun = True
@@ -79,15 +81,15 @@ def record_to(path: Path, *, content: bool = False, more: bool = False) -> Itera
         yield recorder
     finally:
         _recorder.reset(token)
-        with suppress(OSError):  # said by ``failure`` already
+        with suppress(OSError):  # ``failure`` already reports it
             stream.close()
         if not existed and not recorder.begun:
             path.unlink(missing_ok=True)
 
 
 def _cut_off_the_rest(path: Path) -> None:
-    """Take away what follows the last whole line of a file; a killed process may have left it."""
-    with suppress(OSError), path.open("r+b") as file:  # what is no file has nothing to cut off
+    """Remove an incomplete last line, which a killed process may have left."""
+    with suppress(OSError), path.open("r+b") as file:  # a pipe or a device cannot be truncated
         lines = file.read()
         if not lines.endswith(b"\n"):
             file.truncate(lines.rfind(b"\n") + 1)

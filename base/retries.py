@@ -1,8 +1,8 @@
-"""The one owner of retries, for model and index clients alike.
+"""The one place that retries requests, for model clients and index clients alike.
 
-The clients' own retries are switched off. Tried again is what can heal: an unreachable or slow
-server, an answer 429, 502, 503, 504 or another 5xx (but 501, which is a no for good); never an
-answer such as 400 or 401, and never a quota that is used up.
+The clients' own retries are switched off. We retry what can succeed later: an unreachable or slow
+server, and the statuses 408, 429 and 5xx except 501. We never retry a status such as 400 or 401,
+or a quota that is used up.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _CONNECTION_ERRORS = frozenset(
 
 
 def status_of(error: BaseException) -> int | None:
-    """Return the HTTP status that an error of a client carries, if it carries one."""
+    """Return the HTTP status of a client's error, if it has one."""
     for holder in (error, getattr(error, "meta", None), getattr(error, "response", None)):
         for name in ("status_code", "status"):
             status = getattr(holder, name, None)
@@ -46,12 +46,12 @@ def status_of(error: BaseException) -> int | None:
 
 
 def is_used_up(error: BaseException) -> bool:
-    """Tell whether a quota is used up, which waiting does not mend."""
+    """Return whether a quota is used up; waiting does not help then."""
     return "insufficient_quota" in (getattr(error, "code", None), getattr(error, "type", None))
 
 
 def can_heal(error: BaseException) -> bool:
-    """Tell whether the same request may succeed later."""
+    """Return whether the same request may succeed later."""
     status = status_of(error)
     if status is not None:
         if status == 429:
@@ -63,7 +63,7 @@ def can_heal(error: BaseException) -> bool:
 
 
 def retry_after(error: BaseException) -> float | None:
-    """Return the seconds that the server asked to wait (the header Retry-After), if it did."""
+    """Return how many seconds the server asks us to wait (the header Retry-After), if it does."""
     for holder in (getattr(error, "response", None), getattr(error, "meta", None)):
         headers: Any = getattr(holder, "headers", None)
         if headers is None:
@@ -90,17 +90,17 @@ async def with_retries(
     total: float = float("inf"),
     on_retry: Callable[[int, BaseException], None] | None = None,
 ) -> T:
-    """Await ``call()``, again where it failed with an error that can heal.
+    """Await ``call()``, and retry it after errors for which :func:`can_heal` is true.
 
-    Waits as long as the server asks, else 0.5 s, 1 s, 2 s … with jitter; a server that asks for
-    more than ``longest_wait`` seconds is not waited for.
+    We wait as long as the server asks, or else 0.5 s, 1 s, 2 s … with jitter. If the server asks
+    for more than ``longest_wait`` seconds, we give up.
 
     Args:
         call: Makes a new attempt each time.
-        attempts: How many at the most.
+        attempts: The largest number of attempts.
         longest_wait: In seconds, for one wait.
-        total: In seconds; an attempt that would begin later than this is not waited for.
-        on_retry: Told the number of the attempt that failed, and its error, before each wait.
+        total: In seconds; no attempt starts later than this.
+        on_retry: Is called before each wait, with the number of the failed attempt and its error.
 
     Raises:
         Exception: The error of the last attempt.

@@ -1,14 +1,13 @@
-"""What is configured, and where fairqr keeps its files.
+"""The settings, and where fairqr keeps its files.
 
-Explicit arguments win over the variables ``FAIRQR_…``, these over the settings file, and that over
-the defaults. :data:`SETTINGS` is the one list of what there is; the service has a section of its
-own, ``[service]``, which :mod:`fairqr.graph.service.configuration` describes, and so have
-credentials of servers (:mod:`fairqr.retrieval.credentials`) and the prices of models
-(:mod:`fairqr.base.prices`).
+Explicit arguments win over ``FAIRQR_…`` variables, variables over the settings file, and the file
+over the defaults. :data:`SETTINGS` lists all settings. Three sections of the file are described
+elsewhere: ``[service]`` in :mod:`fairqr.graph.service.configuration`, ``[credentials]`` in
+:mod:`fairqr.retrieval.credentials` and ``[prices]`` in :mod:`fairqr.base.prices`.
 
-The settings file is that of the variable ``FAIRQR_CONFIG``, else ``fairqr.toml`` in the user's
-configuration folder. It is never looked for in the current folder: whoever unpacks an archive and
-works in it must not thereby send queries and keys to a server that the archive names.
+The variable ``FAIRQR_CONFIG`` names the settings file. By default it is ``fairqr.toml`` in the
+user's configuration folder. We never look in the current folder: somebody who unpacks an archive
+and works in it must not send queries and keys to a server that the archive names.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ __all__ = [
 DEFAULT_CORPUS = "notables"
 DEFAULT_MODEL = "local:smollm2-135m"
 DEFAULT_POOL = 20
-"""How many documents take part in the sampling of answers where nothing is said."""
+"""The default number of documents from which the rankings of an answer are drawn."""
 
 SERVICE = "service"
 CREDENTIALS = "credentials"
@@ -65,7 +64,7 @@ ELSEWHERE = (SERVICE, CREDENTIALS, PRICES)
 
 _ON = ("1", "true", "yes", "on")
 _OFF = ("0", "false", "no", "off")
-# Of the project's own tests, which are nothing to warn of.
+# FAIRQR_CONFIG and the variables of our own tests: no reason to warn.
 _NOT_SETTINGS = (CONFIG_VARIABLE, "FAIRQR_TEST_", "FAIRQR_SKIP_")
 _OF_SERVICES = ("PORT", "SERVICE_HOST", "SERVICE_PORT")
 
@@ -74,10 +73,10 @@ class Setting(NamedTuple):
     """A setting.
 
     Attributes:
-        name: In the settings file; what stands before a dot is a section.
-        about: One line for people.
-        kind: ``text``, ``path`` (in the file relative to the file's folder) or ``switch``.
-        default: None where there is none, or where the platform says it.
+        name: Its name in the settings file; the part before a dot is the section.
+        about: A line that explains it to users.
+        kind: ``text``, ``path`` (in the file, relative to the file's folder) or ``switch``.
+        default: Optional. The folders of data and cache depend on the platform.
         secret: Whether its value is never shown.
     """
 
@@ -89,18 +88,18 @@ class Setting(NamedTuple):
 
 
 SETTINGS = (
-    Setting("model", "The language model where none is named.", default=DEFAULT_MODEL),
-    Setting("base_url", "The server that models `openai:…` are on, instead of OpenAI's."),
-    Setting("corpus", "The corpus that is searched where none is named.", default=DEFAULT_CORPUS),
-    Setting("data_dir", "The folder of indexes and collections.", "path"),
-    Setting("cache_dir", "The folder of weights and of models' replies.", "path"),
-    Setting("prompts_dir", "A folder of your own prompts.", "path"),
-    Setting("trace_dir", "A folder to record every run of a command in.", "path"),
+    Setting("model", "The default language model.", default=DEFAULT_MODEL),
+    Setting("base_url", "The server for models `openai:…`, instead of OpenAI's."),
+    Setting("corpus", "The default corpus.", default=DEFAULT_CORPUS),
+    Setting("data_dir", "The folder for indexes and collections.", "path"),
+    Setting("cache_dir", "The folder for weights and cached model replies.", "path"),
+    Setting("prompts_dir", "A folder with your own prompts.", "path"),
+    Setting("trace_dir", "A folder in which every run of a command is recorded.", "path"),
     Setting("trace_content", "Record queries, documents and replies too.", "switch", False),
-    Setting("elasticsearch.url", "The Elasticsearch server."),
-    Setting("elasticsearch.api_key", "An API key, as Elasticsearch gives it.", secret=True),
-    Setting("elasticsearch.username", "Instead of an API key; goes with the password."),
-    Setting("elasticsearch.password", "Goes with the username.", secret=True),
+    Setting("elasticsearch.url", "The address of the Elasticsearch server."),
+    Setting("elasticsearch.api_key", "An API key, encoded as Elasticsearch shows it.", secret=True),
+    Setting("elasticsearch.username", "A user name, instead of an API key."),
+    Setting("elasticsearch.password", "The user's password.", secret=True),
     Setting("elasticsearch.ca_certs", "A file or folder of certificates to trust.", "path"),
 )
 
@@ -112,7 +111,7 @@ _PLATFORM: dict[str, Callable[..., str]] = {
 
 
 class Source(NamedTuple):
-    """Where a value is from.
+    """Where a value comes from.
 
     Attributes:
         kind: ``argument``, ``variable``, ``file``, or ``default``.
@@ -124,7 +123,7 @@ class Source(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A setting's effective value, None where it has none, and where that is from."""
+    """A setting's effective value (None if it has none), and where it comes from."""
 
     value: str | bool | None
     source: Source = Source()
@@ -142,7 +141,7 @@ def find(name: str, *, file_only: bool = False) -> Found:
 
     Args:
         name: As in :data:`SETTINGS`.
-        file_only: Leave the variable aside.
+        file_only: Ignore the variable.
 
     Raises:
         ConfigError: The settings file, or the value of the variable, is wrong.
@@ -163,29 +162,29 @@ def find(name: str, *, file_only: bool = False) -> Found:
 
 
 def text_of(name: str) -> str | None:
-    """Return the effective value of a text, or None where it has none."""
+    """Return the effective value of a text setting, or None if it has none."""
     value = find(name).value
     return value if isinstance(value, str) else None
 
 
 def path_of(name: str) -> Path | None:
-    """Return the effective value of a path, or None where it has none."""
+    """Return the effective value of a path setting, or None if it has none."""
     value = text_of(name)
     return Path(value) if value else None
 
 
 def is_on(name: str) -> bool:
-    """Tell whether a switch is on."""
+    """Return whether a switch is on."""
     return find(name).value is True
 
 
 def data_dir() -> Path:
-    """Return the folder of indexes; the platform's user data folder where none is configured."""
+    """Return the folder of indexes; it defaults to the platform's user data folder."""
     return Path(text_of("data_dir") or "")
 
 
 def cache_dir() -> Path:
-    """Return the folder of weights and replies; the platform's where none is configured."""
+    """Return the folder of weights and replies; it defaults to the platform's cache folder."""
     return Path(text_of("cache_dir") or "")
 
 
@@ -195,34 +194,34 @@ def prompts_dir() -> Path | None:
 
 
 def default_corpus() -> str:
-    """Return the corpus that is searched where none is named."""
+    """Return the name of the default corpus."""
     return text_of("corpus") or DEFAULT_CORPUS
 
 
 def default_model() -> str:
-    """Return the model that is asked where none is named."""
+    """Return the name of the default language model."""
     return text_of("model") or DEFAULT_MODEL
 
 
 def file_section(name: str) -> tuple[dict[str, Any], Path]:
-    """Return a section of the settings file, empty where there is none, and the file's path.
+    """Return a section of the settings file (empty if it is missing), and the file's path.
 
     Raises:
-        ConfigError: The file cannot be read, is no TOML, or holds what is no setting.
+        ConfigError: The file cannot be read, is not TOML, or has an unknown or wrong setting.
     """
     file = config_path()
     return contents_of(file, _check).get(name, {}), file
 
 
 def unknown_variables(known: Iterable[str]) -> list[str]:
-    """Return the variables ``FAIRQR_…`` that are none, in order.
+    """Return the variables ``FAIRQR_…`` that no setting has, sorted.
 
     Args:
-        known: Further variables than those of :data:`SETTINGS`.
+        known: Variables that are known besides those of :data:`SETTINGS`.
     """
     names = {variable_of(setting.name) for setting in SETTINGS} | set(known)
-    # Kubernetes has some for each Service, such as FAIRQR_PORT=tcp://… and FAIRQR_PORT_8080_TCP for
-    # one that is named fairqr.
+    # Kubernetes sets some for each Service. For one named fairqr, these are FAIRQR_PORT=tcp://… and
+    # FAIRQR_PORT_8080_TCP, for example.
     ports = [name for name, value in os.environ.items() if is_kubernetes_port(name, value)]
     services = [name.removesuffix("_PORT") for name in ports]
     others = (*_NOT_SETTINGS, *(f"{name}_{part}" for name in services for part in _OF_SERVICES))
@@ -234,7 +233,7 @@ def unknown_variables(known: Iterable[str]) -> list[str]:
 
 
 def is_kubernetes_port(variable: str, value: str) -> bool:
-    """Tell whether Kubernetes set a variable, to where others reach a Service."""
+    """Return whether Kubernetes set this variable to the address of a Service."""
     return variable.endswith("_PORT") and value.startswith(("tcp://", "udp://", "sctp://"))
 
 
@@ -243,36 +242,40 @@ def _of_variable(setting: Setting, variable: str, given: str) -> str | bool:
         return given
     said = given.strip().lower()
     if said not in _ON + _OFF:
-        raise ConfigError(f"The variable {variable} is neither on nor off; set it to 1 or to 0.")
+        raise ConfigError(f"The variable {variable} must be on or off; set it to 1 or to 0.")
     return said in _ON
 
 
 def beside(file: Path, held: str) -> Path:
-    """Return a path that the settings file has.
+    """Return a path from the settings file, relative to the file's folder.
 
     Raises:
-        ConfigError: It begins with ``~`` and the name of nobody.
+        ConfigError: It begins with ``~`` and the name of an unknown user.
     """
     try:
         return file.absolute().parent / Path(held).expanduser()
-    except RuntimeError:  # there is no such user
-        raise ConfigError(f"In the settings file {file}, '{held}' has no home folder.") from None
+    except RuntimeError:  # the user does not exist
+        raise ConfigError(
+            f"In the settings file {file}, '{held}' names no home folder; write the full path."
+        ) from None
 
 
 def _check(file: str, table: dict[str, Any], section: str = "") -> None:
-    """Refuse what is no setting, or of another kind."""
+    """Check that a table has only known settings, with values of the right kind."""
     sections = {name.partition(".")[0] for name in _BY_NAME if "." in name} | {*ELSEWHERE}
     for key, value in table.items():
         name = f"{section}.{key}" if section else key
         if not section and key in sections:
             if not isinstance(value, dict):
-                raise ConfigError(f"In the settings file {file}, {key} is a section: [{key}].")
+                raise ConfigError(
+                    f"In the settings file {file}, {key} must be a section; write [{key}]."
+                )
             if key not in ELSEWHERE:
                 _check(file, value, key)
         elif name not in _BY_NAME:
             raise ConfigError(
-                f"The settings file {file} has '{one_line(name, 80)}', which is no setting"
-                f"{_meant(name, [*_BY_NAME, *sections])}; mend it."
+                f"The settings file {file} has '{one_line(name, 80)}', which is not a setting"
+                f"{_meant(name, [*_BY_NAME, *sections])}; correct or remove it."
             )
         else:
             _check_kind(file, _BY_NAME[name], value)
@@ -282,7 +285,7 @@ def _check_kind(file: str, setting: Setting, value: Any) -> None:
     on_or_off = setting.kind == "switch"
     if isinstance(value, bool) if on_or_off else isinstance(value, str) and "\0" not in value:
         return
-    wanted = "true or false" if on_or_off else "a text in quotes"
+    wanted = "true or false" if on_or_off else "text in quotes"
     raise ConfigError(f"In the settings file {file}, {setting.name} is wrong; write {wanted}.")
 
 
@@ -294,7 +297,7 @@ def _meant(name: str, names: list[str]) -> str:
 
 
 def is_web_address(text: str) -> bool:
-    """Tell whether a text is the address of a server, such as ``http://127.0.0.1:8000/v1``."""
+    """Return whether a text is the address of a server, such as ``http://127.0.0.1:8000/v1``."""
     try:
         parts = urlsplit(text)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0

@@ -1,4 +1,4 @@
-"""The settings file: where it is looked for, and what is in it."""
+"""The settings file: where it is, and what is in it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONFIG_VARIABLE = "FAIRQR_CONFIG"
 
 
 def config_path() -> Path:
-    """Return where the settings file is looked for, whether it is there or not."""
+    """Return the path of the settings file, whether the file exists or not."""
     named = os.environ.get(CONFIG_VARIABLE)
     if named:
         return Path(named)
@@ -26,18 +26,18 @@ def config_path() -> Path:
 
 
 def contents_of(file: Path, check: Callable[[str, dict[str, Any]], None]) -> dict[str, Any]:
-    """Return what is in a settings file; nothing where there is none at the usual place.
+    """Return what is in a settings file; nothing if the default file does not exist.
 
-    A file is read once in a process: what is configured does not change under a run.
+    A file is read once in a process, so that the settings do not change during a run.
 
     Args:
         file: As :func:`config_path` returns it.
-        check: Is called with the file's name and its contents, and raises where they are wrong.
+        check: Is called with the file's name and its contents, and raises if they are wrong.
 
     Raises:
-        ConfigError: It cannot be read, or is no TOML.
+        ConfigError: The file cannot be read, or is not TOML.
     """
-    # Unlike Path.exists, this is no error where the folder is not for us to look into.
+    # Unlike Path.exists, os.path.exists does not fail if we may not read the folder.
     if not os.environ.get(CONFIG_VARIABLE) and not os.path.exists(file):
         return {}
     return _read(str(file), check)
@@ -51,15 +51,15 @@ def _read(name: str, check: Callable[[str, dict[str, Any]], None]) -> dict[str, 
         contents = tomllib.loads(Path(name).read_bytes().decode("utf-8-sig"))
     except OSError as error:
         raise ConfigError(
-            f"The settings file {name} cannot be read: {error.strerror}; mend it, or let "
-            f"{CONFIG_VARIABLE} name another."
+            f"The settings file {name} cannot be read: {error.strerror}; fix that, or name "
+            f"another file in {CONFIG_VARIABLE}."
         ) from None
     except UnicodeDecodeError:
         raise ConfigError(
-            f"The settings file {name} cannot be read; save it as text in UTF-8."
+            f"The settings file {name} is not UTF-8; save it as text in UTF-8."
         ) from None
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         why = one_line(error).rstrip(".")
-        raise ConfigError(f"The settings file {name} is no TOML: {why}; mend it.") from None
+        raise ConfigError(f"The settings file {name} is not valid TOML: {why}; fix it.") from None
     check(name, contents)
     return contents

@@ -1,7 +1,7 @@
 """Intervals and tests over queries.
 
-All take values or differences that belong to queries, one each, and treat the queries as a sample
-of those that could be asked. Random numbers come from a generator that is passed in.
+All functions take one value or difference per query, and treat the queries as a sample of those
+that could be asked. Random numbers come from a generator that is passed in.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ CELLS_AT_ONCE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A confidence interval, of a mean where nothing else is said.
+    """A confidence interval, of a mean unless stated otherwise.
 
     Attributes:
         low: Its lower end.
         high: Its upper end.
-        level: How often such intervals hold the true mean, such as .95.
-        resamples: How many resamples it was made from; 0 for one that needs none.
+        level: How often such intervals contain the true value, such as .95.
+        resamples: How many resamples it comes from; 0 if the method uses none.
     """
 
     low: float
@@ -66,7 +66,7 @@ class Randomisation:
 
     Attributes:
         p: The two-sided p value.
-        exact: Whether all assignments were counted, rather than some drawn.
+        exact: Whether all assignments of signs were counted; otherwise some were drawn.
         assignments: How many were counted.
     """
 
@@ -76,7 +76,7 @@ class Randomisation:
 
 
 def stream(seed: int, name: str) -> np.random.Generator:
-    """Return the random numbers that belong to a name: the same whatever else is drawn."""
+    """Return a generator for a name; its numbers do not depend on what else is drawn."""
     digest = hashlib.sha256(name.encode()).digest()
     return np.random.default_rng([seed, int.from_bytes(digest[:8], "big")])
 
@@ -84,16 +84,16 @@ def stream(seed: int, name: str) -> np.random.Generator:
 def mean_interval(values: ArrayLike, *, level: float = 0.95) -> Interval | None:
     """Return Student's interval of a mean.
 
-    A percentile bootstrap would be too narrow for few queries: at five it holds the true mean in
-    about 80 % of all cases instead of 95 %.
+    A percentile bootstrap would be too narrow for few queries: with five, it contains the true mean
+    in about 80 % of all cases instead of 95 %.
 
     Args:
         values: One for each query, shape (n,).
         level: In (0, 1).
 
     Returns:
-        None where there are too few values to tell (see :func:`too_few`), or all are equal, so that
-        nothing is known of their spread.
+        The interval, or None if there are too few values (see :func:`too_few`) or all are equal:
+        their spread is then unknown.
 
     Raises:
         InputError: The level is out of range.
@@ -114,8 +114,8 @@ def mean_with_ends(values: ArrayLike) -> tuple[float, float, float, int]:
         values: One for each query, shape (n,).
 
     Returns:
-        The mean, the lower and the upper end, and over how many values they are. NaN if there are
-        none, or, for the ends, if :func:`mean_interval` gives none.
+        The mean, the lower and the upper end, and the number of values. The mean is NaN without
+        values, and the ends are NaN if :func:`mean_interval` returns None.
     """
     sample = np.asarray(values, dtype=np.float64)
     defined = sample[~np.isnan(sample)]
@@ -135,8 +135,8 @@ def ratio_interval(
         level: In (0, 1).
 
     Returns:
-        None where there are too few values to tell, or the mean of the denominators may be 0: the
-        interval is then unbounded.
+        The interval, or None if there are too few values, or if the mean of the denominators may
+        be 0: the interval is then unbounded.
     """
     _check_level(level)
     above, below = (np.asarray(v, dtype=np.float64) for v in (numerators, denominators))
@@ -155,22 +155,22 @@ def ratio_interval(
 
 
 def too_few(count: int, alpha: float) -> bool:
-    """Return whether so many queries cannot show anything at this level.
+    """Return whether this number of queries is too small to show anything at the level ``alpha``.
 
     The smallest p value of an exact randomisation test is 2/2^n: below 6 queries it never reaches
-    5 %. Intervals are given where tests can decide. Among m tests, Holm's correction needs a p
-    value of alpha/m.
+    5 %. We give intervals only where a test could be significant. Among m tests, Holm's correction
+    needs a p value of alpha/m.
     """
     return count < 2 or 2.0 ** (1 - count) > alpha
 
 
 @functools.lru_cache(maxsize=1024)
 def student_quantile(level: float, freedom: int) -> float:
-    """Return t with P(|T| ≤ t) = level for Student's distribution; by bisection.
+    """Return t with P(|T| ≤ t) = level for Student's distribution, by bisection.
 
     Args:
         level: In (0, 1).
-        freedom: Its degrees of freedom, at least 1.
+        freedom: The degrees of freedom, at least 1.
     """
     low, high = 0.0, np.pi / 2
     for _ in range(60):
@@ -205,24 +205,24 @@ def bootstrap_ratio(
 ) -> Interval | None:
     """Return the percentile bootstrap interval of a ratio of sums over clusters (Efron 1979).
 
-    The clusters, such as queries with several pairs each, are drawn with replacement, as many as
-    there are; each resample has the value (Σ numerators + added) / (Σ denominators + added).
+    Clusters, such as queries with several pairs each, are drawn with replacement, n of n. The value
+    of a resample is (Σ numerators + added) / (Σ denominators + added).
 
     Args:
         numerators: One for each cluster, at least 0, shape (n,).
         denominators: The same; all above 0 unless something is added.
         random: Draws the clusters.
-        added: At least 0; ½ keeps a ratio of two counts finite where a resample has none of the
-            second (as Haldane 1956 does with the odds).
-        resamples: How often they are drawn.
+        added: At least 0; ½ keeps a ratio of two counts finite if the second is 0 in a resample
+            (as Haldane 1956 does with the odds).
+        resamples: The number of resamples.
         level: In (0, 1).
 
     Returns:
-        None for fewer than two clusters.
+        The interval, or None for fewer than two clusters.
 
     Raises:
-        InputError: The level or the number of resamples is out of range, the two are not of one
-            length, or a resample could divide by 0.
+        InputError: The level or the number of resamples is out of range, the lengths differ, or a
+            resample could divide by 0.
     """
     _check_resampling(level, resamples)
     above = np.asarray(numerators, dtype=np.float64)
@@ -230,7 +230,9 @@ def bootstrap_ratio(
     if above.shape != below.shape or added < 0 or min(above.min(initial=0), below.min(initial=0)):
         raise InputError("A ratio needs as many numerators as denominators, none below 0.")
     if not added and not below.all():
-        raise InputError("A ratio of sums needs denominators above 0; leave out clusters without.")
+        raise InputError(
+            "A ratio of sums needs denominators above 0; leave out clusters whose denominator is 0."
+        )
     if above.size < 2:
         return None
     ratios = []
@@ -247,8 +249,8 @@ def paired_t(differences: ArrayLike) -> float | None:
         differences: One for each query, shape (n,).
 
     Returns:
-        1 where all differences are 0; None for fewer than two, or where all are equal otherwise:
-        the test has then no value.
+        The p value: 1 if all differences are 0; None for fewer than two differences, or if all are
+        equal and not 0, since the test is then undefined.
     """
     sample = np.asarray(differences, dtype=np.float64)
     if sample.size < 2:
@@ -271,10 +273,10 @@ def paired_randomisation(
 ) -> Randomisation | None:
     """Return the paired randomisation test (Fisher; Smucker, Allan & Carterette 2007).
 
-    If the two systems were alike, the sign of each difference would be a coin's. p is the share of
-    the assignments of signs whose mean is at least as far from 0 as the one that was observed. Up
-    to 16 queries all 2^n assignments are counted; beyond, some are drawn, and the observed one is
-    counted among them, so that p is never 0.
+    If the two systems were alike, a coin could decide the sign of each difference. p is the share
+    of sign assignments with a mean at least as far from 0 as the observed one. Up to 16 queries,
+    all 2^n assignments are counted. Beyond that, some are drawn, and the observed one is counted
+    among them, so that p is never 0.
 
     Args:
         differences: One for each query, shape (n,).
@@ -282,12 +284,12 @@ def paired_randomisation(
         permutations: How many assignments are drawn.
 
     Returns:
-        None without differences.
+        The test, or None without differences.
     """
     sample = np.asarray(differences, dtype=np.float64)
     if not sample.size:
         return None
-    # Equal sums differ by rounding.
+    # Sums that are equal may differ by rounding.
     observed = abs(float(sample.sum())) - 1e-12 * float(np.abs(sample).sum())
     if sample.size <= EXACT_UP_TO:
         count = 1 << sample.size
@@ -301,9 +303,9 @@ def paired_randomisation(
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p values corrected for that many tests at once (Holm 1979), in the same order.
+    """Return p values corrected for the number of tests (Holm 1979), in the same order.
 
-    The chance that any true hypothesis is rejected at α is at most α, whatever the tests' relation.
+    The chance that any true hypothesis is rejected at α is at most α, even for dependent tests.
     """
     order = sorted(range(len(p_values)), key=lambda place: p_values[place])
     corrected = [0.0] * len(p_values)
@@ -315,7 +317,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def corrected_by_holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Correct the p values that there are for their number; the others stay None."""
+    """Correct the p values that are not None, by :func:`holm`; the others stay None."""
     there = iter(holm([p for p in p_values if p is not None]))
     return [None if p is None else next(there) for p in p_values]
 
@@ -334,30 +336,30 @@ def _check_resampling(level: float, resamples: int) -> None:
 
 
 def between_quantiles(values: FloatArray, level: float, resamples: int) -> Interval:
-    """Return the interval that holds the middle of what resamples gave.
+    """Return the interval that contains the middle ``level`` of the values of resamples.
 
     Args:
         values: One for each resample that has a value.
-        level: The share of them that it holds.
-        resamples: How many were drawn.
+        level: The share of values inside the interval.
+        resamples: How many resamples were drawn.
     """
     low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(low), float(high), level, resamples)
 
 
 def p_in_words(p: float | None) -> str:
-    """Write a p value for a sentence: ``p = 0.012``, ``p < 0.001``, or that there is none."""
+    """Return a p value as text: ``p = 0.012``, ``p < 0.001``, or ``p has no value``."""
     if p is None:
         return "p has no value"
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 
 def _sums(sample: FloatArray, negative: ArrayLike) -> FloatArray:
-    """Return |Σ ±difference| for rows of 0 and 1, 1 turning a sign."""
+    """Return |Σ ±difference| for each row of 0 and 1, where 1 flips the sign."""
     return np.asarray(np.abs(sample.sum() - 2 * (np.asarray(negative) @ sample)))
 
 
 def _chunks(rows: int, columns: int) -> list[int]:
-    """Split rows so that no piece has many more cells than fit in the processor's cache."""
+    """Split rows into pieces that fit in the processor's cache."""
     size = max(1, CELLS_AT_ONCE // columns)
     return [min(size, rows - start) for start in range(0, rows, size)]

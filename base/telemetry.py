@@ -1,8 +1,8 @@
-"""One span per step and one event per score, to OpenTelemetry and, when asked, to a file.
+"""Records one span per step and one event per score, with OpenTelemetry and optionally in a file.
 
-Library code sets no global providers; without them, spans cost next to nothing and events nothing.
-Queries, documents and replies are content; they are recorded only when asked, and keys never.
-Events are log records that belong to a span: OpenTelemetry has deprecated events inside spans.
+Library code sets no global providers. Without one, spans and events cost almost nothing. Queries,
+documents and replies are content: they are only recorded on request. Keys are never recorded.
+Events are log records that belong to a span, since OpenTelemetry has deprecated events in spans.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ __all__ = [
 ]
 
 Kind = Literal["internal", "client", "server"]
-"""What a step is to others: ``client`` where it asks another system, outside this process."""
+"""The kind of a span; ``client`` if the step asks a system outside this process."""
 
 EVALUATION = "gen_ai.evaluation.result"
-"""The event of a score, by the conventions."""
+"""The name of the event for a score, by OpenTelemetry's conventions."""
 
 _KINDS: dict[Kind, SpanKind] = {
     "internal": SpanKind.INTERNAL,
@@ -53,10 +53,10 @@ _KINDS: dict[Kind, SpanKind] = {
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
 """The version of the conventions that the names in spans follow."""
 
-# They lead to whatever providers the application has set when a span is opened.
+# Both use the providers that the application has set by the time a span is opened.
 _tracer = trace.get_tracer("fairqr", version("fairqr"), schema_url=SCHEMA_URL)
 _logger = get_logger("fairqr", version("fairqr"), schema_url=SCHEMA_URL)
-# Baggage is not taken over: it would put texts of strangers into our spans.
+# We do not read baggage: it would put texts of strangers into our spans.
 _propagator = TraceContextTextMapPropagator()
 _MEMBER = r"[a-z0-9][a-z0-9_*/@-]{0,255}=[ -+\--<>-~]{0,255}[!-+\--<>-~]"
 _HEADERS = {
@@ -64,14 +64,14 @@ _HEADERS = {
     "tracestate": re.compile(rf"(?!.{{513}}){_MEMBER}(?:[ \t]*,[ \t]*{_MEMBER}){{0,31}}"),
 }
 
-# Seeded by the system once; asking it for each span would let other threads in.
-_ids = random.Random()  # noqa: S311 - names are no secrets
+# Seeded once by the system; a system call for each span would let other threads run.
+_ids = random.Random()  # noqa: S311 - ids are not secret
 
 _current: ContextVar[Span | None] = ContextVar("fairqr_span", default=None)
 
 
 class Span:
-    """A step that is being timed."""
+    """A step of a run: its status, its attributes and its events."""
 
     def __init__(self, otel: trace.Span, content: bool, recorder: Recorder | None = None) -> None:
         self.id = f"{_ids.getrandbits(64):016x}"
@@ -89,21 +89,21 @@ class Span:
             self._otel.set_attribute(key, _plain(value))
 
     def content(self, key: str, value: Any) -> None:
-        """Record text of a user, a document or a model, if content is asked for."""
+        """Record text of a user, a document or a model, if content is wanted."""
         if self.has_content:
             self.set(key, value)
 
     @property
     def wants_events(self) -> bool:
-        """Whether anything takes events."""
+        """Whether anything receives events."""
         return self.recorder is not None or self._is_logged
 
     def event(self, name: str, **attributes: Any) -> None:
         """Record something that happened within the step, as an event that belongs to its span.
 
         Args:
-            name: By the conventions, or ``fairqr.…``.
-            attributes: By their full names; those that are None are left out.
+            name: A name from the conventions, or ``fairqr.…``.
+            attributes: Values by their full names; None is left out.
         """
         given = {key: value for key, value in attributes.items() if value is not None}
         if self.recorder is not None:
@@ -126,14 +126,14 @@ class Span:
         explanation: str | None = None,
         more: Mapping[str, Any] | None = None,
     ) -> None:
-        """Record how good something that the step made is.
+        """Record a score of something that the step made.
 
         Args:
             name: The measure, such as ``divergence``.
-            score: Its value; None if there is none.
-            label: What the score means, one of few words.
+            score: Its value, or None if it has none.
+            label: A word that says what the score means, from a small set.
             explanation: A sentence without content of users, documents or models.
-            more: Further attributes; ``error.type`` where the evaluation failed.
+            more: Further attributes; ``error.type`` if the evaluation failed.
         """
         self.event(
             EVALUATION,
@@ -153,11 +153,11 @@ class Span:
         return not is_left_out and _logger.enabled()
 
     def fail(self, kind: str) -> None:
-        """Record that the step came to nothing.
+        """Record that the step failed.
 
         Args:
-            kind: The class of an exception, or the status of a reply such as ``timeout``; never
-                the text of an error, which may hold content.
+            kind: The class of an exception, or the status of a reply such as ``timeout``; never the
+                text of an error, which may contain content.
         """
         self.status = kind
         self.set("error.type", kind)
@@ -165,12 +165,12 @@ class Span:
 
 
 def current_span() -> Span:
-    """Return the innermost step that is being timed; one that leads nowhere outside of any."""
+    """Return the innermost open span, or an invalid one that records nothing."""
     return _current.get() or Span(trace.INVALID_SPAN, content=False)
 
 
 def content_is_wanted() -> bool:
-    """Tell whether queries, documents and replies are to be recorded here.
+    """Return whether to record queries, documents and replies here.
 
     Raises:
         ConfigError: The setting ``trace_content`` is wrong.
@@ -180,9 +180,9 @@ def content_is_wanted() -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value that OpenTelemetry takes as an attribute."""
+    """Return a value in a form that OpenTelemetry accepts as an attribute."""
     if isinstance(value, str):
-        # Half a surrogate pair would cost the spans that are sent together with this one.
+        # Half a surrogate pair would make sending fail, for all spans of the same batch.
         return value.encode(errors="replace").decode()
     if isinstance(value, bool | int | float):
         return value
@@ -196,17 +196,17 @@ def _plain(value: Any) -> Any:
 
 @contextmanager
 def span(name: str, /, *, kind: Kind = "internal", **attributes: Any) -> Iterator[Span]:
-    """Time a step; spans opened inside it, in the same task or in its children, are its children.
+    """Open a span and time it. Spans opened inside, in this task or its child tasks, are children.
 
-    Messages of exceptions are not recorded, since they may hold content; their class is.
+    For an exception, only the class is recorded, since its message may contain content.
 
     Args:
-        name: Of few different ones, by the GenAI conventions of OpenTelemetry or ``fairqr.…``.
-        kind: What the step is to others.
-        attributes: What is known from the start; a sampler may decide by it.
+        name: A name from OpenTelemetry's GenAI conventions, or ``fairqr.…``, from a small set.
+        kind: The kind of the span.
+        attributes: What is known at the start; a sampler may use it.
     """
     parent, recorder = _current.get(), recording_to()
-    # Looked up once for all spans of a run.
+    # The setting is looked up once for all spans of a run.
     inherits = parent is not None and parent.recorder is recorder
     content = parent.has_content if parent and inherits else content_is_wanted()
     with _tracer.start_as_current_span(
@@ -243,11 +243,10 @@ def span(name: str, /, *, kind: Kind = "internal", **attributes: Any) -> Iterato
 
 
 def carrier() -> dict[str, str]:
-    """Return what continues the trace of the current step elsewhere, or later.
+    """Return the headers that continue the current trace elsewhere, or later.
 
     Returns:
-        The headers ``traceparent`` and, where there is one, ``tracestate`` of the W3C; nothing
-        outside of a trace.
+        W3C's ``traceparent`` and, if there is one, ``tracestate``; empty outside of a trace.
     """
     headers: dict[str, str] = {}
     _propagator.inject(headers)
@@ -259,9 +258,9 @@ def continued(headers: Mapping[str, str]) -> Iterator[None]:
     """Let the spans that are opened inside continue a caller's trace.
 
     Args:
-        headers: What :func:`carrier` returned, or the headers of a request, in any case of their
-            names. Only ``traceparent`` and ``tracestate`` are looked at; what is no such header
-            by the W3C is ignored, and without a ``traceparent`` nothing changes.
+        headers: What :func:`carrier` returned, or the headers of a request, with names in any case.
+            Only valid ``traceparent`` and ``tracestate`` headers are read. Without a
+            ``traceparent``, nothing changes.
     """
     found: dict[str, str] = {}
     for name, value in headers.items():

@@ -1,1 +1,1 @@
-"""Prompts as versioned files: how they are read, checked and rendered."""
+"""Prompts as versioned files: reads, checks and renders them."""

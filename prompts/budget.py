@@ -1,7 +1,7 @@
-"""Documents in a prompt that has room for so many tokens only: each gets its fair share.
+"""Fits documents into a prompt with limited room: each document gets a fair share of the tokens.
 
-How tokens are counted is the caller's matter: encoder-decoder models bring their tokenizer; for
-models behind an API, whose tokenizer nobody knows, :func:`estimated_tokens` stands in.
+The caller says how to count tokens. Encoder-decoder models bring their tokenizer. For models
+behind an API we do not know the tokenizer and use :func:`estimated_tokens`.
 """
 
 from __future__ import annotations
@@ -26,41 +26,41 @@ __all__ = [
 ]
 
 Count = Callable[[str], int]
-"""Returns how many tokens a text has; 0 for an empty one, and no fewer for a longer one."""
+"""Returns the number of tokens of a text: 0 for an empty one, and never fewer for a longer one."""
 
 NO_DOCUMENTS = "none"
-"""What stands in a prompt where there is no document, or no room for one."""
+"""The text in a prompt if there are no documents, or no room for any."""
 
 MAX_FIELD_CHARACTERS = 100_000
 
 MESSAGE_TOKENS = 8
-"""What a message takes besides its text, for its role and its ends."""
+"""The tokens that a message needs besides its text, for its role and its markers."""
 
 SAFE_SHARE = 0.8
-"""How much of a model's room is filled by estimate, since an estimate may be too low."""
+"""The share of a model's window that we fill when tokens are estimated; estimates may be low."""
 
 LEAST_SHARE = 16
-"""Tokens of a document that a model has to see, or all of a shorter one: a number and a title."""
+"""The tokens of each document that a model must see at least: enough for a number and a title."""
 
 
 class NoRoomError(Exception):
-    """A prompt has no room for what it is to hold; the message is one sentence for people."""
+    """A prompt has no room for its content; the message is one sentence for users."""
 
 
 def fair_shares(lengths: Sequence[int], total: int) -> list[int]:
-    """Divide ``total`` among items so that the least of what anyone gets is as great as can be.
+    """Divide ``total`` among items so that the smallest share is as large as possible.
 
-    Each gets its equal share; what the short ones leave is divided among the others in the same way
-    (max-min fairness). A remainder that cannot be divided goes to the longest.
+    Each item gets an equal share. What short items leave is divided among the others in the same
+    way (max-min fairness). An indivisible remainder goes to the longest items.
 
     Args:
-        lengths: What each could use; at least 0.
-        total: What there is; nothing where negative.
+        lengths: How much each item can use; at least 0.
+        total: How much there is; a negative total counts as 0.
 
     Returns:
-        For each item at most its length, in order. The sum is the lesser of ``total`` and the sum
-        of the lengths. Items that are cut differ by 1 at the most, and none gets less than an item
-        that is whole.
+        The share of each item, in order, at most its length. The sum is the lesser of ``total`` and
+        the sum of the lengths. Shares of cut items differ by at most 1, and none is smaller than
+        the share of an item that fits.
     """
     shares = [0] * len(lengths)
     left = max(0, total)
@@ -72,11 +72,11 @@ def fair_shares(lengths: Sequence[int], total: int) -> list[int]:
 
 
 def cut(text: str, limit: int, count: Count) -> str:
-    """Return a text of at most ``limit`` tokens: the whole, or its begin with a mark of the cut.
+    """Return at most ``limit`` tokens of a text; a text that is cut ends with an ellipsis.
 
     Args:
-        text: Any.
-        limit: In tokens; below 1 nothing is left.
+        text: Any text.
+        limit: In tokens; below 1, the result is empty.
         count: Counts tokens.
     """
     if limit < 1:
@@ -103,27 +103,27 @@ def render_documents(
     """Return the documents as a prompt shows them: one line each, in order, fairly cut.
 
     Args:
-        template: Has an ``item``.
-        sources: Each with the fields of the item; ``number``, the place from 1, is there always.
-            They are fenced here.
+        template: A prompt with an ``item``.
+        sources: The fields of each document; ``number``, the place from 1, is added. The texts are
+            fenced here.
         count: Counts tokens.
         budget: In tokens, for all documents together.
 
     Returns:
-        Text of at most ``budget`` tokens, unless that is less than :data:`NO_DOCUMENTS` has, which
-        stands for no documents.
+        Text of at most ``budget`` tokens, or :data:`NO_DOCUMENTS` if there are none or the budget
+        is too small.
 
     Raises:
         PromptError: A field is missing, or the prompt has no item.
     """
     lines = _lines(template, sources)
     lengths = [count(line) for line in lines]
-    room = budget - len(lines)  # a line's end is a token
+    room = budget - len(lines)  # the end of a line is a token
     while lines and room > 0:
         shares = fair_shares(lengths, room)
         kept = [cut(line, share, count) for line, share in zip(lines, shares, strict=True)]
         text = "\n".join(line for line in kept if line)
-        # Joined, texts may have more tokens than each by itself.
+        # Joined texts may have more tokens than the sum of the parts.
         over = count(text) - budget
         if over <= 0:
             return text or NO_DOCUMENTS
@@ -136,23 +136,22 @@ def require_room(
 ) -> None:
     """Check that :func:`render_documents` shows something of each document.
 
-    An answer would else pass for one from documents that the model never saw.
-
-    Its arguments are those of :func:`render_documents`.
+    Otherwise an answer would claim documents that the model never saw. The arguments are the same
+    as for :func:`render_documents`.
 
     Raises:
-        NoRoomError: Some would have less than LEAST_SHARE tokens, and not be whole either.
+        NoRoomError: A document would be cut to fewer than LEAST_SHARE tokens.
         PromptError: As :func:`render_documents` raises it.
     """
     needed = fitting = 0
     for line in _lines(template, sources):
-        needed += min(count(line), LEAST_SHARE) + 1  # a line's end is a token
+        needed += min(count(line), LEAST_SHARE) + 1  # the end of a line is a token
         fitting += needed <= budget
     if fitting < len(sources):
         raise NoRoomError(
-            f"The prompt {template.id}/{template.version} has room for {fitting} of the "
-            f"{len(sources)} documents only; lower k, raise input_tokens, or take a model with a "
-            "larger window."
+            f"The prompt {template.id}/{template.version} only has room for {fitting} of the "
+            f"{len(sources)} documents; lower k, raise input_tokens, or use a model with a larger "
+            "window."
         )
 
 
@@ -169,12 +168,12 @@ def _lines(template: PromptTemplate, sources: Sequence[Mapping[str, str]]) -> li
 
 
 def estimated_tokens(text: str) -> int:
-    """Estimate how many tokens a text has for a model whose tokenizer is not known.
+    """Estimate how many tokens a text has for a model with an unknown tokenizer.
 
-    A token for four letters or spaces of ASCII, one for each digit or mark, and for a letter of
-    another script one less than the bytes that it has in UTF-8. That is a third more than byte-pair
-    encoders make of English prose, somewhat less than they make of other European languages, and
-    too little for strings that are no words.
+    We count one token for four ASCII letters or spaces, one for each digit or mark, and for any
+    other character its bytes in UTF-8 less one. Compared to byte-pair encoders, that is a third too
+    many for English prose, somewhat too few for other European languages, and too few for strings
+    that are not words.
     """
     plain = sum(1 for it in text if it.isascii() and (it.isalpha() or it == " "))
     ascii_ = sum(1 for it in text if it.isascii())

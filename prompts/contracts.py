@@ -1,4 +1,4 @@
-"""What the code gives to each kind of prompt, and what it needs back."""
+"""Contracts of prompts: what the code gives to each kind of prompt, and what it needs back."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Contract:
 
     Attributes:
         inputs: The input variables that a prompt may use.
-        needed_inputs: Those that it must use.
+        needed_inputs: The input variables that it must use.
         outputs: The fields that a reply may have.
-        needed_outputs: Those that it must have.
-        fields: What its ``item`` may say of a document; without any, there must be no item.
-        needed_fields: What it must say.
+        needed_outputs: The fields that a reply must have.
+        fields: The fields of a document that its ``item`` may use; if empty, it has no item.
+        needed_fields: The fields of a document that its ``item`` must use.
     """
 
     inputs: frozenset[str]
@@ -33,7 +33,7 @@ class Contract:
 
 
 def _answers(fields: Iterable[str], needed: Iterable[str]) -> Contract:
-    """Return the contract of a prompt that asks for a text, from documents."""
+    """Return the contract of a prompt that asks for a text based on documents."""
     both = frozenset({"question", "documents"})
     return Contract(both, both, fields=frozenset(fields), needed_fields=frozenset(needed))
 
@@ -54,7 +54,7 @@ CONTRACTS = {
     "answer": _answers({"number", "title", "text"}, {"text"}),
     "cited_answer": _answers({"number", "title", "text"}, {"number", "text"}),
     "names": _answers({"number", "title", "text"}, {"title"}),
-    # What a document of the LaMP tasks holds; see fairqr.evaluation.lamp.
+    # The fields of documents of the LaMP tasks; see fairqr.evaluation.lamp.
     "lamp1": _answers({"title", "abstract"}, {"title"}),
     "lamp2": _answers({"description", "tag"}, {"description", "tag"}),
     "lamp3": _answers({"text", "score"}, {"text", "score"}),
@@ -62,7 +62,7 @@ CONTRACTS = {
     "lamp5": _answers({"title", "abstract"}, {"title"}),
     "lamp6": _answers({"title", "text"}, {"title"}),
     "lamp7": _answers({"text"}, {"text"}),
-    # With it a model is asked for the probability of Yes, and with the other for a JSON object.
+    # The first asks a model for the probability of Yes, the second for a JSON object.
     "attribute": _judges(),
     "attribute_json": _judges("entailed"),
     "listwise": Contract(
@@ -71,7 +71,7 @@ CONTRACTS = {
         fields=frozenset({"number", "passage"}),
         needed_fields=frozenset({"number", "passage"}),
     ),
-    # Answered with A or B; see fairqr.agents.ranking.pairwise_reply.
+    # The reply is A or B; see fairqr.agents.ranking.pairwise_reply.
     "pairwise": Contract(
         inputs=frozenset({"group", "query", "first", "second"}),
         needed_inputs=frozenset({"group", "query", "first", "second"}),
@@ -80,16 +80,17 @@ CONTRACTS = {
 
 
 def check_contract(template: PromptTemplate) -> None:
-    """Refuse a prompt that the code cannot use.
+    """Check that the code can use a prompt.
 
     Raises:
-        PromptError: It has a placeholder or an output too many or too few.
+        PromptError: A placeholder, an output or a field is unknown or missing.
     """
     contract = CONTRACTS.get(template.id)
     name = f"{template.id}/{template.version}"
     if contract is None:
         raise PromptError(
-            f"The prompt {name} is of no known kind; the kinds are {', '.join(sorted(CONTRACTS))}."
+            f"The prompt {name} is of an unknown kind; choose one of "
+            f"{', '.join(sorted(CONTRACTS))}."
         )
     inputs, outputs = set(template.input_variables), set(template.output)
     fields = set(template.item_variables)
@@ -105,8 +106,8 @@ def check_contract(template: PromptTemplate) -> None:
     ):
         if extra:
             raise PromptError(
-                f"The prompt {name} has the {what} '{min(extra)}', which is not known here; "
-                f"known are {', '.join(sorted(allowed)) or 'none'}."
+                f"The prompt {name} has the {what} '{min(extra)}', which is unknown; it may "
+                f"have {', '.join(sorted(allowed)) or 'none'}."
             )
         if missing:
             raise PromptError(f"The prompt {name} lacks the {what} '{min(missing)}'; add it.")

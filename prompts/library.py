@@ -1,4 +1,4 @@
-"""All prompts: those shipped with fairqr, and the user's own, which come first."""
+"""The library of prompts: the user's own and those shipped with fairqr."""
 
 from __future__ import annotations
 
@@ -16,38 +16,40 @@ __all__ = ["DEFAULT_VERSIONS", "PromptLibrary"]
 SHIPPED = Path(__file__).parent / "templates"
 
 DEFAULT_VERSIONS = {"refine": "v4", "listwise": "v2", "pairwise": "v2"}
-"""The version of each prompt that is used where none is named."""
+"""The default version of each prompt; ``v1`` for all others."""
 
 Key = tuple[str, str]
 
 
 class PromptLibrary:
-    """Prompts by id and version, read once from ``<folder>/<id>/<version>.yaml``.
+    """Prompts by id and version, each read once from ``<folder>/<id>/<version>.yaml``.
 
     Args:
-        overrides: The user's folder; ``FAIRQR_PROMPTS_DIR`` where None. A prompt there stands in
-            for the shipped one of the same id and version, or adds another version.
+        overrides: The user's folder; defaults to ``FAIRQR_PROMPTS_DIR``. A prompt there replaces
+            the shipped one with the same id and version, or adds another version.
 
     Raises:
-        PromptError: The folder does not exist. A file that is wrong is complained about when its
-            prompt is asked for.
+        PromptError: The folder does not exist. A wrong file is only an error when its prompt is
+            requested.
     """
 
     def __init__(self, overrides: Path | None = None) -> None:
         own = overrides or prompts_dir()
         if own is not None and not own.is_dir():
             raise PromptError(f"The folder of prompts {own} does not exist.")
-        self._prompts = {**_shipped(), **(_read_all(own) if own else {})}
+        # The user's files are read now, so that a library does not change while it is used.
+        self._own = {key: _read(path) for key, path in _places(own).items()} if own else {}
+        self._shipped = _places(SHIPPED)
 
     def names(self) -> list[Key]:
-        """Return the ids and versions of all prompts, in order."""
-        return sorted(self._prompts)
+        """Return the ids and versions of all prompts, sorted."""
+        return sorted({*self._shipped, *self._own})
 
     def check(self, versions: Mapping[str, str]) -> None:
-        """Check that there are these versions, by the ids of their prompts.
+        """Check that these versions exist, given by the ids of their prompts.
 
         Raises:
-            PromptError: One is missing, or its file is wrong.
+            PromptError: A prompt is missing, or its file is wrong.
         """
         for id_, version in versions.items():
             self.get(id_, version)
@@ -56,31 +58,28 @@ class PromptLibrary:
         """Return a prompt.
 
         Args:
-            id_: What it is for, e.g. ``refine``.
-            version: e.g. ``v2``; the default one where None.
+            id_: What the prompt is for, e.g. ``refine``.
+            version: For example ``v2``; optional.
 
         Raises:
-            PromptError: There is no such prompt, or its file is wrong.
+            PromptError: The prompt does not exist, or its file is wrong.
         """
         key = (id_, version or DEFAULT_VERSIONS.get(id_, "v1"))
-        found = self._prompts.get(key)
+        found = self._own.get(key)
+        if found is None and key in self._shipped:
+            found = _read_shipped(self._shipped[key])
         if found is None:
-            # The versions of this one, or all where there is none so named.
+            # List the versions of this prompt, or all prompts if the id is unknown.
             alike = [each for each in self.names() if each[0] == id_] or self.names()
             known = ", ".join("/".join(each) for each in alike)
-            raise PromptError(f"There is no prompt {'/'.join(key)}; there are {known}.")
+            raise PromptError(f"There is no prompt {'/'.join(key)}; choose one of {known}.")
         if isinstance(found, PromptError):
             raise PromptError(str(found))
         return found
 
 
-@functools.cache
-def _shipped() -> dict[Key, PromptTemplate | PromptError]:
-    return _read_all(SHIPPED)
-
-
-def _read_all(folder: Path) -> dict[Key, PromptTemplate | PromptError]:
-    return {(path.parent.name, path.stem): _read(path) for path in folder.glob("*/*.yaml")}
+def _places(folder: Path) -> dict[Key, Path]:
+    return {(path.parent.name, path.stem): path for path in folder.glob("*/*.yaml")}
 
 
 def _read(path: Path) -> PromptTemplate | PromptError:
@@ -91,3 +90,6 @@ def _read(path: Path) -> PromptTemplate | PromptError:
     except PromptError as error:
         return error
     return template
+
+
+_read_shipped = functools.cache(_read)

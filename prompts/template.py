@@ -18,15 +18,15 @@ from fairqr.prompts.yaml_file import plain_yaml, read_small
 
 __all__ = ["Message", "PromptReference", "PromptTemplate", "fence", "load_template"]
 
-# What a model may take for a tag, and so for the end of the data it was given. Not only our own
-# tags: a half one or one with attributes reads like them.
+# Anything that a model may read as a tag, and so as the end of the data it was given: not only our
+# own tags, but also half a tag or a tag with attributes.
 _TAG = re.compile(r"<(?=\s*/?\s*[^\W\d])([^<>]*)(>?)")
-# Of no width, and yet read by a model: texts can be hidden in these.
+# Invisible characters that a model still reads, so that they can hide texts.
 _SELECTORS = re.compile(r"[\U000e0100-\U000e01ef]")
 
 
 class PromptReference(BaseModel):
-    """Which prompt a result came from."""
+    """Identifies the prompt that a result came from."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -36,7 +36,7 @@ class PromptReference(BaseModel):
 
 
 class Message(BaseModel):
-    """One message of a prompt; its text may hold placeholders such as ``{query}``."""
+    """One message of a prompt; its text may contain placeholders such as ``{query}``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -45,7 +45,7 @@ class Message(BaseModel):
 
 
 class Defaults(BaseModel):
-    """The settings that a prompt was written for; the caller's own settings win."""
+    """The model settings that a prompt was written for; the caller's own settings win."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -55,19 +55,19 @@ class Defaults(BaseModel):
 
 
 class PromptTemplate(BaseModel):
-    """A version of a prompt. A published version never changes: a change is a new version.
+    """A version of a prompt. A published version never changes; every change is a new version.
 
     Attributes:
         id: What the prompt is for, e.g. ``refine``.
         version: ``v1``, ``v2``, …
-        description: One line for people.
+        description: One line for users.
         messages: In the order they are sent.
-        item: How one document stands among the ``documents``, for a prompt that has any, e.g.
-            ``{title}: {text}``. An item that is too long is cut at its end.
-        input_variables: The names of all placeholders of the messages; no more and no fewer.
+        item: Optional; how the prompt shows one document, e.g. ``{title}: {text}``. An item that is
+            too long is cut at its end.
+        input_variables: The names of all placeholders in the messages.
         output: The fields that the reply must have.
         defaults: Settings to call the model with.
-        sha256: The hash of the file, which stands in every trace and result.
+        sha256: The hash of the file; every trace and result states it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -100,32 +100,32 @@ class PromptTemplate(BaseModel):
         if item is not None and not _placeholders(item):
             raise ValueError("an item needs a placeholder")
         if item is not None and item.splitlines() != [item]:
-            raise ValueError("an item is one line")
+            raise ValueError("an item must be one line")
         return item
 
     @property
     def item_variables(self) -> tuple[str, ...]:
-        """The names of the placeholders of ``item``, in order; none without an item."""
+        """The sorted names of the placeholders of ``item``; empty without an item."""
         return tuple(sorted(_placeholders(self.item))) if self.item else ()
 
     @property
     def reference(self) -> PromptReference:
-        """Which prompt this is, for results and traces."""
+        """Identifies this prompt in results and traces."""
         return PromptReference(id=self.id, version=self.version, sha256=self.sha256)
 
     def render(self, values: Mapping[str, str]) -> list[dict[str, str]]:
         """Return the messages with every placeholder replaced.
 
         Args:
-            values: A text for each input variable. Text that users or documents wrote belongs
-                through :func:`fence` first.
+            values: A text for each input variable. Pass text from users or documents through
+                :func:`fence` first.
 
         Raises:
             PromptError: A value is missing.
         """
         if missing := sorted(set(self.input_variables) - set(values)):
             raise PromptError(
-                f"The prompt {self.id}/{self.version} needs '{missing[0]}', which is not given."
+                f"The prompt {self.id}/{self.version} needs a value for '{missing[0]}'; give one."
             )
         return [
             {"role": message.role, "content": _fill(message.content, values)}
@@ -136,25 +136,26 @@ class PromptTemplate(BaseModel):
         """Return the item of one document.
 
         Args:
-            values: A text for each of ``item_variables``, perhaps more; through :func:`fence`.
+            values: A text for each of ``item_variables``, passed through :func:`fence`. Further
+                texts are ignored.
 
         Raises:
             PromptError: A value is missing, or the prompt has no item.
         """
         if self.item is None:
             raise PromptError(
-                f"The prompt {self.id}/{self.version} says nothing of documents; give it an item."
+                f"The prompt {self.id}/{self.version} does not show documents; give it an item."
             )
         if missing := sorted(set(self.item_variables) - set(values)):
             raise PromptError(
                 f"The item of the prompt {self.id}/{self.version} needs '{missing[0]}', which the "
-                "documents do not have."
+                "documents do not have; change the item."
             )
         return _fill(self.item, values)
 
 
 def _placeholders(text: str) -> set[str]:
-    """Return the names of all placeholders; only plain names are allowed."""
+    """Return the names of all placeholders; anything but a plain name is an error."""
     names: set[str] = set()
     try:
         parts = list(string.Formatter().parse(text))
@@ -164,7 +165,7 @@ def _placeholders(text: str) -> set[str]:
         if name is None:
             continue
         if not name.isidentifier() or spec or conversion:
-            raise ValueError(f"'{{{name}}}' is not a plain placeholder; a literal brace is doubled")
+            raise ValueError(f"'{{{name}}}' is not a plain placeholder; double a literal brace")
         names.add(name)
     return names
 
@@ -180,10 +181,10 @@ def _fill(text: str, values: Mapping[str, str]) -> str:
 
 
 def fence(text: str, limit: int = 2000) -> str:
-    """Make text that somebody else wrote safe to stand between tags such as ``<query>``.
+    """Make text from others safe to use between tags such as ``<query>``.
 
-    Its own tags lose their angle brackets, invisible and control characters are dropped, runs of
-    white space become one space, and it is cut to ``limit`` characters.
+    Tags in the text lose their angle brackets, invisible and control characters are dropped, runs
+    of white space become one space, and the text is cut to ``limit`` characters.
     """
     flat = " ".join("".join(map(_visible, _SELECTORS.sub("", text))).split())
     neutral = _TAG.sub(lambda tag: f"‹{tag[1]}{'›' if tag[2] else ''}", flat)
@@ -191,11 +192,11 @@ def fence(text: str, limit: int = 2000) -> str:
 
 
 def _visible(character: str) -> str:
-    """Return a character, a space for one that controls, and nothing for one that nobody sees."""
+    """Return the character; a space for a control character, nothing for an invisible one."""
     category = unicodedata.category(character)
     if category in ("Cc", "Zl", "Zp"):
         return " "
-    # Format characters, overrides of the direction among them, and halves of pairs.
+    # Format characters, such as overrides of the text direction, and half surrogate pairs.
     return "" if category in ("Cf", "Cs") else character
 
 
@@ -203,17 +204,18 @@ def load_template(path: Path) -> PromptTemplate:
     """Read a prompt from a file.
 
     Raises:
-        PromptError: The file is missing, is not YAML, or is not a prompt; what is wrong is named.
+        PromptError: The file is missing, is not YAML, or is not a prompt; the message says what is
+            wrong.
     """
     try:
         content = read_small(path)
         data = plain_yaml(content)
     except OSError as error:
         raise PromptError(f"The prompt {path} cannot be read: {error.strerror}.") from None
-    except (yaml.YAMLError, ValueError, RecursionError):  # a date such as 2001-99-99 is the second
+    except (yaml.YAMLError, ValueError, RecursionError):  # ValueError: a date such as 2001-99-99
         raise PromptError(f"The prompt {path} is not valid YAML; fix it.") from None
     if not isinstance(data, dict):
-        raise PromptError(f"The prompt {path} is not a mapping with id, version and messages.")
+        raise PromptError(f"The prompt {path} must be a mapping with id, version and messages.")
     try:
         template = PromptTemplate.model_validate(
             {**data, "sha256": hashlib.sha256(content).hexdigest()}
@@ -225,7 +227,7 @@ def load_template(path: Path) -> PromptTemplate:
         ) from None
     if (template.id, template.version) != (path.parent.name, path.stem):
         raise PromptError(
-            f"The prompt {path} calls itself {template.id}/{template.version}; "
-            f"its place says {path.parent.name}/{path.stem}, so rename one of them."
+            f"The prompt {path} says that it is {template.id}/{template.version}, but its path "
+            f"says {path.parent.name}/{path.stem}; change one of them."
         )
     return template

@@ -1,4 +1,4 @@
-"""Files of YAML that somebody else may have written."""
+"""Reads YAML files that somebody else may have written."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from fairqr.base.errors import PromptError
 __all__ = ["LARGEST", "plain_yaml", "read_small"]
 
 LARGEST = 200_000
-"""Bytes of a prompt's file."""
+"""The largest size of a prompt's file, in bytes."""
 
 
 class _Loader(yaml.SafeLoader):
-    """Without aliases: prompts need none, and a few lines of them stand for millions of values."""
+    """A safe loader without aliases: a few lines of aliases can expand to millions of values."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("There is an alias.")
+            raise yaml.YAMLError("Aliases are not allowed.")
         return super().compose_node(parent, index)
 
 
 def plain_yaml(content: bytes) -> Any:
-    """Return what YAML says, which is of plain types.
+    """Parse YAML into plain types.
 
     Raises:
-        yaml.YAMLError: It is none, or has tags of Python or aliases.
-        ValueError: A value is none of its kind, such as a date.
+        yaml.YAMLError: It is not YAML, or has aliases or Python tags.
+        ValueError: A value is malformed, such as a date.
         RecursionError: It is nested too deeply.
     """
-    return yaml.load(content, _Loader)  # noqa: S506  # it is a safe one
+    return yaml.load(content, _Loader)  # noqa: S506  # the loader is safe
 
 
 def read_small(path: Path) -> bytes:
-    """Return what a file holds.
+    """Return the content of a small file.
 
     Raises:
-        PromptError: It is no file, such as a pipe, which would be waited for; or it is large.
+        PromptError: It is not a regular file (reading a pipe would block), or it is too large.
         OSError: It cannot be read.
     """
     mode = path.stat().st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # the system refuses folders
-        raise PromptError(f"The prompt {path} is no file; put one there.")
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # opening a folder fails below
+        raise PromptError(f"The prompt {path} is not a regular file; put one there.")
     with path.open("rb") as file:
         content = file.read(LARGEST + 1)
     if len(content) > LARGEST:

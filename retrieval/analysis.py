@@ -1,8 +1,8 @@
 """English analysis for the tantivy index, the same as Elasticsearch's ``english`` analyzer.
 
-Words are split like Unicode's standard tokenizer does, put in lower case, freed of stop words,
-and stemmed. The stop words are Lucene's default English set. The stemmer is Porter 2 where
-Elasticsearch has Porter 1; over real text the two give nearly the same rankings.
+Words are split as Unicode's standard tokenizer does, lowercased, freed of stop words, and stemmed.
+The stop words are Lucene's default English set. We use the Porter 2 stemmer, Elasticsearch uses
+Porter 1; on real text the two give nearly the same rankings.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ that the their then there these they this to was will with
 
 
 def english_analyzer() -> tantivy.TextAnalyzer:
-    """Return a new analyzer; it has to be registered after each opening of an index."""
+    """Return a new analyzer. Register it each time you open an index."""
     return (
         tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.regex(WORD))
         .filter(tantivy.Filter.lowercase())
@@ -52,7 +52,7 @@ def terms_of(text: str) -> list[str]:
 
 @functools.lru_cache(maxsize=1 << 17)
 def term_of(word: str) -> str:
-    """Return a word's stem, or nothing for a stop word. Texts repeat their words, so it is kept."""
+    """Return a word's stem, or an empty string for a stop word; cached, since words repeat."""
     return "".join(_shared_analyzer().analyze(word))
 
 

@@ -1,7 +1,7 @@
 """The sources that a user has attached by name.
 
-For each there is a note ``<name>.json`` of where its file is. The file stays there, so that edits
-take effect. The file of an index that fairqr made on a server lies beside its note.
+Each has a note ``<name>.json`` that says where its file is. The file stays there, so edits take
+effect. The file of an index that fairqr made on a server lies beside its note.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ __all__ = ["AttachedSources"]
 
 
 class _Note(BaseModel):
-    """What is noted of an attached source.
+    """What we note about an attached source.
 
     Attributes:
-        path: Of its file.
-        made: What fairqr made on a server, if it did. This is what is written to and deleted there,
-            whatever somebody wrote into the file.
+        path: The source file.
+        made: What fairqr made on a server, if it did. Writes and deletions go there, even if
+            somebody has edited the file.
     """
 
     path: Path
@@ -33,7 +33,7 @@ class _Note(BaseModel):
 
 
 class AttachedSources:
-    """The attached sources whose notes are in a folder."""
+    """The attached sources whose notes are in one folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -44,11 +44,11 @@ class AttachedSources:
         return {name: note.path for name, note in notes.items() if note}
 
     def attach(self, path: Path) -> Source:
-        """Note the source that a file describes.
+        """Attach the source that a file describes.
 
         Raises:
             SourceError: The file does not describe a source.
-            InputError: Another source has its name.
+            InputError: Another source already has this name.
         """
         path = path.absolute()
         source = load_source(path)
@@ -56,15 +56,15 @@ class AttachedSources:
         if note and note.path != path:
             if note.path.exists():
                 raise InputError(
-                    f"The name '{source.name}' belongs to the source {note.path}; forget that with "
-                    f"'fairqr source remove {source.name}', or name this one otherwise."
+                    f"The name '{source.name}' belongs to the source {note.path}; remove that with "
+                    f"'fairqr source remove {source.name}', or give this one another name."
                 )
             note = None
         self._write(source.name, note or _Note(path=path))
         return source
 
     def attach_made(self, made: ElasticsearchSource) -> None:
-        """Note an index that fairqr made on a server, and write the file that describes it."""
+        """Attach an index that fairqr made on a server, and write the file that describes it."""
         described: dict[str, Any] = {"name": made.name, "engine": made.engine}
         described |= made.model_dump(mode="json", exclude_defaults=True)
         for attribute in described["attributes"].values():
@@ -77,14 +77,14 @@ class AttachedSources:
         """Forget a source; its file and its engine stay as they are.
 
         Raises:
-            IndexNotFoundError: There is none.
+            IndexNotFoundError: There is no such source.
         """
         if self._note(name) is None:
             raise _no_such(name)
         self._path(name).unlink(missing_ok=True)
 
     def forget_made(self, name: str) -> None:
-        """Forget an index that fairqr made on a server, which is gone from there."""
+        """Forget an index that fairqr made on a server and that no longer exists there."""
         self._path(name).unlink(missing_ok=True)
         (self._folder / f"{name}.source.yaml").unlink(missing_ok=True)
 
@@ -93,7 +93,7 @@ class AttachedSources:
 
         Raises:
             IndexNotFoundError: There is no such source.
-            SourceError: The file is gone, or does not describe the source any more.
+            SourceError: The file is gone, or no longer describes the source.
         """
         note = self._note(name)
         if note is None:
@@ -113,18 +113,18 @@ class AttachedSources:
         return source, note.path
 
     def made(self, name: str) -> ElasticsearchSource | None:
-        """Return what fairqr made on a server under this name; None if it is not attached.
+        """Return what fairqr made on a server under this name, or None if it is not attached.
 
         Raises:
-            InputError: It is attached, and fairqr did not make it.
+            InputError: The source is attached, but fairqr did not make it.
         """
         note = self._note(name)
         if note is None:
             return None
         if note.made is None:
             raise InputError(
-                f"'{name}' is an attached source, and fairqr changes nothing there; "
-                f"'fairqr source remove {name}' forgets its name."
+                f"'{name}' is an attached source, and fairqr never changes those; "
+                f"'fairqr source remove {name}' only forgets its name."
             )
         return note.made
 

@@ -1,7 +1,7 @@
 """What a user can search by name: embedded indexes, attached sources, and built-in corpora.
 
-They have one name space. Embedded indexes are in ``<data>/indexes``, see :class:`EmbeddedIndexes`;
-the notes of attached sources in ``<data>/sources``, see :class:`AttachedSources`.
+They share one name space. Embedded indexes are in ``<data>/indexes``, see :class:`EmbeddedIndexes`;
+notes of attached sources are in ``<data>/sources``, see :class:`AttachedSources`.
 """
 
 from __future__ import annotations
@@ -63,26 +63,26 @@ class Catalog:
         schema: Path | None = None,
         progress: Announce | None = None,
     ) -> SearchEngine:
-        """Open what a user calls a corpus, and index it first if that has to be done.
+        """Open what a user calls a corpus, and index it first if necessary.
 
-        If another process indexes it just now, this waits and opens what that one made.
+        If another process is indexing it, this waits and opens the result.
 
         Args:
             corpus: The name of an index, of an attached source or of a built-in corpus; the path of
-                a corpus, or of a source file; or a source. A file or folder in the current folder
-                that has the name of an index is taken for the index.
+                a corpus or of a source file; or a source. A name that fits both an index and a
+                file or folder in the current folder means the index.
             retriever: See :meth:`Retriever.of`.
-            schema: Of the corpus at a path.
+            schema: The schema file of a corpus given by its path.
             progress: Called with the name of what has to be indexed, encoded or read first.
 
         Raises:
-            IndexNotFoundError: There is nothing of that name.
-            FairqrError: It cannot be searched; the message says what to do.
+            IndexNotFoundError: Nothing has this name.
+            FairqrError: The corpus cannot be searched; the message says what to do.
         """
         if schema is not None and (isinstance(corpus, Source) or not await self._is_path(corpus)):
             raise InputError(
-                "A schema is for a corpus that is a path; an index and a source have their own, so "
-                "leave it out."
+                "Only a corpus given by its path takes a schema; an index and a source have their "
+                "own, so leave it out."
             )
         if isinstance(corpus, Source):
             return await self._open_source(corpus, retriever, progress)
@@ -101,7 +101,7 @@ class Catalog:
         return await self._open_corpus(name, found, shown, retriever, progress)
 
     async def _is_path(self, corpus: str) -> bool:
-        """Return whether this is the path of a corpus, and not the name of something."""
+        """Return whether this is the path of a corpus, rather than a name."""
         if not corpus or corpus in BUILT_IN or is_source_file(corpus):
             return False
         path = Path(corpus)
@@ -134,20 +134,20 @@ class Catalog:
         encoder: Encoder | None = None,
         progress: Progress | None = None,
     ) -> SearchEngine:
-        """Build an embedded index, in place of one of the same name, and open it.
+        """Build an embedded index, replacing one of the same name, and open it.
 
         Args:
             name: Lower-case letters, digits, dots, dashes and underscores.
             corpus: What to index.
-            encoder: Makes a vector for each document, if any, as the first search with it would.
-                Vectors that it made of the same texts for the replaced index are kept.
-            progress: Told how many documents are written, then how many are encoded.
+            encoder: Makes a vector for each document; optional. Vectors that it made of the same
+                texts for the replaced index are reused.
+            progress: Called with the number of documents written, then with the number encoded.
 
         Raises:
-            InputError: The name is not a name, or belongs to something else.
-            CorpusError: The corpus is empty or wrong; the index is then as it was.
-            BuildInProgressError: Another process builds the same index.
-            ModelError: The encoder fails; the index is there, without some of its vectors.
+            InputError: The name is not valid, or belongs to something else.
+            CorpusError: The corpus is empty or wrong; an existing index stays unchanged.
+            BuildInProgressError: Another process is building the same index.
+            ModelError: The encoder failed; the index exists, but lacks some of its vectors.
             ModelUnavailableError: The encoder cannot be started; nothing was built.
         """
         await asyncio.to_thread(self._refuse_taken, name, corpus)
@@ -175,14 +175,14 @@ class Catalog:
             name: Lower-case letters, digits, dots, dashes and underscores.
             corpus: What to index.
             url: The server; FAIRQR_ELASTICSEARCH_URL by default.
-            credentials: An entry of the settings.
-            encoder: Makes a vector for each document, if any.
-            progress: Told how many documents are written.
+            credentials: The name of a credentials entry in the settings.
+            encoder: Makes a vector for each document; optional.
+            progress: Called with the number of documents written.
 
         Raises:
-            InputError: The name is not a name, or belongs to something else.
-            CorpusError: The corpus is empty or wrong; the index is then as it was.
-            IndexUnavailableError: The server cannot be reached, or refuses.
+            InputError: The name is not valid, or belongs to something else.
+            CorpusError: The corpus is empty or wrong; an existing index stays unchanged.
+            IndexUnavailableError: The server cannot be reached, or refuses the request.
         """
         from fairqr.retrieval.engines import elasticsearch_building as building
 
@@ -201,16 +201,16 @@ class Catalog:
     async def upsert(
         self, name: str, path: Path, *, progress: Progress | None = None
     ) -> tuple[int, int]:
-        """Add the documents of a file to an index, in place of those with the same ids.
+        """Add the documents of a file to an index, replacing those with the same ids.
 
         Returns:
-            How many were written, and how many there are now.
+            How many were written, and how many the index has now.
 
         Raises:
             IndexNotFoundError: There is no such index.
-            InputError: It is an attached source, to which nothing is written.
-            CorpusError: The file cannot be read, or a line is wrong; the index is then as it was.
-            BuildInProgressError: Another process writes to the index.
+            InputError: It is an attached source, and we never write to those.
+            CorpusError: The file cannot be read, or a line is wrong; the index stays unchanged.
+            BuildInProgressError: Another process is writing to the index.
         """
         made = await asyncio.to_thread(self._attached.made, name)
         if made is None:
@@ -229,12 +229,12 @@ class Catalog:
         """Remove documents from an index.
 
         Returns:
-            How many of them there were, and how many documents are left.
+            How many were removed, and how many documents are left.
 
         Raises:
             IndexNotFoundError: There is no such index.
-            InputError: It is an attached source, to which nothing is written.
-            BuildInProgressError: Another process writes to the index.
+            InputError: It is an attached source, and we never write to those.
+            BuildInProgressError: Another process is writing to the index.
         """
         made = await asyncio.to_thread(self._attached.made, name)
         if made is None:
@@ -249,9 +249,9 @@ class Catalog:
         """Delete an embedded index, or an index that was made on a server.
 
         Raises:
-            IndexNotFoundError: There is none.
+            IndexNotFoundError: There is no such index.
             InputError: It is an attached source.
-            BuildInProgressError: Another process writes to it.
+            BuildInProgressError: Another process is writing to it.
         """
         made = await asyncio.to_thread(self._attached.made, name)
         if made is None:
@@ -264,14 +264,14 @@ class Catalog:
         except IndexNotFoundError:
             await asyncio.to_thread(self._attached.forget_made, name)
             raise IndexNotFoundError(
-                f"The index '{name}' was no longer on its server; it is now off the list here too."
+                f"The index '{name}' no longer exists on its server; it is now off the list here."
             ) from None
         await asyncio.to_thread(self._attached.forget_made, name)
 
     async def infos(self) -> list[EngineInfo | tuple[str, str, str]]:
-        """Return what is known of all indexes and attached sources.
+        """Return what we know of all indexes and attached sources, without indexing anything.
 
-        Of what cannot be opened the name, the engine, and why. Nothing is indexed for this.
+        An entry that cannot be opened is a tuple of its name, its engine, and the reason.
         """
         names = await asyncio.to_thread(self.names)
         sources = await asyncio.to_thread(self.sources)
@@ -299,10 +299,10 @@ class Catalog:
         return self._attached.attach(path)
 
     def refuse_taken_by_others(self, name: str, path: Path) -> None:
-        """Refuse a name for the source of a file that belongs to something that is no source.
+        """Refuse a source's name that belongs to a built-in corpus or an index.
 
         Raises:
-            InputError: It is the name of a built-in corpus, or of an index.
+            InputError: The name is taken.
         """
         if name in BUILT_IN or name in self._indexes.names():
             what = "a built-in corpus" if name in BUILT_IN else "an index"
@@ -312,7 +312,7 @@ class Catalog:
         """Forget an attached source; its file and its engine stay as they are.
 
         Raises:
-            IndexNotFoundError: There is none.
+            IndexNotFoundError: There is no such source.
         """
         self._attached.detach(name)
 
@@ -320,12 +320,25 @@ class Catalog:
         """Return the file of each attached source, by name."""
         return self._attached.paths()
 
+    def stamp(self, name: str) -> str:
+        """Return a string that changes when an index or an attached source is replaced.
+
+        Adding documents to an index does not change it: engines notice those on their own.
+        """
+        path = self.sources().get(name)
+        if path is None:
+            return self._indexes.version(name)
+        try:
+            return str(path.stat().st_mtime_ns)
+        except OSError:  # It is gone; opening it will say so.
+            return ""
+
     def source(self, name: str) -> tuple[Source, Path]:
         """Return an attached source as its file describes it now, and the file.
 
         Raises:
             IndexNotFoundError: There is no such source.
-            SourceError: The file is gone, or does not describe the source any more.
+            SourceError: The file is gone, or no longer describes the source.
         """
         return self._attached.source(name)
 
@@ -345,7 +358,7 @@ class Catalog:
         retriever: str | Encoder | Retriever,
         progress: Announce | None,
     ) -> SearchEngine:
-        searched_with = Retriever.of(retriever)  # refused before anything is indexed
+        searched_with = Retriever.of(retriever)  # Refuse a wrong name before we index anything.
         engine = await self._indexes.up_to_date(name, corpus, source, progress)
         return await with_retriever(engine, searched_with, progress)
 
@@ -372,14 +385,14 @@ class Catalog:
         return (await info_of(engine)).documents or 0
 
     def _refuse_taken(self, name: str, corpus: Corpus, *, on_server: bool = False) -> None:
-        """Refuse a name for a new index that belongs to something else."""
+        """Refuse a new index's name that belongs to something else."""
         check_name(name)
         taken = None
         if name in BUILT_IN:
             if on_server or not _is_same(find_corpus(BUILT_IN[name]), corpus):
                 taken = "a built-in corpus"
         elif on_server and self._attached.made(name):
-            pass  # It is built again.
+            pass  # We rebuild it.
         elif name in self.sources():
             taken = "an attached source"
         elif on_server and name in self._indexes.names():
@@ -392,20 +405,20 @@ class Catalog:
         if len(known) > MOST_NAMED:
             known[MOST_NAMED:] = [f"{len(known) - MOST_NAMED} others ('fairqr index list')"]
         return IndexNotFoundError(
-            f"There is no index '{name}'; there are {', '.join(known)}, and "
-            "'fairqr index create NAME PATH' makes one."
+            f"There is no index '{name}'; the ones you have are {', '.join(known)}. "
+            "'fairqr index create NAME PATH' makes a new one."
         )
 
 
 def check_name(name: str) -> None:
-    """Refuse what cannot be the name of a folder and of an Elasticsearch index.
+    """Refuse a name that cannot be both a folder and an Elasticsearch index.
 
     Raises:
-        InputError: It is not a name.
+        InputError: The name is not valid.
     """
     if not _NAME.fullmatch(name):
         raise InputError(
-            f"'{name}' cannot be the name of an index; use lower-case letters, digits, dots, "
+            f"'{name}' cannot be the name of an index; use only lower-case letters, digits, dots, "
             "dashes and underscores."
         )
 
@@ -419,7 +432,7 @@ def _is_corpus(path: Path) -> bool:
 
 
 async def info_of(engine: SearchEngine) -> EngineInfo:
-    """Return what is known of an engine, and close it, also if it does not answer."""
+    """Return what we know of an engine, and close it even if it does not respond."""
     try:
         return await engine.info()
     finally:

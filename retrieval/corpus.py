@@ -42,7 +42,7 @@ SCHEMA = "schema.yaml"
 MAX_PROBLEMS = 100
 DOCUMENTS_AT_ONCE = 500
 SECONDS_OF_DOUBT = 1.0
-"""A file that was written this short ago may be written again without a new time."""
+"""Within this many seconds of a change, a file may change again and keep its time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,9 @@ class Corpus:
     """A JSON Lines file of documents, and the schema of their attributes.
 
     Attributes:
-        path: The file; unpacked while it is read where its name ends in ``.gz``.
-        schema: Its attributes.
-        folder: What the paths of files of labels are relative to; that of the file by default.
+        path: The file. We unpack it while reading if its name ends in ``.gz``.
+        schema: The attributes.
+        folder: Paths of label files are relative to this; the folder of the file by default.
     """
 
     path: Path
@@ -61,7 +61,7 @@ class Corpus:
 
     @property
     def labels_folder(self) -> Path:
-        """The folder that the paths of files of labels are relative to."""
+        """The folder to which paths of label files are relative."""
         return self.folder or self.path.parent
 
     def documents(self) -> Iterator[Document]:
@@ -69,13 +69,13 @@ class Corpus:
         return read_documents(self.path, self.schema)
 
     def sha256(self) -> str:
-        """Return the hash of the file of documents."""
+        """Return the hash of the document file."""
         return sha256_of(self.path)
 
     def files(self) -> str:
-        """Return the sizes and times of all files and the schema as one text.
+        """Return the sizes and times of all files and the schema as one string.
 
-        It is empty if a file is so new that it may still change unnoticed.
+        It is empty if a file is so new that it may still change without a new time.
 
         Raises:
             CorpusError: A file is missing.
@@ -105,7 +105,7 @@ class Corpus:
 
 
 def holds_documents(path: Path) -> bool:
-    """Return whether a path is a folder with a corpus in it."""
+    """Return whether a path is a folder that contains a corpus."""
     return path.is_dir() and any((path / name).is_file() for name in DOCUMENTS)
 
 
@@ -115,7 +115,7 @@ def find_corpus(path: Path, schema: Path | None = None) -> Corpus:
     Args:
         path: A file ``people.jsonl`` or ``people.jsonl.gz``, with ``people.schema.yaml`` or
             ``schema.yaml`` beside it; or a folder with ``documents.jsonl`` and ``schema.yaml``.
-        schema: The schema, wherever it is.
+        schema: The path of the schema, if it is somewhere else.
 
     Raises:
         CorpusError: There is no such file.
@@ -124,11 +124,11 @@ def find_corpus(path: Path, schema: Path | None = None) -> Corpus:
     if path.is_dir():
         found = [path / name for name in DOCUMENTS if (path / name).is_file()]
         if not found:
-            raise CorpusError(f"The folder {path} has no {DOCUMENTS[0]}; name the file itself.")
+            raise CorpusError(f"The folder {path} has no {DOCUMENTS[0]}; give the file itself.")
         path = found[0]
     if not path.is_file():
         raise CorpusError(
-            f"There is no corpus {path}; name a JSON Lines file or a folder with one."
+            f"There is no corpus at {path}; give a JSON Lines file or a folder that contains one."
         )
     if schema is None:
         stem = path.name.removesuffix(".gz").removesuffix(".jsonl")
@@ -136,26 +136,26 @@ def find_corpus(path: Path, schema: Path | None = None) -> Corpus:
         schema = next((candidate for candidate in beside if candidate.is_file()), None)
         if schema is None:
             raise SchemaError(
-                f"The corpus {path} has no schema; write {beside[0].name} beside it, "
-                "which names the attributes and their groups."
+                f"The corpus {path} has no schema; put a file {beside[0].name} beside it "
+                "that names the attributes and their groups."
             )
     return Corpus(path, load_schema(schema), schema.parent)
 
 
 def _readable(path: Path) -> Path:
     if not path.is_file():
-        raise CorpusError(f"There is no file {path}; the corpus needs it.")
+        raise CorpusError(f"The corpus needs the file {path}, which does not exist.")
     return path
 
 
 @dataclass(slots=True)
 class CorpusReport:
-    """What was found in a corpus.
+    """What a check of a corpus found.
 
     Attributes:
-        schema: The attributes, with the groups that files of labels named.
+        schema: The attributes, with the groups that label files name.
         documents: How many lines are documents.
-        problems: The number of a line, and what is wrong with it; the first 100.
+        problems: The first 100 problems: the line number, and what is wrong there.
         problem_count: How many problems there are in all.
         shares: For each attribute the mean membership over the documents, shape (G,).
     """
@@ -174,11 +174,11 @@ class CorpusReport:
 
 
 async def check_corpus(corpus: Corpus) -> CorpusReport:
-    """Read a whole corpus, and say what is wrong with each line and how large each group is.
+    """Read a whole corpus; report what is wrong with each line and how large each group is.
 
     Raises:
         CorpusError: The file cannot be read.
-        SourceError: A file of labels cannot be read.
+        SourceError: A label file cannot be read.
     """
     attributes = corpus.schema.attributes
     labels = await LabelReader.open(attributes, corpus.labels_folder, strict=True)
@@ -198,7 +198,7 @@ def _check(corpus: Corpus, labels: LabelReader) -> CorpusReport:
 
 
 def _valid_documents(corpus: Corpus, report: CorpusReport) -> Iterator[Document]:
-    """Yield the documents of the lines that are right, and report the problems of the others."""
+    """Yield the documents of the valid lines, and report what is wrong with the others."""
     first_line: dict[str, int] = {}
     for number, line in numbered_lines(corpus.path):
         try:
@@ -207,6 +207,6 @@ def _valid_documents(corpus: Corpus, report: CorpusReport) -> Iterator[Document]
             report.problem(number, str(error))
             continue
         if (first := first_line.setdefault(document.id, number)) != number:
-            report.problem(number, f"the id '{document.id}' stands in line {first} already")
+            report.problem(number, f"the id '{document.id}' is already used in line {first}")
         else:
             yield document

@@ -1,8 +1,8 @@
 """Which credentials go to which server.
 
-A source is a file that may come from somebody else. It names an entry ``[credentials.NAME]`` of the
-settings file and never holds secrets, and the entry says which addresses it may go to. So a foreign
-file cannot fetch a key.
+A source file may come from somebody else. It names an entry ``[credentials.NAME]`` of the settings
+file and never contains secrets; the entry lists the addresses it may be sent to. So a foreign file
+cannot steal a key.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
 class Credentials(BaseModel):
-    """What a server wants to see before it answers. Secrets show in no message and no log."""
+    """What we send to a server to be let in. Secrets never appear in messages or logs."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    api_key: SecretStr | None = Field(None, description="An API key, as Elasticsearch gives it.")
+    api_key: SecretStr | None = Field(None, description="An API key, as Elasticsearch issues it.")
     username: str | None = None
     password: SecretStr | None = None
     bearer: SecretStr | None = Field(None, description="A token for `Authorization: Bearer`.")
     headers: dict[str, SecretStr] = Field({}, description="Other headers, such as X-Key.")
     ca_certs: Path | None = Field(
-        None, description="A file of certificates to trust, where the system's do not suffice."
+        None, description="A file of certificates to trust, if the system's are not enough."
     )
 
     @field_validator("api_key", "password", "bearer", mode="before")
     @classmethod
     def _has_no_stray_space(cls, value: Any) -> Any:
-        """Drop what a file or a paste leaves around a secret."""
+        """Strip the white space that a file or a paste leaves around a secret."""
         return value.strip() if isinstance(value, str) else value
 
     @field_validator("headers")
@@ -68,7 +68,7 @@ class Credentials(BaseModel):
     def _headers_can_be_sent(cls, headers: dict[str, SecretStr]) -> dict[str, SecretStr]:
         for name, value in headers.items():
             if not HEADER_NAME.fullmatch(name) or not value.get_secret_value().isprintable():
-                raise ValueError(f"'{one_line(name, 60)}' is not a header on one line")
+                raise ValueError(f"'{one_line(name, 60)}' is not a one-line header")
         return headers
 
     @model_validator(mode="after")
@@ -93,7 +93,7 @@ class Credentials(BaseModel):
 
 
 class NamedCredentials(Credentials):
-    """An entry of the settings file, with the addresses that it may go to."""
+    """An entry of the settings file, with the addresses it may be sent to."""
 
     urls: tuple[str, ...] = Field(
         min_length=1, description="Addresses of servers, or ids of Elastic Cloud deployments."
@@ -111,22 +111,22 @@ class NamedCredentials(Credentials):
         return urls
 
     def may_go_to(self, url: str) -> bool:
-        """Return whether an address has the scheme, host and port of one of the entry's."""
+        """Return whether an address has the scheme, host and port of one in this entry."""
         return any(_server(url) == _server(own) for own in self.urls)
 
 
 def credentials_for(name: str | None, url: str) -> Credentials:
     """Return the credentials for a server.
 
-    Without a name, what ``FAIRQR_ELASTICSEARCH_API_KEY`` and its like hold goes to the server in
-    ``FAIRQR_ELASTICSEARCH_URL``, and nothing goes to any other.
+    Without a name, the variables such as ``FAIRQR_ELASTICSEARCH_API_KEY`` apply to the server in
+    ``FAIRQR_ELASTICSEARCH_URL`` only; any other server gets no credentials.
 
     Args:
         name: An entry ``[credentials.NAME]`` of the settings file.
         url: The address of the server, or an Elastic Cloud id.
 
     Raises:
-        ConfigError: There is no such entry, it is malformed, or it may not go to this server.
+        ConfigError: The entry does not exist, is malformed, or may not be sent to this server.
     """
     if name is None:
         return _of_elasticsearch(url)
@@ -134,13 +134,13 @@ def credentials_for(name: str | None, url: str) -> Credentials:
     file, section = config_path(), f"[{CREDENTIALS}.{one_line(name, 60)}]"
     if entry is None:
         raise ConfigError(
-            f"The settings file {file} has no {section}; add it, with the addresses that it may go "
-            "to in urls."
+            f"The settings file {file} has no {section}; add it, and list in urls the addresses "
+            "it may be sent to."
         )
     if not entry.may_go_to(url):
         raise ConfigError(
-            f"The credentials '{name}' may not go to {one_line(_shown(url), 200)}; add this "
-            f"address to urls in {section} of {file} if you trust it."
+            f"The credentials '{name}' may not be sent to {one_line(_shown(url), 200)}; if you "
+            f"trust this address, add it to urls in {section} of {file}."
         )
     return Credentials(**{field: getattr(entry, field) for field in Credentials.model_fields})
 
@@ -156,7 +156,7 @@ def named_credentials() -> dict[str, NamedCredentials]:
 
 
 def default_url() -> str | None:
-    """Return the address in FAIRQR_ELASTICSEARCH_URL, without the credentials in it."""
+    """Return the address in FAIRQR_ELASTICSEARCH_URL, without any credentials in it."""
     url = text_of("elasticsearch.url")
     if url is None:
         return None
@@ -179,7 +179,7 @@ def _entry(name: str, data: Any, file: Path) -> NamedCredentials:
 
 
 def _of_elasticsearch(url: str) -> Credentials:
-    """Return what the variables and the section ``[elasticsearch]`` hold for a server."""
+    """Return the credentials from the variables and the ``[elasticsearch]`` section."""
     own = text_of("elasticsearch.url")
     if default_url() is None or own is None or _server(own) != _server(url):
         return Credentials()
@@ -187,16 +187,16 @@ def _of_elasticsearch(url: str) -> Credentials:
         return Credentials(**_configured(own), ca_certs=path_of("elasticsearch.ca_certs"))
     except ValidationError as error:
         raise ConfigError(
-            f"The credentials of Elasticsearch are wrong: {first_problem(error)[1]}; correct the "
-            "variables FAIRQR_ELASTICSEARCH_… or [elasticsearch] of the settings file."
+            f"The Elasticsearch credentials are wrong: {first_problem(error)[1]}; correct the "
+            "FAIRQR_ELASTICSEARCH_… variables or [elasticsearch] in the settings file."
         ) from None
 
 
 def _configured(url: str) -> dict[str, Any]:
-    """Return the credentials for the server of the settings.
+    """Return the credentials for the server in the settings.
 
-    Those in its address win, then those of variables, which belong together, then the settings
-    file's. The file's do not follow a variable that names another server than the file does.
+    Credentials in the address win, then the variables, which belong together, then the settings
+    file. We do not use the file's when a variable names another server than the file does.
     """
     parts = urlsplit(url.strip())
     if parts.username:
@@ -210,7 +210,7 @@ def _configured(url: str) -> dict[str, Any]:
 
 
 def _server(url: str) -> tuple[str, str | None, int]:
-    """Return scheme, host and port of an address; an Elastic Cloud id stands for itself."""
+    """Return scheme, host and port of an address; an Elastic Cloud id is returned as it is."""
     if not is_web_address(url.strip()):
         return url, None, 0
     parts = urlsplit(url.strip())

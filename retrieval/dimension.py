@@ -22,10 +22,10 @@ class Dimension:
     """What exposure is measured over.
 
     Attributes:
-        attribute: The attribute itself, or one made of the product: its groups are named
+        attribute: The attribute, or the product as one attribute: its groups have names such as
             ``female × Europe``, and its population is the product of the populations (as if the
             attributes were independent).
-        factors: The attributes of the schema that it is made of.
+        factors: The attributes of the schema that it combines.
     """
 
     attribute: Attribute
@@ -43,7 +43,7 @@ class Dimension:
 
     @classmethod
     def named(cls, schema: Schema, name: str) -> Dimension:
-        """Return the dimension of that name, a product if it contains ``×`` or ``*``.
+        """Return the dimension with this name, a product if the name contains ``×`` or ``*``.
 
         Raises:
             UnknownAttributeError: The schema lacks an attribute.
@@ -52,10 +52,10 @@ class Dimension:
         return cls(factors[0] if len(factors) == 1 else _product(factors), factors)
 
     def independent_shares(self, shares: Mapping[str, FloatArray]) -> FloatArray:
-        """Return the shares that the groups would have if the attributes were independent, (G,).
+        """Return the shares the groups would have if the attributes were independent, shape (G,).
 
         Args:
-            shares: Of the groups of each attribute, as an engine gives them for the whole corpus.
+            shares: For each attribute, the shares of its groups in the whole corpus.
         """
         product: FloatArray = np.ones(1)
         for factor in self.factors:
@@ -64,7 +64,7 @@ class Dimension:
 
 
 def factors_of(name: str) -> list[str]:
-    """Return the attributes that a name stands for; ``a×b`` and ``a*b`` are products."""
+    """Return the attributes in a name; ``a×b`` and ``a*b`` are products."""
     return name.replace("*", TIMES).split(TIMES)
 
 
@@ -78,7 +78,7 @@ def _product(factors: Sequence[Attribute]) -> Attribute:
         shares = [[(f.population or {}).get(g, 0.0) for g in f.universe] for f in factors]
         products = (math.prod(combination) for combination in itertools.product(*shares))
         population = dict(zip(groups, products, strict=True))
-    # Not checked again: the checks are for what users write.
+    # We do not check it again: the checks are for what users write.
     return Attribute.model_construct(
         name=TIMES.join(factor.name for factor in factors),
         field="",
@@ -94,8 +94,8 @@ def dimensions_of(
     """Return what to measure: each attribute, or their product if ``intersect``.
 
     Args:
-        schema: Of the corpus.
-        attributes: Names; all of the schema where empty.
+        schema: The schema of the corpus.
+        attributes: Names of attributes; if empty, all attributes of the schema.
         intersect: Measure the product as one dimension.
 
     Raises:

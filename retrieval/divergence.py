@@ -22,15 +22,14 @@ __all__ = [
 
 DEFAULT_SMOOTHING = 1e-3
 DEFAULT_THRESHOLD = 0.005
-"""The divergence, in nats, at which exposure counts as being near its target."""
+"""The divergence, in nats, at which exposure counts as near its target."""
 Direction = Literal["target_exposure", "exposure_target"]
 
 
 def smooth(distribution: ArrayLike, smoothing: float = DEFAULT_SMOOTHING) -> FloatArray:
     """Mix a distribution with the uniform one: (1−λ)·p + λ/G.
 
-    No share of the result is zero for λ > 0, and two results are equal exactly when the two
-    distributions are.
+    With λ > 0 no share is zero, and two results are equal exactly when the two distributions are.
 
     Args:
         distribution: Shape (…, G), sums to 1.
@@ -43,10 +42,10 @@ def smooth(distribution: ArrayLike, smoothing: float = DEFAULT_SMOOTHING) -> Flo
 
 
 def _relative_entropy(p: FloatArray, q: FloatArray) -> FloatArray:
-    """Return Σ p·ln(p/q); a zero of p adds nothing, a zero of q alone is infinite."""
+    """Return Σ p·ln(p/q); a zero in p adds nothing, a zero in q alone makes the sum infinite."""
     with np.errstate(divide="ignore", invalid="ignore"):
         terms = np.where(p > 0, p * (np.log(p) - np.log(q)), 0.0)
-    # Rounding can leave a sum of about −1e-17 where the distributions are equal.
+    # If the distributions are equal, rounding can leave a sum of about −1e-17.
     return np.asarray(np.maximum(terms.sum(axis=-1), 0.0))
 
 
@@ -57,10 +56,10 @@ def kullback_leibler(
     smoothing: float = DEFAULT_SMOOTHING,
     direction: Direction = "target_exposure",
 ) -> FloatArray:
-    """Return KL(ε*‖ε) in nats, of both distributions smoothed alike.
+    """Return KL(ε*‖ε) in nats, with both distributions smoothed alike.
 
     KL(ε*‖ε) = Σ_g ε*_g ln(ε*_g/ε_g). It is 0 exactly at equality, and at most about ln(G/λ).
-    FAIR-QR (Chen & Fang 2025) names KL, but not its direction or smoothing: both are parameters.
+    FAIR-QR (Chen & Fang 2025) uses KL without stating direction or smoothing: both are parameters.
 
     Args:
         target: ε*, shape (…, G).
@@ -75,7 +74,7 @@ def kullback_leibler(
 def jensen_shannon(
     target: ArrayLike, exposure: ArrayLike, *, unit: Literal["nats", "bits"] = "nats"
 ) -> FloatArray:
-    """Return the Jensen–Shannon divergence; symmetric, defined with zeros, 0 exactly at equality.
+    """Return the Jensen–Shannon divergence; symmetric, finite with zeros, 0 exactly at equality.
 
     JS = ½KL(p‖m) + ½KL(q‖m), m = (p+q)/2 (Lin 1991). At most ln 2 nats, which is 1 bit.
     1 − JS is AWRF (TREC Fair 2022 uses nats).
@@ -87,5 +86,5 @@ def jensen_shannon(
 
 
 def under_representation(target: ArrayLike, exposure: ArrayLike) -> FloatArray:
-    """Return ε* − ε for each group, in [−1, 1]; positive where the group gets too little."""
+    """Return ε* − ε for each group, in [−1, 1]; positive if the group gets too little."""
     return np.asarray(target, dtype=np.float64) - np.asarray(exposure, dtype=np.float64)

@@ -38,7 +38,7 @@ class Progress(Protocol):
     """Called now and then while documents are read, written or encoded."""
 
     def __call__(self, done: int, total: int | None = None, /) -> None:
-        """Take the number so far, and of how many; None if that is not known."""
+        """Receive the number done so far and the total, or None if the total is unknown."""
         ...
 
 
@@ -53,7 +53,7 @@ class Document:
         id: Unique in its corpus.
         title: May be empty.
         text: May be empty.
-        fields: Everything else that the line of the corpus had, labels of groups included.
+        fields: All other fields of the document's line, including labels.
     """
 
     id: str
@@ -62,7 +62,7 @@ class Document:
     fields: Mapping[str, Any] = field(default_factory=dict)
 
     def label(self, attribute: Attribute) -> object:
-        """Return what the document says of an attribute, as it stands in the corpus."""
+        """Return the document's label for an attribute, as the corpus has it."""
         return value_at(self.fields, attribute.field)
 
     def membership(self, attribute: Attribute) -> tuple[float, ...]:
@@ -71,7 +71,7 @@ class Document:
 
 
 def value_at(fields: Mapping[str, Any], path: str) -> Any:
-    """Return the value of a field; ``person.sex`` may be its name, or a field of ``person``."""
+    """Return a field; ``person.sex`` is its name, or the field ``sex`` of ``person``."""
     if path in fields:
         return fields[path]
     value: Any = fields
@@ -84,8 +84,8 @@ def parse_document(line: str | bytes, schema: Schema) -> Document:
     """Read one line of a corpus, and check it.
 
     Raises:
-        ValueError: The line is no JSON object with an ``id``, it has neither title nor text, or a
-            label does not fit the schema.
+        ValueError: The line is not a JSON object with an ``id``, it has neither title nor text, or
+            a label does not fit the schema.
     """
     document = parse_line(line)
     if not document.title.strip() and not document.text.strip():
@@ -96,10 +96,10 @@ def parse_document(line: str | bytes, schema: Schema) -> Document:
 
 
 def parse_line(line: str | bytes) -> Document:
-    """Read one line of a corpus, whatever its labels are.
+    """Read one line of a corpus, without checking its labels.
 
     Raises:
-        ValueError: The line is no JSON object with an ``id``.
+        ValueError: The line is not a JSON object with an ``id``.
     """
     data = parse_object(line)
     return Document(
@@ -114,7 +114,7 @@ def parse_object(line: str | bytes) -> dict[str, Any]:
     """Read one line of a JSON Lines file.
 
     Raises:
-        ValueError: The line is no JSON object.
+        ValueError: The line is not a JSON object.
     """
     try:
         data = json.loads(line)
@@ -131,12 +131,12 @@ def identifier(value: object) -> str:
     """Return an id as text.
 
     Raises:
-        ValueError: It is neither a text nor a whole number, or too long.
+        ValueError: The id is neither text nor a whole number, or is too long.
     """
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str) or not value:
-        raise ValueError("it has no id (a text or a whole number)")
+        raise ValueError("it has no id (text or a whole number)")
     if len(value.encode("utf-8", "surrogatepass")) > MAX_ID_BYTES:
         raise ValueError(f"its id is longer than {MAX_ID_BYTES} bytes")
     return encodable(value, "id")
@@ -160,14 +160,14 @@ def encodable(value: str, name: str) -> str:
 
 
 def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Yield items in lists of this size; the last one may be shorter."""
+    """Yield items in lists of the given size; the last one may be shorter."""
     iterator = iter(items)
     while chunk := list(islice(iterator, size)):
         yield chunk
 
 
 def open_text(path: Path) -> IO[bytes] | gzip.GzipFile:
-    """Open a corpus for reading by lines, unpacked where its name ends in ``.gz``.
+    """Open a corpus for reading line by line, unpacked if its name ends in ``.gz``.
 
     Raises:
         CorpusError: The file does not exist or cannot be read.
@@ -179,7 +179,7 @@ def open_text(path: Path) -> IO[bytes] | gzip.GzipFile:
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the number and the content of each line that is not blank.
+    """Yield the number and the content of each non-blank line.
 
     Raises:
         CorpusError: The file cannot be read to its end.
@@ -189,7 +189,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _placed_lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
-    """Yield number, first byte and content of each line that is not blank.
+    """Yield number, first byte and content of each non-blank line.
 
     Raises:
         CorpusError: The file cannot be read to its end.
@@ -199,16 +199,16 @@ def _placed_lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
         try:
             for number, whole in enumerate(stream, start=1):
                 end += len(whole)
-                # Some editors put a mark before the first character of a file.
+                # Some editors put a byte order mark at the start of a file.
                 line = whole.removeprefix(codecs.BOM_UTF8) if number == 1 else whole
                 if line.strip():
                     yield number, end - len(line), line
         except (OSError, EOFError, zlib.error) as error:
-            why = "its packed data are damaged"
+            why = "its compressed data is damaged"
             if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
                 why = error.strerror or str(error)
             raise CorpusError(
-                f"The file {path} breaks off after line {number}: {why}. Copy or pack it again."
+                f"The file {path} breaks off after line {number}: {why}. Copy or compress it again."
             ) from None
 
 
@@ -216,7 +216,7 @@ def read_documents(path: Path, schema: Schema) -> Iterator[Document]:
     """Yield the documents of a JSON Lines file, one at a time.
 
     Raises:
-        CorpusError: The file cannot be read, or a line is no document; the line is named.
+        CorpusError: The file cannot be read, or a line is not a document; the error names the line.
     """
     for number, line in numbered_lines(path):
         try:
@@ -229,16 +229,16 @@ def read_documents(path: Path, schema: Schema) -> Iterator[Document]:
 
 
 class DocumentLines:
-    """Some documents of a JSON Lines file; only where each begins is kept in memory.
+    """Some documents of a JSON Lines file; only the position of each is kept in memory.
 
     Args:
-        path: The file; it cannot be packed, since single lines of it are read.
-        wanted: The ids of the documents that may be asked for.
-        seen: Called with each of these documents once, in the order of the file.
+        path: The file. It cannot be compressed, since we read single lines of it.
+        wanted: The ids of the documents that may be requested.
+        seen: Called with each of these documents once, in file order.
 
     Raises:
         CorpusError: The file cannot be read.
-        SourceError: It is packed, a line is no document, or a document is in two lines.
+        SourceError: It is compressed, a line is not a document, or a document is in two lines.
     """
 
     def __init__(
@@ -246,7 +246,7 @@ class DocumentLines:
     ) -> None:
         if path.suffix == ".gz":
             raise SourceError(
-                f"The documents {path} are packed; unpack the file, since single lines are read."
+                f"The documents {path} are compressed, and we read single lines; unpack the file."
             )
         self.path = path
         self._starts: dict[str, int] = {}
@@ -260,8 +260,8 @@ class DocumentLines:
                 continue
             if (first := lines.setdefault(document.id, number)) != number:
                 raise SourceError(
-                    f"{path}, line {number}: the document '{document.id}' is in line {first} "
-                    "already; keep one of them."
+                    f"{path}, line {number}: the document '{document.id}' is already in line "
+                    f"{first}; keep one of them."
                 )
             self._starts[document.id] = start
             seen(document)
@@ -270,10 +270,10 @@ class DocumentLines:
         return len(self._starts)
 
     def read(self, ids: Sequence[str]) -> Iterator[Document]:
-        """Yield these documents, in this order; those that the file lacks are left out.
+        """Yield these documents, in this order; any that the file lacks are left out.
 
         Raises:
-            IndexUnavailableError: The file was changed, or cannot be read any more.
+            IndexUnavailableError: The file was changed, or can no longer be read.
         """
         try:
             with self.path.open("rb") as stream:

@@ -1,8 +1,8 @@
-"""What an engine says for a keyword: whether it belongs to the topic of a query, or to a group.
+"""What an engine's documents say about a keyword: does it belong to the topic, or to a group?
 
 A language model may propose words that lead away from the query. The documents show which do: a
-word of the topic stands more often in the best results of the query than in the corpus; a word of
-the group stands mostly in documents of the group.
+word of the topic is more frequent in the best results of the query than in the corpus; a word of a
+group is mostly in documents of that group.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Proposal:
     """Keywords that were proposed for a group.
 
     Attributes:
-        dimension: What the group is one of.
-        group: Its name.
-        keywords: Each of one word or several.
+        dimension: The dimension that the group belongs to.
+        group: The group's name.
+        keywords: Each has one word or several.
     """
 
     dimension: Dimension
@@ -43,22 +43,22 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What speaks for a keyword, among all documents or among those that were retrieved.
+    """The figures that speak for a keyword, over all documents or over the retrieved ones.
 
-    A keyword of several words is of the topic only if each of them is, so the figures of the topic
-    are those of the word with the least.
+    A keyword of several words belongs to the topic only if each word does, so the topic figures
+    are those of its weakest word.
 
     Attributes:
         documents: How many documents contain all of its words.
         topic_documents: How many of the query's 50 best results contain the word.
-        topic_share: How large a part of these results that is.
-        topic_lift: How many times as often the word stands in these results as in the corpus, or
-            in the other results; infinite where there are too few others to say.
-        group_odds: How many times as large the odds of the group are among documents with the
-            keyword, the 200 best if an engine ranks them, as among all; infinite if all of them are
-            of the group, and 0 if none of them has a label. Odds, since the share of a large group
-            cannot grow much.
-        least_lift: The lift that a word of the topic has at least.
+        topic_share: The same as a share of these results.
+        topic_lift: How many times as frequent the word is in these results as in the corpus, or as
+            in the other results; infinite if there are too few others to say.
+        group_odds: The odds of the group among documents with the keyword (the 200 best, if the
+            engine ranks them), divided by its odds among all documents; infinite if all of them
+            belong to the group, and 0 if none has a label. We use odds because the share of a
+            large group cannot grow much.
+        least_lift: The lowest lift that counts as a word of the topic.
     """
 
     documents: int
@@ -70,7 +70,7 @@ class Evidence:
 
     @property
     def is_of_the_topic(self) -> bool:
-        """Whether it belongs to the topic; a few documents alone may be chance."""
+        """Whether it belongs to the topic. Very few documents do not count: they may be chance."""
         is_common = self.topic_documents >= 2 and self.topic_share >= LEAST_SHARE
         return is_common and self.topic_lift >= self.least_lift
 
@@ -89,15 +89,15 @@ async def gather_evidence(
 ) -> list[list[Evidence]]:
     """Return the evidence for each keyword of each proposal.
 
-    The engine is asked once for all of them: how many documents have a word, how many of the best
-    results have it, and what each keyword finds.
+    One request to the engine covers all of them: how many documents contain a word, how many of
+    the best results do, and what each keyword finds.
 
     Args:
-        engine: Counts documents.
+        engine: An engine that counts documents.
         query: The original query; its own words are no evidence for a keyword.
-        results: The ids of what it retrieved, best first.
+        results: The ids of the documents it retrieved, best first.
         proposals: The keywords of each group.
-        corpus_shares: Of the groups of each attribute in all documents.
+        corpus_shares: For each attribute, the shares of its groups in all documents.
     """
     of_query = set(_WORD.findall(query.casefold()))
     keywords = list(dict.fromkeys(k for proposal in proposals for k in proposal.keywords))
@@ -139,7 +139,7 @@ async def gather_evidence(
 
 
 def _group_odds(proposal: Proposal, found: Hits, corpus_shares: Mapping[str, FloatArray]) -> float:
-    """Return the odds of the group among these documents over its odds among all documents."""
+    """Return the group's odds among these documents divided by its odds among all documents."""
     dimension, position = proposal.dimension, proposal.dimension.groups.index(proposal.group)
     shares = dimension.independent_shares(corpus_shares)
     usual = float(shares[position] / shares.sum()) if shares.any() else 0.0
@@ -147,15 +147,15 @@ def _group_odds(proposal: Proposal, found: Hits, corpus_shares: Mapping[str, Flo
         return 0.0
     members = intersection([found.memberships[factor.name] for factor in dimension.factors])
     ours, all_ = float(members[:, position].sum()), float(members.sum())
-    # Membership in others; what rounding leaves of it is nothing.
+    # The membership in the other groups; ignore what rounding leaves of it.
     others = all_ - ours if all_ - ours > 1e-9 else 0.0
     return _ratio(_ratio(ours, others), _ratio(usual, 1 - usual))
 
 
 async def frequencies(engine: SearchEngine, words: Sequence[str]) -> list[int]:
-    """Return for each word or phrase how many documents contain all of its words.
+    """Return how many documents contain all words of each phrase.
 
-    A phrase that the engine reduces to nothing, such as a stop word, has frequency 0.
+    A phrase that the engine analyzes to nothing, such as a stop word, has frequency 0.
     """
     answers = await engine.search([Query(word, 0, every_word=True) for word in words])
     return [answer.total or 0 for answer in answers]

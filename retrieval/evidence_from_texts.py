@@ -1,9 +1,9 @@
-"""What the texts that a query retrieved say for a keyword, where an engine cannot count documents.
+"""What retrieved texts say about a keyword, for engines that cannot count documents.
 
-As in :mod:`fairqr.retrieval.evidence` a keyword must belong to the topic of the query, or to a
-group. Without the frequencies of the whole corpus, both are read off what the query retrieved: a
-word of the topic stands in many of the best results, and not mostly in the others; a word of the
-group stands in documents of the group more than the retrieved documents would let expect.
+As in :mod:`fairqr.retrieval.evidence`, a keyword must belong to the topic of the query or to a
+group. Without frequencies over the whole corpus, we read both off the retrieved documents: a word
+of the topic is in many of the best results, and not mostly in the others; a word of a group is in
+documents of that group more often than chance would have it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from fairqr.retrieval.sendable import sendable
 __all__ = ["evidence_from_texts", "stems_of"]
 
 FEWEST_OTHERS = 100
-"""With fewer results beyond the best 50, all of them are near the topic and tell nothing."""
+"""With fewer results beyond the best 50, all are near the topic and show no difference."""
 
 LEAST_LIFT = 0.5
-"""Low on purpose. What is retrieved is near the topic in all of its depth, so a word of the topic
-may be as frequent further down; only words such as "his", which are much more frequent there, are
-told apart."""
+"""Low on purpose. All retrieved documents are near the topic, so a word of the topic may be as
+frequent further down the list; this only excludes words such as "his", which are much more frequent
+there."""
 
 _WORD = re.compile(r"[^\W_]+")
 
@@ -50,10 +50,10 @@ def evidence_from_texts(
 
     Args:
         query: The original query; its own words are no evidence for a keyword.
-        stems: The words of each retrieved document, from :func:`stems_of`: those of the original
-            query from best to worst, then what only refined queries found.
-        memberships: Of these documents in the groups of the attribute, shape (n, G).
-        position: Of the group among the groups.
+        stems: The words of each retrieved document, from :func:`stems_of`: first the results of
+            the original query from best to worst, then what only refined queries found.
+        memberships: The memberships of these documents in the groups, shape (n, G).
+        position: The column of the group.
         keywords: Each of one word or several.
     """
     of_query = set(_WORD.findall(query.casefold()))
@@ -77,7 +77,7 @@ def evidence_from_texts(
 
 
 def _containing(words: str, stems: Sequence[frozenset[str]]) -> NDArray[np.bool_]:
-    """Return which documents contain all of these words, shape (n,); none for stop words alone."""
+    """Return which documents contain all of these words, shape (n,); none for stop words."""
     (wanted,) = stems_of([words])
     return np.array([bool(wanted) and wanted <= own for own in stems], dtype=np.bool_)
 
@@ -86,7 +86,7 @@ def _lift(containing: NDArray[np.bool_]) -> float:
     best, others = containing[:TOPIC_DEPTH], containing[TOPIC_DEPTH:]
     if len(others) < FEWEST_OTHERS:
         return math.inf
-    # One document more with the word and one without, so that a share is never 0.
+    # Add one document with the word and one without, so that a share is never 0.
     return float(best.mean()) / ((float(others.sum()) + 1) / (len(others) + 2))
 
 
@@ -98,10 +98,10 @@ def _group_odds(memberships: FloatArray, holders: NDArray[np.bool_], position: i
 
 
 def _odds(memberships: FloatArray, position: int) -> float:
-    """Return the odds of a group among documents: 0 without it, infinite without the others."""
+    """Return a group's odds among documents: 0 if it is absent, infinite if all others are."""
     ours = float(memberships[:, position].sum())
     others = float(memberships.sum()) - ours
     if ours <= 0:
         return 0.0
-    # What rounding leaves of a membership in others is nothing.
+    # Ignore what rounding leaves of the membership in other groups.
     return ours / others if others > 1e-9 else math.inf

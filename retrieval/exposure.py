@@ -34,7 +34,7 @@ __all__ = [
 FloatArray = NDArray[np.float64]
 
 LONGEST_KEPT = 1 << 16
-"""Weights of more ranks than this are computed each time, not kept in memory."""
+"""For more ranks than this, weights are recomputed each time instead of kept in memory."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Discount:
         elif self.parameter is not None:
             raise InputError(f"The discount {self.kind} takes no parameter.")
         if self.parameter is not None:
-            # top_k(5) and top_k(5.0) are one discount, and have to weigh the same.
+            # top_k(5) and top_k(5.0) are one discount and must compare equal.
             object.__setattr__(self, "parameter", float(self.parameter))
 
     @classmethod
@@ -89,7 +89,7 @@ class Discount:
         return f"{self.kind}({repr(self.parameter).removesuffix('.0')})"
 
     def weights(self, n: int) -> FloatArray:
-        """Return the weights of ranks 1 to n, shape (n,), not to be written to."""
+        """Return the weights of ranks 1 to n, shape (n,), read-only."""
         return _weights(self, n) if n <= LONGEST_KEPT else self._computed(n)
 
     def _computed(self, n: int) -> FloatArray:
@@ -109,7 +109,7 @@ class Discount:
 
 @functools.lru_cache(maxsize=256)
 def _weights(discount: Discount, n: int) -> FloatArray:
-    """Compute weights once: each measurement of a search needs those of the same few lengths."""
+    """Compute weights once: a search measures the same few lengths again and again."""
     weights = discount._computed(n)
     weights.flags.writeable = False
     return weights
@@ -126,10 +126,10 @@ def group_exposure(
     """Return the exposure of each group, not normalised.
 
     Args:
-        memberships: Shape (…, n, G): for each ranking the documents in order of rank, and the share
-            of each group in each of them. Rows that sum to less than 1 carry unknown mass.
+        memberships: Shape (…, n, G): for each ranking the documents in rank order, and the share
+            of each group in each of them. Rows that sum to less than 1 have unknown mass.
         discount: The weight of each rank.
-        k: Only the first k ranks count; all where it is None.
+        k: How many of the first ranks count; all by default.
 
     Returns:
         Shape (…, G), in units of the discount.
@@ -151,8 +151,8 @@ def exposure(memberships: ArrayLike, discount: Discount = LOG2, k: int | None = 
 
     ε_g = Σ_r d(r)·membership_g(r) / Σ_g' Σ_r d(r)·membership_g'(r), over the first k ranks.
 
-    Arguments are those of :func:`group_exposure`. The result sums to 1, or is all zeros where no
-    document of the ranking has a known group: the exposure is then undefined.
+    Arguments are as in :func:`group_exposure`. The result sums to 1, or is all zeros if no document
+    of the ranking has a known group: the exposure is then undefined.
     """
     return normalise(group_exposure(memberships, discount, k))
 
@@ -162,7 +162,7 @@ def unknown_share(
 ) -> FloatArray:
     """Return the share of all exposure that went to unknown mass, in [0, 1], shape (…).
 
-    0 for an empty ranking.
+    It is 0 for an empty ranking.
     """
     members = np.asarray(memberships, dtype=np.float64)[..., :k, :]
     total = float(discount.weights(members.shape[-2]).sum())

@@ -1,4 +1,4 @@
-"""How much more a reader sees of one group than of all others, item by item."""
+"""How much more attention one group gets than all others, item by item."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ __all__ = ["expected_exposure_ratio", "exposure_ratio"]
 
 
 def exposure_ratio(protected: ArrayLike, discount: Discount = INVERSE_LOG) -> float | None:
-    """Return the ratio of the mean exposure of protected items to that of the others.
+    """Return the mean exposure of protected items divided by the mean exposure of the others.
 
     Exposure(G) = (1/|G|) Σ_{i∈G} v(rank_i), v(a) = 1/log(1+a), over the whole list; the base of the
     logarithm cancels (Wang et al. 2024, section 3.2.2; Singh & Joachims 2018).
 
     Args:
-        protected: Shape (n,), in order of rank: whether the item there belongs to the protected
-            group.
+        protected: Whether the item at each rank belongs to the protected group, shape (n,).
         discount: v.
 
     Returns:
-        1 where the groups are treated alike, more where the protected group stands higher; None
-        where one of the groups has no item, or a discount of which only the first ranks have some
-        leaves the others without exposure.
+        1 if the groups are treated alike, more if the protected group is ranked higher; None if
+        either group has no items, or if the others get no exposure (possible with a discount that
+        covers only the first ranks).
     """
     mask = np.asarray(protected, dtype=bool)
     return _ratio(discount.weights(mask.size), mask)
@@ -33,22 +32,22 @@ def exposure_ratio(protected: ArrayLike, discount: Discount = INVERSE_LOG) -> fl
 def expected_exposure_ratio(
     places: ArrayLike, protected: ArrayLike, discount: Discount = INVERSE_LOG
 ) -> float | None:
-    """Return :func:`exposure_ratio` of the expectation over a distribution of rankings.
+    """Return the expected :func:`exposure_ratio` over a distribution of rankings.
 
     Args:
-        places: Shape (n, n): the probability that item i stands at rank a, as ``places[i, a − 1]``.
+        places: Shape (n, n): the probability that item i is at rank a, as ``places[i, a − 1]``.
         protected: Shape (n,): whether item i belongs to the protected group.
         discount: v.
 
     Returns:
-        None where one of the groups has no item, or the others are not exposed at all.
+        None if either group has no items, or if the others get no exposure.
     """
     mask = np.asarray(protected, dtype=bool)
     return _ratio(np.asarray(places, dtype=np.float64) @ discount.weights(mask.size), mask)
 
 
 def _ratio(exposed: FloatArray, mask: NDArray[np.bool_]) -> float | None:
-    """Return the ratio of means, from the exposure of each item and whether it is protected."""
+    """Return the ratio of means, given each item's exposure and whether it is protected."""
     if mask.all() or not mask.any():
         return None
     others = float(exposed[~mask].mean())

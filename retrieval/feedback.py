@@ -1,8 +1,8 @@
-"""Pseudo-relevance feedback: which words the best documents of a query have in common.
+"""Pseudo-relevance feedback: the words that the best documents of a query have in common.
 
-The documents that a search puts first are taken as relevant. The *relevance model* of Lavrenko and
-Croft (2001) gives each word the mean of its shares of these documents, weighted by how well each
-document answers the query.
+We take the top documents of a search as relevant. The *relevance model* of Lavrenko and Croft
+(2001) gives each word the mean of its shares in these documents, weighted by how well each document
+matches the query.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["document_frequencies", "most_weighted", "relevance_model", "shares_o
 
 
 def shares_of(words: Sequence[str]) -> dict[str, float]:
-    """Return P(w|d) of a text: the share of each word in all of its words."""
+    """Return P(w|d) of a text: each word's share of all its words."""
     return {word: count / len(words) for word, count in Counter(words).items()}
 
 
@@ -34,7 +34,7 @@ def relevance_model(documents: Iterable[tuple[Mapping[str, float], float]]) -> d
 
 
 def most_weighted(weights: Mapping[str, float], n: int) -> list[str]:
-    """Return the n words with the highest weights, best first, ties in alphabetical order."""
+    """Return the n words with the highest weights, best first; ties in alphabetical order."""
     return sorted(weights, key=lambda word: (-weights[word], word))[:n]
 
 

@@ -22,7 +22,7 @@ from fairqr.retrieval.schema import UNKNOWN, Attribute, as_text
 __all__ = ["built_labels"]
 
 MAX_GROUPS = 1000
-"""More groups than this, where only the file names them, are the wrong column."""
+"""If only the file names the groups, more than this means that the wrong column was read."""
 
 MAX_LABELS = 100_000
 CHUNK = 10_000
@@ -31,7 +31,7 @@ Codes = NDArray[np.uint32]
 
 
 class _Rows(NamedTuple):
-    """All rows of a file, as parallel arrays; ``weights`` is empty where the file has none."""
+    """All rows of a file, as parallel arrays; ``weights`` is empty if the file has no weights."""
 
     hashes: NDArray[np.uint64]
     more_hashes: NDArray[np.uint64]
@@ -46,8 +46,8 @@ def built_labels(path: Path, attribute: Attribute, tell: Callable[[int], None]) 
 
     Args:
         path: The file.
-        attribute: Its attribute.
-        tell: Called now and then with the number of rows that have been read.
+        attribute: The attribute that the file labels.
+        tell: Called now and then with the number of rows read.
 
     Raises:
         SourceError: The file cannot be read, or its labels do not fit the attribute.
@@ -79,14 +79,14 @@ def _with_groups_of_file(
         if len(groups) > MAX_GROUPS:
             raise SourceError(
                 f"The labels {path} have more than {MAX_GROUPS:,} groups for {attribute.name}; "
-                "write its 'groups:' in the source, with the values of each."
+                "list its groups and their values under 'groups:' in the source."
             )
         tell(0)
     named = sorted(groups - {UNKNOWN})
     if len(named) < 2:
         raise SourceError(
             f"The labels {path} have {len(named)} groups for {attribute.name}, which needs at "
-            "least two; mend the file."
+            "least two; correct the file."
         )
     return with_groups(path, attribute, named)
 
@@ -94,7 +94,7 @@ def _with_groups_of_file(
 class _LabelBook:
     """The distinct labels of a file, with the memberships and the count of each.
 
-    As a rule few labels differ. In a file of very many, such as of exact amounts, only the first
+    Usually few labels are distinct. If very many are, such as exact amounts, only the first ones
     are counted for the check.
     """
 
@@ -111,7 +111,7 @@ class _LabelBook:
         """Return the number of a label.
 
         Raises:
-            ValueError: It is not a label.
+            ValueError: The label is not valid.
         """
         key = label_key(label)
         if (code := self._codes.get(key)) is not None:
@@ -125,7 +125,7 @@ class _LabelBook:
         return code
 
     def report(self, documents: int, labelled: int) -> AttributeReport:
-        """Return what the check says of the file."""
+        """Return the check's report on the file."""
         counts: Counter[object] = Counter()
         for code, label in enumerate(self._labels):
             counts.update(dict.fromkeys(values_of(label), self.counts[code]))
@@ -177,8 +177,8 @@ def _one_row_each(
     if len(two := repeated[more[order[repeated]] != more[order[repeated + 1]]]):
         first, second = read.lines[order[two[0]]], read.lines[order[two[0] + 1]]
         raise SourceError(
-            f"The labels {path} have two ids of the same hash in {read.unit}s {first} and "
-            f"{second}, which hardly happens by chance; rename one of the documents."
+            f"The labels {path} have two ids with the same hash in {read.unit}s {first} and "
+            f"{second}, which almost never happens by chance; rename one of the documents."
         )
     is_first = np.ones(len(hashes), bool)
     is_first[repeated + 1] = False
@@ -190,7 +190,7 @@ def _one_row_each(
         first, second = read.lines[order[two[place]]], read.lines[order[two[place] + 1]]
         raise SourceError(
             f"The labels {path} give one document two groups in {read.unit}s {first} and {second}; "
-            "keep one of them, or weigh both in a column 'weight'."
+            "keep one of them, or add a column 'weight' that weighs both."
         )
     else:
         codes = codes[starts]
@@ -200,7 +200,7 @@ def _one_row_each(
 def _weighted(
     codes: Codes, rows: FloatArray, weights: FloatArray, starts: NDArray[np.intp], book: _LabelBook
 ) -> tuple[Codes, FloatArray]:
-    """Return the row of each document, and the rows, where rows of one document share it."""
+    """Return each document's row number, and the rows, merging the rows of one document."""
     sizes = np.diff(starts, append=len(codes))
     totals = np.add.reduceat(weights, starts)
     mixed = (sizes > 1) | (totals == 0)

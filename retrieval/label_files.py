@@ -21,9 +21,9 @@ class LabelRow(NamedTuple):
     """One row of a file of labels.
 
     Attributes:
-        line: Its number in the file; of a Parquet file the number of the row. Both count from 1.
+        line: Its number in the file, or the row number in a Parquet file. Both count from 1.
         id: The document.
-        label: Its label, in any way that :meth:`Attribute.membership` reads.
+        label: The label, in any form that :meth:`Attribute.membership` reads.
         weight: Its share among the rows of the same document, before normalisation.
     """
 
@@ -38,7 +38,7 @@ class LabelRows(NamedTuple):
 
     Attributes:
         rows: All rows, read from disk one at a time.
-        weighted: Whether the file has weights, so that rows of one document share it.
+        weighted: Whether the file has weights, so that several rows can share a document.
         unit: What ``LabelRow.line`` counts: ``line`` or ``row``.
     """
 
@@ -52,14 +52,14 @@ def read_labels(path: Path, attribute: str) -> LabelRows:
 
     A CSV file begins with ``id,group`` and may have a column ``weight``. A line of a JSON Lines
     file is ``{"id": …, "group": …}``. A Parquet file has the columns of either. The column or key
-    of the group may have the attribute's name instead. ``.gz`` files are unpacked.
+    ``group`` may have the attribute's name instead. ``.gz`` files are unpacked.
 
     Args:
-        path: The file; its name says the format.
+        path: The file; its ending says the format.
         attribute: The attribute's name.
 
     Raises:
-        SourceError: The file or one of its rows cannot be read; the rows raise it, too.
+        SourceError: The file or one of its rows cannot be read; iterating the rows may raise it.
     """
     name = path.name.lower().removesuffix(".gz")
     if name.endswith(".csv"):
@@ -69,7 +69,7 @@ def read_labels(path: Path, attribute: str) -> LabelRows:
     if path.suffix.lower() in (".parquet", ".pq"):
         return _parquet(path, attribute)
     raise SourceError(
-        f"The labels {path} must be a file .csv, .jsonl or .parquet; the first two may end in .gz."
+        f"The labels {path} must be a .csv, .jsonl or .parquet file; the first two may end in .gz."
     )
 
 
@@ -120,7 +120,7 @@ def _parquet(path: Path, attribute: str) -> LabelRows:
         from pyarrow import ArrowException, parquet
     except ImportError:
         raise SourceError(
-            f"The labels {path} need pyarrow; install it by pip install 'fairqr[parquet]'."
+            f"Reading the labels {path} needs pyarrow; run pip install 'fairqr[parquet]'."
         ) from None
     try:
         header = parquet.read_schema(path).names
@@ -151,12 +151,12 @@ def _parquet_rows(path: Path, columns: list[str]) -> Iterator[LabelRow]:
 
 
 def _is_map(label: object) -> bool:
-    """Return whether this is how pyarrow gives a map: as a list of pairs."""
+    """Return whether this is a map as pyarrow gives it: a list of pairs."""
     return isinstance(label, list) and bool(label) and all(isinstance(it, tuple) for it in label)
 
 
 class _Reading:
-    """Turns what goes wrong while a file is read into a sentence that names file and line."""
+    """Turns errors while reading a file into one sentence that names the file and the line."""
 
     def __init__(self, path: Path, unit: str = "line") -> None:
         self.path, self.unit, self.line = path, unit, 0
@@ -190,15 +190,15 @@ def _open(path: Path) -> IO[str]:
 
 
 def _columns(path: Path, header: list[str], attribute: str) -> tuple[int, int, int | None]:
-    """Return where id, group and weight stand."""
+    """Return the positions of id, group and weight."""
     if len(set(header)) < len(header):
-        raise SourceError(f"The labels {path} name a column twice in the first line.")
+        raise SourceError(f"The labels {path} have two columns of one name; rename one of them.")
     others = [name for name in header if name not in ("id", "weight")]
     named = [name for name in ("group", attribute) if name in others] or others
     if "id" not in header or not named or (len(named) > 1 and named is others):
         raise SourceError(
-            f"The labels {path} must begin with a line that names the columns 'id' and 'group' (or "
-            f"'{attribute}'), and may name 'weight'."
+            f"The first line of the labels {path} must name the columns 'id' and 'group' (or "
+            f"'{attribute}'); 'weight' is optional."
         )
     weight = header.index("weight") if "weight" in header else None
     return header.index("id"), header.index(named[0]), weight

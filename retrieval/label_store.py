@@ -1,9 +1,9 @@
-"""Labels by document id in files that are mapped into memory, so that millions cost little.
+"""Labels by document id, in memory-mapped files, so that millions of them cost little memory.
 
-A file of labels is read once. For each file and attribute name one folder is kept: the sorted
-64-bit hashes of the ids, for each the number of its row of memberships, the distinct rows, and what
-the check says of the file. The ids themselves are not kept. In a file of ten million, an id that it
-lacks is mistaken for one that it has with a probability of 1 in 10¹².
+A label file is read once. For each file and attribute we keep one folder: the sorted 64-bit hashes
+of the ids, the number of each id's row of memberships, the distinct rows, and the check's report.
+The ids themselves are not kept. With ten million ids in the file, the chance that an id not in the
+file is mistaken for one of them is 1 in 10¹².
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ FORMAT = 2
 
 
 class _StoppedError(Exception):
-    """Nobody waits for the labels any more."""
+    """Nobody is waiting for the labels any more."""
 
 
 @dataclass(frozen=True)
 class LabelStore:
-    """The memberships of the documents that a file of labels names.
+    """The memberships of the documents in a label file.
 
     Attributes:
-        attribute: With its groups, also those that only the file names.
-        report: What the check says of the file.
+        attribute: The attribute, including groups that only the file names.
+        report: The check's report on the file.
         hashes: The sorted hashes of the ids.
-        codes: The row of each of them.
-        rows: The distinct memberships; the last is that of a document that the file lacks.
+        codes: The row number of each id.
+        rows: The distinct memberships; the last row is for documents that the file lacks.
     """
 
     attribute: Attribute
@@ -63,16 +63,16 @@ class LabelStore:
         return found
 
     def names_any(self, ids: Sequence[str]) -> bool:
-        """Return whether the file names one of these documents, with whatever label."""
+        """Return whether the file has at least one of these documents, with any label."""
         return bool(self.names(ids).any())
 
     def names(self, ids: Sequence[str]) -> NDArray[np.bool_]:
-        """Return for each document whether the file names it, with whatever label."""
+        """Return for each document whether the file has it, with any label."""
         return self._places(ids)[1]
 
     def _places(self, ids: Sequence[str]) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-        """Return where each document stands if the file names it, and whether it does."""
-        # In order they are found in two thirds of the time, since neighbours share pages.
+        """Return the position of each document, and whether the file has it."""
+        # Sorted lookups take two thirds of the time, since neighbours share pages.
         wanted, inverse = np.unique(digests(ids)[:, 0], return_inverse=True)
         places = np.searchsorted(self.hashes, wanted)
         places[places == len(self.hashes)] = 0
@@ -82,7 +82,7 @@ class LabelStore:
 def digests(ids: Iterable[str]) -> NDArray[np.uint64]:
     """Return two hashes of each id, shape (n, 2).
 
-    The first is the one that is kept; the second tells ids apart that have the same first.
+    The first is the one we keep; the second tells apart ids whose first hashes are equal.
     """
     held = b"".join(
         [blake2b(id_.encode("utf-8", "surrogatepass"), digest_size=16).digest() for id_ in ids]
@@ -97,13 +97,13 @@ def open_label_store(
     progress: Callable[[int], None] | None = None,
     stop: threading.Event | None = None,
 ) -> LabelStore:
-    """Open the labels of a file; they are built when the file or the attribute is new.
+    """Open the labels of a file, building them first if the file or the attribute is new.
 
     Args:
         path: The file.
         attribute: Its attribute.
-        store: The folder of all labels.
-        progress: Told how many rows have been read.
+        store: The folder that keeps all labels.
+        progress: Called with the number of rows read.
         stop: Stops the build when set.
 
     Raises:
@@ -114,7 +114,7 @@ def open_label_store(
     stop = stop or threading.Event()
     state = _state(path)
     place = _hash(path.absolute(), attribute.name)
-    # A population changes nothing in what is kept.
+    # The population does not affect what we keep.
     built_from = attribute.model_dump_json(exclude={"population"})
     folder = store / f"{place}-{_hash(FORMAT, state, built_from)}"
     store.mkdir(parents=True, exist_ok=True)
@@ -124,8 +124,8 @@ def open_label_store(
         except SourceError:
             raise
         except (OSError, ValueError, KeyError):
-            pass  # It is not there yet, or a disk lost a part of it.
-        # Left by another version of the file or the attribute, or by a build that was killed.
+            pass  # It does not exist yet, or part of it was lost.
+        # This folder is from another version of the file or attribute, or from a killed build.
         for old in store.glob(f"{place}-*"):
             shutil.rmtree(old, ignore_errors=True)
         beside = folder.with_name(f"{folder.name}-{secrets.token_hex(8)}")
@@ -133,7 +133,7 @@ def open_label_store(
         try:
             _build(path, attribute, beside, progress, stop)
             if _state(path) != state:
-                raise SourceError(f"The labels {path} changed while they were read; try again.")
+                raise SourceError(f"The labels {path} changed while we read them; try again.")
             beside.rename(folder)
         except BaseException:
             shutil.rmtree(beside, ignore_errors=True)
@@ -142,7 +142,7 @@ def open_label_store(
 
 
 def _state(path: Path) -> tuple[int, int]:
-    """Return what changes when a file does."""
+    """Return something that changes when the file changes."""
     try:
         status = path.stat()
     except OSError as error:
@@ -155,10 +155,10 @@ def _hash(*parts: object) -> str:
 
 
 def with_groups(path: Path, attribute: Attribute, groups: Sequence[str]) -> Attribute:
-    """Return an attribute with the groups that its file of labels names.
+    """Return an attribute with the groups that its label file names.
 
     Raises:
-        SourceError: They do not fit the rest of the attribute.
+        SourceError: The groups do not fit the rest of the attribute.
     """
     try:
         return Attribute.model_validate({**attribute.model_dump(), "groups": groups})
@@ -185,7 +185,7 @@ def _build(
     progress: Callable[[int], None] | None,
     stop: threading.Event,
 ) -> None:
-    """Write what is kept of a file of labels, and make sure that it is on disk."""
+    """Build the store of a label file, and make sure it is on disk."""
     from fairqr.retrieval.label_building import built_labels
 
     def tell(count: int) -> None:

@@ -1,4 +1,4 @@
-"""The values in labels: what tells two labels apart, and what the check says of them."""
+"""The values in labels: how we tell two labels apart, and what the check reports about them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_VALUES = 1000
 
 
 def label_key(label: object) -> object:
-    """Return a key under which to keep what was computed for a label; ``1`` is not ``True``."""
+    """Return the key under which results for a label are cached; ``1`` is not ``True``."""
     return label if label is None or type(label) is str else ("", repr(label))
 
 
@@ -33,14 +33,14 @@ def attribute_report(
     *,
     more: bool = False,
 ) -> AttributeReport:
-    """Return what the check says of the labels of an attribute.
+    """Return the check's report on the labels of an attribute.
 
     Args:
         attribute: The attribute.
-        documents: How many documents were looked at.
+        documents: How many documents were checked.
         labelled: How many of them are in a group.
         counts: How many have each value.
-        more: Whether there are more values than those.
+        more: Whether there are more values than these.
     """
     order = sorted(counts, key=lambda value: (-counts[value], str(value)))
     return AttributeReport(

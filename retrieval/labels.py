@@ -1,4 +1,4 @@
-"""The labels of documents: read from fields of the hits, or from files of ids and groups beside."""
+"""The labels of documents, read from fields of the hits or from files beside the source."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ __all__ = ["LabelReader"]
 
 MAX_CACHED = 10_000
 ENOUGH = 20
-"""So many documents without any label are no chance."""
+"""If this many documents have no label at all, it is not by chance."""
 
 
 class LabelReader:
     """Turns the labels of documents into memberships.
 
     Attributes:
-        schema: The attributes, with the groups that only a file of labels names.
-        field_attributes: Those that read a field of the hit.
+        schema: The attributes, with the groups that only a label file names.
+        field_attributes: The attributes that read a field of the hit.
     """
 
     def __init__(
@@ -56,14 +56,14 @@ class LabelReader:
         progress: Callable[[int], None] | None = None,
         strict: bool = False,
     ) -> LabelReader:
-        """Open the files of labels; a file that is new or has changed is read once.
+        """Open the label files; a file that is new or has changed is read once.
 
         Args:
-            attributes: By name.
-            folder: What the names of files are relative to.
-            store: Where what was read is kept; a folder of the user's data by default.
-            progress: Told how many rows of a file have been read.
-            strict: Refuse a field's value that is no group, see :meth:`Attribute.membership`.
+            attributes: The attributes by name.
+            folder: File names are relative to this folder.
+            store: The folder that keeps parsed labels; in the user's data folder by default.
+            progress: Called with the number of rows read.
+            strict: Refuse a field value that is not a group, see :meth:`Attribute.membership`.
 
         Raises:
             SourceError: A file cannot be read, or its labels do not fit the attribute.
@@ -79,7 +79,7 @@ class LabelReader:
                         open_label_store, path, attribute, store, progress, stop
                     )
         finally:
-            stop.set()  # Only a cancelled wait leaves a thread that this concerns.
+            stop.set()  # Only matters if the wait was cancelled while the thread still runs.
         resolved = {n: files[n].attribute if n in files else a for n, a in attributes.items()}
         return cls(Schema(attributes=resolved), files, strict=strict)
 
@@ -90,11 +90,11 @@ class LabelReader:
 
         Args:
             ids: The documents.
-            values: For each attribute of ``field_attributes`` the label of each document as the
-                field holds it; None if it has none.
+            values: For each attribute of ``field_attributes``, the label of each document as it is
+                in the field, or None.
 
         Raises:
-            SourceError: A field holds what cannot be a label.
+            SourceError: A field contains something that cannot be a label.
         """
         return {
             name: self._files[name].memberships(ids)
@@ -104,7 +104,7 @@ class LabelReader:
         }
 
     def in_files(self, ids: Sequence[str]) -> list[str]:
-        """Return those of these documents that a file of labels names."""
+        """Return the documents that occur in a label file."""
         if not ids or not self._files:
             return []
         held = np.any([store.names(ids) for store in self._files.values()], axis=0)
@@ -118,7 +118,7 @@ class LabelReader:
         }
 
     def unlabelled(self, documents: Sequence[Document]) -> list[Attribute]:
-        """Return the attributes whose field no document has; none if there are no documents."""
+        """Return the attributes whose field is missing in all documents; none without documents."""
         labels = self.in_fields(documents)
         return [
             attribute
@@ -129,16 +129,15 @@ class LabelReader:
     def reports(
         self, labels: Mapping[str, Sequence[object]], ids: Sequence[str]
     ) -> list[AttributeReport]:
-        """Return what the check says of the labels of each attribute.
+        """Return the check's report on each attribute's labels.
 
         Args:
-            labels: For each attribute that reads a field the labels of the documents that were
-                looked at.
-            ids: Of these documents.
+            labels: For each attribute that reads a field, the labels of the checked documents.
+            ids: The ids of these documents.
 
         Raises:
-            SourceError: A file of labels has none of these documents, or only values that no group
-                takes, and the documents are many.
+            SourceError: There are many documents, and a label file has none of them, or only
+                values that no group takes.
         """
         return [
             self.field_report(name, labels[name])
@@ -156,27 +155,27 @@ class LabelReader:
             if store.names_any(ids):
                 values = [one_line(one.value, 30) for one in store.report.without_group[:10]]
                 remedy = (
-                    f"no group takes {', '.join(values)}; write in 'groups' which values belong to "
-                    "which group"
+                    f"no group has the values {', '.join(values)}; list them under 'groups:' with "
+                    "the group they belong to"
                     if values
                     else "write the groups into the file"
                 )
                 raise SourceError(
-                    f"The labels {attribute.labels} give none of the {len(ids):,} documents that "
-                    f"were looked at a group; {remedy}."
+                    f"The labels {attribute.labels} put none of the {len(ids):,} checked documents "
+                    f"into a group; {remedy}."
                 )
             raise SourceError(
-                f"The labels {attribute.labels} have none of the {len(ids):,} documents that were "
-                f"looked at, such as '{one_line(ids[0], 80)}'; check which column holds the ids."
+                f"The labels {attribute.labels} have none of the {len(ids):,} checked documents, "
+                f"such as '{one_line(ids[0], 80)}'; check which column has the ids."
             )
         return store.report.model_copy(update={"documents": len(ids), "labelled": labelled})
 
     def field_report(self, attribute: str, labels: Sequence[object]) -> AttributeReport:
-        """Return what the check says of the labels that a field has in some documents.
+        """Return the check's report on the labels in a field of some documents.
 
         Args:
             attribute: An attribute that reads a field.
-            labels: The label of each document that was looked at.
+            labels: The label of each checked document.
         """
         described = self.schema.attribute(attribute)
         rows = self._of_field(described, [""] * len(labels), labels)

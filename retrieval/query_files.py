@@ -1,11 +1,11 @@
 """Files of queries: lines, tables and JSON Lines, read row by row.
 
-The name says the format, and ``.gz`` files are unpacked:
+The file name says the format; ``.gz`` files are unpacked:
 
 - ``.jsonl``, ``.ndjson``: objects with ``query``, ``text`` or ``title``, and optionally ``id``.
-- ``.csv``: the first line names the columns, as these keys.
-- Any other file: tab-separated columns if its first line has a tab, and else one query a line. A
-  table whose first line names no column holds TREC topics: id and text.
+- ``.csv``: the first line names the columns, by the same keys.
+- Any other file: tab-separated columns if its first line has a tab, otherwise one query a line. A
+  table whose first line names no column contains TREC topics: id and text.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 from fairqr.base.errors import SourceError, one_line
 from fairqr.retrieval.documents import encodable, identifier, numbered_lines, parse_object
 
-__all__ = ["QueryColumns", "QueryRow", "query_rows", "read_queries"]
+__all__ = ["QueryColumns", "QueryRow", "csv_cells", "query_rows", "read_queries"]
 
 TEXTS = ("query", "text", "title")
-"""What the text of a query may be called; the first that is there counts."""
+"""Possible names of a query's text; the first that is present is used."""
 
 MARKUP = ("<top", "<?xml", "<!doctype")
 
@@ -33,11 +33,11 @@ Row = tuple[int, list[str]]
 
 @dataclass(frozen=True, slots=True)
 class QueryColumns:
-    """Which columns of a table, in upper or lower case, or keys of JSON objects hold what.
+    """Says which columns of a table (in any case) or keys of JSON objects to read.
 
     Attributes:
-        text: The text of a query; by default the first of :data:`TEXTS` that is there.
-        id: The id of a query; by default ``id``, if that is there.
+        text: The text of a query; by default the first name in :data:`TEXTS` that is present.
+        id: The id of a query; by default ``id``, if present.
         weight: How often a query was asked; by default each line counts once.
     """
 
@@ -47,22 +47,22 @@ class QueryColumns:
 
     @property
     def texts(self) -> Sequence[str]:
-        """What the text may be called."""
+        """The possible names of the text."""
         return TEXTS if self.text is None else (self.text,)
 
     @property
     def named(self) -> list[str]:
-        """The columns that were asked for by name."""
+        """The columns that the user asked for by name."""
         return [name for name in (self.text, self.id, self.weight) if name is not None]
 
 
 class QueryRow(NamedTuple):
-    """A query of a file.
+    """A query in a file.
 
     Attributes:
-        line: The line that it begins in, counted from 1.
-        id: None if the file has no ids.
-        text: With single spaces; may be empty.
+        line: The line on which it starts, counted from 1.
+        id: The id, or None if the file has no ids.
+        text: The text, with single spaces; may be empty.
         weight: At least 0, and finite.
     """
 
@@ -73,21 +73,21 @@ class QueryRow(NamedTuple):
 
 
 def read_queries(path: Path) -> dict[str, str]:
-    """Return the text of each query by its id, which the file must have.
+    """Return the text of each query by its id, which the file must contain.
 
     A ``.csv`` file may hold id and text without a first line that names them.
 
     Raises:
         CorpusError: The file cannot be read.
-        SourceError: A line is no query, or an id is in two lines; the line is named.
+        SourceError: A line is not a query, or two lines have the same id; the error names the line.
     """
     queries: dict[str, str] = {}
     lines: dict[str, int] = {}
     for row in query_rows(path, need_ids=True):
         if row.id is None or not row.text:
-            raise _wrong(path, row.line, "it lacks an id or a text")
+            raise _wrong(path, row.line, "it has no id or no text")
         if (first := lines.setdefault(row.id, row.line)) != row.line:
-            raise _wrong(path, row.line, f"the query '{row.id}' is in line {first} already")
+            raise _wrong(path, row.line, f"the query '{row.id}' is already in line {first}")
         queries[row.id] = row.text
     return queries
 
@@ -99,20 +99,20 @@ def query_rows(
 
     Args:
         path: The file.
-        columns: Which columns hold what.
-        need_ids: Refuse a file without ids. A table without names of columns then holds id and
-            text, in ``.csv`` too.
+        columns: Which columns to read.
+        need_ids: Refuse a file without ids. A table without column names is then read as id and
+            text, even if it is ``.csv``.
 
     Raises:
         CorpusError: The file cannot be read.
-        SourceError: A line is no query, or has no weight; the line is named.
+        SourceError: A line is not a query, or has no weight; the error names the line.
     """
     columns = columns or QueryColumns()
     name = path.name.lower().removesuffix(".gz")
     if name.endswith((".json", ".jsonl", ".ndjson")):
         return _json_rows(path, columns)
     if name.endswith(".csv"):
-        return _table(path, _csv_cells(path), columns, need_ids, headless=need_ids)
+        return _table(path, csv_cells(path), columns, need_ids, headless=need_ids)
     lines = _decoded(path)
     first = next(lines, None)
     if first is None:
@@ -125,7 +125,7 @@ def query_rows(
         cells = ((number, line.rstrip("\r\n").split("\t")) for number, line in lines)
         return _table(path, cells, columns, need_ids, headless=True)
     if columns.named:
-        raise _wrong(path, number, f"it has no columns, and so none called '{columns.named[0]}'")
+        raise _wrong(path, number, f"it has no columns, so none is called '{columns.named[0]}'")
     return (QueryRow(number, None, _spaced(line)) for number, line in lines)
 
 
@@ -139,7 +139,7 @@ def _json_rows(path: Path, columns: QueryColumns) -> Iterator[QueryRow]:
             if has_ids is None:
                 has_ids = columns.id is not None or data.get(id_key) is not None
             if not has_ids and data.get(id_key) is not None:
-                raise ValueError("it has an id, and the lines before it have none")
+                raise ValueError("it has an id, but the lines before it have none")
             id_ = identifier(data.get(id_key)) if has_ids else None
             weight = 1.0 if columns.weight is None else _weight(data.get(columns.weight))
         except ValueError as error:
@@ -157,38 +157,48 @@ def _json_text(data: Mapping[str, Any], keys: Sequence[str]) -> str:
     return _spaced(encodable(text, key))
 
 
-def _csv_cells(path: Path) -> Iterator[Row]:
+def csv_cells(path: Path, what: str = "queries") -> Iterator[Row]:
+    """Yield the cells of each row of a CSV file, with the line on which the row starts.
+
+    Args:
+        path: The file.
+        what: What the file contains, for messages.
+
+    Raises:
+        CorpusError: The file cannot be read.
+        SourceError: It is not CSV, or not text; the error names the line.
+    """
     pulled: list[int] = []
 
     def lines() -> Iterator[str]:
-        for number, line in _decoded(path):
+        for number, line in _decoded(path, what):
             pulled.append(number)
             yield line
 
-    # Strict, since else a quotation mark that is never closed would swallow the queries behind it.
+    # Strict, because otherwise an unclosed quotation mark would swallow the queries after it.
     reader = csv.reader(lines(), strict=True, skipinitialspace=True)
     while True:
         try:
             cells = next(reader, None)
         except csv.Error as error:
-            raise _wrong(path, pulled[0], f"it is not CSV ({one_line(error)})") from None
+            raise _wrong(path, pulled[0], f"it is not CSV ({one_line(error)})", what=what) from None
         if cells is None:
             return
         yield pulled[0], cells
         pulled.clear()
 
 
-def _decoded(path: Path) -> Iterator[tuple[int, str]]:
+def _decoded(path: Path, what: str = "queries") -> Iterator[tuple[int, str]]:
     for number, line in numbered_lines(path):
         try:
             text = line.decode()
         except UnicodeDecodeError:
-            raise _wrong(path, number, "it is not UTF-8 text") from None
+            raise _wrong(path, number, "it is not UTF-8 text", what=what) from None
         yield number, text
 
 
 class _Places(NamedTuple):
-    """Which cell of a row holds what."""
+    """The positions of the cells of a row."""
 
     text: int
     id: int | None
@@ -203,9 +213,9 @@ def _table(
     Args:
         path: The file.
         rows: Its lines.
-        columns: Which columns hold what.
-        need_ids: Whether it must have ids.
-        headless: Whether the first line may be a query already.
+        columns: Which columns to read.
+        need_ids: Whether the file must have ids.
+        headless: Whether the first line may already be a query.
     """
     first = next(rows, None)
     if first is None:
@@ -220,9 +230,13 @@ def _table(
         try:
             if len(cells) <= needed:
                 fewer = "it has fewer columns than the first line"
-                raise ValueError(fewer if has_header else "it has no two columns, id and text")
+                raise ValueError(fewer if has_header else "it lacks the two columns, id and text")
+            # Otherwise an unquoted text with a comma would be cut off there.
+            if has_header and any(cell.strip() for cell in cells[len(first[1]) :]):
+                more = "it has more columns than the first line, perhaps from an unquoted comma"
+                raise ValueError(more)
             text = _spaced(cells[places.text])
-            # Else the numbers of an export whose columns have other names would be asked.
+            # Otherwise we would send the numbers of an export with unknown column names.
             if not has_header and not need_ids and (len(cells) > 2 or _is_number(text)):
                 raise ValueError("it is not an id and a text; name the columns in the first line")
             id_ = None if places.id is None else _id(cells[places.id])
@@ -235,7 +249,7 @@ def _table(
 def _places(
     path: Path, first: Row, columns: QueryColumns, need_ids: bool, *, headless: bool
 ) -> _Places | None:
-    """Return where the first line says that the columns are; None if it is a query already."""
+    """Return where the first line puts the columns, or None if it is already a query."""
     number, cells = first
     names = [cell.strip().casefold() for cell in cells]
 
@@ -253,14 +267,14 @@ def _places(
     if text is None or lacking:
         wanted = _listed(columns.texts if text is None else lacking)
         named = ", ".join(f"'{cell.strip()}'" for cell in cells[:20])
-        what = f"it names no column {wanted}, but {one_line(named)}"
-        raise _wrong(path, number, what, "name the columns of queries and weights")
+        what = f"it has no column {wanted}, only {one_line(named)}"
+        raise _wrong(path, number, what, "say which columns have the queries and the weights")
     return _Places(text, id_, place(columns.weight))
 
 
 def _id(cell: str) -> str:
     if not cell.strip():
-        raise ValueError("it lacks an id or a text")
+        raise ValueError("it has no id or no text")
     return identifier(cell.strip())
 
 
@@ -294,5 +308,7 @@ def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
-def _wrong(path: Path, number: int, what: str, todo: str = "fix the line") -> SourceError:
-    return SourceError(f"The queries {path}, line {number}: {what}; {todo}.")
+def _wrong(
+    path: Path, number: int, problem: str, todo: str = "fix the line", *, what: str = "queries"
+) -> SourceError:
+    return SourceError(f"The {what} {path}, line {number}: {problem}; {todo}.")

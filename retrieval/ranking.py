@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Reordered(Sequence[T]):
-    """Items in another order. Only the items that are read are put in order.
+    """Items in another order. An item is only fetched when it is read.
 
     Args:
         items: The items.
@@ -53,17 +53,17 @@ class Reordered(Sequence[T]):
 def best_positions(
     ids: Sequence[str], scores: ArrayLike, *, descending: bool = False
 ) -> NDArray[np.intp]:
-    """Return the positions of documents from best to worst, equal scores in order of id.
+    """Return the positions of documents from best to worst; ties in order of id.
 
     Args:
         ids: The documents, each once.
-        scores: As many scores.
-        descending: Put the greatest id first among equal scores.
+        scores: One score for each document.
+        descending: Break ties by the greatest id first.
     """
     values = np.asarray(scores, dtype=np.float64)
     order = np.argsort(-values)
     ordered = values[order]
-    # Ids are compared only where scores are equal: that is rare, and texts are slow to compare.
+    # We compare ids only for equal scores: ties are rare, and comparing strings is slow.
     begins = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
     if len(begins) + 1 < len(order):
         bounds = [0, *begins.tolist(), len(order)]
@@ -81,7 +81,7 @@ class Ranking:
 
     Attributes:
         ids: Distinct document ids.
-        scores: As many scores, not increasing. Equal scores stand in order of id.
+        scores: One score for each document, never increasing. Ties are in order of id.
     """
 
     ids: Sequence[str]
@@ -89,7 +89,7 @@ class Ranking:
 
     @classmethod
     def of(cls, scores: Mapping[str, float] | Iterable[tuple[str, float]]) -> Ranking:
-        """Sort documents by score, and equal scores by id."""
+        """Sort documents by score, and ties by id."""
         known = scores if isinstance(scores, Mapping) else dict(scores)
         ids, values = list(known), list(known.values())
         order = best_positions(ids, values).tolist()
@@ -103,5 +103,5 @@ class Ranking:
         return Ranking(self.ids[:n], self.scores[:n])
 
     def reordered(self, positions: Sequence[int]) -> list[str]:
-        """Return the ids that stand at these positions, in that order."""
+        """Return the ids at these positions, in that order."""
         return [self.ids[position] for position in positions]

@@ -1,15 +1,14 @@
 """How likely it is that a document is relevant, estimated without judgements.
 
-Two kinds of evidence tell relevant documents from others, and mean the same for any query:
-
+Two kinds of evidence separate relevant documents from others, and mean the same for every query:
 - The **lexical** evidence is the score of BM25, as a share of the query's highest score.
 - The **similarity** is the cosine between the vectors of query and document, in standard deviations
   above the mean of all documents. The query's vector is first moved halfway toward the mean of the
   ten best documents of both rankings (Rocchio 1971, with vectors). Ten and halfway are parameters:
   see :class:`fairqr.retrieval.retriever_parameters.Hybrid`.
 
-A logistic regression makes them a probability. ``benchmarks/relevance.py`` fits it, and shows how
-well a fit on one collection holds on another (docs/relevance.md).
+A logistic regression turns them into a probability. ``benchmarks/relevance.py`` fits it, and shows
+how well a fit on one collection works on another (docs/explanation/relevance.md).
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ SAMPLE_WORDS = (
 )
 SAMPLED_FOR_EACH = 10
 USUAL_SIMILARITY = (0.2, 0.1)
-"""Mean and deviation with MiniLM, where common words find no documents."""
+"""Mean and deviation with MiniLM; used when common words find no documents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,43 +67,43 @@ class Calibration:
         return np.asarray(1 / (1 + np.exp(-logit)))
 
     def estimate(self, scores: FloatArray, highest: float, similarity: FloatArray) -> FloatArray:
-        """Return the same of scores by words, of which a query has this highest one."""
+        """Return the probability, given BM25 scores and the query's highest score."""
         shares = np.clip(scores / (highest or 1.0), 0, 1)
         return self.probability(shares, similarity)
 
 
 CALIBRATION = Calibration(intercept=-6.268, lexical=2.789, similarity=1.735)
-"""Fitted on the 200 best documents of all topics of notables and TREC Fair 2022 together."""
+"""Fitted on the 200 best documents of each topic of notables and TREC Fair 2022 together."""
 
 FITTED = {
     "notables": Calibration(intercept=-8.007, lexical=4.06, similarity=2.16),
     "trec2022": Calibration(intercept=-4.299, lexical=1.307, similarity=1.33),
 }
-"""The same on one collection alone; each is tested on the other."""
+"""Fitted on one collection each, and tested on the other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Background:
-    """The vectors of a sample of documents, of an engine that does not list all it has.
+    """The vectors of a sample of documents, from an engine that cannot list all it has.
 
     Attributes:
-        vectors: Of length 1, shape (m, d).
+        vectors: Vectors of length 1, shape (m, d).
     """
 
     vectors: Float32Array
 
     @classmethod
     def of(cls, vectors: Float32Array) -> Background:
-        """Take the vectors of documents; those of zeros, which are none, are left out."""
+        """Take the vectors of documents; zero vectors mean "no vector" and are left out."""
         return cls(vectors[vectors.any(axis=1)])
 
     @staticmethod
     def sample() -> list[Query]:
-        """Return the searches for the documents of the sample: by common words."""
+        """Return the searches that collect the sample: common words."""
         return [Query(word, SAMPLED_FOR_EACH) for word in SAMPLE_WORDS.split()]
 
     def standardised(self, query: Float32Array, cosines: FloatArray) -> FloatArray:
-        """Return cosines with a query in standard deviations above the mean; 0 where one is nan."""
+        """Return cosines with a query in standard deviations above the mean; 0 for a nan."""
         mean, deviation = USUAL_SIMILARITY
         if len(self.vectors) > 1:
             similar = self.vectors @ query
@@ -113,13 +112,13 @@ class Background:
 
 
 def moved_toward(query: Float32Array, best: Float32Array, weight: float) -> Float32Array:
-    """Return the vector of a query, moved toward the documents that answer it best.
+    """Return a query's vector, moved toward the documents that match it best.
 
     Args:
         query: Shape (d,), of length 1 or 0.
-        best: Vectors of documents that fused rankings hold to be best, shape (m, d); those of zeros
-            have no say.
-        weight: Of the query; the mean of the documents has the rest.
+        best: Vectors of the best documents by rank fusion, shape (m, d); zero vectors do not
+            count.
+        weight: The weight of the query; the mean of the documents has the rest.
     """
     known = best[best.any(axis=1)]
     if not len(known):
@@ -130,10 +129,10 @@ def moved_toward(query: Float32Array, best: Float32Array, weight: float) -> Floa
 
 
 def fused_best(rankings: Sequence[Sequence[Item]], options: Hybrid) -> list[Item]:
-    """Return the documents to learn from: those that rank fusion puts first, ties in their order.
+    """Return the documents to learn from: the first ones after rank fusion, ties in their order.
 
     Args:
-        rankings: Ids of documents, or numbers, best first.
+        rankings: Ids or numbers of documents, best first.
         options: The parameters.
     """
     fused: dict[Item, float] = {}
@@ -144,16 +143,16 @@ def fused_best(rankings: Sequence[Sequence[Item]], options: Hybrid) -> list[Item
 
 
 def relevance_by_rank(n: int) -> FloatArray:
-    """Return a stand-in for the probability of relevance, where there is no similarity.
+    """Return a stand-in for the probability of relevance, for use without similarities.
 
     It is (60 + 1)/(60 + rank), the weight of reciprocal rank fusion (Cormack et al. 2009) scaled to
-    1 at the first rank. It puts a price on exchanging documents, but cannot tell whether even the
-    first is relevant. So no document is left out for it.
+    1 at the first rank. It puts a price on exchanging documents, but cannot say whether even the
+    first one is relevant. So we leave out no document because of it.
 
     Args:
         n: How many documents are ranked.
 
     Returns:
-        Shape (n,), falling from 1.
+        Values falling from 1, shape (n,).
     """
     return np.asarray((RRF_K + 1) / (RRF_K + np.arange(1, n + 1)))

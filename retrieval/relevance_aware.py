@@ -1,22 +1,22 @@
 """The most relevant ranking whose exposure is near its target.
 
 A ranking of k documents has a discounted expected relevance, V = Σ_r d(r)·p(r), where p is the
-estimated probability that a document is relevant, and an exposure ε. We look for the highest V with
-a divergence from the target of at most a tolerance. If no ranking reaches the tolerance, we look
-for the nearest to the target, and among equals for the highest V.
+estimated probability that a document is relevant, and an exposure ε. We look for the highest V
+whose divergence from the target is within a tolerance. If no ranking meets the tolerance, we look
+for the one nearest to the target, and among equally near ones for the highest V.
 
-Documents with the same memberships, a pattern, differ only in p. Exchanging two of them leaves ε as
-it is, so the best ranking takes the documents of each pattern from the most relevant down. What is
-left to find is a sequence of patterns, in two steps:
+Documents with the same memberships (a *pattern*) differ only in p. Exchanging two of them leaves ε
+unchanged, so the best ranking takes the documents of each pattern from the most relevant down. It
+remains to find a sequence of patterns, in two steps:
 
-1. Fill the ranks from the first to the last, each with the pattern of the highest p + λ·owed. What
-   is owed to a pattern is the exposure that the target has given to its groups so far, less what
-   they got. This is the online dual descent of a relaxed problem with λ as its step. We fill at
-   several prices λ, from 0 (relevance alone) to one that only looks at exposure.
-2. Improve the best of these by exchanges, as long as one helps: swap the patterns of two ranks, or
+1. Fill the ranks from first to last, each with the pattern of the highest p + λ·owed. A pattern is
+   owed the exposure that the target has given to its groups so far, minus what they got. This is
+   online dual descent on a relaxed problem with step λ. We fill at several prices λ, from 0
+   (relevance alone) to one that only considers exposure.
+2. Improve the best of these by exchanges as long as one helps: swap the patterns of two ranks, or
    put another pattern at a rank.
 
-``tests/unit/retrieval/test_relevance_aware.py`` holds the result against an exhaustive search.
+``tests/unit/retrieval/test_relevance_aware.py`` compares the result with an exhaustive search.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ __all__ = ["Positions", "most_relevant"]
 
 PRICES = np.array([0.0, *np.geomspace(1 / 32, 64, 14), 1e6])
 STARTS = 2
-"""From how many of the filled rankings exchanges are tried."""
+"""How many of the filled rankings we try to improve by exchanges."""
 EXCHANGED_RANKS = 50
-"""Up to how many ranks exchanges are tried. In longer rankings each rank has little weight, so
+"""The longest ranking for which we try exchanges. In longer ones each rank has little weight, so
 filling alone comes near the target."""
 MOST_EXCHANGES = 40
 LEAST_GAIN = 1e-9
 
 Positions = NDArray[np.intp]
 Patterns = NDArray[np.intp]
-"""The pattern at each rank, or several such sequences."""
+"""The pattern at each rank; or several such sequences."""
 Distance = Callable[[FloatArray, FloatArray], FloatArray]
-"""Returns the divergence of exposures, shape (m, G), from a target, shape (G,), as shape (m,)."""
+"""Returns the divergence of exposures, shape (m, G), from a target, shape (G,); shape (m,)."""
 
 
 def most_relevant(
@@ -58,14 +58,14 @@ def most_relevant(
 ) -> Positions:
     """Return the most relevant ranking whose exposure is near its target.
 
-    With several attributes, the mean of their divergences counts. An attribute that no document of
-    a ranking has a label of has no divergence; such a ranking is only taken if there is no other.
+    With several attributes, the mean of their divergences counts. The divergence of an attribute is
+    undefined if no document of a ranking has a label; we take such a ranking only as a last resort.
 
     Args:
         relevance: The probability that each document is relevant, shape (n,).
         memberships: One array (n, G_a) for each attribute a.
         targets: One array (G_a,) for each attribute.
-        tolerance: The divergence that is near enough, at least 0.
+        tolerance: The divergence that counts as near enough, at least 0.
         divergence: Measures how far exposures are from a target.
         discount: The weight of each rank.
         length: How many ranks to fill.
@@ -75,8 +75,9 @@ def most_relevant(
         equal relevance and memberships keep their order.
     """
     pool = _Pool(relevance, memberships, targets, tolerance, divergence, discount, length)
-    if not pool.length:
-        return np.zeros(0, dtype=np.intp)
+    if len(pool.patterns) < 2:
+        # Only the relevance differs.
+        return pool.positions(np.zeros(pool.length, dtype=np.intp))
     filled = pool.filled()
     distances = pool.distances(np.stack([pool.given(sequence) for sequence in filled]))
     expected = np.array([pool.expected(sequence) for sequence in filled])
@@ -88,16 +89,16 @@ def most_relevant(
 
 
 class _Pool:
-    """The documents by pattern; of each pattern the best that a ranking may need.
+    """The documents by pattern; of each pattern, the best that a ranking may need.
 
     Attributes:
         length: How many ranks there are to fill.
-        patterns: Shape (P, G), the groups of all attributes beside each other.
-        targets: Of each attribute.
+        patterns: The groups of all attributes side by side, shape (P, G).
+        targets: The target of each attribute.
         groups: The columns of each attribute.
-        relevance: Shape (P, length + 2): of the documents of each pattern, best first; 0
-            after the last.
-        available: Shape (P,): how many documents of each pattern there are, at most the length.
+        relevance: The relevance of each pattern's documents, best first, padded with 0, shape
+            (P, length + 2).
+        available: How many documents each pattern has, at most the length, shape (P,).
     """
 
     def __init__(
@@ -137,9 +138,9 @@ class _Pool:
         return np.array([next(documents[pattern]) for pattern in sequence], dtype=np.intp)
 
     def filled(self) -> Patterns:
-        """Return the sequence that is filled at each price, shape (prices, length)."""
+        """Return the sequence filled at each price, shape (prices, length)."""
         target = np.concatenate(self.targets)
-        # A document gives exposure to an attribute by its labels; one without any gives none.
+        # A document exposes an attribute through its labels; without a label it exposes nothing.
         given = [self.patterns[:, columns].sum(axis=1) for columns in self.groups]
         shares = np.repeat(np.stack(given, axis=1), [len(t) for t in self.targets], axis=1)
         owed_after = target * shares - self.patterns
@@ -176,12 +177,12 @@ class _Pool:
             total += np.where(known, self._divergence(target, exposure), 0.0)
             defined += known
         mean = np.divide(total, defined, out=np.zeros_like(total), where=defined > 0)
-        # Any undefined divergence is worse than any other, which smoothing bounds.
+        # An undefined divergence is worse than any defined one; smoothing bounds those.
         return np.asarray(np.maximum(mean, self._tolerance) + 1e3 * (len(self.targets) - defined))
 
 
 def _exchanged(pool: _Pool, sequence: Patterns) -> tuple[float, float, Patterns]:
-    """Improve a sequence by exchanges, the best of all that are possible at a time.
+    """Improve a sequence by exchanges, each time by the best possible one.
 
     Returns:
         The distance from the target, −V, and the sequence.
@@ -193,7 +194,7 @@ def _exchanged(pool: _Pool, sequence: Patterns) -> tuple[float, float, Patterns]
     for _ in range(MOST_EXCHANGES):
         replacing, swapping = _gains(pool, now, first, second)
         weights, patterns = pool.weights, pool.patterns
-        # What each exchange changes in the exposure: of a rank and a pattern, and of two ranks.
+        # The change in exposure by each exchange: of a rank and a pattern, and of two ranks.
         moved = weights[:, None, None] * (patterns - patterns[now][:, None])
         apart = (weights[first] - weights[second])[:, None]
         turned = apart * (patterns[now[second]] - patterns[now[first]])
@@ -222,11 +223,11 @@ def _exchanged(pool: _Pool, sequence: Patterns) -> tuple[float, float, Patterns]
 def _gains(
     pool: _Pool, now: Patterns, first: Patterns, second: Patterns
 ) -> tuple[FloatArray, FloatArray]:
-    """Return what each exchange adds to V.
+    """Return how much each exchange adds to V.
 
-    An exchange moves the later documents of a pattern by one: where a document leaves, the next
-    one takes its rank. So V after it is a sum over the ranks before, at and after the exchange,
-    with the documents as they are, one later, or one earlier.
+    An exchange shifts the later documents of a pattern by one: where a document leaves, the next
+    one takes its rank. So the new V is a sum over the ranks before, at and after the exchange, with
+    the documents as they are, one later, or one earlier.
 
     Args:
         pool: The documents.
@@ -235,14 +236,14 @@ def _gains(
         second: The lower rank of each swap.
 
     Returns:
-        Of another pattern at a rank, shape (length, P), and of each swap; −inf where an exchange
-        changes nothing, or needs a document that is not there.
+        The gain of another pattern at a rank, shape (length, P), and of each swap; −inf if an
+        exchange changes nothing, or needs a document that does not exist.
     """
     length, weights, chances = len(now), pool.weights, pool.relevance
     ranks, every = np.arange(length), np.arange(len(chances))
     used = np.zeros((length, len(chances)))
     used[ranks, now] = weights
-    # How many documents of each pattern stand above each rank.
+    # How many documents of each pattern are above each rank.
     above = np.zeros((length + 1, len(chances)), dtype=np.intp)
     np.cumsum(used > 0, axis=0, out=above[1:])
 

@@ -1,14 +1,14 @@
 """How likely documents are relevant to a query, estimated from texts alone.
 
-An audit cannot take an engine's own word for what is relevant: documents that the engine holds down
-would look irrelevant. So this estimate reads the words of the query and the texts of a pool of
-documents, and nothing that the engine says of them: no score, no rank, no label.
+An audit cannot take an engine's word for what is relevant: documents that the engine ranks low
+would look irrelevant. So this estimate reads only the words of the query and the texts of a pool of
+documents. It uses no score, rank or label from the engine.
 
-The evidence is that of :mod:`fairqr.retrieval.relevance`, with two differences. BM25 takes the
-frequencies of words from a fixed sample of the engine's documents, since a word that all of the
-pool have would otherwise count for next to nothing. And the similarity is standardised over that
+It uses the same evidence as :mod:`fairqr.retrieval.relevance`, with two differences. BM25 takes the
+frequencies of words from a fixed sample of the engine's documents, because a word that the whole
+pool contains would otherwise count for almost nothing. And the similarity is standardised over that
 sample. ``benchmarks/relevance_of_texts.py`` fits the estimate, and shows how it treats groups
-(docs/audit.md).
+(docs/explanation/audits.md).
 """
 
 from __future__ import annotations
@@ -64,32 +64,32 @@ FITTED = {
     "notables": Calibration(intercept=-6.06, lexical=3.44, similarity=1.50),
     "trec2022": Calibration(intercept=-2.27, lexical=1.14, similarity=0.83),
 }
-"""The same on one collection alone; each is tested on the other."""
+"""Fitted on one collection each, and tested on the other."""
 
 K1, B = 1.2, 0.75
-"""Of BM25, as in Lucene and tantivy."""
+"""Parameters of BM25, as in Lucene and tantivy."""
 
 LONGEST = 100_000
-"""How many characters of a text count; reading more would only cost time."""
+"""How many characters of a text we read; more would only cost time."""
 
 FEWEST_TEXTS = 0.5
-"""The share of a pool that needs a text. With less, the estimates of the others say too little."""
+"""The share of a pool that must have texts. With less, the other estimates say too little."""
 
 FARTHEST = 10.0
-"""The most standard deviations that count."""
+"""The maximum number of standard deviations that counts."""
 
 END = 10
-"""How many of the last documents of a search say how far down it reaches."""
+"""How many of a search's last documents say how far down it reaches."""
 
 SAMPLED_QUERIES, SAMPLED_FOR_EACH = 20, 10
 FEWEST_QUERIES = 10
-"""With fewer, the sample would be little else than the pools themselves."""
+"""With fewer, the sample would be little more than the pools themselves."""
 
 KEPT_BYTES = 150_000_000
-"""How much evidence is kept: that of about 50,000 texts of 100 words with MiniLM."""
+"""How much evidence we keep: about 50,000 texts of 100 words with MiniLM."""
 
 OVERHEAD = 600
-"""Bytes that Python needs for each text."""
+"""The bytes that Python needs for each text."""
 
 SECONDS_KEPT = 600.0
 
@@ -98,13 +98,13 @@ Counts = NDArray[np.int64]
 
 
 class TextEvidence(NamedTuple):
-    """What is kept of a text.
+    """What we keep of a text.
 
     Attributes:
         vector: Of length 1, or zeros for a text without words.
-        terms: Its distinct stems as numbers, rising; see :func:`numbers_of`.
-        counts: How often it has each.
-        length: How many terms it has.
+        terms: Its distinct stems as numbers, ascending; see :func:`numbers_of`.
+        counts: How often each stem occurs.
+        length: The number of terms.
     """
 
     vector: Float32Array
@@ -114,19 +114,19 @@ class TextEvidence(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many bytes it takes."""
+        """The number of bytes it takes."""
         return self.vector.nbytes + self.terms.nbytes + self.counts.nbytes + OVERHEAD
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A fixed sample of documents, by which words are weighted and similarities are standardised.
+    """A fixed sample of documents that weights words and standardises similarities.
 
     Attributes:
         background: The vectors of the sample.
-        frequencies: In how many texts of the sample each term is.
-        texts: How many texts there are.
-        mean_length: How many terms they have, in the mean.
+        frequencies: How many texts of the sample contain each term.
+        texts: The number of texts.
+        mean_length: Their mean number of terms.
     """
 
     background: Background
@@ -146,27 +146,27 @@ class Reference:
         )
 
     def weight(self, term: int) -> float:
-        """Return the inverse document frequency of a term, as Lucene has it, above 0.
+        """Return the inverse document frequency of a term as in Lucene, above 0.
 
-        Without a sample it is the same for all terms.
+        Without a sample, all terms weigh the same.
         """
         having = self.frequencies.get(term, 0)
         return float(np.log1p((self.texts - having + 0.5) / (having + 0.5)))
 
 
 def numbers_of(terms: Sequence[str]) -> Terms:
-    """Return terms as numbers. Of a million distinct ones, one in 4,000 shares its number."""
+    """Return terms as numbers. Among a million distinct terms, one in 4,000 shares its number."""
     return np.array([zlib.crc32(term.encode()) for term in terms], dtype=np.uint32)
 
 
 def bm25(query: Terms, texts: Sequence[TextEvidence], reference: Reference) -> FloatArray:
     """Return the BM25 scores of texts, shape (n,), with the statistics of a reference.
 
-    A word that a query has twice counts twice. Without a reference the mean length is that of the
-    texts themselves.
+    A word that occurs twice in the query counts twice. Without a reference, the mean length is that
+    of the texts themselves.
 
-    An index of these texts, as :mod:`fairqr.retrieval.pools.bm25` makes one, has their own
-    statistics; and it would be made again for each query, in 25 ms for 150 texts.
+    We do not use an index as in :mod:`fairqr.retrieval.pools.bm25`: it has its own statistics, and
+    it would have to be built for each query, which takes 25 ms for 150 texts.
     """
     scores = np.zeros(len(texts))
     mean_length = reference.mean_length or _mean_length(texts)
@@ -185,21 +185,21 @@ def bm25(query: Terms, texts: Sequence[TextEvidence], reference: Reference) -> F
 
 
 class TextRelevance:
-    """Estimates how likely documents are relevant, by the query's words and their texts.
+    """Estimates how likely documents are relevant, from the query's words and their texts.
 
-    An estimate depends on the query, on which documents are in the pool, and on the sample that was
-    taken when this was opened; on nothing else. It was fitted on pools of 200 documents.
+    An estimate depends only on the query, on the documents in the pool, and on the sample taken
+    when this was opened. It was fitted on pools of 200 documents.
 
-    For ten minutes the documents that were used last are not read again, up to ``KEPT_BYTES`` of
-    what is kept of them. Vectors come from the index if it has those of this encoder, else from the
-    user's cache; only a new text is encoded.
+    We keep the evidence of recently used documents for ten minutes, up to ``KEPT_BYTES``. Vectors
+    come from the index if it has some of this encoder, otherwise from the user's cache; only new
+    texts are encoded.
     """
 
     calibration: Calibration = CALIBRATION
     options = Hybrid()
 
     def __init__(self, engine: SearchEngine, encoder: Encoder, mark: EncoderMark) -> None:
-        """Take what :meth:`open` has found; there is no reference yet."""
+        """Take what :meth:`open` has prepared; there is no reference yet."""
         self._engine, self._encoder, self._mark = engine, encoder, mark
         self._stored = _stored_by(engine, mark)
         self._vectors = KeptVectors(encoder, mark)
@@ -215,31 +215,35 @@ class TextRelevance:
         encoder: Encoder,
         progress: Progress | None = None,
         queries: Sequence[str] = (),
+        searched: SearchEngine | None = None,
     ) -> TextRelevance:
-        """Take a sample of an engine's documents: what 20 common words find.
+        """Take a sample of an engine's documents: those that 20 common words find.
 
         Args:
-            engine: Gives the texts.
+            engine: Supplies the texts.
             encoder: Makes vectors of them.
-            progress: Told how many texts of the sample have been encoded, if any have to be.
-            queries: For an engine that answers no others, such as a run, or of whose documents the
-                common words find nothing, as in another language. The sample is then what 20 of
-                them find, whatever their order. With fewer than ten there is no sample: all words
-                weigh the same, and similarities are compared with what is usual for MiniLM.
+            progress: Called with the number of encoded texts of the sample, if any are new.
+            queries: Queries for an engine that answers no others, such as a run, or in which the
+                common words find nothing, for example in another language. The sample is then what
+                20 of them find, in whatever order they are. With fewer than ten there is no
+                sample: all words weigh the same, and similarities are compared with typical ones
+                of MiniLM.
+            searched: Search this for the sample, for example the same engine at a slower pace.
 
         Raises:
-            ModelError: The encoder fails.
-            ModelUnavailableError: It cannot be started.
-            FairqrError: What the engine raises.
+            ModelError: The encoder failed.
+            ModelUnavailableError: The encoder cannot be started.
+            FairqrError: Any error of the engine.
         """
         mark = await EncoderMark.of(encoder)
         estimate = await asyncio.to_thread(cls, engine, encoder, mark)
         asked = sorted({*queries}, key=digest_of) if len({*queries}) >= FEWEST_QUERIES else []
         own = [Query(text, SAMPLED_FOR_EACH) for text in asked[:SAMPLED_QUERIES]]
         is_open = "new_queries" in engine.capabilities
-        found = await engine.search(Background.sample()) if is_open else []
+        searched = searched or engine
+        found = await searched.search(Background.sample()) if is_open else []
         if not any(hits.ids for hits in found) and own:
-            found = await engine.search(own)
+            found = await searched.search(own)
         ids = sorted({id_ for hits in found for id_ in hits.ids})
         sample = await estimate._read(ids, progress)
         estimate.reference = Reference.of([*sample.values()], mark.dimensions)
@@ -248,18 +252,18 @@ class TextRelevance:
     async def estimate(self, query: str, documents: Sequence[Document]) -> FloatArray | None:
         """Return how likely each document is relevant to a query, shape (n,), in (0, 1).
 
-        A document without any text, of which nothing is known, gets the mean of the others.
+        A document without text, about which we know nothing, gets the mean of the others.
 
         Args:
-            query: Its words.
-            documents: The pool, in any order, none twice.
+            query: The words of the query.
+            documents: The distinct documents of the pool, in any order.
 
         Returns:
-            The estimates in the order of the documents; None if fewer than half of them have a
-            text, or if there are none.
+            The estimates in the order of the documents, or None if fewer than half of them have a
+            text.
 
         Raises:
-            ModelError: The encoder fails.
+            ModelError: The encoder failed.
         """
         known = {document.id: self._kept.get(document.id) for document in documents}
         new = [d for d in documents if (kept := known[d.id]) is None or kept[1] != _digest(d)]
@@ -270,12 +274,12 @@ class TextRelevance:
         return await self._estimated(query, [(d.id, evidence[d.id]) for d in documents])
 
     async def estimate_ids(self, query: str, ids: Sequence[str]) -> FloatArray | None:
-        """Return the same for documents that the engine is asked for.
+        """Return the same as :meth:`estimate`, fetching the documents from the engine.
 
-        A document that the engine does not give counts as one without text.
+        A document that the engine does not return counts as one without text.
 
         Raises:
-            FairqrError: What the engine raises.
+            FairqrError: Any error of the engine.
         """
         evidence = await self._read(ids)
         blank = _blank(self._mark.dimensions)
@@ -284,7 +288,7 @@ class TextRelevance:
     async def _estimated(
         self, query: str, pool: Sequence[tuple[str, TextEvidence]]
     ) -> FloatArray | None:
-        # Always in order of id, so that not even the last digit depends on the order of the pool.
+        # Sort by id, so that not even the last digit depends on the order of the pool.
         order = sorted(range(len(pool)), key=lambda place: pool[place][0])
         texts = [pool[place][1] for place in order]
         spoken = np.array([bool(text.vector.any() or len(text.terms)) for text in texts])
@@ -323,8 +327,8 @@ class TextRelevance:
     async def _read(
         self, ids: Sequence[str], progress: Progress | None = None
     ) -> dict[str, TextEvidence]:
-        """Return the evidence of documents by id; the engine is asked for those not kept."""
-        # One at a time, so that no text is read and encoded for two queries at once.
+        """Return the evidence of documents by id, fetching from the engine what is not kept."""
+        # One call at a time, so that no text is read and encoded for two queries at once.
         async with self._alone.setdefault(asyncio.Lock()):
             oldest = time.monotonic() - SECONDS_KEPT
             evidence = {}
@@ -341,7 +345,7 @@ class TextRelevance:
     async def _take(
         self, documents: Sequence[Document], progress: Progress | None = None
     ) -> dict[str, TextEvidence]:
-        """Encode and count the texts of documents, and keep what is found."""
+        """Encode and count the texts of documents, and keep the results."""
         whole = [sendable(text_of(document)) for document in documents]
         digests = [digest_of(text) for text in whole]
         texts = [text[:LONGEST] for text in whole]
@@ -369,30 +373,30 @@ class TextRelevance:
 
 
 def comparable_from(estimates: FloatArray, searches: Sequence[Sequence[int]]) -> float:
-    """Return the estimate from which a pool has what there is of each group alike.
+    """Return the estimate above which a pool covers every group alike.
 
-    A pool that was widened by a search for each group has a small group down to its unlikely
-    documents, and of a large one the likely ones alone. So their shares in all of the pool say
-    little. Above the level at which the search of every group was cut off, they can be compared.
+    A pool widened by one search for each group reaches down to unlikely documents of a small
+    group, but contains only the likely ones of a large group. So the shares in the whole pool say
+    little. Above the level at which every group's search was cut off, they can be compared.
 
     Args:
-        estimates: For each document of the pool, shape (n,).
-        searches: For each group whose search was cut off, where its documents are in the pool, in
-            the order in which the engine gave them.
+        estimates: The estimate for each document of the pool, shape (n,).
+        searches: For each group whose search was cut off, the positions of its documents in the
+            pool, in the engine's order.
 
     Returns:
-        The highest of the levels at which searches were cut off: the median estimate of the last
-        ten documents. 0 if none was.
+        The highest of the levels at which searches were cut off (the median estimate of the last
+        ten documents), or 0 if none was cut off.
     """
     ends = [list(places)[-END:] for places in searches]
     return max((float(np.median(estimates[end])) for end in ends if end), default=0.0)
 
 
 def _stored_by(engine: SearchEngine, mark: EncoderMark) -> StoredVectors:
-    """Return the vectors that an embedded index has of this encoder; this blocks."""
+    """Return the vectors of this encoder in an embedded index; this blocks."""
     lexical = lexical_of(engine)
     if isinstance(lexical, TantivyEngine):
-        # Those of another model of the same name are of no use.
+        # Vectors of another model with the same name are useless.
         with contextlib.suppress(InputError, OSError):
             return VectorFolder(lexical.folder / VECTORS / key_of(mark.name), mark).by_text()
     return StoredVectors.none(mark.dimensions)
@@ -403,7 +407,7 @@ def _digest(document: Document) -> bytes:
 
 
 def _counted(texts: Sequence[str]) -> list[tuple[Terms, Counts]]:
-    """Return the distinct terms of each text and how often it has them; this blocks."""
+    """Return the distinct terms of each text and their counts; this blocks."""
     analyzer = english_analyzer()
     return [np.unique(numbers_of(analyzer.analyze(text)), return_counts=True) for text in texts]
 

@@ -1,7 +1,7 @@
-"""Requests that a source writes itself, with ``{{query}}`` and ``{{size}}`` where values belong.
+"""Requests written in a source, with ``{{query}}`` and ``{{size}}`` as placeholders for values.
 
 A placeholder is a whole JSON value, and what fills it stays a value: whatever a query contains,
-quotes, braces or ``{{query}}`` itself, it changes nothing else in the request.
+be it quotes, braces or ``{{query}}`` itself, it changes nothing else in the request.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ def check_template(template: Any, *, needs_query: bool = True) -> None:
         needs_query: Whether ``{{query}}`` must be in it.
 
     Raises:
-        ValueError: It does.
+        ValueError: The template is wrong.
     """
     texts = list(_texts(template))
     for text in texts:
         for placeholder in (QUERY, SIZE):
             if placeholder in text and text != placeholder:
                 raise ValueError(
-                    f"body has {placeholder} inside '{one_line(text, 80)}'; it must be a value of "
+                    f"body has {placeholder} inside '{one_line(text, 80)}'; make it a value of "
                     "its own"
                 )
     if needs_query and QUERY not in texts:
-        raise ValueError(f'body needs the value "{QUERY}", where the words of the query belong')
+        raise ValueError(f'body needs the value "{QUERY}" where the words of the query belong')
 
 
 def fill_template(template: Any, query: str, size: int) -> Any:
-    """Return a copy of a template with the values in place."""
+    """Return a copy of a template with the values filled in."""
     if isinstance(template, Mapping):
         return {key: fill_template(value, query, size) for key, value in template.items()}
     if isinstance(template, list | tuple):
@@ -56,7 +56,7 @@ def _texts(value: Any) -> Iterator[str]:
         yield value
     elif isinstance(value, Mapping):
         for key, held in value.items():
-            # A key is never filled, so a placeholder there counts as one inside a longer text.
+            # Keys are never filled, so a placeholder in a key counts as inside a longer text.
             yield f"{key}:"
             yield from _texts(held)
     elif isinstance(value, list | tuple):

@@ -1,7 +1,7 @@
 """Re-rankers that need no model: reciprocal rank fusion, and the exposure-aware step.
 
-Both order documents that were retrieved already. Re-ranking by the original query itself is a
-search of given documents; see :class:`fairqr.retrieval.engines.engine.Query`.
+Both reorder documents that were already retrieved. Re-ranking by the original query itself is a
+search limited to given documents; see :class:`fairqr.retrieval.engines.engine.Query`.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ def reciprocal_rank_fusion(
     With all s_i(d) = 1 this is the fusion of Cormack, Clarke & Büttcher (2009).
 
     Args:
-        rankings: A document that a ranking lacks gets nothing from it.
-        weights: One for each ranking; 1 where None.
+        rankings: The rankings. A document that a ranking lacks gets nothing from it.
+        weights: One for each ranking; 1 by default.
         k: Large values make the first ranks weigh less.
-        shares: For a ranking of n documents how much of its weight each gets, shape (n,), in
-            [0, 1]; all of it where None. A document that gets nothing at all is left out.
+        shares: For each ranking of n documents, the share of its weight that each one gets, shape
+            (n,), in [0, 1]; None means all of it. A document that gets nothing at all is left out.
     """
     scores: dict[str, float] = {}
     weights = weights or [1.0] * len(rankings)
@@ -61,11 +61,10 @@ def exposure_aware(
 ) -> NDArray[np.intp]:
     """Fill a ranking rank by rank toward a target of exposure.
 
-    At each rank the exposure owed to a group is its share ε*_g of all exposure given out so far,
-    that of this rank included, less what the group has had. The document placed is the best one of
-    those with the membership pattern that is owed most, summed over its groups and over the
-    attributes. So inside each pattern the order stays, and documents without any label keep their
-    place.
+    At each rank, a group is owed its share ε*_g of all exposure given out so far (including this
+    rank), minus the exposure it has had. We take the membership pattern that is owed most, summed
+    over its groups and over the attributes, and place its best document. So the order within a
+    pattern stays, and documents without any label keep their place.
 
     Args:
         memberships: One array (n, G_a) for each attribute a, rows from best to worst.
@@ -91,7 +90,7 @@ class _Patterns:
         self._unlabelled = set(positions.pop((0.0,) * members.shape[1], ()))
         self._patterns = np.array(list(positions)).reshape(len(positions), members.shape[1])
         self._positions = list(positions.values())
-        # What a document of a pattern gives to each attribute, once for each group of it.
+        # How much a document of each pattern gives to each attribute, repeated for each group.
         sizes = [np.shape(m)[1] for m in memberships]
         given = np.add.reduceat(self._patterns, np.cumsum([0, *sizes[:-1]]), axis=1)
         self._given = np.repeat(given, sizes, axis=1)
@@ -108,8 +107,8 @@ class _Patterns:
         heads = np.array([positions[0] for positions in self._positions])
         placed = [0] * len(heads)
         used_up = np.zeros(len(heads), dtype=bool)
-        # What is owed to the groups after a document of a pattern: the target's share of the
-        # exposure that it gives out in each attribute, less what it gives to the group itself.
+        # What groups are owed after a document of a pattern: the target's share of the exposure
+        # that the document gives out in each attribute, minus what it gives to the group itself.
         owed_after = target * self._given - self._patterns
         due = np.zeros_like(target)
         for rank, weight in enumerate(discount.weights(size).tolist()):
@@ -138,25 +137,25 @@ def near_target(
     discount: Discount = LOG2,
     length: int,
 ) -> NDArray[np.intp]:
-    """Fill a ranking as :func:`exposure_aware` does, and no further than is asked for.
+    """Fill a ranking as :func:`exposure_aware` does, but only as far as needed.
 
-    Each step toward the target takes exposure from documents that the order holds to be better. So
-    we bisect over 16 blends of the current exposure and the target, and take the mildest that
+    Each step toward the target takes exposure from documents that the current order ranks higher.
+    So we bisect over 16 blends of the current exposure and the target, and take the mildest that
     meets the tolerance. If none does, we return the order that comes nearest to the target, which
-    may be the one that is given.
+    may be the current one.
 
     Args:
-        memberships: Those of :func:`exposure_aware`.
-        targets: Likewise.
+        memberships: As in :func:`exposure_aware`.
+        targets: As in :func:`exposure_aware`.
         tolerance: The divergence to reach, at least 0.
-        divergence: Of an exposure from a target; takes the target first.
+        divergence: Takes a target and an exposure, and returns their divergence.
         discount: The weight of each rank.
         length: How many ranks to fill.
     """
     members = [np.asarray(m, dtype=np.float64) for m in memberships]
     patterns = _Patterns(members)
     now = [exposure(m, discount, length) for m in members]
-    # An attribute that no document of the first ranks has a label of starts at its target.
+    # An attribute without any label in the first ranks starts at its target.
     now = [e if e.any() else t for e, t in zip(now, targets, strict=True)]
 
     def filled(step: int) -> NDArray[np.intp]:
@@ -164,11 +163,11 @@ def near_target(
         mixtures = [(1 - share) * e + share * t for e, t in zip(now, targets, strict=True)]
         return patterns.filled(mixtures, discount, length)
 
-    # An attribute without a label in the whole pool is the same for all orders.
+    # An attribute without any label in the whole pool is the same for all orders.
     labelled = [(m, t) for m, t in zip(members, targets, strict=True) if m.any()]
 
     def distance(order: NDArray[np.intp]) -> tuple[int, float]:
-        """Return how many attributes have no label in the order, and the mean over the others."""
+        """Return how many attributes have no label in the order, and the others' mean distance."""
         reached = [(t, exposure(m[order], discount)) for m, t in labelled]
         known = [divergence(t, e) for t, e in reached if e.any()]
         return len(reached) - len(known), sum(known) / len(known) if known else 0.0

@@ -1,4 +1,4 @@
-"""The parameters of retrievers, which stand behind their names: ``rm3:documents=20,weight=0.7``."""
+"""The parameters of retrievers, which follow their names: ``rm3:documents=20,weight=0.7``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Hybrid", "RetrieverParameters", "Rm3"]
 
 
 class RetrieverParameters(BaseModel):
-    """What the parameters of all retrievers have in common."""
+    """What all retrievers' parameters have in common."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -26,7 +26,7 @@ class RetrieverParameters(BaseModel):
         """Read parameters such as ``documents=20``.
 
         Raises:
-            InputError: There is no such parameter, or a value is out of its range.
+            InputError: A parameter does not exist, or a value is out of range.
         """
         given = [text.partition("=") for text in texts if text.strip()]
         values = {name.strip(): value for name, _, value in given}
@@ -46,7 +46,7 @@ class RetrieverParameters(BaseModel):
             ) from None
 
     def named(self, kind: str, *encoder: str) -> str:
-        """Return the name of a retriever, with its encoder and what differs from the defaults."""
+        """Return a retriever's full name: kind, encoder, and parameters that are not defaults."""
         changed = self.model_dump(exclude_defaults=True)
         detail = ",".join([*encoder, *(f"{name}={value}" for name, value in changed.items())])
         return f"{kind}:{detail}" if detail else kind
@@ -76,7 +76,7 @@ class Hybrid(RetrieverParameters):
     kind = "hybrid"
     example = "hybrid:minilm,feedback=20,weight=0.7"
 
-    # As many documents, with as much weight, as RM3 takes in Anserini (Yang et al. 2018).
+    # The number of documents and the weight that RM3 has in Anserini (Yang et al. 2018).
     feedback: int = Field(
         10, ge=1, le=100, description="How many documents move the vector of the query."
     )
@@ -92,25 +92,24 @@ class Hybrid(RetrieverParameters):
         RRF_K,
         ge=0,
         le=10_000,
-        description="The constant of the fusion that chooses them: 1 / (k + rank), summed over the "
-        "rankings by words and by vectors.",
+        description="The constant k of the rank fusion that chooses them: the sum of "
+        "1 / (k + rank) over the rankings by words and by vectors.",
     )
-    # As many as the calibration was fitted on for each topic (docs/relevance.md).
+    # The number that the calibration was fitted on for each topic (docs/explanation/relevance.md).
     depth: int = Field(
         200, ge=1, le=10_000, description="How many documents of each ranking are fused."
     )
-    # As many as a run of TREC has for each topic.
+    # The number that a TREC run has for each topic.
     candidates: int = Field(
         1000,
         ge=1,
         le=10_000,
-        description="How many documents the words find, where the vectors of all are stored.",
+        description="How many documents to find by words, if all vectors are stored.",
     )
-    # As many as are fused: the others could only be found by their words.
+    # The number that is fused: only a search by words could find the others.
     pool: int = Field(
         200,
         ge=1,
         le=10_000,
-        description="How many of the documents that the words find are encoded, where no vectors "
-        "are stored.",
+        description="How many of the documents found by words to encode, if no vectors are stored.",
     )

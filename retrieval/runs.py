@@ -1,4 +1,4 @@
-"""Run files in TREC's format: what a system ranked.
+"""Run files in TREC format: what a system ranked.
 
 Each line is ``query Q0 document rank score tag``, separated by white space.
 """
@@ -45,7 +45,7 @@ TIES = {
     "trec_eval": "id, descending",
     "error": "nothing",
 }
-"""What decides the order of equal scores, in words."""
+"""What decides the order of equal scores, in words for users."""
 _SAMPLE = re.compile(r"#[0-9]+$")
 
 
@@ -55,9 +55,9 @@ class Run:
 
     Attributes:
         name: The system's tag.
-        rankings: By query one ranking, or several that were sampled for it.
+        rankings: For each query, one ranking or several sampled ones.
         tied: How many documents have the same score as the one before them.
-        ties: What decided their order, for people.
+        ties: What decided their order, in words for users.
     """
 
     name: str
@@ -69,19 +69,19 @@ class Run:
 def read_run(path: Path, *, ties: Ties = "rank") -> Run:
     """Read a run.
 
-    Documents are ordered by score. A tag of the form ``name#3`` marks the third of several rankings
-    for a query.
+    Documents are ordered by score. A tag such as ``name#3`` marks the third of several rankings for
+    a query.
 
     Args:
-        path: The file; unpacked while it is read where its name ends in ``.gz``.
-        ties: What decides between equal scores. ``rank``: the rank that the file gives, and then
-            the id. ``id``: the id, ascending, as fairqr's own rankings. ``trec_eval``: the id,
-            descending, as trec_eval does. ``error``: nothing; a tie is refused.
+        path: The file; unpacked while reading if its name ends in ``.gz``.
+        ties: What decides between equal scores. ``rank``: the rank in the file, then the id.
+            ``id``: the id, ascending, as in fairqr's own rankings. ``trec_eval``: the id,
+            descending, as in trec_eval. ``error``: nothing; a tie is an error.
 
     Raises:
-        CorpusError: A line is no line of a run, a document stands twice in a ranking, or the file
-            holds several runs; the line is named.
-        InputError: Scores are tied and ties are refused, or there is no such way with ties.
+        CorpusError: A line does not belong in a run, a document occurs twice in a ranking, or the
+            file has several runs; the error names the line.
+        InputError: Scores are tied and ties are an error, or ``ties`` has an unknown value.
     """
     check_ties(ties)
     with suppress(UnusualError):
@@ -100,7 +100,7 @@ def read_run(path: Path, *, ties: Ties = "rank") -> Run:
                 path,
                 number,
                 f"its tag '{one_line(tag)}' belongs to another run than '{one_line(name)}', "
-                "and a file holds a single run",
+                "but a file may have only one run",
             )
         ranking = found.setdefault(query, {}).setdefault(tag, {})
         if document in ranking:
@@ -123,10 +123,10 @@ def read_run(path: Path, *, ties: Ties = "rank") -> Run:
 
 
 def check_ties(ties: str) -> None:
-    """Raise if there is no such way to order equal scores.
+    """Refuse an unknown way to order equal scores.
 
     Raises:
-        InputError: There is none.
+        InputError: The way is unknown.
     """
     if ties not in _TIES:
         raise InputError(f"Equal scores cannot be ordered by '{ties}'; choose {', '.join(_TIES)}.")
@@ -136,9 +136,9 @@ def refuse_ties(run: str, query: str, equal: int) -> NoReturn:
     """Raise the error about equal scores.
 
     Args:
-        run: What they are in.
+        run: The run, for the message.
         query: The query.
-        equal: How many of its documents have the score of another.
+        equal: How many of its documents share their score with another.
 
     Raises:
         InputError: Always.
@@ -150,7 +150,7 @@ def refuse_ties(run: str, query: str, equal: int) -> NoReturn:
 
 
 def _read_by_columns(path: Path, ties: Ties) -> Run:
-    """Read a run of one ranking for each query."""
+    """Read a run with one ranking for each query."""
     tag = b""
     parts: dict[str, list[tuple[list[str], FloatArray, NDArray[np.int64]]]] = {}
     for columns in columns_of(path, 6):
@@ -195,7 +195,7 @@ class _Place(NamedTuple):
 
 
 def _ranked(places: Mapping[str, _Place], ties: Ties) -> Ranking:
-    # Sorted by id first, and then by what matters more: sorting keeps the order of equals.
+    # Sort by id first, then by what matters more: sorting keeps the order of equals.
     ordered = sorted(places.items(), key=lambda item: item[0], reverse=ties == "trec_eval")
     if ties == "rank":
         ordered.sort(key=lambda item: item[1].rank)
@@ -219,12 +219,12 @@ def _run_lines(run: Run) -> Iterator[str]:
 
 
 def trec_fields(path: Path, count: int, shape: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number and the fields of each line of a file in one of TREC's formats.
+    """Yield the line number and the fields of each line of a file in a TREC format.
 
     Args:
-        path: The file; unpacked while it is read where its name ends in ``.gz``.
-        count: How many fields a line has.
-        shape: Their names, for messages.
+        path: The file; unpacked while reading if its name ends in ``.gz``.
+        count: The number of fields a line must have.
+        shape: The names of the fields, for messages.
 
     Raises:
         CorpusError: The file cannot be read, or a line has more or fewer fields.
@@ -235,7 +235,7 @@ def trec_fields(path: Path, count: int, shape: str) -> Iterator[tuple[int, list[
         except UnicodeDecodeError:
             raise wrong_line(path, number, "it is not UTF-8 text") from None
         if len(fields) != count:
-            what = f"it has {len(fields)} fields, not the {count} of '{shape}'"
+            what = f"it has {len(fields)} fields instead of the {count} in '{shape}'"
             raise wrong_line(path, number, what)
         yield number, fields
 
@@ -251,7 +251,7 @@ def whole_number(path: Path, number: int, name: str, text: str) -> int:
     """Read a field that must be a whole number.
 
     Raises:
-        CorpusError: It is not.
+        CorpusError: It is not one.
     """
     with suppress(ValueError):
         if _is_plain(text):
@@ -260,10 +260,10 @@ def whole_number(path: Path, number: int, name: str, text: str) -> int:
 
 
 def _is_plain(number: str) -> bool:
-    """Return whether a number is one elsewhere, too; Python also reads ``1_0`` and ``١``."""
+    """Return whether others read a number as Python does, which also accepts ``1_0`` and ``١``."""
     return number.isascii() and "_" not in number
 
 
 def wrong_line(path: Path, number: int, what: str) -> CorpusError:
-    """Return the error about a line."""
+    """Return the error about a line of a file."""
     return CorpusError(f"{path}, line {number}: {what}; fix the line.")

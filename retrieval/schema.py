@@ -1,7 +1,7 @@
 """The schema of a source: the attributes of its documents, and the groups of each attribute.
 
-The groups come from here, never from what was retrieved, so that a group that is absent from a
-ranking is seen to be absent.
+The groups come from the schema, never from what was retrieved, so we notice when a group is absent
+from a ranking.
 """
 
 from __future__ import annotations
@@ -51,28 +51,28 @@ __all__ = [
 ]
 
 UNKNOWN = "unknown"
-"""The name of the group of documents without a label, and of that mass in fractional labels."""
+"""The name of the group for documents without a label, and for the unlabelled part of others."""
 
 NO_LABELS = ("id", "title", "text")
-"""What a document has of its own; no field of it holds labels under these names."""
+"""Names that belong to the document itself, so no field with one of them can have labels."""
 
 NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_-]*$")
 Name = Annotated[str, StringConstraints(pattern=NAME, max_length=64)]
 
 
 class Range(BaseModel):
-    """The values of one group, where the field holds numbers or dates.
+    """The values of one group, if the field has numbers or dates.
 
-    Bounds that are numbers take numbers, and dates by their years. Bounds that are dates take dates
-    by their days, and no numbers.
+    Bounds that are numbers accept numbers, and dates by their years. Bounds that are dates accept
+    dates by their days, and no numbers.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    gte: float | date | None = Field(None, description="At least this.")
-    gt: float | date | None = Field(None, description="More than this.")
-    lte: float | date | None = Field(None, description="At most this.")
-    lt: float | date | None = Field(None, description="Less than this.")
+    gte: float | date | None = Field(None, description="The smallest value.")
+    gt: float | date | None = Field(None, description="Values must be above this.")
+    lte: float | date | None = Field(None, description="The largest value.")
+    lt: float | date | None = Field(None, description="Values must be below this.")
 
     @field_validator("gte", "gt", "lte", "lt", mode="wrap")
     @classmethod
@@ -94,11 +94,11 @@ class Range(BaseModel):
         if None not in (self.gte, self.gt) or None not in (self.lte, self.lt):
             raise ValueError("a range takes one lower bound and one upper bound")
         if len({isinstance(bound, date) for bound, _ in self._bounds}) > 1:
-            raise ValueError("both bounds of a range must be numbers, or both dates")
+            raise ValueError("the bounds of a range must be both numbers, or both dates")
         return self
 
     def holds(self, value: object) -> bool:
-        """Return whether a number, a date, or a text of either kind lies in the range."""
+        """Return whether a number or a date, or its text, is in the range."""
         found = _as_day(value) if self.is_of_dates else _as_number(value)
         return found is not None and all(fits(found, bound) for bound, fits in self._bounds)
 
@@ -108,17 +108,17 @@ class Range(BaseModel):
         return isinstance(self._bounds[0][0], date)
 
     def overlaps(self, other: Range) -> bool:
-        """Return whether two ranges share a value; both are of numbers, or both of dates."""
+        """Return whether two ranges share a value; both must be of numbers, or both of dates."""
         return self._reaches(other) and other._reaches(self)
 
     @cached_property
     def _bounds(self) -> list[tuple[float | date, Callable[[Any, Any], bool]]]:
-        """The bounds that there are, and how a value compares with each."""
+        """The given bounds, and how a value is compared with each."""
         compared = (self.gte, ge), (self.gt, gt), (self.lte, le), (self.lt, lt)
         return [(bound, fits) for bound, fits in compared if bound is not None]
 
     def _reaches(self, other: Range) -> bool:
-        """Return whether the upper bound is not below another range."""
+        """Return whether the upper bound reaches the start of another range."""
         top: Any = self.lte if self.lt is None else self.lt
         bottom: Any = other.gte if other.gt is None else other.gt
         if top is None or bottom is None:
@@ -127,40 +127,40 @@ class Range(BaseModel):
 
 
 Values = tuple[str, ...] | Range
-"""What a field holds for the documents of one group: some of these values, or one in a range."""
+"""The field's values for one group: a set of values, or a range."""
 
 
 class Attribute(BaseModel):
     """One attribute of the documents, such as gender, with its groups.
 
-    A label is one value, a list of values that share the document equally, or a mapping from
-    values to weights. Without ``values`` a value is the name of a group.
+    A label is a single value, a list of values that share the document equally, or a mapping from
+    values to weights. Without ``values``, a value is the name of a group.
 
     Attributes:
-        name: How the attribute is called in commands and results.
-        groups: The groups, in the order of all vectors over them. A file may write a mapping here,
-            from each group to its ``values``: a list of values of the field, or a range.
-        values: What the field holds for each group; empty where it holds the groups' names.
+        name: The attribute's name in commands and results.
+        groups: The groups, in the order of all vectors over them. In a file this may be a mapping
+            from each group to its ``values``: a list of the field's values, or a range.
+        values: The field's values for each group; empty if the field has the groups' names.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Name
-    field: str = Field("", description="The field of a document that holds its label.")
+    field: str = Field("", description="The document field that has its label.")
     labels: str = Field(
-        "", description="A file of ids and groups beside the source, in place of a field."
+        "", description="A file of ids and groups beside the source, instead of a field."
     )
     groups: tuple[str, ...] = Field(
-        (), description="The groups; or a mapping from each group to its values, or to a range."
+        (), description="The groups, or a mapping from each group to its values or a range."
     )
     values: dict[str, Values] = {}
     population: dict[str, float] | None = Field(
-        None, description="The share of each group in the world the documents speak of; sums to 1."
+        None, description="Each group's share in the world that the documents describe; sums to 1."
     )
     unknown: Literal["exclude", "group"] = Field(
         "exclude",
-        description="Documents without a label stay out of exposure (exclude), or are a group of "
-        "their own, named unknown (group).",
+        description="exclude: documents without a label get no share of exposure; group: they form "
+        "a group named unknown.",
     )
 
     @model_validator(mode="before")
@@ -176,7 +176,7 @@ class Attribute(BaseModel):
             return data
         given = {str(group): _given_values(str(group), its) for group, its in groups.items()}
         held = [one for its in given.values() for one in (its if isinstance(its, list) else [its])]
-        if not all(isinstance(value, bool) for value in held):  # as those of a boolean field are
+        if not all(isinstance(value, bool) for value in held):  # All are booleans in such a field.
             _refuse_booleans("a value of a group", held)
         values = {
             group: list(map(as_text, its)) if isinstance(its, list) else its
@@ -205,7 +205,7 @@ class Attribute(BaseModel):
     @model_validator(mode="after")
     def _has_one_place_of_labels(self) -> Attribute:
         if bool(self.field) == bool(self.labels):
-            raise ValueError("an attribute needs a field, or a file of labels, and not both")
+            raise ValueError("an attribute needs either a field or a file of labels")
         if not self.groups and not self.labels:
             raise ValueError("an attribute needs at least two groups")
         return self
@@ -223,7 +223,7 @@ class Attribute(BaseModel):
             for value in values:
                 if owner.setdefault(value, group) != group:
                     raise ValueError(
-                        f"the value '{one_line(value, 60)}' is in two groups, '{owner[value]}' and "
+                        f"the value '{one_line(value, 60)}' is in both '{owner[value]}' and "
                         f"'{group}'"
                     )
         for (group, one), (other_group, other) in combinations(self._ranges, 2):
@@ -242,7 +242,7 @@ class Attribute(BaseModel):
             return self
         for group, share in self.population.items():
             if self.groups and group not in self.universe:
-                raise ValueError(f"population names '{group}', which is not among the groups")
+                raise ValueError(f"population names '{group}', which is not one of the groups")
             if not share >= 0 or math.isinf(share):
                 raise ValueError(
                     f"the population share of '{group}' must be 0 or more, not {share}"
@@ -253,7 +253,7 @@ class Attribute(BaseModel):
 
     @cached_property
     def universe(self) -> tuple[str, ...]:
-        """The groups that exposure is measured over: ``groups``, and ``unknown`` if it is one."""
+        """The groups that exposure is measured over: ``groups``, plus ``unknown`` if it is one."""
         return (*self.groups, UNKNOWN) if self.unknown == "group" else self.groups
 
     def membership(self, label: object, *, strict: bool = True) -> tuple[float, ...]:
@@ -261,15 +261,15 @@ class Attribute(BaseModel):
 
         The shares sum to 1 for a fully labelled document. Under ``unknown: exclude`` the unknown
         mass is left out, so the sum is below 1, and 0 for a document without a label. A value that
-        ``values`` gives to no group is unknown.
+        belongs to no group in ``values`` is unknown.
 
         Args:
             label: None, a value, a sequence of values, or a mapping from values to weights.
-            strict: Refuse a value that is no group's name where there are no ``values``, rather
-                than counting it as unknown.
+            strict: If there are no ``values``, refuse a value that is not a group's name instead
+                of counting it as unknown.
 
         Raises:
-            ValueError: The label names no group, or has a weight that is negative or not finite.
+            ValueError: The label is not a group, or has a weight that is negative or not finite.
         """
         weights = self._by_group(_weights(label), strict=strict)
         total = sum(weights.values())
@@ -278,7 +278,7 @@ class Attribute(BaseModel):
         return tuple(weights.get(group, 0.0) / total for group in self.universe)
 
     def group_of(self, value: object) -> str | None:
-        """Return the group of one value of the field, or None where no group takes it."""
+        """Return the group of one value of the field, or None if no group has it."""
         text = as_text(value)
         if not self.values:
             return text if text in self.groups else None
@@ -314,7 +314,7 @@ class Attribute(BaseModel):
 
 
 def _given_values(group: str, given: object) -> Range | list[object]:
-    """Return the values that a file gives to a group, or their range."""
+    """Return a group's values as written in a file, or its range."""
     if given is None:
         raise ValueError(f"the group '{group}' has no values")
     if isinstance(given, Range | Mapping):
@@ -328,18 +328,18 @@ def _given_values(group: str, given: object) -> Range | list[object]:
 
 
 def _refuse_booleans(what: str, found: Iterable[object]) -> None:
-    """Refuse what YAML took for a boolean where a text is meant: ``no`` may stand for Norway."""
+    """Refuse what YAML reads as a boolean but means text: ``no`` may stand for Norway."""
     for one in found:
         if isinstance(one, bool):
             words = "'yes' and 'on'" if one else "'no' and 'off'"
             raise ValueError(
-                f"{what} is the boolean {as_text(one)}, as which YAML reads {words}; put the word "
-                "in quotes"
+                f"{what} is the boolean {as_text(one)}, because YAML reads {words} as that; put "
+                "the word in quotes"
             )
 
 
 def _weights(label: object) -> dict[object, float]:
-    """Turn each way to write a label into weights by value."""
+    """Return any form of a label as weights by value."""
     if label is None:
         return {}
     if isinstance(label, str | bool | int | float | date):
@@ -385,7 +385,7 @@ def _as_number(value: object) -> float | None:
 
 
 def _as_day(value: object) -> date | None:
-    """Return the day of a date or of its ISO text, and None for a number."""
+    """Return the day of a date or of its ISO text, or None for a number."""
     if isinstance(value, datetime):
         return value.date()
     if isinstance(value, date):
@@ -399,7 +399,7 @@ def _as_day(value: object) -> date | None:
 
 
 class Described(BaseModel):
-    """What has ``attributes`` by name: a schema, and a source."""
+    """Base of models with ``attributes`` by name: a schema, and a source."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -408,11 +408,11 @@ class Described(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _attributes_know_their_names(cls, data: Any) -> Any:
-        """Let the file say each attribute's name once, as the key."""
+        """Copy each attribute's key to its name, so that a file states it once."""
         if not isinstance(data, Mapping):
             return data
         attributes = data.get("attributes")
-        if attributes is None:  # A draft may have the key alone.
+        if attributes is None:  # A draft may have an empty key.
             return {**data, "attributes": {}}
         if not isinstance(attributes, Mapping):
             return data
@@ -462,7 +462,7 @@ class _TwiceError(Exception):
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice, of which YAML would silently take the last."""
+    """Refuses a duplicate key; YAML would silently take the last one."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -480,8 +480,8 @@ def load_yaml(path: Path, what: str, error_type: type[InputError] = SchemaError)
 
     Args:
         path: The file.
-        what: What it is, for messages: ``schema`` or ``source``.
-        error_type: What is raised.
+        what: The kind of file, for messages: ``schema`` or ``source``.
+        error_type: The class of errors to raise.
 
     Raises:
         InputError: The file is missing or is not YAML, or a mapping has a key twice.
@@ -495,18 +495,18 @@ def load_yaml(path: Path, what: str, error_type: type[InputError] = SchemaError)
     except _TwiceError as error:
         key, line = error.args
         raise error_type(
-            f"The {what} {path}, line {line}, has '{one_line(key)}' twice; keep one."
+            f"The {what} {path}, line {line}, has '{one_line(key)}' twice; remove one of them."
         ) from None
     except RecursionError:
-        raise error_type(f"The {what} {path} is nested too deeply; mend it.") from None
+        raise error_type(f"The {what} {path} is nested too deeply; simplify it.") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
         raise error_type(f"The {what} {path}{where} is not valid YAML; fix it.") from None
     except Exception as error:
-        # A value such as the date 2001-99-99, on which the parser fails with whatever it meets.
+        # For a value such as the date 2001-99-99 the parser can raise anything.
         raise error_type(
-            f"The {what} {path} has a value that cannot be read ({one_line(error)}); mend it."
+            f"The {what} {path} has a value that cannot be read ({one_line(error)}); correct it."
         ) from None
 
 
@@ -529,14 +529,14 @@ def validated(
     """Return data as a model.
 
     Args:
-        model: Its class.
+        model: The class of the model.
         data: What a person wrote.
-        what: What it is, for the message: ``The schema people.yaml``.
-        error_type: What is raised.
-        whole: How the message calls the place where all of it is wrong.
+        what: What the data is, for the message: ``The schema people.yaml``.
+        error_type: The class of errors to raise.
+        whole: What the message says if the data is wrong as a whole.
 
     Raises:
-        InputError: The data do not fit the model.
+        InputError: The data does not fit the model.
     """
     try:
         return model.model_validate(data)

@@ -1,4 +1,4 @@
-"""Makes a text fit to be sent to a server, or to be read by a tokenizer."""
+"""Makes a text safe to send to a server or to pass to a tokenizer."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ __all__ = ["sendable"]
 
 
 def sendable(text: str) -> str:
-    """Replace each half of a surrogate pair, which JSON can carry and UTF-8 cannot, by ``?``."""
+    """Replace each lone surrogate, which JSON can carry and UTF-8 cannot, by ``?``."""
     return text.encode("utf-8", "replace").decode()

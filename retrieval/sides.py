@@ -37,10 +37,10 @@ class Sides:
 
     Attributes:
         attribute: Its name.
-        universe: All groups that memberships are over.
+        universe: All groups, in the order of memberships.
         protected: The groups that count as protected.
-        unprotected: The groups that do not. A group that is in neither decides nothing.
-        words: What the protected side and the other are called in a sentence: ``female``.
+        unprotected: The groups that do not. A group on neither side does not count.
+        words: What a sentence calls the protected side and the other: ``female``.
     """
 
     attribute: str
@@ -50,10 +50,10 @@ class Sides:
     words: tuple[str, str]
 
     def of(self, memberships: ArrayLike) -> NDArray[np.int8]:
-        """Return the side of each document: 1 protected, 0 not, −1 where it cannot be told.
+        """Return the side of each document: 1 protected, 0 not protected, −1 undecided.
 
-        A document is on the side that has more of it; it cannot be told where both have as much, or
-        neither has any.
+        A document is on the side that it belongs to more. It is undecided if both sides are equal,
+        or if it belongs to neither.
 
         Args:
             memberships: Shape (n, G) over ``universe``.
@@ -72,26 +72,26 @@ class Sides:
 
 
 def parse_sides(attribute: Attribute, text: str, words: tuple[str, str] | None = None) -> Sides:
-    """Read which groups are protected.
+    """Parse which groups are protected.
 
     Args:
-        attribute: Of the schema.
-        text: Groups with commas between them, against all others: ``female``; ``not`` and groups,
-            which protects all others: ``not Europe``; or both sides, ``female vs male``.
-        words: What the sides are called; where None, a side is called by its one group, or by
-            ``non-`` and the other side's one group, or by its groups with ``or`` between them.
+        attribute: The attribute from the schema.
+        text: Comma-separated groups that are protected against all others: ``female``; ``not`` and
+            groups, which protects all others: ``not Europe``; or both sides: ``female vs male``.
+        words: What the sides are called. By default a side is called by its one group; or by
+            ``non-`` and the other side's one group; or by its groups, joined with ``or``.
 
     Raises:
-        InputError: A group does not exist or is on both sides, one side has none, or the words do
-            not tell the sides apart.
+        InputError: A group does not exist or is on both sides, a side is empty, or both sides are
+            called the same.
     """
     known = list(attribute.groups)
-    # A group may have such words in its own name.
+    # The name of a group may contain these words.
     parts = [text.strip()] if text.strip() in known else _VERSUS.split(text.strip())
     negated = parts[0].startswith("not ") and parts[0] not in known
     if len(parts) > 2 or (negated and len(parts) > 1):
         raise InputError(
-            f"'{one_line(text, 100)}' names no two sides; write one 'vs' or one 'not'."
+            f"'{one_line(text, 100)}' does not give two sides; write one 'vs' or one 'not'."
         )
     if negated:
         parts = [parts[0].removeprefix("not ")]
@@ -99,7 +99,7 @@ def parse_sides(attribute: Attribute, text: str, words: tuple[str, str] | None =
     rest = [group for group in known if group not in named[0]]
     one, other = named[0], named[1] if len(named) > 1 else rest
     if set(one) & set(other):
-        raise InputError(f"'{one_line(text, 100)}' has a group on both sides; leave it on one.")
+        raise InputError(f"'{one_line(text, 100)}' has a group on both sides; keep it on one.")
     if not other:
         raise InputError(
             f"'{one_line(text, 100)}' leaves no group of {attribute.name} for the other side."
@@ -113,35 +113,35 @@ def parse_sides(attribute: Attribute, text: str, words: tuple[str, str] | None =
 
 
 def default_protected(attribute: Attribute) -> str:
-    """Return the group that is protected where nobody says which: ``female``.
+    """Return the group that is protected by default: ``female``.
 
     Raises:
         InputError: The attribute has no such group.
     """
     if DEFAULT not in attribute.groups:
         raise InputError(
-            f"Name the protected group of {attribute.name}: one of {', '.join(attribute.groups)}, "
-            "or 'not' and one of them."
+            f"Say which group of {attribute.name} is protected: one of "
+            f"{', '.join(attribute.groups)}, or 'not' and one of them."
         )
     return DEFAULT
 
 
 def _checked(words: tuple[str, str]) -> tuple[str, str]:
-    """Return the words of a user, which stand in prompts and in tables."""
+    """Check a user's words for the sides, which appear in prompts and in tables."""
     one, other = (word.strip() for word in words)
     for word in (one, other):
         if not word or not word.isprintable() or len(word) > LONGEST_WORD:
             raise InputError(
-                "A side needs a word that it is called by, such as female: one line of at most "
+                "Each side needs a word, such as female: one line of at most "
                 f"{LONGEST_WORD} characters."
             )
     if one.casefold() == other.casefold():
-        raise InputError(f"Both sides are called '{one}'; choose two words.")
+        raise InputError(f"Both sides are called '{one}'; choose two different words.")
     return one, other
 
 
 def _groups(text: str, known: Sequence[str], attribute: str) -> list[str]:
-    # A group may have a comma in its own name.
+    # The name of a group may contain a comma.
     names = [text.strip()] if text.strip() in known else [part.strip() for part in text.split(",")]
     for name in names:
         if name not in known:

@@ -1,6 +1,6 @@
 """A source: one YAML file that says where the documents are, and which groups they belong to.
 
-A source can be kept in version control: it names credentials and never holds them. Paths in it are
+A source can be kept in version control: it names credentials and never contains them. Its paths are
 relative to the file.
 """
 
@@ -47,16 +47,16 @@ __all__ = [
 SourceName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,99}$")]
 Address = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(lambda v: [v] if isinstance(v, str) else v)]
-"""A list, which a file may write as a single text if it has one entry."""
+"""A list. If it has one entry, a file may write it as plain text."""
 
 BOOSTED = re.compile(r"[^^]+(\^(\d+\.?\d*|\.\d+))?")
 
 
 def check_server(url: str) -> None:
-    """Refuse what is no address of a search server, or holds a password.
+    """Refuse a URL that is not the address of a search server, or contains a password.
 
     Raises:
-        ValueError: It is refused; the message quotes no password.
+        ValueError: The URL is refused; the message never quotes a password.
     """
     _check_address(url, "https://localhost:9200")
     if re.search(r"[?#\s]", url):
@@ -70,7 +70,7 @@ def _check_address(url: str, example: str) -> None:
         raise ValueError(f"{shown} is not an address such as {example}")
     if "@" in server:
         raise ValueError(
-            "the address holds a password; name an entry of the settings in credentials"
+            "the address contains a password; name an entry of the settings in credentials"
         )
 
 
@@ -81,7 +81,7 @@ class _Part(BaseModel):
 class Source(Described):
     """Where documents are, and which groups they belong to.
 
-    ``Source.model_validate({"engine": "elasticsearch", …})`` gives the class of that engine, and
+    ``Source.model_validate({"engine": "elasticsearch", …})`` returns the class of that engine, and
     raises pydantic's ``ValidationError``. :func:`load_source` and :func:`source_of` raise a
     :class:`SourceError` of one sentence.
     """
@@ -90,16 +90,19 @@ class Source(Described):
     kinds: ClassVar[dict[str, type[Source]]] = {}
 
     name: SourceName = Field(
-        description="How commands call it: lower-case letters, digits, dots, dashes, underscores."
+        description="Its name in commands: lower-case letters, digits, dots, dashes, underscores."
     )
     engine: str
-    attributes: dict[str, Attribute] = Field(description="What exposure is measured over.")
-    timeout: float = Field(30.0, gt=0, le=600, description="Seconds that one request may take.")
-    concurrency: int = Field(8, ge=1, le=1000, description="Requests under way at the same time.")
-    requests_per_second: float | None = Field(
-        None, gt=0, description="Requests a second, at most; no limit by default."
+    attributes: dict[str, Attribute] = Field(description="The attributes to measure exposure over.")
+    link: str | None = Field(
+        None, description="The field with a document's web address, which answers cite."
     )
-    folder: Path = Field(Path(), exclude=True, description="What paths in it are relative to.")
+    timeout: float = Field(30.0, gt=0, le=600, description="Seconds allowed for one request.")
+    concurrency: int = Field(8, ge=1, le=1000, description="How many requests may run at a time.")
+    requests_per_second: float | None = Field(
+        None, gt=0, description="The most requests a second; no limit by default."
+    )
+    folder: Path = Field(Path(), exclude=True, description="Its paths are relative to this folder.")
 
     @model_validator(mode="wrap")
     @classmethod
@@ -113,30 +116,30 @@ class Source(Described):
 
     @property
     def fingerprint(self) -> str:
-        """Changes when the description changes."""
+        """A hash that changes when the description changes."""
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
 
     def path(self, written: str) -> Path:
-        """Return a path of the file, relative to its folder."""
+        """Return a path from the file, resolved in its folder."""
         return self.folder / written
 
 
 class VectorField(_Part):
-    """A field of vectors, and what made them."""
+    """A vector field, and the encoder that filled it."""
 
-    field: str = Field(min_length=1, description="The field, of dense_vector or semantic_text.")
+    field: str = Field(min_length=1, description="The field, a dense_vector or semantic_text.")
     embeddings: str | None = Field(
         None,
-        description="What encodes queries, as `openai:text-embedding-3-small`; a field of "
-        "semantic_text needs none.",
+        description="The encoder for queries, such as `openai:text-embedding-3-small`; a "
+        "semantic_text field needs none.",
     )
 
 
 class QueryFields(_Part):
-    """How the engine matches words, where the source writes no request of its own."""
+    """How the engine matches words, if the source has no request of its own."""
 
-    fields: tuple[str, ...] = Field((), description="Fields with boosts, as `headline^3`.")
-    operator: Literal["or", "and"] = Field("or", description="Match any of the words, or all.")
+    fields: tuple[str, ...] = Field((), description="Fields with boosts, such as `headline^3`.")
+    operator: Literal["or", "and"] = Field("or", description="Match any word, or all words.")
     type: Literal["best_fields", "most_fields", "cross_fields", "phrase"] = Field(
         "best_fields", description="How the scores of several fields are combined."
     )
@@ -153,13 +156,13 @@ class QueryFields(_Part):
 
 
 class ElasticsearchSource(Source):
-    """An index, an alias or a pattern of an Elasticsearch server, used as it is."""
+    """An index, an alias or a pattern on an Elasticsearch server, used as it is."""
 
     engine: Literal["elasticsearch"] = "elasticsearch"
     url: Address | tuple[Address, ...] | None = Field(
         None,
-        description="The server's address, or those of several nodes; FAIRQR_ELASTICSEARCH_URL "
-        "by default.",
+        description="The server's address, or the addresses of several nodes; "
+        "FAIRQR_ELASTICSEARCH_URL by default.",
     )
     cloud_id: str | None = Field(None, description="The id of an Elastic Cloud deployment.")
     credentials: str | None = Field(
@@ -173,14 +176,14 @@ class ElasticsearchSource(Source):
         None, description="How words are matched; title and text by default."
     )
     body: dict[str, Any] | None = Field(
-        None, description="The engine's own request, with {{query}} and {{size}}, in place of it."
+        None, description="Your own request, with {{query}} and {{size}}, instead of query."
     )
     filter: dict[str, Any] | None = Field(
-        None, description="A filter in the engine's query language, for every search."
+        None, description="A filter in the engine's query language, applied to every search."
     )
-    vectors: VectorField | None = Field(None, description="A field to search by vectors.")
+    vectors: VectorField | None = Field(None, description="A field for searches by vectors.")
     allow_partial: bool = Field(
-        False, description="Take a result that lacks failed shards, with a warning."
+        False, description="Accept a result that lacks failed shards, with a warning."
     )
 
     @model_validator(mode="before")
@@ -212,51 +215,51 @@ class ElasticsearchSource(Source):
             for part in ("from", "post_filter", "terminate_after"):
                 if part in self.body:
                     raise ValueError(
-                        f"body has '{part}', which hides documents that match; leave it out, and "
-                        "write a filter into its query, or as 'filter'"
+                        f"body has '{part}', which hides matching documents; remove it, and put "
+                        "a filter into its query, or into 'filter'"
                     )
         if not (self.text or self.title or self.query or self.body):
-            raise ValueError("name the fields to search in: text, title, or query")
+            raise ValueError("name the fields to search: text, title, or query")
         return self
 
     @property
     def searched_fields(self) -> tuple[str, ...]:
-        """The fields that words are matched in, with their boosts."""
+        """The fields to match words in, with their boosts."""
         if self.query is not None and self.query.fields:
             return self.query.fields
         return (*((self.title,) if self.title else ()), *self.text)
 
 
 class OpenSearchSource(ElasticsearchSource):
-    """An index, alias or pattern of an OpenSearch server, used as it is."""
+    """An index, alias or pattern on an OpenSearch server, used as it is."""
 
     engine: Literal["opensearch"] = "opensearch"  # type: ignore[assignment]
 
 
 class HttpSource(Source):
-    """Any search endpoint that answers JSON.
+    """Any search endpoint that returns JSON.
 
-    The expressions are JMESPath: ``hits`` is applied to the reply, the others to each hit.
+    The expressions are JMESPath: ``hits`` is applied to the response, the others to each hit.
     """
 
     engine: Literal["http"] = "http"
     url: Address = Field(
-        description="The endpoint; {{query}} and {{size}} in it are filled percent-encoded."
+        description="The endpoint; {{query}} and {{size}} in it are filled in, percent-encoded."
     )
     method: Literal["GET", "POST"] = "POST"
     body: dict[str, Any] | None = Field(
-        None, description="The request, with {{query}} and {{size}} as whole values."
+        None, description="The request body, with {{query}} and {{size}} as whole values."
     )
     credentials: str | None = Field(
         None, description="An entry [credentials.NAME] of the settings file; its headers are sent."
     )
-    hits: str = Field(description="The list of hits in the reply.")
+    hits: str = Field(description="The list of hits in the response.")
     id: str = Field(description="The id of a hit.")
     score: str | None = Field(None, description="The score of a hit; 1/rank by default.")
     title: str | None = Field(None, description="The title of a hit.")
     text: str | None = Field(None, description="The text of a hit, or a list of texts.")
     sample: str | None = Field(None, description="A query that finds something, for the check.")
-    max_bytes: int = Field(10_000_000, ge=1, description="The largest reply that is read.")
+    max_bytes: int = Field(10_000_000, ge=1, description="The largest response to read, in bytes.")
 
     @model_validator(mode="after")
     def _can_be_asked(self) -> HttpSource:
@@ -269,12 +272,12 @@ class HttpSource(Source):
 
 
 class RunSource(Source):
-    """Rankings that somebody exported: TREC run files, with labels beside."""
+    """Exported rankings: TREC run files, with labels in files beside them."""
 
     engine: Literal["run"] = "run"
     runs: Texts = Field(min_length=1, description="TREC run files.")
     topics: str | None = Field(
-        None, description="A file of query ids and queries, so that queries can be asked by text."
+        None, description="A file of query ids and queries, to find rankings by a query's text."
     )
     documents: str | None = Field(
         None, description="A JSON Lines file with the titles and texts of the documents."
@@ -282,7 +285,7 @@ class RunSource(Source):
 
 
 class TantivySource(Source):
-    """An embedded index, built from a corpus of JSON lines."""
+    """An embedded index, built from a corpus of JSON Lines."""
 
     engine: Literal["tantivy"] = "tantivy"
     documents: str = Field(description="A JSON Lines file of documents.")
@@ -293,7 +296,7 @@ for kind in (ElasticsearchSource, OpenSearchSource, HttpSource, RunSource, Tanti
 
 
 def is_source_file(corpus: str) -> bool:
-    """Return whether what a user calls a corpus is the path of a source file."""
+    """Return whether a corpus given by a user is the path of a source file."""
     return corpus.endswith((".yaml", ".yml"))
 
 
@@ -305,7 +308,7 @@ def load_source(path: Path) -> Source:
     """
     data = load_yaml(path, "source", SourceError)
     if not isinstance(data, Mapping):
-        raise SourceError(f"The source {path} must be a mapping that begins with 'name:'.")
+        raise SourceError(f"The source {path} must be a mapping that starts with 'name:'.")
     if "folder" in data:
         raise SourceError(f"The source {path} is wrong at folder: extra inputs are not permitted.")
     data = {**data, "folder": path.absolute().parent}
@@ -313,7 +316,7 @@ def load_source(path: Path) -> Source:
 
 
 def source_of(described: Mapping[str, Any]) -> Source:
-    """Return a source that a program describes; paths in it are relative to the working folder.
+    """Return a source described by a program; paths in it are relative to the working folder.
 
     Raises:
         SourceError: It does not describe a source.

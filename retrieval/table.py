@@ -1,7 +1,7 @@
-"""The documents that a run has met, one row each, with their groups.
+"""The documents that a run has seen so far, one row each, with their groups.
 
-The hits of a search bring the groups of their documents along. All that is computed afterwards,
-such as the target, the exposure and the fair step, reads them here, and no engine is asked again.
+The hits of a search bring the groups of their documents. Everything computed afterwards, such as
+the target, the exposure and the fair step, reads them here without another request.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-# Before Python 3.12 pydantic makes no JSON schema of typing's own.
+# Before Python 3.12, pydantic cannot make a JSON schema from typing's own.
 from typing_extensions import TypedDict
 
 from fairqr.retrieval.dimension import Dimension
@@ -23,7 +23,7 @@ __all__ = ["CodedMemberships", "DocumentTable", "coded", "decoded"]
 class CodedMemberships(TypedDict):
     """The memberships of a list of documents in one attribute, as plain data.
 
-    Few documents differ in their groups, so each distinct row is kept once.
+    Documents mostly share their groups, so each distinct row is kept once.
     """
 
     patterns: list[list[float]]
@@ -38,20 +38,17 @@ def coded(memberships: Memberships, attributes: Collection[str]) -> dict[str, Co
 def _coded(array: FloatArray) -> CodedMemberships:
     if not array.size:
         return CodedMemberships(patterns=[], rows=[])
-    # Rows are compared as bytes, which makes no Python object for each number.
-    held = np.ascontiguousarray(array, dtype=np.float64).tobytes()
-    width = len(held) // len(array)
-    numbers: dict[bytes, int] = {}
-    rows = [
-        numbers.setdefault(held[start : start + width], len(numbers))
-        for start in range(0, len(held), width)
-    ]
+    # Compare rows as bytes, which creates no Python object for each number.
+    whole = np.ascontiguousarray(array, dtype=np.float64)
+    held: list[bytes] = whole.view(f"V{whole.itemsize * whole.shape[1]}").ravel().tolist()
+    numbers = {row: number for number, row in enumerate(dict.fromkeys(held))}
+    rows = [numbers[row] for row in held]
     patterns = np.frombuffer(b"".join(numbers)).reshape(len(numbers), -1)
     return CodedMemberships(patterns=patterns.tolist(), rows=rows)
 
 
 def decoded(memberships: CodedMemberships) -> FloatArray:
-    """Return the array that was coded, shape (n, G)."""
+    """Return the decoded array, shape (n, G)."""
     patterns = np.array(memberships["patterns"], dtype=np.float64)
     if not memberships["rows"]:
         return patterns.reshape(0, patterns.shape[1] if patterns.ndim == 2 else 0)
@@ -60,9 +57,9 @@ def decoded(memberships: CodedMemberships) -> FloatArray:
 
 
 class DocumentTable:
-    """The groups of documents by id.
+    """The groups of documents, by id.
 
-    A document that is added twice keeps the groups that came last.
+    A document that is added again gets its latest groups.
     """
 
     def __init__(self) -> None:
@@ -88,7 +85,7 @@ class DocumentTable:
         """Return the share of each group in these documents, shape (len(ids), G).
 
         Raises:
-            KeyError: A document was never added.
+            KeyError: A document was not added.
         """
         if not ids:
             return np.zeros((0, len(dimension.groups)))

@@ -1,4 +1,4 @@
-"""The target ε*: the distribution of exposure over the groups that a ranking should reach."""
+"""The target ε*: the distribution of exposure over the groups that a ranking should have."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Target(BaseModel):
 
     Attributes:
         parts: The weight of each part; the weights sum to 1.
-        shares: For an attribute named here, the share of each of its groups, instead of the parts.
+        shares: For each attribute named here, the shares of its groups, used instead of the parts.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -48,10 +48,10 @@ class Target(BaseModel):
 
     @classmethod
     def parse(cls, texts: str | Sequence[str]) -> Target:
-        """Read targets as they are written on the command line.
+        """Parse targets as written on the command line.
 
         Args:
-            texts: ``retrieved:0.5,population:0.5`` for all attributes, and
+            texts: ``retrieved:0.5,population:0.5`` for all attributes, or
                 ``gender=female:0.6,male:0.4`` for one.
 
         Raises:
@@ -67,25 +67,23 @@ class Target(BaseModel):
                     raise TargetError(f"The target of '{attribute.strip()}' is given twice.")
                 shares[attribute.strip()] = weights
             elif parts:
-                raise TargetError("The parts of the target are given twice; give one mixture.")
+                raise TargetError("The parts of the target are given twice; give one mixture only.")
             else:
                 for name, weight in weights.items():
                     if name not in PARTS:
                         raise TargetError(
-                            f"The target has no part '{name}'; the parts are {', '.join(PARTS)}, "
-                            "and shares of groups are written gender=female:0.5,male:0.5."
+                            f"The target has no part '{name}'; use {', '.join(PARTS)}, "
+                            "or write shares of groups, such as gender=female:0.5,male:0.5."
                         )
                     parts[name] = weight
         return cls(parts=parts, shares=shares) if parts else cls(shares=shares)
 
     def check(self, attributes: Sequence[Attribute]) -> None:
-        """Raise where the target cannot be computed for these attributes.
-
-        The default target does without a population where the schema gives none.
+        """Refuse a target that cannot be computed for these attributes.
 
         Raises:
-            TargetError: Shares name an attribute or group that does not exist, or the population
-                is asked for and the schema gives none.
+            TargetError: Shares name an attribute or group that does not exist, or the target needs
+                a population that the schema lacks.
         """
         by_name = {attribute.name: attribute for attribute in attributes}
         for name, shares in self.shares.items():
@@ -100,14 +98,14 @@ class Target(BaseModel):
                         f"The target names the group '{group}', which '{name}' does not have; "
                         f"its groups are {', '.join(by_name[name].universe)}."
                     )
-        if self != DEFAULT_TARGET and (lacking := self.without_population(attributes)):
+        if lacking := self.without_population(attributes):
             raise TargetError(
                 f"The schema gives no population for '{lacking[0]}'; add one, "
                 "or choose a target without it, such as retrieved:0.5,uniform:0.5."
             )
 
     def without_population(self, attributes: Sequence[Attribute]) -> list[str]:
-        """Return the attributes whose population the target asks for and the schema lacks."""
+        """Return the attributes whose population the target needs and the schema lacks."""
         if not self.parts.get("population"):
             return []
         return [a.name for a in attributes if a.name not in self.shares and a.population is None]
@@ -118,11 +116,11 @@ class Target(BaseModel):
         """Return ε* over the attribute's universe; sums to 1.
 
         Args:
-            attribute: Whose groups.
+            attribute: The attribute.
             estimates: The distribution of each part that is not in the schema (``corpus``,
-                ``retrieved``, ``relevance``). One of all zeros is undefined (no document had a
-                label). The weight of a part that is undefined or not known is shared among the
-                other parts.
+                ``retrieved``, ``relevance``). A distribution of all zeros is undefined (no document
+                had a label). The other parts share the weight of a part that is undefined or
+                missing.
 
         Raises:
             TargetError: No part of the mixture is defined.
@@ -131,9 +129,11 @@ class Target(BaseModel):
             shares = self.shares[attribute.name]
             return np.array([shares.get(group, 0.0) for group in attribute.universe])
         size = len(attribute.universe)
-        known: dict[Part, FloatArray] = {"uniform": np.full(size, 1 / size), **(estimates or {})}
-        if attribute.population is not None:
-            population = attribute.population
+        known = dict(estimates or {})
+        if "uniform" in self.parts:
+            known["uniform"] = np.full(size, 1 / size)
+        population = attribute.population
+        if "population" in self.parts and population is not None:
             known["population"] = np.array([population.get(g, 0.0) for g in attribute.universe])
         mixture = np.zeros(size)
         for part, weight in self.parts.items():
@@ -141,8 +141,8 @@ class Target(BaseModel):
                 mixture += weight * normalise(known[part])
         if not mixture.any():
             raise TargetError(
-                f"The target of '{attribute.name}' is undefined: no document that it is estimated "
-                "from has a label; add a part such as population or uniform."
+                f"The target of '{attribute.name}' is undefined, because none of the documents it "
+                "is estimated from has a label; add a part such as population or uniform."
             )
         return normalise(mixture)
 
@@ -154,7 +154,7 @@ class Target(BaseModel):
 
 
 def _weights(mixture: str, text: str) -> dict[str, float]:
-    """Read ``name:weight,…``; the weights are at least 0 and sum to 1."""
+    """Parse ``name:weight,…``; the weights are at least 0 and sum to 1."""
     weights: dict[str, float] = {}
     for item in mixture.split(","):
         name, _, number = item.rpartition(":")
@@ -180,7 +180,7 @@ def _weights(mixture: str, text: str) -> dict[str, float]:
 
 
 def _check_distribution(weights: Mapping[Any, float], what: str) -> None:
-    """Raise ValueError where weights are negative or do not sum to 1."""
+    """Raise ValueError if weights are negative or do not sum to 1."""
     for name, weight in weights.items():
         if not weight >= 0 or math.isinf(weight):
             raise ValueError(f"the share of '{name}' in {what} must be 0 or more, not {weight}")
@@ -191,18 +191,18 @@ def _check_distribution(weights: Mapping[Any, float], what: str) -> None:
 def retrieved_distribution(memberships: FloatArray, scores: FloatArray) -> FloatArray:
     """Return the weighted share of each group among retrieved documents.
 
-    A document weighs its score, as BM25's. Scores that cannot be weights (see
-    :func:`can_be_weights`) only say the order; a document then weighs 1/rank.
+    A document's weight is its score, such as BM25. If scores cannot be weights (see
+    :func:`can_be_weights`), we only use their order, and the weight is 1/rank.
 
     Args:
         memberships: Shape (n, G), in order of rank.
         scores: Shape (n,).
 
     Returns:
-        Shape (G,); sums to 1, or all zeros where no document has a label.
+        Shares that sum to 1, or all zeros if no document has a label, shape (G,).
     """
     values = np.asarray(scores, dtype=np.float64)
-    # Divided by the largest, so that the sum of large scores is finite.
+    # Divide by the largest, so that the sum of large scores is finite.
     weights = values / values.max() if can_be_weights(values) else 1 / np.arange(1, len(values) + 1)
     return normalise(weights @ memberships)
 
@@ -210,7 +210,7 @@ def retrieved_distribution(memberships: FloatArray, scores: FloatArray) -> Float
 def can_be_weights(scores: ArrayLike) -> bool:
     """Return whether scores, shape (n,), are finite, not negative, and not all 0.
 
-    Logarithms of probabilities and the outputs of many neural models are not.
+    Log probabilities and the outputs of many neural models do not qualify.
     """
     values = np.asarray(scores, dtype=np.float64)
     return bool(

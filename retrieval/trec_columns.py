@@ -1,7 +1,7 @@
-"""Files in TREC's formats, read by columns: for the usual file, at array speed.
+"""Files in TREC formats, read by columns: fast, for ordinary files.
 
-What is unusual in any way (other characters than ASCII, a number in another form, a line that is
-wrong) is left to the readers that go line by line and can name the line.
+Anything unusual (non-ASCII characters, a number in another form, a wrong line) is left to the
+readers that go line by line and can name the line.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _WHOLE[[0, *b"0123456789-"]] = True
 
 
 class UnusualError(Exception):
-    """The file has to be read line by line."""
+    """The file must be read line by line."""
 
 
 class Columns:
@@ -41,7 +41,7 @@ class Columns:
         count: How many fields each line has.
 
     Raises:
-        UnusualError: A line has more or fewer, or there are unusual characters.
+        UnusualError: A line has more or fewer fields, or there are unusual characters.
     """
 
     def __init__(self, data: bytes, count: int) -> None:
@@ -58,7 +58,7 @@ class Columns:
         between = (breaks >= ends[count - 1 :: count]).all()
         if not between or (breaks[:-1] > starts[count::count]).any():
             raise UnusualError
-        # So that the last fields of the last line can be read in the width of the widest.
+        # Padding, so that the last fields of the last line can be read at the greatest width.
         padded = np.concatenate([buffer, np.zeros(WIDEST, np.uint8)])
         self._windows = np.lib.stride_tricks.sliding_window_view(padded, WIDEST)
         self._starts, self._ends = starts.reshape(-1, count), ends.reshape(-1, count)
@@ -89,7 +89,7 @@ class Columns:
             raise UnusualError
         digits = (characters >= ord("0")) & (characters <= ord("9"))
         points = characters == ord(".")
-        # So few digits and a power of ten that is exact: their quotient is the nearest number.
+        # With this few digits and an exact power of ten, the quotient is the nearest number.
         exact = (digits.sum(axis=1) <= EXACT_DIGITS) & (points.sum(axis=1) == 1)
         exact &= (digits | points | (characters == 0)).all(axis=1) & digits[:, 0]
         mantissa = np.zeros(len(text), np.int64)
@@ -111,11 +111,11 @@ def _as_numbers(text: NDArray[np.bytes_], kind: np.dtype[Any]) -> NDArray[Any]:
 
 
 def columns_of(path: Path, count: int) -> Iterator[Columns]:
-    """Yield the fields of a file, some lines at a time.
+    """Yield the fields of a file, a batch of lines at a time.
 
     Raises:
         CorpusError: The file cannot be opened.
-        UnusualError: It has to be read line by line.
+        UnusualError: The file must be read line by line.
     """
     rest = b""
     with open_text(path) as stream:

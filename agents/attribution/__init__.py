@@ -1,1 +1,1 @@
-"""Attribution: which documents an answer really used."""
+"""Attribution: finds out which documents an answer really used."""

@@ -1,4 +1,4 @@
-"""Opening an attributor by its name."""
+"""Opens an attributor by its name."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from fairqr.prompts.library import PromptLibrary
 __all__ = ["ATTRIBUTORS", "DEFAULT_ATTRIBUTOR", "PAPER_ATTRIBUTOR", "open_attributor"]
 
 DEFAULT_ATTRIBUTOR = "overlap"
-"""It works offline and at once; see PAPER_ATTRIBUTOR for what a study should use."""
+"""It works offline and at once; a study should use PAPER_ATTRIBUTOR."""
 
 PAPER_ATTRIBUTOR = "transformers"
 
 ATTRIBUTORS = {
-    "overlap": "shared words; no model, a baseline that sees neither paraphrase nor negation",
-    "transformers[:MODEL]": "an NLI model, FacebookAI/roberta-large-mnli as in the paper or yours",
-    "onnx:FOLDER": "an NLI model that was exported to ONNX: model.onnx, config.json, tokenizer",
+    "overlap": "shared words, without a model; a baseline that sees no paraphrase and no negation",
+    "transformers[:MODEL]": "an NLI model: the paper's FacebookAI/roberta-large-mnli, or yours",
+    "onnx:FOLDER": "an NLI model exported to ONNX: model.onnx, config.json and the tokenizer",
     "llm[:MODEL]": "a chat model, asked whether the answer must be true; check it first",
 }
-"""What there is, in a line each, by how it is written."""
+"""A line on each kind of attributor, by the form of its name."""
 
 
 def open_attributor(
@@ -40,35 +40,35 @@ def open_attributor(
     concurrency: int | None = None,
     **options: Any,
 ) -> Attributor:
-    """Return an attributor; nothing is loaded before it is started.
+    """Return an attributor; it loads nothing before it is started.
 
     Args:
-        name: As ATTRIBUTORS writes them; options may follow, such as ``?threshold=0.7`` and, where
-            a classifier does not name its outputs, ``?entailment=2``.
-        chat: The chat model of ``llm`` without a name; the configured one where None.
-        cache: Keep verdicts on disk, and never judge the same twice; or where to keep them. A
-            ``chat`` that is given has a cache of its own, or none.
-        threshold: The score in (0, 1] from which a document counts as used. Where None, that of the
-            name; else for NLI models whether entailment is the top label, 0.7 for overlap and 0.5
-            for chat models.
-        prompts: For ``llm``; the shipped and the user's own where None.
-        concurrency: For ``llm``, how many questions are under way at once, over all calls; 8 where
-            None. What runs here runs one batch after the other.
-        options: More for :class:`ChatModel`, where ``llm`` opens one, such as ``base_url``.
+        name: As in ATTRIBUTORS. Options may follow, such as ``?threshold=0.7``, or
+            ``?entailment=2`` for a classifier that does not name its outputs.
+        chat: The chat model of ``llm`` without a name; defaults to the configured one.
+        cache: Whether to keep verdicts on disk so that nothing is judged twice, or the cache to
+            use. It does not apply to ``chat``, which has its own cache or none.
+        threshold: The score in (0, 1] from which a document counts as used; defaults to the name's
+            option. Without either, entailment must be the top label of NLI models, and the
+            threshold is 0.7 for overlap and 0.5 for chat models.
+        prompts: For ``llm``; defaults to the shipped prompts and the user's own.
+        concurrency: For ``llm``, how many questions are open at once over all calls; defaults to 8.
+            Other attributors run one batch after the other.
+        options: More for the :class:`ChatModel` that ``llm`` opens, such as ``base_url``.
 
     Raises:
-        InputError: There is no such attributor, a number is out of range, or an option is not for
-            this attributor.
+        InputError: The attributor does not exist, a number is out of range, or an option does not
+            fit this attributor.
         ModelUnavailableError: The name of a chat model is malformed.
     """
     parsed = AttributorName.parse(name)
     if check_threshold(threshold) is not None:
         parsed = dataclasses.replace(parsed, threshold=threshold)
     if parsed.entailment is not None and parsed.kind not in ("transformers", "onnx"):
-        raise InputError(f"The attributor '{parsed.kind}' has no outputs: leave entailment= out.")
+        raise InputError(f"The attributor '{parsed.kind}' has no outputs; leave entailment= out.")
     if options and parsed.kind in ("overlap", "transformers", "onnx"):
         raise InputError(
-            f"The attributor '{parsed.kind}' asks no server: leave {next(iter(options))} out, or "
+            f"The attributor '{parsed.kind}' asks no server; leave {next(iter(options))} out, or "
             "choose llm."
         )
     kept = kept_in(cache)
@@ -76,13 +76,13 @@ def open_attributor(
         case "overlap", "":
             from fairqr.agents.attribution.overlap_attributor import OverlapAttributor
 
-            return OverlapAttributor(parsed)  # quicker than any cache
+            return OverlapAttributor(parsed)  # faster than a cache
         case "llm", model:
             from fairqr.agents.attribution.llm_attributor import PARALLEL, LlmAttributor
 
             if chat is None or model not in ("", chat.name):
                 chat = ChatModel(model or default_model(), cache=kept, **options)
-            # The chat model keeps its replies; what is equal in a call need not go that far.
+            # The chat model caches its replies; this one only merges equal pairs within a call.
             at_once = PARALLEL if concurrency is None else concurrency
             return CachedAttributor(LlmAttributor(chat, parsed, prompts, at_once), None)
         case (("transformers" | "onnx"), _):

@@ -1,4 +1,4 @@
-"""Verdicts that were reached already, kept on disk."""
+"""A cache of verdicts on disk."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ __all__ = ["CachedAttributor", "Identified"]
 
 
 class Identified(Attributor, Protocol):
-    """An attributor that says what its verdicts depend on."""
+    """An attributor that states what its verdicts depend on."""
 
     @property
     def identity(self) -> str:
-        """The model, its weights where known, and the threshold; read only after ``start()``."""
+        """The model, its weights if known, and the threshold; only read it after ``start()``."""
         ...
 
 
 class CachedAttributor:
-    """Judges each pair once: equal ones of a call together, and those of earlier calls not at all.
+    """Judges each pair once, even if it occurs several times in a call or in earlier calls.
 
-    Only verdicts with status ``ok`` are kept. What a kept one cost when it was reached stands in
-    its usage as cached.
+    Only verdicts with status ``ok`` are cached. The usage of a cached verdict states its original
+    cost as cached.
 
     Args:
-        attributor: What judges.
-        cache: Where verdicts are kept; None for nowhere.
+        attributor: The attributor that judges.
+        cache: Where to keep verdicts; optional.
     """
 
     def __init__(self, attributor: Identified, cache: ReplyCache | None) -> None:
@@ -38,12 +38,12 @@ class CachedAttributor:
 
     @property
     def name(self) -> str:
-        """The attributor's."""
+        """The attributor's name."""
         return self._attributor.name
 
     @property
     def identity(self) -> str:
-        """The attributor's."""
+        """The attributor's identity."""
         return self._attributor.identity
 
     async def start(self) -> None:
@@ -51,7 +51,7 @@ class CachedAttributor:
         await self._attributor.start()
 
     async def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        """Look all pairs up, and have the others judged."""
+        """Look up all pairs, and judge those that are not in the cache."""
         await self.start()
         distinct = list(dict.fromkeys(pairs))
         keys = {pair: self._key(pair) for pair in distinct}
@@ -74,7 +74,7 @@ class CachedAttributor:
 
 
 def _each_paid_once(pairs: Iterable[Pair], known: Mapping[Pair, Verdict]) -> Iterable[Verdict]:
-    """Yield the verdict on each pair; what it cost stands with the first of equal ones."""
+    """Yield the verdict on each pair; of equal pairs, only the first has the cost."""
     seen: set[Pair] = set()
     for pair in pairs:
         verdict = known[pair]
@@ -95,7 +95,7 @@ def _written(verdict: Verdict) -> dict[str, Any]:
 
 
 def _read(stored: Mapping[str, Any] | None) -> Verdict | None:
-    """Return a verdict as it was kept; None where another version of fairqr kept something else."""
+    """Return a cached verdict, or None if another version of fairqr stored something else."""
     if stored is None:
         return None
     match stored:

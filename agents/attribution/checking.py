@@ -1,7 +1,7 @@
-"""Checking an attributor on labelled pairs, and remembering what came of it.
+"""Checks an attributor on labelled pairs, and keeps the outcome.
 
-A small model may be no judge at all, and nothing in its verdicts shows that. So an attributor is
-measured on pairs with known answers, and commands warn of one that never was.
+A small model may be useless as a judge, and its verdicts do not show that. So we measure an
+attributor on pairs with known answers, and commands warn if it was never measured.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ __all__ = [
 
 
 LEAST_PAIRS = 30
-"""With fewer pairs, or with one class only, nothing is concluded."""
+"""With fewer pairs, or pairs of only one class, we conclude nothing."""
 
 GOOD_ORDER = 0.7
-"""The AUC from which another threshold is worth a try."""
+"""From this AUC on, we suggest another threshold."""
 
 Finding = Literal["better", "chance", "unclear"]
-"""``better`` than always giving the commoner answer, by the whole interval of the accuracy;
-``chance``: not shown to be; ``unclear``: too few pairs, or of one class only."""
+"""``better``: the whole interval of the accuracy is above that of the commoner answer alone;
+``chance``: it is not; ``unclear``: too few pairs, or pairs of only one class."""
 
 
 class _Part(BaseModel):
@@ -53,7 +53,7 @@ class _Part(BaseModel):
 
 
 class Confusion(_Part):
-    """How many pairs, by what is so (first word) and what was said (second)."""
+    """The number of pairs by the label (first word) and the verdict (second word)."""
 
     entailed_attributed: int
     entailed_not: int
@@ -62,23 +62,23 @@ class Confusion(_Part):
 
 
 class AttributorCheck(_Part):
-    """What an attributor reached on labelled pairs.
+    """How well an attributor did on labelled pairs.
 
     Attributes:
         attributor: Its full name.
-        identity: A hash of all that its verdicts depend on.
+        identity: A hash of everything that its verdicts depend on.
         source: The file of pairs, or how they were made.
-        pairs: How many there were.
-        judged: How many of them got a verdict; all else is about these.
-        failures: How many did not, by status.
-        message: Why the first of these did not; empty where none failed.
-        accuracy: The share of right verdicts, in [0, 1]; None where none was judged.
+        pairs: How many pairs there were.
+        judged: How many of them got a verdict; the figures below are about these.
+        failures: How many got no verdict, by status.
+        message: Why the first of these failed; empty if none failed.
+        accuracy: The share of right verdicts, in [0, 1]; None if no pair was judged.
         low, high: The exact 95 % interval of the accuracy (Clopper and Pearson 1934).
-        majority: The share of the commoner label, which a constant verdict reaches.
-        auc: The area under the ROC curve of the scores, ties counted half; None where one class is
+        majority: The share of the commoner label, which is the accuracy of a constant verdict.
+        auc: The area under the ROC curve of the scores, ties counted half; None if one class is
             missing, or the attributor gives no scores.
         confusion: The four counts.
-        finding: What follows; see Finding.
+        finding: The conclusion; see Finding.
     """
 
     attributor: str
@@ -103,12 +103,12 @@ class AttributorCheck(_Part):
 
     @property
     def sentence(self) -> str:
-        """What it means, in words."""
+        """A sentence that says what the check found."""
         if self.accuracy is None or self.low is None or self.high is None or self.majority is None:
             why = self.message.rstrip(".") or ", ".join(sorted(self.failures))
             return (
                 f"{self.attributor} judged none of {self.pairs:,} pairs ({why}), so nothing is "
-                "known of it."
+                "known about it."
             )
         right = (
             f"{self.attributor} is right on {self.accuracy:.1%} of {self.judged:,} pairs "
@@ -119,13 +119,12 @@ class AttributorCheck(_Part):
             return f"{right}: better than chance on pairs like these."
         if self.finding == "unclear":
             return (
-                f"{right}: that says nothing yet; give it at least {LEAST_PAIRS} pairs, of both "
-                "kinds."
+                f"{right}: that says nothing yet; use at least {LEAST_PAIRS} pairs, of both kinds."
             )
         coin = "no better than a coin, so do not use it to judge"
         if self.auc is not None and self.auc >= GOOD_ORDER:
             return (
-                f"{right}; that is {coin} as it is. Its scores do tell the two kinds apart "
+                f"{right}; that is {coin} as it is. Its scores do separate the two kinds "
                 f"(AUC {self.auc:.2f}), so try another --threshold."
             )
         return f"{right}; that is {coin}."
@@ -139,7 +138,7 @@ async def check_attributor(
     Args:
         attributor: What to check.
         pairs: At least one.
-        source: Where they are from.
+        source: Where they come from.
 
     Raises:
         ModelUnavailableError: The attributor cannot be started.
@@ -191,13 +190,13 @@ async def check_attributor(
 
 
 def identity_of(attributor: Attributor) -> str | None:
-    """Return a hash of all that an attributor's verdicts depend on.
+    """Return a hash of everything that an attributor's verdicts depend on.
 
-    That is its name, and its weights, its server and its prompts as far as it has them. Those of
-    fairqr say it by ``identity``; another that does not is known by its name alone.
+    That is its name, and its weights, its server and its prompts if it has them. Our attributors
+    state it in ``identity``; for others we only use the name.
 
     Returns:
-        64 hexadecimal digits; None where it is not known before the attributor is started.
+        64 hexadecimal digits, or None if it is unknown before the attributor is started.
     """
     try:
         identity: str = getattr(attributor, "identity", attributor.name)
@@ -219,13 +218,13 @@ def _file(name: str, identity: str) -> Path:
 
 
 def remember(check: AttributorCheck) -> bool:
-    """Keep a check in the data folder, in the place of the last one of the same attributor.
+    """Keep a check in the data folder, replacing the last one of the same attributor.
 
-    One that judged nothing is not kept, nor is one that is unclear where another of more pairs was
-    not.
+    A check that judged nothing is not kept. An unclear check does not replace a clear one of more
+    pairs.
 
     Returns:
-        Whether it is kept.
+        Whether the check was kept.
     """
     if not check.judged:
         return False
@@ -238,12 +237,12 @@ def remember(check: AttributorCheck) -> bool:
 
 
 def recall(name: str, identity: str | None = None) -> AttributorCheck | None:
-    """Return the last check of an attributor; None where there is none.
+    """Return the last check of an attributor, or None if it was never checked.
 
     Args:
         name: Its full name.
-        identity: As :func:`identity_of` returns it; None takes that of any of this name, one that
-            is no good judge first.
+        identity: As :func:`identity_of` returns it. Without it, all checks of this name count, and
+            one that is not ``better`` comes first.
     """
     if identity is not None:
         return _read(_file(name, identity))
@@ -252,9 +251,9 @@ def recall(name: str, identity: str | None = None) -> AttributorCheck | None:
 
 
 def known_checks() -> list[AttributorCheck]:
-    """Return the last check of every attributor, in the order of their names.
+    """Return the last check of every attributor, sorted by name.
 
-    A name stands several times where its weights, its server or its prompts have changed.
+    A name occurs several times if its weights, its server or its prompts have changed.
     """
     found = [check for path in _folder().glob("*.json") if (check := _read(path))]
     return sorted(found, key=lambda check: (check.attributor, check.identity))
@@ -263,15 +262,15 @@ def known_checks() -> list[AttributorCheck]:
 def _read(path: Path) -> AttributorCheck | None:
     try:
         return AttributorCheck.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError):  # none, or another version of fairqr kept it
+    except (OSError, ValidationError):  # no file, or one of another version of fairqr
         return None
 
 
 def unchecked_warning(attributor: Attributor) -> str | None:
-    """Return what to warn of before this attributor's verdicts are used; None where nothing is.
+    """Return a warning to show before this attributor's verdicts are used, or None.
 
-    Reads small files. Start the attributor first: one whose weights are not known yet is taken for
-    the one of its name that was checked.
+    It reads small files. Start the attributor first. Until its weights are known, we assume the
+    checked attributor of the same name.
     """
     name = attributor.name
     check = recall(name, identity_of(attributor))
@@ -279,8 +278,8 @@ def unchecked_warning(attributor: Attributor) -> str | None:
         was = f"The attributor '{name}' was never checked"
         if recall(name) is not None:
             was = (
-                f"What was checked as '{name}' had other weights, another server or other prompts "
-                "than now"
+                f"The attributor '{name}' was checked with other weights, another server or other "
+                "prompts"
             )
         return (
             f"{was}, so its verdicts may be worth nothing; "
@@ -288,21 +287,21 @@ def unchecked_warning(attributor: Attributor) -> str | None:
         )
     if check.finding == "better":
         return None
-    return f"Mind the attributor's last check: {check.sentence}"
+    return f"Note the attributor's last check: {check.sentence}"
 
 
 def area_under_curve(labels: ArrayLike, scores: ArrayLike) -> float | None:
-    """Return the area under the ROC curve (Hanley and McNeil 1982), by the ranks of the scores.
+    """Return the area under the ROC curve (Hanley and McNeil 1982), from the ranks of the scores.
 
-    It is the probability that a random positive has a greater score than a random negative, where
-    equal scores count half.
+    It is the probability that a random positive has a greater score than a random negative. Equal
+    scores count half.
 
     Args:
         labels: True for positives, shape (n,).
         scores: Finite, shape (n,).
 
     Returns:
-        In [0, 1]; None where one class is missing.
+        The area in [0, 1], or None if one class is missing.
     """
     positive = np.asarray(labels, dtype=bool)
     values: NDArray[np.float64] = np.asarray(scores, dtype=np.float64)
@@ -310,5 +309,5 @@ def area_under_curve(labels: ArrayLike, scores: ArrayLike) -> float | None:
     if not ones or not zeros:
         return None
     _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]  # equal values share their mean rank
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]  # equal values get their mean rank
     return float((ranks[positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))

@@ -1,4 +1,4 @@
-"""Attribution by a chat model: would it say Yes, asked whether the answer must be true?"""
+"""Attribution by a chat model, which is asked whether the answer must be true."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ DEFAULT_THRESHOLD = 0.5
 YES, NO = "Yes", "No"
 
 PARALLEL = 8
-"""How many questions are under way at once, where nothing else is said."""
+"""The default number of questions that are open at once."""
 
 STRETCH = 4000
-"""How many characters of a document are asked about at once, which fits the embedded model."""
+"""How many characters of a document one question contains; that fits the embedded model."""
 
 SHARED = 500
 """How many characters neighbouring stretches have in common."""
@@ -42,19 +42,19 @@ _SCHEMA: dict[str, Any] = {
 
 
 class LlmAttributor:
-    """Judges by a chat model.
+    """Judges with a chat model.
 
-    The score is P(Yes) / (P(Yes) + P(No)) for the first token of its reply. Where the provider
-    tells no probabilities, the model is asked for a JSON verdict, which has no score: a threshold
-    that was chosen could not be kept to, so there is no verdict then. A long document is asked
-    about in stretches that overlap, and counts as used if it does by any of them.
+    The score is P(Yes) / (P(Yes) + P(No)) for the first token of the reply. If the provider gives
+    no probabilities, we ask for a JSON verdict, which has no score. So there is no verdict if the
+    user chose a threshold. A long document is split into overlapping stretches, and counts as used
+    if any stretch does.
 
     Args:
-        model: Which; its cache keeps the replies.
-        name: The threshold, in (0, 1]; 0.5 where there is none.
-        prompts: Has ``attribute`` and ``attribute_json``; the shipped and the user's own where
-            None.
-        concurrency: How many questions are under way at once, over all calls; at least 1.
+        model: The chat model; its cache keeps the replies.
+        name: Its threshold is in (0, 1] and defaults to 0.5.
+        prompts: Contains ``attribute`` and ``attribute_json``; defaults to the shipped prompts and
+            the user's own.
+        concurrency: How many questions are open at once over all calls; at least 1.
 
     Raises:
         InputError: The concurrency is less than 1, or a threshold was chosen for a model that is
@@ -83,12 +83,12 @@ class LlmAttributor:
 
     @property
     def name(self) -> str:
-        """``llm:``, the model, and the threshold where one was chosen."""
+        """``llm:``, the model, and the threshold if one was chosen."""
         return str(self._name)
 
     @property
     def identity(self) -> str:
-        """What a verdict depends on."""
+        """Everything that a verdict depends on."""
         prompts = f"{self._weighed.sha256}+{self._asked.sha256}"
         model = f"llm:{self._model.name} is={self._model.fingerprint}"
         return f"{model} threshold={self._threshold:g} prompts={prompts}"
@@ -116,8 +116,8 @@ class LlmAttributor:
             if len(pair.hypothesis) > LONGEST_ANSWER:
                 return Verdict(
                     "answer_too_long",
-                    message=f"The answer has {len(pair.hypothesis):,} characters; "
-                    f"a model is asked about {LONGEST_ANSWER:,} at the most.",
+                    message=f"The answer has {len(pair.hypothesis):,} characters; a model is asked "
+                    f"about at most {LONGEST_ANSWER:,}.",
                 )
             found = []
             for stretch in stretches(pair.premise):
@@ -129,7 +129,7 @@ class LlmAttributor:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(one(pair)) for pair in pairs]
         except ExceptionGroup as failed:
-            raise failed.exceptions[0] from None  # the one for which the others were stopped
+            raise failed.exceptions[0] from None  # the first error; it stopped the others
         return [task.result() for task in tasks]
 
     async def _ask(self, premise: str, hypothesis: str) -> Verdict:
@@ -155,8 +155,8 @@ class LlmAttributor:
 
 def _no_threshold(model: str) -> str:
     return (
-        f"The model {model} tells no probabilities, with which the threshold of attribution could "
-        "be compared; leave the threshold out."
+        f"The model {model} gives no probabilities to compare with the threshold of attribution; "
+        "leave the threshold out."
     )
 
 
@@ -167,9 +167,9 @@ def _verdict_of(value: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _together(verdicts: Sequence[Verdict]) -> Verdict:
-    """Return the verdict on a document from those on its stretches.
+    """Return the verdict on a document from the verdicts on its stretches.
 
-    One that failed leaves the document undecided, unless another says that it was used.
+    If a stretch failed, the document is undecided, unless another stretch shows that it was used.
     """
     usage = sum((verdict.usage for verdict in verdicts), Usage())
     good = [verdict for verdict in verdicts if verdict.status == "ok"]
@@ -182,12 +182,12 @@ def _together(verdicts: Sequence[Verdict]) -> Verdict:
 
 
 def stretches(text: str, longest: int = STRETCH, shared: int = SHARED) -> list[str]:
-    """Cut a text into stretches that overlap, so that what one cuts its neighbour has whole.
+    """Cut a text into overlapping stretches, so that a sentence cut in one is whole in the next.
 
     Args:
-        text: With words.
-        longest: Characters of a stretch, at the most.
-        shared: Characters that neighbours have in common; less than ``longest``.
+        text: A text with words.
+        longest: The largest number of characters in a stretch.
+        shared: How many characters neighbours have in common; less than ``longest``.
     """
     text = " ".join(text.split())
     begins = range(0, max(len(text) - shared, 1), longest - shared)

@@ -1,6 +1,6 @@
-"""How attributors are named: a kind, perhaps a model, perhaps options.
+"""Names of attributors: a kind, optionally a model, and optionally options.
 
-``transformers:org/model?entailment=2&threshold=0.7`` has all three. The name stands in results, and
+``transformers:org/model?entailment=2&threshold=0.7`` has all three. Results state the name, and it
 opens the same attributor again.
 """
 
@@ -14,7 +14,7 @@ __all__ = ["AttributorName", "check_threshold"]
 
 
 def check_threshold(threshold: float | None) -> float | None:
-    """Return a threshold of a probability, which is above 0 and at most 1, or None.
+    """Return a threshold, or None, after checking that it is above 0 and at most 1.
 
     Raises:
         InputError: It is out of range.
@@ -28,13 +28,15 @@ def check_threshold(threshold: float | None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class AttributorName:
-    """The parts of a name.
+    """The parts of an attributor's name.
 
     Attributes:
-        kind: e.g. ``transformers``.
-        model: What follows the colon; empty where nothing does.
-        threshold: The score from which a document counts as used; None for the kind's own rule.
-        entailment: Which output of the model is entailment, counted from 0; None to look it up.
+        kind: For example ``transformers``.
+        model: The part after the colon; may be empty.
+        threshold: The score from which a document counts as used; optional. Each kind has its own
+            default rule.
+        entailment: The number of the model's output for entailment, from 0; by default it is looked
+            up.
     """
 
     kind: str
@@ -47,7 +49,7 @@ class AttributorName:
         """Read a name.
 
         Raises:
-            InputError: An option is unknown, stands twice, or is no number.
+            InputError: An option is unknown, occurs twice, or is not a number.
         """
         named, _, options = text.partition("?")
         kind, _, model = named.partition(":")
@@ -56,8 +58,8 @@ class AttributorName:
             key, _, value = option.partition("=")
             if key not in ("threshold", "entailment") or key in values:
                 raise InputError(
-                    f"'{option}' is no option of the attributor '{named}'; there are threshold=0.7 "
-                    "and entailment=2, each once, joined by '&'."
+                    f"'{option}' is not an option of the attributor '{named}'; write options such "
+                    "as threshold=0.7 and entailment=2, each once, joined by '&'."
                 )
             values[key] = value
         try:

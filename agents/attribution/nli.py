@@ -1,8 +1,8 @@
-"""Attribution by natural language inference: does the document, the premise, entail the answer?
+"""Attribution by natural language inference: does the document (the premise) entail the answer?
 
-What runs the model is another module's matter; here stand the labels, the windows of a long
-document, the batches, and the verdict. The rule is that of "Towards Fair RAG" (2409.11598, eq. 8):
-a document counts as used if entailment is the model's top label.
+This module has the labels, the windows of a long document, the batches and the verdict; other
+modules run the model. The rule comes from "Towards Fair RAG" (2409.11598, eq. 8): a document counts
+as used if entailment is the model's top label.
 """
 
 from __future__ import annotations
@@ -46,24 +46,24 @@ FloatArray = NDArray[np.float64]
 T = TypeVar("T")
 
 CUT_AT_ONCE = 256
-"""How many documents are cut before others may use the tokenizer."""
+"""How many documents are cut at once before other calls may use the tokenizer."""
 
 OVERLAP = 128
-"""How many tokens of a document neighbouring windows share, so that no sentence is only seen cut;
-at most half of a window."""
+"""How many tokens neighbouring windows share, so that each sentence is whole in some window; at
+most half of a window."""
 
 LEAST_ROOM = 16
 """How many tokens of a longer document must fit beside the answer."""
 
 BATCH = 16
-"""How many windows are read at once."""
+"""How many windows are in a batch."""
 
 _ENTAILMENT = frozenset({"entailment", "entailed", "entails", "entail"})
 _PARTS = (".safetensors", ".bin", ".onnx", ".onnx_data", ".data", ".json", ".txt", ".model")
 
 
 class Run(Protocol):
-    """Does work on a thread of its own, one at a time."""
+    """Runs work on a thread of its own, one piece at a time."""
 
     async def __call__(self, work: Callable[[], T], /) -> T:
         """Return what the work returns."""
@@ -72,16 +72,16 @@ class Run(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NliModel:
-    """A model that is loaded.
+    """A loaded model.
 
     Attributes:
-        tokenizer: Of transformers, a fast one.
-        labels: The names of the outputs, as the model's configuration has them in ``id2label``.
-        longest: How many tokens it takes at once, special ones included.
+        tokenizer: A fast tokenizer of transformers.
+        labels: The names of the outputs, from ``id2label`` in the model's configuration.
+        longest: How many tokens the model accepts, special tokens included.
         logits: Takes padded arrays of shape (batch, tokens) by the names of the tokenizer's
             outputs, and returns the logits, shape (batch, labels).
-        run: Where the tokenizer and ``logits`` are called: neither can be shared by threads.
-        fingerprint: Tells these weights from others of the same name; empty where unknown.
+        run: Calls the tokenizer and ``logits`` on one thread, since neither is thread-safe.
+        fingerprint: Distinguishes these weights from others of the same name; empty if unknown.
     """
 
     tokenizer: Any
@@ -93,15 +93,15 @@ class NliModel:
 
 
 class NliAttributor(ABC):
-    """Judges by a classifier of sentence pairs.
+    """Judges with a classifier of sentence pairs.
 
-    A document that does not fit is read in windows that overlap; the score is the greatest of all
-    windows, and the document counts as used if it does by any window. Scores may differ in the
-    seventh digit with what else is in the batch.
+    A long document is read in overlapping windows. Its score is the greatest of all windows, and it
+    counts as used if any window does. Scores may differ in the seventh digit with the other windows
+    of a batch.
 
     Args:
-        name: The model and the options: a threshold of the probability of entailment instead of the
-            top label, and which output is entailment.
+        name: The model and its options: a threshold for the probability of entailment instead of
+            the top label, and the number of the output for entailment.
     """
 
     def __init__(self, name: AttributorName) -> None:
@@ -115,15 +115,15 @@ class NliAttributor(ABC):
 
     @property
     def identity(self) -> str:
-        """What a verdict depends on, the weights included; known once it is started."""
+        """Everything that a verdict depends on, the weights included; only known after start."""
         if self._loaded is None:
-            raise RuntimeError("start() comes first")
+            raise RuntimeError("Call start() first.")
         model, entailment = self._loaded
         return f"{self.name} weights={model.fingerprint} output={entailment} at={model.longest}"
 
     @abstractmethod
     async def load(self, model: str) -> NliModel:
-        """Load the model; raises ModelUnavailableError where that cannot be."""
+        """Load the model; raises ModelUnavailableError if that fails."""
 
     async def start(self) -> None:
         """Load the model.
@@ -135,14 +135,14 @@ class NliAttributor(ABC):
             model = await self.load(self._name.model)
             if not model.tokenizer.is_fast:
                 raise ModelUnavailableError(
-                    f"The tokenizer of {self.name} exists in slow form only, which cannot cut "
+                    f"The model of {self.name} only has a slow tokenizer, which cannot cut "
                     "documents into windows; choose a model with a tokenizer.json."
                 )
             index = entailment_index(model.labels, str(self._name), self._name.entailment)
             self._loaded = model, index
 
     async def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        """Judge all windows of all pairs, those of like length together."""
+        """Judge all windows of all pairs; windows of similar length share a batch."""
         await self.start()
         assert self._loaded is not None  # noqa: S101 - for the type checker
         model, entailment = self._loaded
@@ -170,7 +170,7 @@ class NliAttributor(ABC):
             if number not in found:
                 logits = np.stack(rows_of_pair)
                 if logits.shape[1:] != (len(model.labels),):
-                    message = f"The model of {self.name} has more outputs than labels, or fewer."
+                    message = f"The model of {self.name} has more or fewer outputs than labels."
                     found[number] = Verdict("parse_error", message=message)
                 else:
                     found[number] = self._verdict(logits, entailment)
@@ -179,7 +179,7 @@ class NliAttributor(ABC):
     def _verdict(self, logits: FloatArray, entailment: int) -> Verdict:
         """Return the verdict on a pair from the logits of its windows, shape (windows, labels)."""
         if not np.isfinite(logits).all():
-            message = f"The model of {self.name} gave no finite numbers."
+            message = f"The model of {self.name} gave numbers that are not finite."
             return Verdict("parse_error", message=message)
         weights = np.exp(logits - logits.max(axis=1, keepdims=True))
         probabilities = weights / weights.sum(axis=1, keepdims=True)
@@ -191,11 +191,11 @@ class NliAttributor(ABC):
 
 
 async def _logits(model: NliModel, batch: Sequence[Window]) -> list[FloatArray | Exception]:
-    """Return the logits of each window, or why there are none."""
+    """Return the logits of each window, or the error that prevented them."""
     inputs = padded(batch, model.tokenizer.pad_token_id or 0)
     try:
         return list(await model.run(partial(model.logits, inputs)))
-    except Exception as error:  # out of memory, or a token that the model does not have
+    except Exception as error:  # out of memory, or a token that the model does not know
         if len(batch) == 1:
             return [error]
     return [row for window in batch for row in await _logits(model, [window])]
@@ -209,11 +209,11 @@ def _cut(
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A stretch of a document together with the whole answer, as tokens.
+    """A part of a document together with the whole answer, as tokens.
 
     Attributes:
         pair: The number of the pair that it belongs to.
-        inputs: By the name of each of the tokenizer's outputs the numbers, special tokens included.
+        inputs: The numbers by the names of the tokenizer's outputs, special tokens included.
     """
 
     pair: int
@@ -224,16 +224,17 @@ class Window:
 
 
 def windows_of(number: int, pair: Pair, tokenizer: Any, longest: int) -> list[Window] | Verdict:
-    """Return the windows of a pair: one where the document fits, else several that overlap.
+    """Return the windows of a pair: one if the document fits, or else several that overlap.
 
     Args:
-        number: Of the pair.
-        pair: Both with words.
-        tokenizer: A fast one of transformers.
-        longest: How many tokens the model takes.
+        number: The number of the pair.
+        pair: A pair in which both texts have words.
+        tokenizer: A fast tokenizer of transformers.
+        longest: How many tokens the model accepts.
 
     Returns:
-        ``answer_too_long`` where the answer leaves too little room for the document.
+        The windows, or the verdict ``answer_too_long`` if the answer leaves too little room for the
+        document.
     """
     plain = {"add_special_tokens": False, "truncation": False, "verbose": False}
     answer = len(tokenizer(pair.hypothesis, **plain)["input_ids"])
@@ -242,7 +243,7 @@ def windows_of(number: int, pair: Pair, tokenizer: Any, longest: int) -> list[Wi
     if room < min(document, LEAST_ROOM):
         return Verdict(
             "answer_too_long",
-            message=f"The answer has {answer} tokens, and the model takes {longest} in all.",
+            message=f"The answer has {answer} tokens, but the model only accepts {longest} in all.",
         )
     cut = tokenizer(
         pair.premise,
@@ -261,11 +262,11 @@ def windows_of(number: int, pair: Pair, tokenizer: Any, longest: int) -> list[Wi
 
 
 def batches(windows: Sequence[Window], *, one_by_one: bool = False) -> Iterator[Sequence[Window]]:
-    """Yield all windows in batches of like length, so that little is padded.
+    """Yield all windows in batches of similar length, so that there is little padding.
 
     Args:
-        windows: Of many pairs.
-        one_by_one: For models that cannot tell padding from text.
+        windows: The windows of many pairs.
+        one_by_one: One window per batch, for models that cannot distinguish padding from text.
     """
     ordered = sorted(windows, key=len)
     size = 1 if one_by_one else BATCH
@@ -274,11 +275,11 @@ def batches(windows: Sequence[Window], *, one_by_one: bool = False) -> Iterator[
 
 
 def padded(batch: Sequence[Window], pad: int) -> dict[str, IntArray]:
-    """Return the inputs as arrays of shape (batch, tokens), filled up on the right.
+    """Return the inputs as arrays of shape (batch, tokens), padded on the right.
 
     Args:
         batch: At least one window.
-        pad: The number of the padding token; all else is filled with 0.
+        pad: The number of the padding token; the other inputs are padded with 0.
     """
     width = max(map(len, batch))
     arrays: dict[str, IntArray] = {}
@@ -296,22 +297,23 @@ def padded(batch: Sequence[Window], pad: int) -> dict[str, IntArray]:
 def entailment_index(labels: Mapping[int, str], name: str, chosen: int | None = None) -> int:
     """Return the index of entailment.
 
-    Models disagree about the order, so only the names in the model's own configuration count, in
-    any case: one of ``entailment``, ``entailed``, ``entails`` and ``entail``, alone.
+    Models differ in the order of their outputs, so only the names in the model's configuration
+    count. In any letter case, exactly one must be ``entailment``, ``entailed``, ``entails`` or
+    ``entail``.
 
     Args:
         labels: The configuration's ``id2label``.
-        name: Of the attributor, for the message.
-        chosen: What the user says it is.
+        name: The attributor's name, for the message.
+        chosen: The index that the user states; optional.
 
     Raises:
-        ModelUnavailableError: The labels do not say it, or the model has no such output, or only
-            one.
+        ModelUnavailableError: The labels do not say it, the model does not have the chosen output,
+            or it has only one output.
     """
     shown = ", ".join(f"{index}={labels[index]}" for index in sorted(labels)[:8]) or "none"
     if len(labels) < 2:
         raise ModelUnavailableError(
-            f"The model of {name} is no classifier of entailment: its labels are {shown}; "
+            f"The model of {name} is not a classifier of entailment: its labels are {shown}; "
             "choose one with at least two."
         )
     if chosen is not None:
@@ -324,13 +326,13 @@ def entailment_index(labels: Mapping[int, str], name: str, chosen: int | None = 
     if len(found) != 1:
         raise ModelUnavailableError(
             f"The model of {name} does not say which output is entailment: its labels are {shown}; "
-            f"name the right one, such as '{name.partition('?')[0]}?entailment=2'."
+            f"state it, as in '{name.partition('?')[0]}?entailment=2'."
         )
     return found[0]
 
 
 def fingerprint_of(folder: Path) -> str:
-    """Return a hash over the names and contents of a model's files, weights and tokenizer alike."""
+    """Return a hash of the names and contents of a model's files, with weights and tokenizer."""
     files = sorted(path for path in folder.iterdir() if path.suffix in _PARTS and path.is_file())
     listed = "".join(f"{path.name} {sha256_of(path)}\n" for path in files)
     return hashlib.sha256(listed.encode()).hexdigest()

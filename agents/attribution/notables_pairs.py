@@ -1,10 +1,9 @@
 """Labelled pairs from the corpus of notable people, whose facts are known.
 
-A pair is the text on a person, and a sentence on where somebody was born or what somebody is known
-as. Half of the sentences are what the text says. In the others the country, the occupation or the
-person is exchanged, so that the text does not say them. They are easy for whoever reads, and hard
-for whoever only counts words: an occupation is exchanged for one that the text mentions of somebody
-else, where it does so.
+A pair is the text about a person, and a sentence that says where somebody was born or what they are
+known as. Half of the sentences agree with the text. In the others the country, the occupation or
+the person is exchanged. They are easy for a reader, but hard for a method that only counts words:
+if the text mentions somebody else's occupation, the wrong sentence uses that.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ __all__ = ["DEFAULT_PAIRS", "NOTABLES", "notables_pairs"]
 NOTABLES = "notables"
 DEFAULT_PAIRS = 200
 NAMES_EXCHANGED = 1 / 3
-"""The share of the false sentences that are about somebody else."""
+"""The share of false sentences that name another person."""
 
 T = TypeVar("T")
 
 Kind = Literal["country", "occupation"]
 
-# Their names are also those of other places.
+# These names also belong to other places.
 _AMBIGUOUS = frozenset({"Georgia", "Jersey"})
 _WORDS = json.loads((BUILT_IN[NOTABLES] / "vocabulary.json").read_text(encoding="utf-8"))
 _PLACES: dict[str, str] = {
@@ -48,11 +47,11 @@ class _Statement(NamedTuple):
 
 
 def notables_pairs(number: int = DEFAULT_PAIRS, seed: int = 0) -> list[LabelledPair]:
-    """Make pairs, each from another person; the same seed gives the same ones.
+    """Make pairs, each about another person; the same seed gives the same pairs.
 
     Args:
-        number: How many; those at even places are entailed.
-        seed: Of the choice.
+        number: How many pairs to make; those at even places are entailed.
+        seed: The seed of the random choice.
 
     Raises:
         InputError: The number is not positive, or the corpus has too few texts.
@@ -63,11 +62,11 @@ def notables_pairs(number: int = DEFAULT_PAIRS, seed: int = 0) -> list[LabelledP
     documents = list(find_corpus(BUILT_IN[NOTABLES]).documents())
     if number > len(documents):
         raise InputError(
-            f"The corpus has {len(documents):,} texts, which are too few for {number:,} pairs."
+            f"The corpus only has {len(documents):,} texts; ask for fewer than {number:,} pairs."
         )
     names = [document.title for document in documents]
     pairs: list[LabelledPair] = []
-    # Most texts say a fact in so many words, so that few are looked at in vain.
+    # Most texts state a fact literally, so few are read in vain.
     for person in stream.permutation(len(documents)):
         if len(pairs) == number:
             break
@@ -84,17 +83,19 @@ def notables_pairs(number: int = DEFAULT_PAIRS, seed: int = 0) -> list[LabelledP
         sentence = _sentence(name, kind, value)
         pairs.append(LabelledPair(premise=document.text, hypothesis=sentence, entailed=entailed))
     if len(pairs) < number:
-        raise InputError(f"The corpus has {len(pairs):,} texts for pairs, not {number:,}.")
+        raise InputError(
+            f"The corpus only has {len(pairs):,} texts for pairs; ask for fewer than {number:,}."
+        )
     return pairs
 
 
 def _stated(document: Document) -> list[_Statement]:
-    """Return the facts on a person that the text says in so many words."""
+    """Return the facts about a person that the text states literally."""
     name, text = re.escape(document.title), document.text
     found: list[_Statement] = []
     country, job = document.fields.get("country"), document.fields.get("occupation")
     if isinstance(country, str) and country in _PLACES:
-        # "people" are born where compatriots are counted, or it is the birth of others.
+        # Sentences on "people born in …" count compatriots, or are about others.
         born = rf"\b[Bb]orn in (?:(?!people)[^.])*?\b{re.escape(country)}\b"
         his = rf"(?:{name}|\b[SsHh]e\b)"
         if re.search(rf"{his} was {born}|{name}, {born}|{born}[^.]*?, {name} ", text):
@@ -113,14 +114,14 @@ def _sentence(name: str, kind: Kind, value: str) -> str:
 
 
 def _other_name(document: Document, names: Sequence[str], stream: np.random.Generator) -> str:
-    """Return the name of somebody of whom the text says nothing."""
+    """Return the name of somebody whom the text does not mention."""
     while (name := _one_of(names, stream)) in document.text:
         pass
     return name
 
 
 def _other_value(document: Document, kind: Kind, value: str, stream: np.random.Generator) -> str:
-    """Return a country that the text does not mention, or an occupation that it says of others."""
+    """Return a country that the text does not mention, or an occupation of somebody else in it."""
     text = document.text
     if kind == "country":
         others = [label for label in _PLACES if not _mentions(text, label)]
@@ -136,7 +137,7 @@ def _one_of(items: Sequence[T], stream: np.random.Generator) -> T:
 
 
 def _alike(names: set[str], own: set[str]) -> bool:
-    """Return whether one occupation may be the other, such as a footballer and an athlete."""
+    """Return whether two occupations may be the same, such as footballer and athlete."""
     return bool(names & own) or any(a in b or b in a for a in names for b in own)
 
 

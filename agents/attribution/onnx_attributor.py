@@ -29,12 +29,12 @@ T = TypeVar("T")
 
 
 class OnnxAttributor(NliAttributor):
-    """Judges by a sequence classifier in the format ONNX.
+    """Judges with a sequence classifier in the ONNX format.
 
     Args:
         name: Its ``model`` is a folder with ``model.onnx``, ``config.json`` (for the labels), and
-            the files of the tokenizer. The graph takes what the tokenizer gives, with a free number
-            of rows and of tokens; its output called ``logits``, or the first, is the logits.
+            the files of the tokenizer. The graph takes the tokenizer's outputs, for any number of
+            rows and tokens. The logits are its output ``logits``, or else the first.
 
     Raises:
         InputError: No folder is named.
@@ -53,7 +53,7 @@ class OnnxAttributor(NliAttributor):
 
 
 class _OneThread:
-    """Runs work on a thread of its own: what waits its turn holds none that others need."""
+    """Runs work on a thread of its own, so that waiting work does not occupy other threads."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "fairqr-onnx")
@@ -73,7 +73,7 @@ def _load(folder: Path) -> NliModel:
         ) from None
     if not (folder / MODEL_FILE).is_file():
         raise ModelUnavailableError(
-            f"There is no {folder / MODEL_FILE}; name the folder that holds it, config.json and "
+            f"There is no {folder / MODEL_FILE}; name the folder that contains it, config.json and "
             "the tokenizer's files."
         )
     try:
@@ -105,6 +105,6 @@ def _load(folder: Path) -> NliModel:
 def _logits(
     session: Any, wanted: list[str], output: str, inputs: Mapping[str, IntArray]
 ) -> FloatArray:
-    # A graph may want token types that are all 0, which some tokenizers leave out.
+    # A graph may need token types that are all 0; some tokenizers leave them out.
     feed = {name: inputs.get(name, np.zeros_like(inputs["input_ids"])) for name in wanted}
     return np.asarray(session.run([output], feed)[0], dtype=np.float64)

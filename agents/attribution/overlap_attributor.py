@@ -1,4 +1,4 @@
-"""Attribution by shared words: no model, at once, and only a baseline."""
+"""Attribution by shared words: a fast baseline without a model."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from fairqr.agents.attribution.verdicts import Pair, Verdict, without_words
 __all__ = ["DEFAULT_THRESHOLD", "OverlapAttributor", "content_words"]
 
 DEFAULT_THRESHOLD = 0.7
-"""The share of the answer's content words from which a document counts as used. One of two is too
-few, and so are two of three: answers are often names."""
+"""The share of the answer's content words from which a document counts as used. One of two words is
+too few, and so are two of three, since answers are often names."""
 
 _WORD = re.compile(r"[^\W_]+")
 _STOP_WORDS = frozenset(
@@ -25,14 +25,14 @@ _STOP_WORDS = frozenset(
 
 
 class OverlapAttributor:
-    """Judges by the share of the answer's content words that the document has.
+    """Judges by the share of the answer's content words that the document contains.
 
-    It works offline, and sees no more than words: not a paraphrase, which it takes for unused; not
-    a negation, nor who did what to whom, which it takes for used. A long document has more words by
-    chance, and in languages that put no spaces between words it sees next to nothing.
+    It works offline, but only sees words. It misses paraphrases, and it is wrong about negations
+    and about who did what to whom. A long document contains more words by chance. In languages
+    without spaces between words it is almost blind.
 
     Args:
-        name: The threshold, in (0, 1]; 0.7 where there is none.
+        name: Its threshold is in (0, 1] and defaults to 0.7.
     """
 
     def __init__(self, name: AttributorName = AttributorName("overlap")) -> None:  # noqa: B008
@@ -41,16 +41,16 @@ class OverlapAttributor:
 
     @property
     def name(self) -> str:
-        """``overlap``, and the threshold where one was chosen."""
+        """``overlap``, and the threshold if one was chosen."""
         return str(self._name)
 
     @property
     def identity(self) -> str:
-        """What a verdict depends on."""
+        """Everything that a verdict depends on."""
         return f"overlap threshold={self._threshold:g}"
 
     async def start(self) -> None:
-        """Nothing is needed."""
+        """Do nothing; this attributor needs no preparation."""
 
     async def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         """Compare the words of each pair."""
@@ -67,7 +67,7 @@ class OverlapAttributor:
 def content_words(text: str) -> frozenset[str]:
     """Return the words of a text in lower case, without stop words and plural endings.
 
-    A text of nothing but stop words keeps them.
+    A text that consists of stop words keeps them.
     """
     words = _words(text)
     kept = [word for word in words if _has_content(word)]
@@ -83,7 +83,7 @@ def _has_content(word: str) -> bool:
 
 
 def _singular(word: str) -> str:
-    """Drop the ending of an English plural, roughly: it only has to treat like alike."""
+    """Drop the ending of an English plural; rough, but the same for both texts."""
     if len(word) > 4 and word.endswith("ies"):
         return word[:-3] + "y"
     if len(word) > 3 and word.endswith("s") and word[-2] not in "sui":

@@ -1,4 +1,4 @@
-"""Labelled pairs: what an attributor is checked against."""
+"""Labelled pairs, on which an attributor is checked."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["LabelledPair", "read_pairs", "write_pairs"]
 
 
 class LabelledPair(BaseModel):
-    """A pair, and what people (or the facts) say of it.
+    """A pair with a label.
 
     Attributes:
         premise: The document.
         hypothesis: The answer.
-        entailed: Whether whoever believes the document must believe the answer.
+        entailed: Whether the answer must be true if the document is.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -41,7 +41,8 @@ def read_pairs(path: Path) -> list[LabelledPair]:
     """Read JSON Lines of objects with ``premise``, ``hypothesis`` and ``entailed``.
 
     Raises:
-        InputError: The file cannot be read, has no pairs, or a line is none; the line is named.
+        InputError: The file cannot be read or has no pairs, or a line is not a pair; the message
+            names the line.
     """
     found: list[LabelledPair] = []
     for number, line in numbered_lines(path):
@@ -71,5 +72,5 @@ def write_pairs(path: Path, pairs: Iterable[LabelledPair]) -> None:
         write_beside(path, "".join(lines))
     except OSError as error:
         raise InputError(
-            f"The file {path} cannot be written ({error.strerror}); name another."
+            f"The file {path} cannot be written ({error.strerror}); name another file."
         ) from None

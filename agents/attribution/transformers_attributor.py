@@ -21,14 +21,14 @@ from fairqr.base.neural import Pretrained, load_pretrained, token_limit
 __all__ = ["DEFAULT_NLI_MODEL", "TransformersAttributor"]
 
 DEFAULT_NLI_MODEL = "FacebookAI/roberta-large-mnli"
-"""That of the paper."""
+"""The model of the paper."""
 
 
 class TransformersAttributor(NliAttributor):
-    """Judges by any model that transformers loads as a sequence classifier, in float32.
+    """Judges with any model that transformers loads as a sequence classifier, in float32.
 
     Args:
-        name: Its ``model`` is a folder, or an id at the hub; the paper's where it is empty.
+        name: Its ``model`` is a folder or a hub id; if empty, the paper's model is used.
     """
 
     def __init__(self, name: AttributorName) -> None:
@@ -36,7 +36,7 @@ class TransformersAttributor(NliAttributor):
         super().__init__(AttributorName("transformers", model, name.threshold, name.entailment))
 
     async def load(self, model: str) -> NliModel:
-        """Load it through transformers."""
+        """Load the model with transformers."""
         loaded = await load_pretrained("AutoModelForSequenceClassification", model)
         config = loaded.model.config
         folder = Path(model)
@@ -57,7 +57,7 @@ class TransformersAttributor(NliAttributor):
 def _logits(loaded: Pretrained, inputs: Mapping[str, IntArray]) -> FloatArray:
     import torch
 
-    # Half precision, as some models are stored, would move verdicts that are close.
+    # Some models are stored in half precision, which would change close verdicts.
     model = loaded.model.float()
     tensors = {name: torch.from_numpy(array).to(loaded.device) for name, array in inputs.items()}
     return np.asarray(model(**tensors).logits.cpu().numpy(), dtype=np.float64)

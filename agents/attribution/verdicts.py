@@ -1,4 +1,4 @@
-"""What judges whether an answer used a document: does the document entail the answer?"""
+"""The interface of attributors: they judge whether a document entails an answer."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ __all__ = [
 
 VerdictStatus = Literal[Status, "empty_answer", "empty_document", "answer_too_long"]
 """``empty_answer`` and ``empty_document``: there is nothing to judge. ``answer_too_long``: the
-answer leaves the model no room for a document. See :data:`Status`."""
+answer leaves no room for a document. For the others, see :data:`Status`."""
 
 RAW = "{answer}"
-"""The hypothesis is the answer as it is."""
+"""The template whose hypothesis is the answer itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A document and what may follow from it.
+    """A document and a claim that may follow from it.
 
     Attributes:
         premise: The document's text.
-        hypothesis: The answer, perhaps made into a sentence; see :func:`hypothesis_of`.
+        hypothesis: The answer, or a sentence made of it; see :func:`hypothesis_of`.
     """
 
     premise: str
@@ -45,10 +45,10 @@ class Verdict:
 
     Attributes:
         status: ``ok``, or why there is no verdict.
-        attributed: None unless ``ok``.
-        score: The probability of entailment in [0, 1], as far as the attributor has one; for a
-            premise read in several windows the greatest.
-        message: Why it failed, for people; empty if ``ok``.
+        attributed: Whether the premise entails the hypothesis; None unless ``ok``.
+        score: The probability of entailment in [0, 1], if the attributor has one; the greatest of
+            all windows.
+        message: A sentence for users that says why it failed; empty if ``ok``.
         usage: What it cost.
     """
 
@@ -60,37 +60,37 @@ class Verdict:
 
 
 class Attributor(Protocol):
-    """Judges pairs."""
+    """Judges whether documents entail answers."""
 
     @property
     def name(self) -> str:
-        """What judged and how, as it stands in results, e.g. ``transformers:org/model``."""
+        """The name for results, e.g. ``transformers:org/model``."""
         ...
 
     async def start(self) -> None:
-        """Make ready; raises ModelUnavailableError where something is missing."""
+        """Prepare for work; raises ModelUnavailableError if something is missing."""
         ...
 
     async def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        """Return a verdict for each pair, in order; never raises for what a model does wrong."""
+        """Return a verdict for each pair, in order; errors of a model never raise."""
         ...
 
 
 def hypothesis_of(answer: str, template: str = RAW) -> str:
-    """Make an answer into a hypothesis; an answer that is empty stays so.
+    """Make an answer into a hypothesis; an empty answer stays empty.
 
     Args:
-        answer: As it was generated.
-        template: With ``{answer}`` once, e.g. ``The tag of this film is {answer}.``
+        answer: The generated text.
+        template: A text with ``{answer}`` once, e.g. ``The tag of this film is {answer}.``
     """
     text = " ".join(answer.split())
     return template.replace("{answer}", text) if text else ""
 
 
 def without_words(pair: Pair) -> Verdict | None:
-    """Return the verdict on a pair that has nothing to judge, or None.
+    """Return the verdict on a pair with nothing to judge, or None.
 
-    Text without a letter or a digit has no words: nothing follows from it, and it claims nothing.
+    A text without a letter or a digit has no words. Nothing follows from it, and it claims nothing.
     """
     if not any(map(str.isalnum, pair.hypothesis)):
         return Verdict("empty_answer", message="The answer has no words.")

@@ -1,1 +1,1 @@
-"""Language models and neural models as rankers: of a list, of pairs, of one document."""
+"""Language models and neural models as rankers: listwise, pairwise and pointwise."""

@@ -1,8 +1,8 @@
-"""Decoder-only models of transformers in this process: asked to rank like any chat model.
+"""Decoder-only models of transformers in this process, which rank like any chat model.
 
-What a server would do is done here: the chat template, the pass of the model, the probabilities of
-the first token. Questions are answered one after the other, each by itself: a batch would round
-otherwise with other company.
+This module does the work of a server: the chat template, the pass of the model, and the
+probabilities of the first token. Questions are answered one at a time, since the rounding in a
+batch would depend on its other questions.
 """
 
 from __future__ import annotations
@@ -38,23 +38,22 @@ __all__ = ["CausalModel"]
 class CausalModel(LanguageModel):
     """A decoder-only model that answers questions, one at a time.
 
-    Texts are greedy at temperature 0, else drawn from the whole distribution with the question's
-    seed, which defaults to 0. Where the prompt leaves less of the context than the reply may have,
-    the reply is cut there. A label's probability is the sum over all tokens that read as it, with a
-    space before or in another case, in the softmax over the whole vocabulary; the temperature plays
-    no part.
+    At temperature 0, texts are greedy. Otherwise they are drawn from the whole distribution with
+    the question's seed, which defaults to 0. A reply is cut at the end of the context. The
+    probability of a label is the sum over all tokens that read as the label, also in another case
+    or after a space, in the softmax over the whole vocabulary. It ignores the temperature.
 
-    Replies are kept with a hash of the weights that the files had when the model was first asked;
-    those of other weights are not used.
+    Cached replies are only used for the same weights: the key has a hash of the state of the files
+    when the model was first asked.
 
     Args:
-        name: A hub id, a folder, the folder of an adapter of peft, a GGUF file, or the name of
-            embedded weights such as ``smollm2-135m``.
-        cache: Where replies are kept, if anywhere.
+        name: A hub id, a folder, the folder of a peft adapter, a GGUF file, or the name of embedded
+            weights such as ``smollm2-135m``.
+        cache: Where to keep replies; optional.
     """
 
     gives_probabilities = True
-    """Of the whole vocabulary."""
+    """The probabilities are over the whole vocabulary."""
 
     def __init__(self, name: str, *, cache: ReplyCache | None = None) -> None:
         super().__init__(f"causal:{name}", cache)
@@ -65,7 +64,7 @@ class CausalModel(LanguageModel):
 
     @property
     def context_tokens(self) -> int | None:
-        """How many tokens it reads and writes together; None before it is loaded, or no limit."""
+        """How many tokens it reads and writes together; None before loading, or without a limit."""
         if (loaded := self._loaded) is None:
             return None
         return stated_limit(loaded.model.config, loaded.tokenizer)
@@ -74,7 +73,7 @@ class CausalModel(LanguageModel):
         """Load the model.
 
         Raises:
-            ModelUnavailableError: An extra or the weights are missing, or there is no such model.
+            ModelUnavailableError: An extra or the weights are missing, or the model does not exist.
         """
         await self.pretrained()
 
@@ -138,7 +137,7 @@ class CausalModel(LanguageModel):
         tell: OnToken,
         goes_on: GoesOn,
     ) -> Answer:
-        """Ask the model, in its thread; raises ModelError where it cannot be asked this."""
+        """Ask the model; runs on its thread, and raises ModelError if it cannot be asked this."""
         tokens = encode(pretrained.tokenizer, messages)
         room = stated_limit(pretrained.model.config, pretrained.tokenizer)
         if not tokens or (room is not None and len(tokens) >= room):

@@ -1,4 +1,4 @@
-"""Where the weights of a causal model are: at the hub, in a folder, a GGUF file, an adapter."""
+"""Finds the weights of a causal model: on the hub, in a folder, a GGUF file or an adapter."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ __all__ = [
 ]
 
 ADAPTER = "adapter_config.json"
-"""The file by which the folder of an adapter is known; peft writes it."""
+"""The file that marks the folder of an adapter; peft writes it."""
 
 ABOUT = "fairqr.json"
-"""The file in which an adapter of ``fairqr tune`` says what it was trained on."""
+"""The file in which an adapter of ``fairqr tune`` states its base model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What has to be loaded.
+    """The files of a model.
 
     Attributes:
         base: A hub id, a folder or a GGUF file.
-        adapter: The folder of an adapter that was trained on it; empty for none.
-        base_sha256: Of the GGUF file that the adapter was trained on; empty if it is not known.
-        state: Changes with the files, so that replies of other weights are told apart.
+        adapter: The folder of an adapter that was trained on the base; empty for none.
+        base_sha256: The hash of the GGUF file that the adapter was trained on; empty if unknown.
+        state: A text that changes with the files, to distinguish replies of different weights.
     """
 
     base: str
@@ -49,15 +49,15 @@ class Source:
 
 
 def source_of(name: str) -> Source:
-    """Return what a name stands for.
+    """Return the files of the model with this name.
 
     Args:
         name: A hub id, a folder, the folder of an adapter, a GGUF file, or the name of embedded
-            weights, which comes before a folder of the same name.
+            weights, which wins over a folder with the same name.
 
     Raises:
-        ModelUnavailableError: Embedded weights are not pulled, or an adapter does not say what it
-            was trained on, or was trained on another adapter.
+        ModelUnavailableError: Embedded weights are not pulled, or an adapter does not state its
+            base model, or was trained on another adapter.
     """
     if not (Path(name) / ADAPTER).is_file():
         base = _file_of(name)
@@ -66,8 +66,8 @@ def source_of(name: str) -> Source:
     base = _file_of(trained_on)
     if (Path(base) / ADAPTER).is_file():
         raise ModelUnavailableError(
-            f"The adapter {name} was trained on another adapter, {base}; name one that was trained "
-            "on a whole model."
+            f"The adapter {name} was trained on another adapter, {base}; name an adapter that was "
+            "trained on a complete model."
         )
     return Source(base, name, sha256, f"{state_of(Path(base))} {state_of(Path(name))}")
 
@@ -76,8 +76,8 @@ async def load_source(source: Source) -> Pretrained:
     """Load a model; the same one is loaded once.
 
     Raises:
-        ModelUnavailableError: As :func:`fairqr.base.neural.load_causal` raises it, or the base of
-            the adapter is another file than the one that it was trained on.
+        ModelUnavailableError: As :func:`fairqr.base.neural.load_causal` raises it, or the base is
+            not the file that the adapter was trained on.
     """
     if await asyncio.to_thread(_is_another, source):
         raise ModelUnavailableError(
@@ -98,7 +98,7 @@ def _is_embedded(name: str) -> bool:
 
 
 def _file_of(name: str) -> str:
-    """Return the file of embedded weights; any other name as it is."""
+    """Return the file of embedded weights; return any other name as it is."""
     if not _is_embedded(name):
         return name
     if not is_pulled(name):
@@ -110,7 +110,7 @@ def _file_of(name: str) -> str:
 
 
 def _base_of(folder: Path) -> tuple[str, str]:
-    """Return the name of what an adapter was trained on, and its hash if that is known."""
+    """Return the name of an adapter's base model, and its hash if known."""
     ours = folder / ABOUT
     file, key = (ours, "base") if ours.is_file() else (folder / ADAPTER, "base_model_name_or_path")
     try:
@@ -127,13 +127,13 @@ def _base_of(folder: Path) -> tuple[str, str]:
 
 
 def lasting_name(name: str) -> str:
-    """Return the name of a base as an adapter keeps it: a path holds wherever it is read from.
+    """Return the name of a base model for an adapter's file; a path becomes absolute.
 
     Args:
-        name: As it stands behind ``causal:``.
+        name: The part after ``causal:``.
 
     Raises:
-        InputError: It is an adapter itself.
+        InputError: The base is itself an adapter.
     """
     path = Path(name)
     if _is_embedded(name) or not path.exists():
@@ -147,10 +147,10 @@ def lasting_name(name: str) -> str:
 
 
 def base_sha256(name: str) -> str:
-    """Return the SHA-256 of a base that is one GGUF file; empty for others, and what is missing.
+    """Return the SHA-256 of a base model in one GGUF file; empty for others and missing files.
 
     Args:
-        name: As it stands behind ``causal:``.
+        name: The part after ``causal:``.
     """
     path = weights_path(name) if _is_embedded(name) else Path(name)
     return sha256_of(path) if path.is_file() else ""

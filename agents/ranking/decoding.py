@@ -1,6 +1,6 @@
-"""Prompts and replies of a causal model of transformers, as texts and as tokens.
+"""Prompts and replies of a causal transformers model, as texts and as tokens.
 
-Functions of a tokenizer and a model; what runs them, and when, is another module's matter.
+These are functions of a tokenizer and a model; other modules decide when they run.
 """
 
 from __future__ import annotations
@@ -22,26 +22,25 @@ __all__ = [
 ]
 
 Readings = Sequence[tuple[int, str]]
-"""Tokens and how they read."""
+"""Tokens with their texts."""
 
 BROKEN = "\ufffd"
-"""What stands for bytes that are no whole character yet."""
+"""The replacement for bytes that are not a complete character yet."""
 
 
 def render(tokenizer: Any, messages: Messages) -> str:
     """Return the text that a model continues with its reply.
 
-    It holds the special tokens that belong to it, so that none are added when it is encoded. It is
-    made by the tokenizer's chat template; a template that refuses the role ``system`` gets such
-    messages at the begin of the user's. Without a template, each message is a paragraph that begins
-    with its role, as in ``User: …``, and the text ends with ``Assistant:``.
+    The text contains all special tokens, so none are added when it is encoded. It is made by the
+    tokenizer's chat template. If the template refuses the role ``system``, those messages go to the
+    beginning of the first other message. Without a template, each message is a paragraph that
+    begins with its role, as in ``User: …``, and the text ends with ``Assistant:``.
 
-    Special tokens that are spelt out within a message are broken up: documents could else end the
-    message that they stand in.
+    Special tokens inside a message are broken up. Otherwise a document could end the message.
 
     Args:
-        tokenizer: Of transformers.
-        messages: At least one.
+        tokenizer: A tokenizer of transformers.
+        messages: At least one message.
     """
     special = [token for token in tokenizer.all_special_tokens if len(token) > 2]
     clean = [
@@ -61,19 +60,19 @@ def render(tokenizer: Any, messages: Messages) -> str:
 
 
 def encode(tokenizer: Any, messages: Messages) -> list[int]:
-    """Return the tokens of what :func:`render` returns."""
+    """Return the tokens of the text from :func:`render`."""
     text = render(tokenizer, messages).encode("utf-8", "replace").decode()
     tokens: list[int] = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
     return tokens
 
 
 def label_tokens(tokenizer: Any, labels: Sequence[str]) -> list[int]:
-    """Return for each label the token that it is, where it stands at the begin of a reply.
+    """Return the token of each label at the beginning of a reply.
 
-    Behind a chat template a reply begins without a space, behind ``Assistant:`` with one.
+    After a chat template, a reply begins without a space; after ``Assistant:``, with one.
 
     Raises:
-        ValueError: A label is no single token, or two are the same one.
+        ValueError: A label is not a single token, or two labels are the same token.
     """
     spaces = ("", " ") if tokenizer.chat_template else (" ", "")
     found: list[int] = []
@@ -91,19 +90,19 @@ def label_tokens(tokenizer: Any, labels: Sequence[str]) -> list[int]:
 
 
 def readings(tokenizer: Any, labels: Sequence[str]) -> Readings:
-    """Return the tokens that read as one of the labels: with a space before, or in another case."""
+    """Return the tokens that read as one of the labels, also after a space or in another case."""
     words = {label.strip().casefold() for label in labels}
     texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
     return [(token, text) for token, text in enumerate(texts) if text.strip().casefold() in words]
 
 
 def first_probabilities(model: Any, tokens: Sequence[int], wanted: Sequence[int]) -> list[float]:
-    """Return how probable each of some tokens is as the next one, among the whole vocabulary.
+    """Return the probabilities of some tokens as the next one, among the whole vocabulary.
 
     Args:
-        model: Without gradients; one pass is made.
-        tokens: What stands before, at least one.
-        wanted: Tokens; their probabilities are in [0, 1], in the same order.
+        model: The model, without gradients; it makes one pass.
+        tokens: The preceding tokens, at least one.
+        wanted: The tokens whose probabilities are returned, in the same order.
     """
     logits, _ = _next(model, tokens, None)
     shares = logits.softmax(-1)
@@ -124,21 +123,21 @@ def written(
 ) -> tuple[str, int]:
     """Write a reply, token by token.
 
-    What the model's own files say of sampling plays no part.
+    The sampling settings in the model's own files are ignored.
 
     Args:
-        model: Without gradients.
-        tokenizer: Its own.
-        tokens: What stands before, at least one.
+        model: The model, without gradients.
+        tokenizer: Its tokenizer.
+        tokens: The preceding tokens, at least one.
         limit: How many tokens may be written.
-        temperature: 0 takes the likeliest token each time.
-        presence_penalty: Taken off the logits of each token that was written already.
-        seed: Of the draws; they depend on nothing else.
-        tell: Told each piece of the text as it is certain.
-        go_on: Asked before each token; false ends the reply where it is.
+        temperature: At 0, the likeliest token is taken each time.
+        presence_penalty: Is subtracted from the logits of tokens that were already written.
+        seed: The seed of the draws, which depend on nothing else.
+        tell: Called with each piece of the text once it is certain.
+        go_on: Called before each token; false ends the reply.
 
     Returns:
-        The text without special tokens, and how many tokens were written, the ending one included.
+        The text without special tokens, and how many tokens were written, including the end token.
     """
     import torch
 
@@ -172,11 +171,11 @@ def written(
 
 
 def _next(model: Any, tokens: Sequence[int], past: Any) -> tuple[Any, Any]:
-    """Return the logits of the next token, shape (vocabulary,), and what is known of the text."""
+    """Return the logits of the next token, shape (vocabulary,), and the keys and values."""
     import torch
 
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    # Not each position needs a distribution over the vocabulary, but not each model can leave it.
+    # We only need the logits of the last position, but not every model can skip the others.
     last = {"logits_to_keep": 1} if "logits_to_keep" in _parameters(base) else {}
     given = torch.tensor([list(tokens)], device=model.device)
     output = model(input_ids=given, past_key_values=past, use_cache=True, **last)
@@ -194,7 +193,7 @@ def _ends(model: Any, tokenizer: Any) -> Iterator[int]:
 
 
 def _templated(tokenizer: Any, messages: Messages) -> str:
-    # What thinks aloud first would have its thoughts weighed in place of its reply.
+    # If a model thought aloud first, we would weigh its thoughts instead of its reply.
     text: str = tokenizer.apply_chat_template(
         messages, tokenize=False, add_generation_prompt=True, enable_thinking=False
     )
@@ -217,7 +216,7 @@ def _without(special: Sequence[str], text: str) -> str:
 
 
 def _begin(tokenizer: Any) -> str:
-    """Return the token that the tokenizer itself would put before a text, if any."""
+    """Return the token that the tokenizer puts before a text, if any."""
     first = tokenizer("")["input_ids"][:1]
     begins = bool(first) and first[0] == tokenizer.bos_token_id
     return str(tokenizer.bos_token) if begins else ""

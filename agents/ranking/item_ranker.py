@@ -1,4 +1,4 @@
-"""What every ranker takes and gives: items in an order, and the items in another one."""
+"""The interface of rankers: they take items in one order and return them in another."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Shown = Literal["title", "text", "title_text"]
 """What a ranker reads of an item."""
 
 Asker = Literal["neutral", "unprotected", "protected"]
-"""For whom a model ranks: nobody in particular, or members of one of the two groups."""
+"""For whom a model ranks: a neutral person, or a person of one of the two sides."""
 
 MAX_ASKER_CHARACTERS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class RankItem:
-    """What a ranker may know of a document.
+    """A document as a ranker sees it.
 
     Attributes:
         id: Unique in a list.
@@ -44,7 +44,7 @@ class RankItem:
     text: str
 
     def shown(self, what: Shown) -> str:
-        """Return what a ranker reads; an item that lacks it shows what it has."""
+        """Return what a ranker reads; if the wanted part is empty, return the other."""
         if what == "title":
             return self.title or self.text
         if what == "text":
@@ -54,11 +54,11 @@ class RankItem:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a ranking, or several, will cost at the most, known before anything is asked.
+    """The largest cost of one or several rankings, estimated before anything is asked.
 
     Attributes:
-        calls: Questions to a language model; 0 for a model that scores by itself.
-        tokens: Read and written, roughly.
+        calls: Questions to a language model; 0 for pointwise models.
+        tokens: The approximate number of tokens read and written.
     """
 
     calls: int = 0
@@ -73,17 +73,17 @@ class ItemRanking:
     """The items in the order of a ranker.
 
     Attributes:
-        order: Positions in the list that was given, best first; each exactly once.
-        asked: How many questions the order rests on: windows, or comparisons in both orders; 0 for
-            a model that scores by itself.
-        failures: How many of them failed, by status; the order there is as it was before.
-        repairs: How often replies were mended, by kind (``missing``, ``duplicate``, ``stranger``),
-            in items.
-        scores: One for each position of the list that was given, where the ranker gives any.
+        order: Positions in the given list, best first; each exactly once.
+        asked: How many questions the order is based on: windows, or comparisons in both orders; 0
+            for pointwise models.
+        failures: How many of them failed, by status; the items in them keep their order.
+        repairs: How many items were repaired in replies, by kind (``missing``, ``duplicate``,
+            ``stranger``).
+        scores: One for each position of the given list, if the ranker gives scores.
         usage: What it cost.
-        warnings: What a user should know, whole sentences.
-        message: Why the last question that failed did, for people; empty where no more is known
-            than the status.
+        warnings: Sentences for users.
+        message: A sentence that says why the last failed question failed; empty if only the status
+            is known.
     """
 
     order: tuple[int, ...]
@@ -97,20 +97,20 @@ class ItemRanking:
 
     @property
     def failed(self) -> bool:
-        """Whether no question was answered, so that the order is the one that was given."""
+        """Whether no question was answered, so that the order is unchanged."""
         return self.asked > 0 and sum(self.failures.values()) >= self.asked
 
 
 class ItemRanker(Protocol):
-    """Puts items into an order by their relevance to a query."""
+    """Orders items by their relevance to a query."""
 
     @property
     def name(self) -> str:
-        """What ranks, as it stands in results, e.g. ``listwise(local:smollm2-135m, 20/10)``."""
+        """The name for results, e.g. ``listwise(local:smollm2-135m, 20/10)``."""
         ...
 
     async def start(self) -> None:
-        """Make ready.
+        """Prepare for work.
 
         Raises:
             ModelUnavailableError: Something is missing.
@@ -119,7 +119,7 @@ class ItemRanker(Protocol):
         ...
 
     def cost(self, query: str, items: Sequence[RankItem], group: str = "") -> Cost:
-        """Return what :meth:`rank` will cost at the most; arguments are its own."""
+        """Return the largest cost of :meth:`rank`; the arguments are the same."""
         ...
 
     async def rank(
@@ -130,13 +130,13 @@ class ItemRanker(Protocol):
         group: str = "",
         deadline: float | None = None,
     ) -> ItemRanking:
-        """Rank the items; never raises for what a model does wrong.
+        """Rank the items; errors of a model never raise.
 
         Args:
-            query: As the user wrote it.
-            items: In the order that the ranker sees first; it matters to many.
-            group: Who asks: what stands before those who ask, such as ``female``, or before the
-                query for models that read one document at a time. Empty for nobody in particular.
+            query: The query as the user wrote it.
+            items: The items in their initial order, which matters to many rankers.
+            group: The word for the asker, such as ``female``. Prompts put it before the asker, and
+                pointwise models before the query. Empty for a neutral asker.
             deadline: Seconds from now after which nothing more is asked.
 
         Raises:
@@ -147,16 +147,16 @@ class ItemRanker(Protocol):
 
 
 def group_of(asker: str, words: Sequence[str]) -> str:
-    """Return the word for those who ask; empty for nobody in particular.
+    """Return the word for an asker; empty for a neutral one.
 
     Args:
         asker: An :data:`Asker`.
-        words: What the protected side and the other one are called.
+        words: The words for the protected side and the other side.
     """
     return {"protected": words[0], "unprotected": words[1]}.get(asker, "")
 
 
 def before_those_who_ask(group: str) -> str:
-    """Return what stands in a prompt before those who ask: the word and a space, or nothing."""
+    """Return the text before the asker in a prompt: the word and a space, or nothing."""
     word = fence(group, MAX_ASKER_CHARACTERS)
     return f"{word} " if word else ""

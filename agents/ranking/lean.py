@@ -1,7 +1,7 @@
-"""Does a model that compares pairs lean toward a group? The figures (FORMULAS L2).
+"""Figures that show whether a model that compares pairs leans toward a group.
 
-A pair has a protected and an unprotected item that are both relevant or both are not, and is asked
-about twice, with each of them first. An item wins a pair only if it is preferred both times.
+A pair has a protected and an unprotected item, which are both relevant or both irrelevant. We ask
+about it twice, with each of them first. An item only wins a pair if it is preferred both times.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ PROTECTED, UNPROTECTED = "protected", "unprotected"
 
 @dataclass(frozen=True, slots=True)
 class PairOutcome:
-    """What came of one pair.
+    """The outcome of one pair.
 
     Attributes:
-        query: Its id; pairs of one query are not independent.
-        protected_first: ``protected`` or ``unprotected``, what was preferred where the protected
-            item stood first; or the status of a reply that prefers neither, such as ``refused``.
-        unprotected_first: The same where the unprotected item stood first.
-        log_odds: For both orders ln P(first label) − ln P(second label); None where not weighed.
+        query: The id of its query; pairs of one query are not independent.
+        protected_first: The preferred item when the protected one came first, ``protected`` or
+            ``unprotected``; or the status of a reply that prefers neither, such as ``refused``.
+        unprotected_first: The same when the unprotected item came first.
+        log_odds: ln P(first label) − ln P(second label) for both orders; None without
+            probabilities.
     """
 
     query: str
@@ -49,7 +50,7 @@ class PairOutcome:
 
     @property
     def replies(self) -> tuple[str, str]:
-        """What was preferred in both orders."""
+        """The preferences in both orders."""
         return self.protected_first, self.unprotected_first
 
     @property
@@ -59,29 +60,29 @@ class PairOutcome:
 
     @property
     def balance(self) -> float | None:
-        """The log-odds of the protected item, summed over both orders; None unless both are."""
+        """The log-odds of the protected item, summed over both orders; None if one is missing."""
         one, other = self.log_odds
         return None if one is None or other is None else one - other
 
     @property
     def winner(self) -> str | None:
-        """``protected`` or ``unprotected`` where that item is preferred both times, else None."""
+        """``protected`` or ``unprotected`` if that item is preferred both times, or else None."""
         return self.protected_first if self.answered and not self.flips else None
 
     @property
     def flips(self) -> bool:
-        """Whether both replies prefer an item, and not the same one."""
+        """Whether the replies prefer different items."""
         return self.answered and self.protected_first != self.unprotected_first
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """So many of so many.
+    """A share: ``count`` out of ``of``.
 
     Attributes:
-        count: How many.
-        of: Among how many.
-        interval: Of 95 %; None where there is too little for one.
+        count: The numerator.
+        of: The denominator.
+        interval: The 95 % interval; None if there is too little data.
     """
 
     count: int
@@ -90,19 +91,19 @@ class Share:
 
     @property
     def value(self) -> float | None:
-        """The share, in [0, 1]; None of nothing."""
+        """The share, in [0, 1]; None if ``of`` is 0."""
         return self.count / self.of if self.of else None
 
 
 @dataclass(frozen=True, slots=True)
 class Averaged:
-    """Who wins where the log-odds of both orders are averaged, so that the position cancels.
+    """The winners if the log-odds of both orders are averaged, so that the position cancels out.
 
     Attributes:
-        protected: The pairs that the protected item wins, among those that either wins, with a
+        protected: The pairs that the protected item wins, out of those with a winner, with a
             bootstrap interval over queries.
-        equal: The pairs that neither wins.
-        p: Of the exact two-sided sign test; None without a win.
+        equal: The pairs without a winner.
+        p: The p value of the exact two-sided sign test; None without a win.
     """
 
     protected: Share
@@ -112,13 +113,13 @@ class Averaged:
 
 @dataclass(frozen=True, slots=True)
 class LogOdds:
-    """How far the model is drawn to the position that stands first.
+    """How much the model prefers the first position.
 
     Attributes:
-        replies: How many were weighed.
-        mean: Of ln P(first label) − ln P(second label); above 0 the first position is preferred.
-            None without replies.
-        deviation: The standard deviation (n − 1); None for fewer than two.
+        replies: The number of replies with probabilities.
+        mean: The mean of ln P(first label) − ln P(second label). Above 0, the model prefers the
+            first position. None without replies.
+        deviation: The standard deviation (n − 1); None for fewer than two replies.
     """
 
     replies: int
@@ -128,42 +129,43 @@ class LogOdds:
 
 @dataclass(frozen=True, slots=True)
 class PairFigures:
-    """What many pairs say together.
+    """The figures of many pairs together.
 
-    Intervals hold 95 %. Those of shares, of the ratio and of the votes are made by drawing queries.
+    Intervals have a level of 95 %. Those of shares, of the ratio and of the votes are bootstrapped
+    over queries.
 
     Attributes:
-        pairs: How many were asked about, in both orders.
-        queries: Of how many queries.
+        pairs: How many pairs were asked about, in both orders.
+        queries: How many queries they come from.
         answered: How many pairs have a preference in both replies.
-        protected: The pairs that the protected item wins in both orders, of all that were asked.
-        unprotected: The same of the unprotected item.
-        flips: The pairs whose preferred item changes with the order, of all that were asked. What
-            the three leave of the pairs has a reply that prefers neither item.
-        flips_to_first: The flips where the first position won both times.
-        flips_to_second: The others.
-        position_p: Of the exact two-sided sign test of these two; None without flips.
-        ratio: Protected share / unprotected share; None where the latter is 0.
-        ratio_interval: The smallest that holds two others: that of (protected + ½) /
-            (unprotected + ½) over queries, where no resample divides by 0, and the exact one of
-            ``consistent`` as a ratio; as a lean is claimed only where both tests find it. So it
-            holds the ratio, and has a width even where all queries say the same. None for one
-            query, and where either count is 0: resamples cannot show how far such a count may vary,
-            and the exact interval of ``consistent`` has to do.
-        consistent: The pairs that the protected item wins, of those that either wins, with the
-            exact (Clopper-Pearson) interval, for which pairs are independent.
-        consistent_queries: The queries with such a pair.
-        p: Of the exact two-sided sign test of protected against unprotected wins, for which pairs
-            are independent; None without a win.
-        over_queries: The paired randomisation test on protected less unprotected wins by query,
-            for which queries are independent; over the queries of ``consistent_queries``, None
-            without one.
-        failures: How many replies prefer neither item, by status; ``tie`` is among them.
-        replies: How many replies there are: two for each pair.
-        votes: Another measure: each reply that prefers an item is a vote; those for the protected
-            one, of all votes.
-        averaged: By the sum of both log-odds; only pairs that were weighed in both orders.
-        log_odds: How the position draws.
+        protected: The pairs that the protected item wins, out of all pairs.
+        unprotected: The pairs that the unprotected item wins, out of all pairs.
+        flips: The pairs in which the preferred item changes with the order, out of all pairs. In
+            the remaining pairs, a reply prefers neither item.
+        flips_to_first: The flips in which the first position won both times.
+        flips_to_second: The flips in which the second position won both times.
+        position_p: The p value of the exact two-sided sign test of these two; None without flips.
+        ratio: Protected share / unprotected share; None if the latter is 0.
+        ratio_interval: The smallest interval that contains two others: the one of (protected + ½) /
+            (unprotected + ½) over queries, in which no resample divides by 0, and the exact one of
+            ``consistent`` as a ratio. This matches the verdict, which needs both tests. So it
+            contains the ratio, and has a width even if all queries agree. None for one query, and
+            if a count is 0: resamples cannot show how such a count may vary, so use the exact
+            interval of ``consistent``.
+        consistent: The pairs that the protected item wins, out of those with a winner, with the
+            exact (Clopper-Pearson) interval, which treats pairs as independent.
+        consistent_queries: The number of queries with such a pair.
+        p: The p value of the exact two-sided sign test of protected against unprotected wins, which
+            treats pairs as independent; None without a win.
+        over_queries: The paired randomisation test on protected minus unprotected wins by query,
+            which treats queries as independent. It uses the queries of ``consistent_queries``, and
+            is None without any.
+        failures: How many replies prefer neither item, by status, including ``tie``.
+        replies: The number of replies, two for each pair.
+        votes: Another measure, in which each reply is a vote: the votes for the protected item, out
+            of all votes.
+        averaged: The winners by the sum of both log-odds, for pairs with both.
+        log_odds: How much the model prefers the first position.
     """
 
     pairs: int
@@ -194,7 +196,7 @@ class PairFigures:
 
 
 def pair_figures(outcomes: Iterable[PairOutcome], random: np.random.Generator) -> PairFigures:
-    """Return the figures of pairs; the order of these does not matter.
+    """Return the figures of pairs, whose order does not matter.
 
     Args:
         outcomes: One for each pair.
@@ -252,14 +254,14 @@ def _is_vote(reply: str) -> bool:
 def _counts(
     clusters: Sequence[Sequence[PairOutcome]], count: Callable[[PairOutcome], int]
 ) -> Counts:
-    """Return for each query the sum of what its pairs count."""
+    """Return, for each query, the sum of a count over its pairs."""
     return np.array([sum(map(count, cluster)) for cluster in clusters], dtype=np.int64)
 
 
 def _ratio_interval(
     wins: Counts, losses: Counts, exact: Interval | None, random: np.random.Generator
 ) -> Interval | None:
-    """Return the interval of the ratio that holds both, over queries and over pairs."""
+    """Return the ratio's interval, which contains both the one over queries and over pairs."""
     if exact is None or not wins.any() or not losses.any():
         return None
     over = bootstrap_ratio(wins, losses, random, added=0.5)
@@ -273,7 +275,7 @@ def _ratio_interval(
 
 
 def _share(counts: Counts, of: Counts, random: np.random.Generator) -> Share:
-    """Return a share over all queries; those with nothing to count say nothing."""
+    """Return a share over all queries; queries without anything to count are left out."""
     there = of > 0
     interval = bootstrap_ratio(counts[there], of[there], random)
     return Share(int(counts.sum()), int(of.sum()), interval)

@@ -1,4 +1,4 @@
-"""Ranking by a language model that orders one window of the list after the other."""
+"""Ranks with a language model that orders one window of the list after the other."""
 
 from __future__ import annotations
 
@@ -18,27 +18,28 @@ __all__ = ["ListwiseRanker", "windows"]
 
 
 class ListwiseRanker:
-    """Asks a language model to order windows, from the end of the list to its begin.
+    """Asks a language model to order windows, from the end of the list to its beginning.
 
-    One window is asked about after the other, since each holds what the one before brought up
-    (RankGPT, Sun et al. 2023). A window whose question fails, or whose reply is no list, stays as
-    it was and is counted; see :func:`parse_permutation` for what is mended. The temperature is 0.
+    Windows are ordered one after the other, since each contains the best items of the previous one
+    (RankGPT, Sun et al. 2023). If a question fails, or the reply is not a list, the window keeps
+    its order and counts as a failure; see :func:`parse_permutation` for repairs. The temperature
+    is 0.
 
-    Where the model's context is known, long passages are cut fairly to what fits. If that would
-    leave less than 48 tokens to some, the windows shrink, and the ranking says so.
+    If the model's context is known, long passages are cut fairly to fit. If some would get fewer
+    than 48 tokens, the windows shrink and the ranking has a warning.
 
     Args:
-        model: What is asked.
-        prompt: ``listwise``, in some version.
-        window: Items of a window; at least 2.
-        step: How much nearer to the front the next window is; in [1, window - 1].
-        shown: What is read of an item.
-        length: At most so many characters of an item are shown.
-        context: Tokens that the model reads and writes at once; what the model itself says where
-            None, and no limit where it says nothing.
+        model: The language model.
+        prompt: A version of the prompt ``listwise``.
+        window: How many items a window has; at least 2.
+        step: How many places the window moves toward the front; in [1, window - 1].
+        shown: What the model reads of an item.
+        length: The most characters of an item that are shown.
+        context: How many tokens the model reads and writes at once; defaults to what the model
+            states, or no limit.
 
     Raises:
-        InputError: A number is out of its range.
+        InputError: A number is out of range.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class ListwiseRanker:
         length: int = 2000,
         context: int | None = None,
     ) -> None:
-        windows(0, window, step)  # refuses what is out of range
+        windows(0, window, step)  # checks the ranges
         if length < 1:
             raise InputError(f"At least 1 character of an item must be shown, not {length}.")
         if context is not None and context < 1:
@@ -79,10 +80,9 @@ class ListwiseRanker:
         await self._model.start("text")
 
     def cost(self, query: str, items: Sequence[RankItem], group: str = "") -> Cost:
-        """Return the number of windows, and the tokens of as many prompts and replies.
+        """Return the number of windows, and the tokens of their prompts and replies.
 
-        Which passages meet in a window is not known beforehand, so the longest ones are counted in
-        each.
+        We do not know which passages will share a window, so we count the longest ones for each.
 
         Raises:
             InputError: As :meth:`rank` raises it.
@@ -104,7 +104,7 @@ class ListwiseRanker:
     ) -> ItemRanking:
         """Rank the items; see :meth:`fairqr.agents.ranking.item_ranker.ItemRanker.rank`.
 
-        Windows that the deadline leaves no time for count as asked, with the failure ``timeout``.
+        Windows after the deadline count as asked, with the failure ``timeout``.
 
         Raises:
             ModelUnavailableError: The model cannot be started.
@@ -112,7 +112,7 @@ class ListwiseRanker:
         """
         end = None if deadline is None else time.monotonic() + deadline
         if len(items) > 1:
-            await self.start()  # only then do some models know their context
+            await self.start()  # some models only know their context after this
         passages = ListwisePrompt.passages(items, self._shown, self._length)
         prompt = ListwisePrompt(self._prompt, query, group, self._room())
         asked, warnings = self._windows(prompt, passages)
@@ -150,16 +150,16 @@ class ListwiseRanker:
         )
 
     def _room(self) -> int | None:
-        """Return the tokens that the model reads and writes at once, where that is known.
+        """Return how many tokens the model reads and writes at once, if known.
 
-        A model in this process knows its own once it was started.
+        A model in this process only knows it after its start.
         """
         return self._model.context_tokens if self._context is None else self._context
 
     def _windows(
         self, prompt: ListwisePrompt, passages: Sequence[str]
     ) -> tuple[list[range], tuple[str, ...]]:
-        """Return the windows, shrunk to what fits, and what a user should know of that.
+        """Return the windows, shrunk until they fit, and warnings about that.
 
         Raises:
             InputError: Windows of 2 do not fit.
@@ -174,7 +174,7 @@ class ListwiseRanker:
         if not size:
             raise InputError(
                 f"{limit}, which is too few for two items and the prompt; shorten the query, or "
-                "take a model with a larger context."
+                "use a model with a larger context."
             )
         step = max(1, min(self._step, size // 2))
         warning = f"{limit}, too few for {wanted} items; it was asked for {size} with step {step}."
@@ -184,21 +184,21 @@ class ListwiseRanker:
 def windows(n: int, size: int, step: int) -> list[range]:
     """Return the windows over a list, in the order in which they are ranked.
 
-    The first one covers the last ``size`` positions, each next one begins ``step`` nearer to the
-    front, and the last one begins at 0 (RankGPT, Sun et al. 2023). All have the same size, so that
-    the last one may overlap its neighbour by more than the others do. With rankings that are right
-    the best ``size - step`` of all items come to the front, in their order.
+    The first window covers the last ``size`` positions. Each next window begins ``step`` positions
+    nearer to the front, and the last one begins at 0 (RankGPT, Sun et al. 2023). All have the same
+    size, so the last one may overlap more. If the model ranks correctly, the best ``size - step``
+    items of the list come to the front, in their order.
 
     Args:
         n: How many items the list has.
-        size: Positions of a window; a list that is not longer has one window.
+        size: How many positions a window has; a shorter list has one window.
         step: In [1, size - 1].
 
     Returns:
-        Ranges of positions; none for fewer than two items, of which there is nothing to rank.
+        Ranges of positions; empty for fewer than two items.
 
     Raises:
-        InputError: ``size`` or ``step`` is out of its range.
+        InputError: ``size`` or ``step`` is out of range.
     """
     if size < 2:
         raise InputError(f"A window has at least 2 items, not {size}.")

@@ -1,4 +1,4 @@
-"""What a language model is asked about one window of a list, and how many tokens that takes."""
+"""The question to a language model about one window of a list, and its number of tokens."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from fairqr.prompts.template import PromptTemplate, fence
 __all__ = ["ListwisePrompt"]
 
 TOKENS_AN_ITEM = 6
-"""What ``[12] > `` takes at the most in the vocabularies in use."""
+"""The most tokens of ``[12] > `` in common vocabularies."""
 
 TOKENS_OF_A_LEAD_IN = 32
 
 LEAST_PASSAGE = 48
-"""Tokens of a passage, or all of a shorter one, below which a window is too large."""
+"""The tokens that each longer passage must get at least; otherwise the window is too large."""
 
 MAX_QUERY_CHARACTERS = 2000
 
-# The title of an article must not rank it. Such as [3] may stand in texts as references, too.
+# A title that contains an identifier must not rank its article. Texts contain [3] as references.
 _IDENTIFIER = re.compile(r"\[(\s*-?\d+\s*)\]")
 
 
 class ListwisePrompt:
-    """The prompt ``listwise`` for one query and one who asks.
+    """The prompt ``listwise`` for one query and one asker.
 
     Args:
-        template: In some version.
-        query: As the user wrote it.
-        group: What stands before those who ask; empty for nobody in particular.
-        context: Tokens that the model reads and writes at once; no limit where None.
+        template: A version of the prompt.
+        query: The query as the user wrote it.
+        group: The word for the asker; empty for a neutral one.
+        context: How many tokens the model reads and writes at once; unlimited by default.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class ListwisePrompt:
 
     @staticmethod
     def passages(items: Sequence[RankItem], shown: Shown, length: int) -> list[str]:
-        """Return what is read of each item, on one line, fenced, without identifiers of ours."""
+        """Return each item's text on one line, fenced, without texts that look like identifiers."""
         return [fence(_IDENTIFIER.sub(r"(\1)", item.shown(shown)), length) for item in items]
 
     def question(self, passages: Sequence[str]) -> Question:
-        """Return the question about a window; passages that are too long share the room fairly."""
+        """Return the question about a window; long passages share the room fairly."""
         size = len(passages)
         room = self.room(size)
         # Without a limit there is nothing to count.
@@ -71,23 +71,22 @@ class ListwisePrompt:
         )
 
     def reply_tokens(self, size: int) -> int:
-        """Return how many tokens the order of so many passages may have.
+        """Return how many tokens the order of this many passages may have.
 
-        The limit of the prompt itself holds where it is larger, as a model that thinks aloud may
-        need.
+        If the prompt's own limit is larger, it counts: a model that thinks aloud may need it.
         """
         needed = TOKENS_AN_ITEM * size + TOKENS_OF_A_LEAD_IN
         return max(self._template.defaults.max_tokens, needed)
 
     def room(self, size: int) -> int | None:
-        """Return the tokens for all passages of a window, by estimate; None without a limit."""
+        """Return the estimated room for all passages of a window; None without a limit."""
         if self._context is None:
             return None
         left = self._context - self.reply_tokens(size)
         return int(SAFE_SHARE * left) - self._tokens_besides(size)
 
     def largest_window(self, passages: Sequence[str], wanted: int) -> int:
-        """Return how many passages fit, whichever they are: ``wanted`` or fewer; 0 if no two do."""
+        """Return how many of any passages fit, at most ``wanted``; 0 if not even two fit."""
         if self._context is None:
             return wanted
         least = [min(length, LEAST_PASSAGE) + 1 for length in self._lengths(passages)]
@@ -96,7 +95,7 @@ class ListwisePrompt:
         return next(fitting, 0)
 
     def most_tokens(self, passages: Sequence[str], size: int) -> int:
-        """Return what a window and its reply take at the most, by estimate."""
+        """Return the largest estimated number of tokens of a window and its reply."""
         read = sum(sorted(self._lengths(passages))[-size:]) + size
         room = self.room(size)
         read = read if room is None else min(read, room)
@@ -104,7 +103,7 @@ class ListwisePrompt:
 
     def _lengths(self, passages: Sequence[str]) -> list[int]:
         """Return the tokens of the line of each passage, in order."""
-        highest = str(len(passages))  # has no fewer digits than any other
+        highest = str(len(passages))  # no other number has more digits
         return [
             estimated_tokens(self._template.render_item({"number": highest, "passage": passage}))
             for passage in passages

@@ -15,24 +15,24 @@ __all__ = ["RankingModel", "asked_once"]
 
 
 class RankingModel(Protocol):
-    """Writes a text, or weighs a few words to begin with.
+    """Writes a text, or gives probabilities for the first word of a reply.
 
-    :class:`fairqr.agents.chat.ChatModel` is one, and
+    Examples are :class:`fairqr.agents.chat.ChatModel` and
     :class:`fairqr.agents.ranking.causal.CausalModel`.
     """
 
     @property
     def name(self) -> str:
-        """As it stands in results."""
+        """The name for results."""
         ...
 
     @property
     def gives_probabilities(self) -> bool:
-        """Whether :meth:`weigh` can work, as far as is known."""
+        """Whether :meth:`weigh` can work, as far as we know."""
         ...
 
     async def start(self, wanted: Wanted = "object") -> None:
-        """Make ready; raises ModelUnavailableError where something is missing."""
+        """Prepare for work; raises ModelUnavailableError if something is missing."""
         ...
 
     async def write(
@@ -50,7 +50,7 @@ class RankingModel(Protocol):
         labels: Sequence[str] = ("Yes", "No"),
         deadline: float | None = None,
     ) -> Choice:
-        """Ask how probable it is that the reply begins with each label.
+        """Ask for the probabilities that the reply begins with each label.
 
         See :meth:`fairqr.agents.chat.ChatModel.weigh`.
         """
@@ -58,15 +58,15 @@ class RankingModel(Protocol):
 
 
 def asked_once(model: RankingModel) -> LanguageModel:
-    """Return a model that keeps its replies: one of ours as it is, another behind ours."""
+    """Return a model that keeps its replies: ours as it is, or a wrapper around another."""
     return model if isinstance(model, LanguageModel) else _GivenModel(model)
 
 
 class _GivenModel(LanguageModel):
-    """A model of the caller's own, which is asked nothing twice within a step of a graph.
+    """A wrapper around a caller's model, so that it gets no question twice in a step of a graph.
 
     Args:
-        model: What is asked.
+        model: The caller's model.
     """
 
     _states_deadline = True
@@ -77,12 +77,12 @@ class _GivenModel(LanguageModel):
 
     @property
     def gives_probabilities(self) -> bool:
-        """Whether :meth:`weigh` can work, as far as is known."""
+        """Whether :meth:`weigh` can work, as far as we know."""
         return self._model.gives_probabilities
 
     @property
     def context_tokens(self) -> int | None:
-        """What the model reads and writes at once, if it says so."""
+        """How many tokens the model reads and writes together, if it states that."""
         found: int | None = getattr(self._model, "context_tokens", None)
         return found
 

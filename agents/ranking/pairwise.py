@@ -34,30 +34,30 @@ __all__ = [
 ]
 
 By = Literal["probabilities", "reply"]
-"""Whether the probabilities of the labels are weighed, or a reply is read."""
+"""How the judge decides: by the probabilities of the labels, or by reading a reply."""
 
 FLOOR = 1e-6
-"""The least probability of a label: one that is not among the likeliest tokens is told as 0."""
+"""The least probability of a label, since a label that is not among the likeliest tokens gets 0."""
 
 LEAST_MASS = 0.1
-"""Where the labels have less probability together, the model would say something else."""
+"""Below this total probability of the labels, the model would say something else."""
 
 
 class PairwiseJudge:
     """Asks a model which of two documents is more relevant.
 
-    Where the model turns out not to tell probabilities, its replies are read from then on; the
-    first question is asked alone, so that this is learnt once.
+    If the model turns out not to give probabilities, its replies are read from then on. The first
+    question is asked alone, so that this is learnt only once.
 
     Args:
-        model: What is asked.
+        model: The language model.
         prompt: The template ``pairwise``.
-        by: How it is asked, if the model can.
-        shown: What it reads of a document.
-        length: At most so many characters of it.
+        by: How to ask, if the model can.
+        shown: What the model reads of a document.
+        length: The most characters of a document that are shown.
 
     Raises:
-        InputError: The length is below 1, or there is no such way to ask.
+        InputError: The length is below 1, or ``by`` is unknown.
     """
 
     def __init__(
@@ -84,23 +84,23 @@ class PairwiseJudge:
 
     @property
     def asks_by(self) -> By:
-        """How the model is really asked, as far as is known."""
+        """How the model is really asked, as far as we know."""
         if self._unsupported or not self.model.gives_probabilities:
             return "reply"
         return self.wanted
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a user should know, whole sentences."""
+        """Sentences for users."""
         if self.asks_by == self.wanted:
             return ()
         return (
-            f"The model {self.model.name} does not tell the probabilities of its tokens; its "
-            "replies were read.",
+            f"The model {self.model.name} does not give the probabilities of its tokens; its "
+            "replies were read instead.",
         )
 
     async def start(self) -> None:
-        """Make the model ready.
+        """Start the model.
 
         Raises:
             ModelUnavailableError: Something is missing.
@@ -108,9 +108,9 @@ class PairwiseJudge:
         await self.model.start("choice" if self.asks_by == "probabilities" else "text")
 
     def cost(self, query: str, one: RankItem, other: RankItem, *, group: str = "") -> Cost:
-        """Return what :meth:`compare` costs: a question for each order.
+        """Return the cost of :meth:`compare`: a question for each order.
 
-        The first of all may take another, which finds out that a model tells no probabilities.
+        The first comparison may need one more, if the model turns out to give no probabilities.
         """
         written = 1 if self.asks_by == "probabilities" else self.prompt.defaults.max_tokens
         values = self.values(query, one, other, group)
@@ -118,16 +118,13 @@ class PairwiseJudge:
         return Cost(calls=2, tokens=2 * (read + written))
 
     def tokens(self, item: RankItem) -> int:
-        """Return how many tokens of a document are shown, roughly."""
+        """Return the estimated number of tokens that are shown of a document."""
         return estimated_tokens(self._text(item))
 
     def values(
         self, query: str, first: RankItem, second: RankItem, group: str = ""
     ) -> dict[str, str]:
-        """Return what the prompt is filled with, all of it fenced.
-
-        Arguments are those of :meth:`prefer`.
-        """
+        """Return the fenced values of the prompt; the arguments are those of :meth:`prefer`."""
         return {
             "group": before_those_who_ask(group),
             "query": fence(query),
@@ -144,7 +141,7 @@ class PairwiseJudge:
         group: str = "",
         deadline: float | None = None,
     ) -> Comparison:
-        """Ask with either document first, both at once.
+        """Ask in both orders at the same time.
 
         Arguments and errors are those of :meth:`prefer`.
         """
@@ -163,13 +160,13 @@ class PairwiseJudge:
         group: str = "",
         deadline: float | None = None,
     ) -> Preference:
-        """Ask in one order; never raises for what a model does wrong.
+        """Ask in one order; errors of a model never raise.
 
         Args:
-            query: As the user wrote it.
-            first: The document that stands first.
-            second: The other.
-            group: Who asks, such as ``female``; empty for nobody in particular.
+            query: The query as the user wrote it.
+            first: The document that comes first.
+            second: The other document.
+            group: The word for the asker, such as ``female``; empty for a neutral one.
             deadline: Seconds from now after which to give up.
 
         Raises:
@@ -187,7 +184,7 @@ class PairwiseJudge:
         return self._read(reply, usage + reply.usage)
 
     async def _weigh(self, question: Question, until: float | None) -> Choice:
-        """Weigh the labels; the first question is waited for by the others."""
+        """Ask for the probabilities of the labels; other questions wait for the first one."""
         if not self._known:
             async with self._first.setdefault(asyncio.Lock()):
                 if not self._known:
@@ -195,7 +192,7 @@ class PairwiseJudge:
                     self._known = True
                     self._unsupported = choice.status == "unsupported"
                     return choice
-        if self.asks_by == "reply":  # as the first one learnt meanwhile
+        if self.asks_by == "reply":  # the first question showed this meanwhile
             return Choice("unsupported")
         choice = await self.model.weigh(question, LABELS, _left(until))
         self._unsupported |= choice.status == "unsupported"
@@ -237,7 +234,7 @@ class PairwiseJudge:
 
 
 def _failed(reply: Choice | TextReply) -> Preference:
-    """Return the failure of a model; what is no reply of a model at all says nothing of it."""
+    """Return the failure of a model; a malformed response of a server counts as unavailable."""
     status = "unavailable" if reply.status == "parse_error" else reply.status
     return Preference(status, message=reply.message, usage=reply.usage)
 

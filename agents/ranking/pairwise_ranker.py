@@ -1,6 +1,6 @@
-"""Pairwise ranking prompting: a list is ordered by comparisons (PRP, Qin et al. 2024).
+"""Pairwise ranking prompting: orders a list by comparisons (PRP, Qin et al. 2024).
 
-Each comparison asks in both orders. Where the answers differ, or one lacks, nobody wins.
+Each comparison asks in both orders. If the answers differ or one is missing, nobody wins.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Strategy = Literal["all", "sorting", "sliding"]
 
 
 def most_comparisons(items: int, strategy: Strategy, passes: int) -> int:
-    """Return how many comparisons a ranking takes at the most.
+    """Return the largest number of comparisons that a ranking may take.
 
     Args:
-        items: In the list.
-        strategy: How it is ordered. All pairs are always n(n−1)/2; the others may take fewer.
-        passes: Of the sliding strategy.
+        items: The number of items in the list.
+        strategy: How the list is ordered. ``all`` always takes n(n−1)/2; the others may take fewer.
+        passes: The number of passes of the sliding strategy.
     """
     if items < 2:
         return 0
@@ -45,16 +45,16 @@ def most_comparisons(items: int, strategy: Strategy, passes: int) -> int:
 
 
 class PairwiseRanker:
-    """Orders items by what a judge says of pairs of them.
+    """Orders items by a judge's comparisons of pairs.
 
     Args:
-        judge: What is asked.
-        strategy: ``all`` pairs: an item's score is its number of wins, and ½ for a pair that nobody
-            wins. ``sorting``: a merge sort. ``sliding``: passes from the end to the begin, each of
-            which carries the best item that is left to its place, so that as many top places are
-            right as there are passes. Where nobody wins, the order stays as it was.
-        passes: Of the sliding strategy.
-        concurrency: How many comparisons may be under way at once, over all lists.
+        judge: Compares two items.
+        strategy: With ``all`` pairs, an item's score is its number of wins, plus ½ for each pair
+            that nobody wins. ``sorting`` is a merge sort. ``sliding`` makes passes from the end to
+            the beginning. Each pass carries the best remaining item to its place, so as many top
+            places are right as there are passes. If nobody wins, the order stays.
+        passes: The number of passes of the sliding strategy.
+        concurrency: How many comparisons run at the same time, over all lists.
 
     Raises:
         InputError: A parameter is out of range.
@@ -74,7 +74,7 @@ class PairwiseRanker:
                 f"{', '.join(get_args(Strategy))}."
             )
         if passes < 1 or concurrency < 1:
-            raise InputError("Comparisons need at least 1 pass, and 1 at a time.")
+            raise InputError("The passes and the concurrency of comparisons must be at least 1.")
         self._judge = judge
         self._strategy: Strategy = strategy
         self._passes = passes
@@ -88,7 +88,7 @@ class PairwiseRanker:
         return f"pairwise({self._judge.model.name}, {self._strategy}{passes})"
 
     async def start(self) -> None:
-        """Make the model ready.
+        """Start the model.
 
         Raises:
             ModelUnavailableError: Something is missing.
@@ -96,9 +96,9 @@ class PairwiseRanker:
         await self._judge.start()
 
     def cost(self, query: str, items: Sequence[RankItem], group: str = "") -> Cost:
-        """Return what :meth:`rank` will cost at the most: two calls for each comparison.
+        """Return the largest cost of :meth:`rank`: two calls for each comparison.
 
-        Each comparison has the tokens of the two longest items.
+        We count the tokens of the two longest items for each comparison.
         """
         comparisons = most_comparisons(len(items), self._strategy, self._passes)
         if not comparisons:
@@ -178,12 +178,12 @@ class _Asking:
             )
 
     def failures(self) -> dict[str, int]:
-        """Return how many comparisons failed, by the status of the first answer that did."""
+        """Return how many comparisons failed, by the status of the first failed answer."""
         failures = (comparison.failure for comparison in self.told.values())
         return dict(Counter(status for status in failures if status is not None))
 
     def message(self) -> str:
-        """Return why the last comparison that failed did, where that is known."""
+        """Return why the last failed comparison failed; empty if unknown."""
         answers = (
             each
             for comparison in reversed(self.told.values())
@@ -192,22 +192,22 @@ class _Asking:
         return next((it.message for it in answers if it.status not in ("ok", "tie")), "")
 
     def usage(self) -> Usage:
-        """Return what all cost."""
+        """Return the cost of all comparisons."""
         return sum((comparison.usage for comparison in self.told.values()), Usage())
 
     def warnings(self) -> tuple[str, ...]:
-        """Say so where most answers depend on the position."""
+        """Return a warning if most answers depend on the position."""
         flips = sum(comparison.flips for comparison in self.told.values())
         if 2 * flips <= len(self.told):
             return ()
         return (
-            f"{flips} of {len(self.told)} comparisons changed with the order in which the two "
-            "documents stood; the ranking rests on the others.",
+            f"{flips} of {len(self.told)} comparisons changed with the order of the two documents; "
+            "the ranking is based on the others.",
         )
 
 
 async def _wins(asking: _Asking, items: int) -> tuple[float, ...]:
-    """Return how many others each item wins against, ½ for those that neither wins."""
+    """Return the number of wins of each item, with ½ for each pair that nobody wins."""
     pairs = list(itertools.combinations(range(items), 2))
     winners = await run_together(asking.compare(*pair) for pair in pairs)
     scores = [0.0] * items
@@ -218,7 +218,7 @@ async def _wins(asking: _Asking, items: int) -> tuple[float, ...]:
 
 
 async def _merge_sorted(asking: _Asking, places: Sequence[int]) -> list[int]:
-    """Return places best first by a merge sort, whose halves are sorted at the same time."""
+    """Return places best first by a merge sort; both halves are sorted at the same time."""
     if len(places) < 2:
         return list(places)
     half = len(places) // 2
@@ -233,7 +233,7 @@ async def _merge_sorted(asking: _Asking, places: Sequence[int]) -> list[int]:
 
 
 async def _slid(asking: _Asking, places: Sequence[int], passes: int) -> list[int]:
-    """Return places after bubble passes, each of which ends one place later than the one before."""
+    """Return places after bubble passes; each pass ends one place later than the one before."""
     order = list(places)
     for done in range(min(passes, len(order) - 1)):
         for at in range(len(order) - 1, done, -1):

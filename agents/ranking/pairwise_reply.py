@@ -1,4 +1,4 @@
-"""What a model says of two documents: preferences, and how they are read from replies."""
+"""A model's preferences between two documents, and how to read them from replies."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = [
 ]
 
 LABELS = ("A", "B")
-"""What the prompt ``pairwise`` calls the first and the second document."""
+"""The labels of the first and the second document in the prompt ``pairwise``."""
 
 Position = Literal["first", "second"]
 
 ReplyStatus = Literal["empty", "both", "neither", "refused", "essay", "parse_error"]
 
 PreferenceStatus = Literal[Status, ReplyStatus, "tie"]
-"""``tie`` is an answer that prefers neither; what is neither that nor ``ok`` is a failure."""
+"""``tie`` is an answer that prefers neither; all others but ``ok`` are failures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +34,14 @@ class Preference:
     """Which of two documents a model prefers in one order.
 
     Attributes:
-        status: ``ok``; ``tie`` where both labels are as probable; or what came instead of an
+        status: ``ok``; ``tie`` if both labels are equally probable; or what came instead of an
             answer: a refusal, both, neither, an essay, nothing, or a failure of the model.
         choice: The position of the preferred document; None unless ``ok``.
-        log_odds: ln P(first label) − ln P(second label), at most 13.8 either way; None where a
-            reply was read, or failed.
-        mass: The probability of both labels among all that the model could have said; None where a
-            reply was read, or the model failed.
-        message: Why there is no choice, for people; empty if ``ok``.
+        log_odds: ln P(first label) − ln P(second label), between −13.8 and 13.8; None if a reply
+            was read or the model failed.
+        mass: The total probability of both labels among all possible replies; None if a reply was
+            read or the model failed.
+        message: A sentence that says why there is no choice; empty if ``ok``.
         usage: What it cost.
     """
 
@@ -55,11 +55,11 @@ class Preference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What a model says of two documents in both orders.
+    """A model's preferences between two documents in both orders.
 
     Attributes:
-        one_first: With the one first.
-        other_first: With the other first.
+        one_first: The preference with the one document first.
+        other_first: The preference with the other document first.
     """
 
     one_first: Preference
@@ -67,7 +67,7 @@ class Comparison:
 
     @property
     def winner(self) -> Literal["one", "other"] | None:
-        """The document that is preferred both times; None if the answers differ or one lacks."""
+        """The document preferred both times; None if the answers differ or one is missing."""
         match self.one_first.choice, self.other_first.choice:
             case "first", "second":
                 return "one"
@@ -83,14 +83,14 @@ class Comparison:
         )
 
     def preferred(self, one: str, other: str) -> tuple[str, str]:
-        """Return what was preferred with the one first, and with the other first.
+        """Return the preferences with the one document first, and with the other first.
 
         Args:
-            one: What the one is called.
-            other: What the other is called.
+            one: The name of the one document.
+            other: The name of the other document.
 
         Returns:
-            One of these two, or the status of an answer that prefers neither.
+            For each order, one of these names, or the status of an answer that prefers neither.
         """
         return (
             _named(self.one_first, one, other),
@@ -107,7 +107,7 @@ class Comparison:
 
     @property
     def usage(self) -> Usage:
-        """What both cost."""
+        """The cost of both questions."""
         return self.one_first.usage + self.other_first.usage
 
 
@@ -118,10 +118,10 @@ def _named(preference: Preference, first: str, second: str) -> str:
 
 
 ESSAY_WORDS = 6
-"""A reply that is no answer is an essay with more words than this, else nothing known."""
+"""A reply without an answer is an essay if it has more words than this."""
 
 MOST = 10_000
-"""Characters of a reply that are looked at."""
+"""How many characters of a reply we look at."""
 
 _NOUN = r"(?:the )?(?:passage|article|document|text|item|option|choice|label)s?"
 _ONE = rf"(?:{_NOUN} )?([ab])"
@@ -144,19 +144,18 @@ _AROUND = " .,:;!?'#-"
 def parse_preference(reply: str) -> Position | ReplyStatus:
     """Read which of the two documents a reply prefers.
 
-    A reply is an answer if it, or a line of it, is nothing but one: a label, perhaps with a noun
-    before it, with marks around it, or in the words of the question: ``A``, ``(B)``, ``**A**``,
-    ``Passage B.``, ``Answer: A``, ``The more relevant passage is B``, ``A is more relevant``. What
-    a model writes in other lines, to explain it, does not matter, but two lines that answer
-    differently are ``both``.
+    A reply is an answer if the whole reply, or one of its lines, is a label. The label may have a
+    noun before it, marks around it, or the words of the question: ``A``, ``(B)``, ``**A**``,
+    ``Passage B.``, ``Answer: A``, ``The more relevant passage is B``, ``A is more relevant``. Other
+    lines, such as explanations, are ignored. Two lines that answer differently are ``both``.
 
     Args:
-        reply: As the model wrote it.
+        reply: The text that the model wrote.
 
     Returns:
-        The position; or ``empty``; ``both`` and ``neither`` of the documents, or that they are
-        equal; ``refused`` where the reply begins as one does that declines; ``essay`` for other
-        prose of more than six words; ``parse_error`` for the rest.
+        The position; or ``empty``; ``both`` (also for equal documents) or ``neither``; ``refused``
+        if the reply begins like a refusal; ``essay`` for other prose of more than six words; or
+        ``parse_error`` for the rest.
     """
     text = _MARKS.sub("", reply[:MOST].casefold().replace("\u2019", "'"))
     lines = [" ".join(line.split()).strip(_AROUND) for line in text.splitlines()]

@@ -1,4 +1,4 @@
-"""Reading an order of passages from what a model wrote, strictly, with repairs that are counted."""
+"""Reads an order of passages from a model's reply, strictly, and counts repairs."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ __all__ = ["Permutation", "PermutationStatus", "parse_permutation"]
 
 PermutationStatus = Literal[
     "ok",
-    "empty",  # nothing, or white space only
+    "empty",  # nothing, or only white space
     "refused",  # an apology, and no identifier in brackets
     "essay",  # a sentence or more without a list
-    "parse_error",  # anything else: one identifier, strangers only, signs
+    "parse_error",  # anything else: one identifier, only unknown identifiers, signs
 ]
 
 MAX_REPLY_CHARACTERS = 100_000
 
 LEAST_NAMED = 2
-"""Items that a list names at least: one identifier is in no order."""
+"""The fewest items of a list, since a single identifier has no order."""
 
 SENTENCE = 5
-"""Words from which a reply without a list is an essay."""
+"""From this number of words on, a reply without a list is an essay."""
 
-# In brackets as the prompt asks for, or bare; a part of a word or of a decimal is neither.
+# An identifier in brackets, as the prompt asks, or bare; not a part of a word or of a decimal.
 _MARK = re.compile(r"\[[ \t]{0,3}(-?[0-9]+)[ \t]{0,3}\]|(?<![\w.-])([0-9]+)(?!\w|\.[0-9])")
-# What some models put before each line of a list; only where an identifier comes after it.
+# Bullets that some models put before each line of a list, if an identifier follows.
 _BULLET = re.compile(
     r"^[ \t]{0,8}(?:[0-9]{1,4}[.):]|[-*•])(?:[ \t]{0,8}(?=\[)|[ \t]{1,8}(?=[0-9]+[ \t]*$))",
     re.MULTILINE,
@@ -46,14 +46,14 @@ _APOLOGY = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Permutation:
-    """The order that a reply gives.
+    """The order in a reply.
 
     Attributes:
-        status: ``ok``, or why there is none.
+        status: ``ok``, or why there is no order.
         order: Positions from 0, best first, each exactly once; empty unless ``ok``.
-        repairs: What was mended, in items; kinds that did not occur are left out. ``missing`` ones
-            stand at the end in the order they had; a ``duplicate`` is dropped where it comes
-            again; a ``stranger``, whose number no item has, is dropped.
+        repairs: How many items were repaired, by kind. ``missing`` items go to the end in their
+            earlier order. A ``duplicate`` counts only at its first place. A ``stranger``, a number
+            that no item has, is dropped.
     """
 
     status: PermutationStatus
@@ -63,7 +63,7 @@ class Permutation:
 
 @dataclass(slots=True)
 class _Run:
-    """Identifiers of one kind with nothing but separators between them."""
+    """Identifiers of one kind with only separators between them."""
 
     begin: int
     end: int
@@ -74,20 +74,20 @@ class _Run:
 def parse_permutation(reply: str, n: int) -> Permutation:
     """Read the order of ``n`` passages with the identifiers 1 to n.
 
-    A list is a run of identifiers, all in brackets or all bare, with ``>``, commas or line breaks
-    between them (bracketed ones may have spaces only), such as ``[3] > [1] > [2]`` and
-    ``3, 1, 2``. Ordinals and bullets at the begin of lines are no identifiers. Of several lists
-    the one that names the most items counts, the last one of equals. Any text may stand around a
-    list that names half of the items or more. A shorter one has to stand alone, after nothing but a
-    lead-in that ends with a colon. Without such a list, bracketed identifiers that begin lines, or
-    parts between ``>``, are one, whatever follows them there, if they name half of the items.
+    A list is a run of identifiers, all in brackets or all bare, such as ``[3] > [1] > [2]`` and
+    ``3, 1, 2``. Between them are ``>``, commas or line breaks; in brackets, spaces are enough.
+    Ordinals and bullets at the beginning of lines are not identifiers. Among several lists, the one
+    that names the most items counts; among equals, the last one. If a list names at least half of
+    the items, any text may surround it. A shorter list must be alone, except for a lead-in that
+    ends with a colon. Otherwise, bracketed identifiers at the beginning of lines, or of parts
+    between ``>``, are a list if they name half of the items, whatever follows them.
 
-    A list names two items at the least. What it lacks or has too much is mended and counted.
+    A list names at least two items. Missing and surplus items are repaired and counted.
 
     Args:
-        reply: What the model wrote; cut to a hundred thousand characters. Apologies are known in
-            English only.
-        n: At least 2.
+        reply: The text that the model wrote; only the first 100,000 characters are read. Only
+            English apologies are recognised.
+        n: The number of passages, at least 2.
     """
     text = _BULLET.sub("", reply[:MAX_REPLY_CHARACTERS].strip())
     if not text:
@@ -103,7 +103,7 @@ def parse_permutation(reply: str, n: int) -> Permutation:
 
 
 def _listed(text: str, n: int) -> Sequence[int]:
-    """Return the numbers of the list; none where there is no list."""
+    """Return the numbers of the list; empty if there is no list."""
     runs = _runs(text)
     best = max(runs, key=lambda run: (_named(run.numbers, n), run.begin), default=None)
     named = _named(best.numbers, n) if best else 0
@@ -124,7 +124,7 @@ def _runs(text: str) -> list[_Run]:
         last = runs[-1] if runs else None
         if last and last.bracketed == bracketed:
             between = text[last.end : mark.start()]
-            # Bare numbers with spaces only between them need not be a list.
+            # Bare numbers with only spaces between them may not be a list.
             if not between.strip(" \t\r\n>,") and (bracketed or between.strip(" \t")):
                 last.numbers.append(number)
                 last.end = mark.end()
@@ -140,7 +140,7 @@ def _stands_alone(text: str, run: _Run) -> bool:
 
 
 def _number(digits: str) -> int:
-    # Nobody has so many items; and Python refuses to read thousands of digits.
+    # No list has this many items, and Python refuses to parse thousands of digits.
     return int(digits) if len(digits) < 10 else 0
 
 

@@ -1,9 +1,9 @@
 """Neural models that score one document at a time for a query: monoT5 and monoBERT.
 
 monoT5 (Nogueira et al. 2020, "Document Ranking with a Pretrained Sequence-to-Sequence Model") is
-asked whether a document is relevant, and scores by the logarithm of P(true) against P(false) in its
-first token. monoBERT (Nogueira & Cho 2019, "Passage Re-ranking with BERT") classifies the pair of
-query and document, and scores by the logarithm of the class of relevant ones, which is the second.
+asked whether a document is relevant. Its score is ln P(true) among true and false for the first
+token. monoBERT (Nogueira & Cho 2019, "Passage Re-ranking with BERT") classifies the pair of query
+and document. Its score is the log probability of the second class, which means relevant.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from fairqr.base.neural import Pretrained, load_pretrained, to_float32, token_li
 __all__ = ["MonoBertRanker", "MonoT5Ranker", "PointwiseRanker", "open_pointwise"]
 
 BATCH = 16
-"""Documents that are read at once."""
+"""How many documents are read at once."""
 
 
 class PointwiseRanker(ABC):
-    """Orders items by the score of each; equal ones stay as they were.
+    """Orders items by their scores; items with equal scores keep their order.
 
-    The query is read up to half of what the model takes, the document up to the rest. All scores
-    come from one model, a batch at a time; a score does not depend on its batch, up to rounding.
+    The query gets at most half of the model's tokens, the document the rest. All scores come from
+    one model, a batch at a time; up to rounding, a score does not depend on its batch.
 
     Args:
-        weights: A hub id or a folder; the kind's own where None.
-        shown: What is read of an item.
-        length: At most so many characters of an item are read.
+        weights: A hub id or a folder; the default depends on the kind.
+        shown: What the model reads of an item.
+        length: The most characters of an item that are read.
 
     Raises:
         InputError: The length is below 1.
 
     Attributes:
-        kind: Its name, without the model.
-        loader: The class of transformers that loads it.
-        default: The hub id that is taken where none is given.
+        kind: The ranker's name without the model.
+        loader: The class of transformers that loads the model.
+        default: The hub id of the default model.
     """
 
     kind: ClassVar[str]
@@ -55,7 +55,7 @@ class PointwiseRanker(ABC):
         self, weights: str | None = None, *, shown: Shown = "title_text", length: int = 2000
     ) -> None:
         if length < 1:
-            raise InputError(f"At least 1 character of an item has to be shown, not {length}.")
+            raise InputError(f"At least 1 character of an item must be shown, not {length}.")
         self._weights = weights or self.default
         self._shown: Shown = shown
         self._length = length
@@ -68,31 +68,31 @@ class PointwiseRanker(ABC):
 
     @abstractmethod
     def check(self, pretrained: Pretrained) -> None:
-        """Raise ModelUnavailableError where the model cannot score."""
+        """Check that the model can score; raises ModelUnavailableError if not."""
 
     @abstractmethod
     def scores(self, pretrained: Pretrained, query: str, documents: Sequence[str]) -> list[float]:
         """Return the logarithm of the probability that each document is relevant.
 
-        Called without gradients on the model's thread.
+        It is called without gradients on the model's thread.
 
         Args:
-            pretrained: Checked.
-            query: Of valid Unicode, as the documents are; may be empty, as they may.
-            documents: At least one, and as many as are read at once.
+            pretrained: The model, after :meth:`check`.
+            query: Valid Unicode, like the documents; all may be empty.
+            documents: A batch of at least one document.
         """
 
     async def start(self) -> None:
         """Load the model.
 
         Raises:
-            ModelUnavailableError: The extra ``neural`` is missing, there is no such model, or it is
-                one of another kind.
+            ModelUnavailableError: The extra ``neural`` is missing, the model does not exist, or it
+                is of another kind.
         """
         await self._pretrained()
 
     def cost(self, query: str, items: Sequence[RankItem], group: str = "") -> Cost:
-        """Return nothing: no language model is asked."""
+        """Return a cost of 0, since no language model is asked."""
         return Cost()
 
     async def rank(
@@ -105,8 +105,8 @@ class PointwiseRanker(ABC):
     ) -> ItemRanking:
         """Rank the items; see :meth:`fairqr.agents.ranking.item_ranker.ItemRanker.rank`.
 
-        Where not all could be scored, the order is the one that was given, and the ranking counts
-        as one question that failed, with its status.
+        If not all items could be scored, the order is unchanged, and the ranking counts as one
+        failed question with its status.
         """
         until = None if deadline is None else time.monotonic() + deadline
         pretrained = await self._pretrained()
@@ -120,11 +120,11 @@ class PointwiseRanker(ABC):
                 return _failed(texts, "timeout", f"{late}: it had scored {scored} of {len(texts)}.")
             try:
                 found = await pretrained.run(partial(self.scores, pretrained, asked, documents))
-            except Exception as error:  # memory that runs out, weights that do not fit
+            except Exception as error:  # out of memory, or weights that do not fit
                 message = f"The model {self.name} failed ({one_line(error, 200)})."
                 return _failed(texts, "unavailable", message)
             if not all(map(math.isfinite, found)):
-                message = f"The model {self.name} gave a score that is no number."
+                message = f"The model {self.name} gave a score that is not a number."
                 return _failed(texts, "unavailable", message)
             scores.update(zip(documents, found, strict=True))
         order = sorted(range(len(texts)), key=lambda place: (-scores[texts[place]], place))
@@ -134,16 +134,16 @@ class PointwiseRanker(ABC):
         if self._loaded is None:
             loaded = await load_pretrained(self.loader, self._weights)
             self.check(loaded)
-            # Half precision, as some models are stored, would move scores that are close.
+            # Some models are stored in half precision, which would change close scores.
             to_float32(loaded.model)
             self._loaded = loaded
         return self._loaded
 
 
 def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
-    """Yield each text once, longest first, so that little is padded.
+    """Yield each text once in batches, longest first, so that there is little padding.
 
-    Batches follow from the texts and not from their order, by which scores could else be rounded.
+    Batches do not depend on the order of the texts, since that would change the rounding of scores.
     """
     ordered = sorted(set(texts), key=lambda text: (-len(text), text))
     for begin in range(0, len(ordered), BATCH):
@@ -151,7 +151,7 @@ def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _clean(text: str) -> str:
-    """Return a text on one line, without the halves of surrogate pairs that tokenizers refuse."""
+    """Return a text on one line, without half surrogate pairs, which tokenizers refuse."""
     return " ".join(text.encode("utf-8", "replace").decode().split())
 
 
@@ -166,18 +166,18 @@ def _failed(texts: Sequence[str], status: str, message: str) -> ItemRanking:
 
 
 FALSE, TRUE = "▁false", "▁true"
-"""The pieces that monoT5 answers with."""
+"""The two answers of monoT5, as pieces of its vocabulary."""
 
 
 def open_pointwise(name: str, options: RankerOptions) -> ItemRanker:
-    """Return a ranker that scores each document by itself.
+    """Return a ranker that scores each document alone.
 
     Args:
         name: ``monot5`` or ``monobert``.
-        options: Its ``weights``, ``shown`` and ``length`` are heeded.
+        options: Its ``weights``, ``shown`` and ``length`` are used.
 
     Raises:
-        InputError: There is no such ranker, or the length is too small.
+        InputError: The ranker does not exist, or the length is too small.
     """
     kinds: dict[str, type[PointwiseRanker]] = {"monot5": MonoT5Ranker, "monobert": MonoBertRanker}
     if name not in kinds:
@@ -186,14 +186,14 @@ def open_pointwise(name: str, options: RankerOptions) -> ItemRanker:
 
 
 class MonoT5Ranker(PointwiseRanker):
-    """Scores by ln P(true) among true and false, the first token that a T5 would write."""
+    """Scores by ln P(true) among true and false, for the first token that the T5 would write."""
 
     kind = "monot5"
     loader = "AutoModelForSeq2SeqLM"
     default = "castorini/monot5-base-msmarco"
 
     def check(self, pretrained: Pretrained) -> None:
-        """Look for the two pieces."""
+        """Check that the vocabulary has the two answers."""
         vocabulary = pretrained.tokenizer.get_vocab()
         for piece in (FALSE, TRUE):
             if piece not in vocabulary:
@@ -203,7 +203,7 @@ class MonoT5Ranker(PointwiseRanker):
                 )
 
     def scores(self, pretrained: Pretrained, query: str, documents: Sequence[str]) -> list[float]:
-        """Read ``Query: … Document: … Relevant:``; the document is cut so that the end stays."""
+        """Read ``Query: … Document: … Relevant:``; only the document is cut."""
         import torch
 
         tokenizer, model = pretrained.tokenizer, pretrained.model
@@ -232,16 +232,16 @@ class MonoBertRanker(PointwiseRanker):
     default = "castorini/monobert-large-msmarco"
 
     def check(self, pretrained: Pretrained) -> None:
-        """Count the classes."""
+        """Check that there are two classes."""
         classes = int(pretrained.model.config.num_labels)
         if classes != 2:
             raise ModelUnavailableError(
-                f"The model {self._weights} has {classes} classes, and monoBERT has 2: not "
+                f"The model {self._weights} has {classes} classes, but monoBERT has 2: not "
                 "relevant, and relevant; name a monoBERT model."
             )
 
     def scores(self, pretrained: Pretrained, query: str, documents: Sequence[str]) -> list[float]:
-        """Read the pair; the document is cut where both are too long."""
+        """Read the pair; a long document is cut."""
         limit = token_limit(pretrained.model.config, pretrained.tokenizer)
         short = _cut(pretrained.tokenizer, query, limit // 2)
         inputs = pretrained.tokenizer(
@@ -264,12 +264,12 @@ def _t5_text(tokenizer: Any, query: str, document: str, limit: int) -> str:
             return text
         has = len(tokenizer(document, add_special_tokens=False, verbose=False)["input_ids"])
         shorter = _cut(tokenizer, document, has - over)
-        # Put together, texts may have a few more tokens than each by itself.
+        # Joined texts may have a few more tokens than the sum of the parts.
         document = shorter if len(shorter) < len(document) else document[:-1]
 
 
 def _cut(tokenizer: Any, text: str, limit: int) -> str:
-    """Return the begin of a text that its first tokens are made of, whole characters only."""
+    """Return the beginning of a text that its first tokens cover, in complete characters."""
     if limit < 1:
         return ""
     found = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)[

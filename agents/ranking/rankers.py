@@ -1,4 +1,4 @@
-"""Opening rankers by their names."""
+"""Opens rankers by their names."""
 
 from __future__ import annotations
 
@@ -29,20 +29,19 @@ RANKERS: Mapping[RankerName, str] = {
 
 @dataclass(frozen=True, slots=True)
 class RankerOptions:
-    """How a ranker works; each kind heeds what concerns it.
+    """How a ranker works; each kind uses the options that it needs.
 
     Attributes:
-        shown: What it reads of an item; the kind's own where None: language models titles and
-            texts, neural ones too.
-        length: At most so many characters of an item are shown.
-        window, step: Of the listwise ranker.
-        context: Tokens that the model reads and writes at once, where that is known.
-        strategy: Of the pairwise ranker: all pairs, a sort, or sliding passes.
-        passes: Of the sliding strategy.
+        shown: What it reads of an item; defaults to titles and texts.
+        length: The most characters of an item that are shown.
+        window, step: The windows of the listwise ranker.
+        context: How many tokens the model reads and writes at once, if known.
+        strategy: Which pairs the pairwise ranker compares: all, those of a sort, or sliding passes.
+        passes: How many passes the sliding strategy makes.
         by: How the pairwise ranker asks.
-        concurrency: Comparisons at a time.
+        concurrency: How many comparisons run at the same time.
         weights: The hub id or folder of monoT5 or monoBERT.
-        versions: Of prompts, by id.
+        versions: The versions of prompts, by id.
     """
 
     shown: Shown | None = None
@@ -68,14 +67,14 @@ def open_ranker(
 
     Args:
         name: One of :data:`RANKERS`.
-        model: What is asked; monoT5 and monoBERT need none.
-        prompts: Where prompts come from.
-        options: How it works.
+        model: The language model to ask; monoT5 and monoBERT need none.
+        prompts: The library of prompts.
+        options: How the ranker works.
 
     Raises:
-        InputError: There is no such ranker, or an option is out of its range.
-        ModelUnavailableError: It needs a language model, and none is given.
-        PromptError: There is no such prompt.
+        InputError: The ranker does not exist, or an option is out of range.
+        ModelUnavailableError: The ranker needs a language model, but none is given.
+        PromptError: The prompt does not exist.
     """
     if name not in RANKERS:
         raise InputError(f"There is no ranker '{one_line(name)}'; choose {', '.join(RANKERS)}.")
@@ -85,7 +84,7 @@ def open_ranker(
         return open_pointwise(name, options)
     if model is None:
         raise ModelUnavailableError(
-            f"The ranker {name} asks a language model, and none is given; name one, such as "
+            f"The ranker {name} asks a language model, but none is given; name one, such as "
             "openai:gpt-4o or local:smollm2-135m."
         )
     from fairqr.prompts.library import PromptLibrary

@@ -1,4 +1,4 @@
-"""Does a model that compares pairs lean toward a group? The answer in words."""
+"""Says in words whether a model that compares pairs leans toward a group."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ __all__ = [
 ]
 
 ALPHA = 0.05
-"""A p value at or below it is significant."""
+"""The largest significant p value."""
 
 LEAST = 6
-"""With fewer consistent pairs not even unanimity is significant: 2 · ½⁵ = .0625."""
+"""With fewer consistent pairs, not even unanimity is significant: 2 · ½⁵ = .0625."""
 
 LEAST_QUERIES = 6
-"""With fewer queries not even unanimity is significant in the test over queries."""
+"""With fewer queries, not even unanimity is significant in the test over queries."""
 
 POWER = 0.8
 
@@ -44,25 +44,24 @@ VerdictKind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the figures allow to say.
+    """What the figures allow us to say.
 
     Attributes:
-        kind: ``failed`` where no pair has a preference in both replies; ``position_decides`` where
-            most pairs that have both flip, and one position wins the flips significantly;
-            ``too_few`` where fewer than LEAST pairs, of LEAST_QUERIES queries, have one winner in
-            both orders (one more of each where several verdicts are given together);
-            ``favours_…`` where both tests of a lean are significant, the one over pairs and the
-            one over queries, corrected for the verdicts that are given together; else
-            ``no_lean_found``.
-        sentence: The verdict with its uncertainty: one sentence or more.
-        lean: The side that the pairs which do not flip favour, if both tests are significant; it
-            may stand beside ``position_decides``.
-        position: The position that wins the flips significantly, whatever their share; the tests of
-            positions that are given together are a family of their own for Holm.
+        kind: ``failed`` if no pair has a preference in both replies; ``position_decides`` if most
+            pairs with both flip, and one position wins the flips significantly; ``favours_…`` if
+            both tests of a lean are significant, over pairs and over queries, after the correction
+            for all verdicts given together; ``too_few`` if fewer than LEAST pairs or LEAST_QUERIES
+            queries have a winner in both orders (more if several verdicts are given together); or
+            else ``no_lean_found``.
+        sentence: The verdict with its uncertainty, in one or more sentences.
+        lean: The side that the pairs without flips favour, if both tests are significant; also with
+            ``position_decides``.
+        position: The position that wins the flips significantly, whatever their share. For Holm's
+            correction, the tests of positions are a family of their own.
         detectable: The share of one side among the consistent pairs that the exact test would have
-            found with a power of 80 %; a lesser lean may be there. None where there are too few.
-        p: What the lean rests on: the greater p of both tests, corrected by Holm for the verdicts
-            that are given together; None where there is none.
+            detected with a power of 80 %. A smaller lean may exist. None if there are too few.
+        p: The greater p value of both tests of a lean, corrected by Holm for all verdicts given
+            together; None if a test is undefined.
     """
 
     kind: VerdictKind
@@ -74,11 +73,11 @@ class Verdict:
 
 
 def verdict(figures: PairFigures, words: tuple[str, str] = ("protected", "unprotected")) -> Verdict:
-    """Return what the figures allow to say, where nothing else is judged beside them.
+    """Return the verdict on figures that are judged alone.
 
     Args:
-        figures: Of pairs of a protected and an unprotected item.
-        words: What the two sides are called, e.g. ``female`` and ``male``.
+        figures: The figures of pairs of a protected and an unprotected item.
+        words: The words for the two sides, e.g. ``female`` and ``male``.
     """
     return verdicts([figures], words)[0]
 
@@ -89,15 +88,15 @@ def verdicts(
     *,
     beside: Sequence[float | None] = (),
 ) -> list[Verdict]:
-    """Return what several figures allow to say that are read together, such as kinds of pairs.
+    """Return the verdicts on several figures that are read together, such as kinds of pairs.
 
-    Each more that is tested is one more chance to take chance for a lean. So p is corrected by
-    Holm: that any of them tells of a lean where there is none happens at most in ALPHA of cases.
+    Each further test is another chance for a false finding. So p is corrected by Holm: the chance
+    that any verdict reports a lean where there is none is at most ALPHA.
 
     Args:
-        several: Figures that may be of the same pairs in part.
-        words: What the two sides are called.
-        beside: The p values of other tests that belong to the same family.
+        several: The figures; they may share pairs.
+        words: The words for the two sides.
+        beside: The p values of other tests in the same family.
     """
     family = [*map(p_of_lean, several), *beside]
     tests = sum(p is not None for p in family)
@@ -116,7 +115,7 @@ def _judged(
     tests: int,
     position_p: float | None,
 ) -> Verdict:
-    """Return the verdict by corrected p values, that of a lean being one of so many."""
+    """Return the verdict by corrected p values; ``tests`` is the size of the family of a lean."""
     if not figures.answered:
         return Verdict("failed", _nothing(figures))
     lean, position = _lean(figures, p), _position(figures, position_p)
@@ -143,13 +142,13 @@ def _judged(
 
 
 def p_of_lean(figures: PairFigures) -> float | None:
-    """Return the greater p of both tests: a lean is claimed only where both find it."""
+    """Return the greater p value of both tests, since a lean needs both."""
     over = figures.over_queries
     return None if figures.p is None or over is None else max(figures.p, over.p)
 
 
 def _least(tests: int) -> tuple[int, int]:
-    """Return the fewest pairs and queries that can be significant among so many tests."""
+    """Return the fewest pairs and queries that can be significant among this many tests."""
     more = 0
     while max(tests, 1) * 2.0 ** (1 - LEAST - more) > ALPHA:
         more += 1
@@ -157,7 +156,7 @@ def _least(tests: int) -> tuple[int, int]:
 
 
 def _lean(figures: PairFigures, p: float | None) -> Literal["protected", "unprotected"] | None:
-    """Return the side that wins by the exact test and by the one over queries, if there is one."""
+    """Return the side that wins by both tests, over pairs and over queries, if there is one."""
     if figures.consistent_queries < LEAST_QUERIES or p is None or p > ALPHA:
         return None
     return "protected" if figures.protected.count > figures.unprotected.count else "unprotected"

@@ -1,1 +1,1 @@
-"""Tuning a causal language model, so that its rankings lean toward no group."""
+"""Tunes a causal language model, so that its rankings lean toward no group."""

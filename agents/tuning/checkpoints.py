@@ -1,4 +1,4 @@
-"""What a training is gone on from, and what is left of it in the end: the adapter's folder."""
+"""Checkpoints, from which a training resumes, and the folder of the finished adapter."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ __all__ = ["Checkpoint", "read_checkpoint", "write_adapter", "write_checkpoint"]
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Everything that the next step depends on, but for the examples.
+    """Everything that the next step depends on, except the examples.
 
     Attributes:
-        training: A hash over what is trained, on what and how; another training cannot go on.
+        training: A hash of the base, the examples and the options; it must match to resume.
         step: How many steps are done.
-        adapter: The weights that are trained, by name.
-        optimizer: Its state.
+        adapter: The trained weights, by name.
+        optimizer: The state of the optimizer.
         random: The state of torch's generator.
     """
 
@@ -38,7 +38,7 @@ class Checkpoint:
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint in place of the last one, whole or not at all."""
+    """Write a checkpoint over the last one, completely or not at all."""
     import torch
 
     content = io.BytesIO()
@@ -56,14 +56,14 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
 
 
 def read_checkpoint(path: Path, training: str) -> Checkpoint | None:
-    """Return where a training stopped, or None where it has not come so far.
+    """Return the checkpoint of a training, or None if there is none yet.
 
     Args:
         path: The file.
         training: The hash that it must have.
 
     Raises:
-        InputError: The file is damaged, or is of another training.
+        InputError: The file is damaged, or belongs to another training.
     """
     import torch
 
@@ -72,33 +72,34 @@ def read_checkpoint(path: Path, training: str) -> Checkpoint | None:
     try:
         # Tensors and plain values only: a file from elsewhere cannot run anything.
         found = Checkpoint(**torch.load(path, map_location="cpu", weights_only=True))
-    except Exception as error:  # torch raises what unpickling a damaged file happens to raise
+    except Exception as error:  # torch raises all kinds of errors for a damaged file
         raise InputError(
-            f"The checkpoint {path} is damaged ({type(error).__name__}); remove it, and training "
-            "begins anew."
+            f"The checkpoint {path} is damaged ({type(error).__name__}); remove it to start the "
+            "training again."
         ) from None
     if found.training != training:
         raise InputError(
-            f"The checkpoint {path} is of another training; remove it, and training begins anew."
+            f"The checkpoint {path} belongs to another training; remove it to start the training "
+            "again."
         )
     return found
 
 
 def write_adapter(tuned: Any, folder: Path, base: str, about: Mapping[str, Any]) -> None:
-    """Write the folder of a trained adapter, whole or not at all.
+    """Write the folder of a trained adapter, completely or not at all.
 
     Args:
         tuned: A model of peft.
-        folder: Where there is none yet.
-        base: The model that it was trained on, as it stands behind ``causal:``.
-        about: What else :data:`ABOUT` says of it.
+        folder: The folder, which must not exist yet.
+        base: The name of the base model, as after ``causal:``.
+        about: Further contents of the file :data:`ABOUT`.
     """
     for left in folder.parent.glob(f".{folder.name}.*"):
-        shutil.rmtree(left)  # of a process that was killed
+        shutil.rmtree(left)  # left by a killed process
     beside = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}")
     for config in tuned.peft_config.values():
         config.base_model_name_or_path = base
-    # Peft would else ask the hub whether the base's vocabulary has changed.
+    # Otherwise peft asks the hub whether the base's vocabulary has changed.
     tuned.save_pretrained(str(beside), save_embedding_layers=False)
     text = json.dumps({"base": base, **about}, indent=1, ensure_ascii=False)
     write_beside(beside / ABOUT, text + "\n")

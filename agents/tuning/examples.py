@@ -1,8 +1,8 @@
-"""Pairs to tune a model on: balanced, so that neither a group nor a position can be learned.
+"""Balanced pairs to tune a model on, so that it learns to prefer no group and no position.
 
-As in "Do Large Language Models Rank Fairly?" (arXiv 2404.03192, §5): in the pairs that a model is
-tuned on, the protected item and the other win equally often. Here each pair has one winner, and is
-trained on in both orders, so that each label is right as often as the other too.
+As in "Do Large Language Models Rank Fairly?" (arXiv 2404.03192, §5), the protected item and the
+other one win equally often. Here each pair has one winner and is used in both orders, so that both
+labels are right equally often, too.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ __all__ = ["Example", "TuningPair", "both_orders", "draw_winners", "fingerprint"
 
 @dataclass(frozen=True, slots=True)
 class TuningPair:
-    """Two items of one query that are relevant both, or irrelevant both.
+    """Two items of one query that are both relevant or both irrelevant.
 
     Attributes:
-        query: What is asked.
-        kind: Winners are balanced within each, e.g. ``relevant``.
+        query: The query.
+        kind: The kind of the pair, e.g. ``relevant``; winners are balanced within each kind.
         protected: The item of the protected group.
-        unprotected: The other.
+        unprotected: The other item.
     """
 
     query: str
@@ -40,12 +40,12 @@ class TuningPair:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One question about a pair, and what is to be answered.
+    """One question about a pair, and its right answer.
 
     Attributes:
-        query: What is asked.
-        first, second: In the order in which they are shown.
-        winner: Which of the two is to be preferred.
+        query: The query.
+        first, second: The items in the order in which they are shown.
+        winner: The item to prefer.
     """
 
     query: str
@@ -58,12 +58,12 @@ def draw_winners(pairs: Sequence[TuningPair], random: np.random.Generator) -> li
     """Draw who wins each pair.
 
     Args:
-        pairs: Of any kinds.
+        pairs: Pairs of any kinds.
         random: Draws who wins.
 
     Returns:
-        For each pair, whether its protected item wins. In each kind half of them do; of an odd
-        number, one more or one less.
+        For each pair, whether its protected item wins. In each kind half of them do; an odd pair is
+        decided at random.
     """
     winners = [False] * len(pairs)
     for kind in dict.fromkeys(pair.kind for pair in pairs):
@@ -93,25 +93,28 @@ def make_batches(
 ) -> list[tuple[Example, ...]]:
     """Return the examples of each step.
 
-    Both orders of a pair stand in one batch, so that in each step either label is right as often as
-    the other. Pairs that the protected item wins alternate with those that the other wins, as far
-    as there are any; a batch of 4 has one of each. A pair has the same winner in each epoch.
+    Both orders of a pair are in the same batch, so that in each step both labels are right equally
+    often. Pairs that the protected item wins alternate with those that the other item wins, as far
+    as possible; a batch of 4 has one of each. A pair has the same winner in each epoch.
 
     Args:
-        pairs: To train on.
+        pairs: The pairs to train on.
         random: Draws the winners and the order.
-        batch: Examples a step; even.
-        epochs: How often each pair is trained on, where ``steps`` is None; the last batch may be
+        batch: How many examples a step has; even.
+        epochs: How often each pair is used, unless ``steps`` is given; the last batch may be
             smaller.
-        steps: So many whole batches, begun anew with the pairs where there are too few.
+        steps: The number of complete batches; optional. If there are too few pairs, they are used
+            again.
 
     Raises:
-        InputError: There is no pair, or the batch is not even.
+        InputError: There is no pair, or the batch size is not even.
     """
     if not pairs:
-        raise InputError("There is no pair to tune on; take more queries or larger lists.")
+        raise InputError("There is no pair to tune on; use more queries or larger lists.")
     if batch < 2 or batch % 2:
-        raise InputError(f"A batch holds both orders of each pair, so it is even, not {batch}.")
+        raise InputError(
+            f"A batch contains both orders of each pair, so its size must be even, not {batch}."
+        )
     order = _order(draw_winners(pairs, random), random)
     each = batch // 2
     wanted = epochs * len(pairs) if steps is None else steps * each
@@ -123,7 +126,7 @@ def make_batches(
 
 
 def fingerprint(batches: Sequence[Sequence[Example]]) -> str:
-    """Return a hash over all examples and their order."""
+    """Return a hash of all examples in their order."""
     digest = hashlib.sha256()
     for number, batch in enumerate(batches):
         for it in batch:
@@ -132,8 +135,8 @@ def fingerprint(batches: Sequence[Sequence[Example]]) -> str:
 
 
 def _order(winners: Sequence[bool], random: np.random.Generator) -> Iterator[tuple[int, bool]]:
-    """Yield pairs without end, each once an epoch, so that who wins is even at every point."""
-    lead = 0  # how often the protected item won more than the other
+    """Yield pairs endlessly, each once per epoch, so that wins are balanced at every point."""
+    lead = 0  # the wins of the protected item minus those of the other
     while True:
         left = {
             side: [

@@ -1,8 +1,7 @@
-"""Low-rank adapters (LoRA, Hu et al. 2022), trained to say one of two labels.
+"""Trains low-rank adapters (LoRA, Hu et al. 2022) to say one of two labels.
 
-Only the last position of a prompt is looked at, where the label is to stand: the loss is the cross
-entropy of the label's token there. The base is not changed; the adapter's own weights begin as
-those that change nothing.
+The loss is the cross entropy of the label's token right after the prompt. The base model does not
+change. At first, the adapter's own weights have no effect.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ __all__ = ["ATTENTION", "Encoded", "LoraOptions", "Step", "adapted", "learning_r
 T = TypeVar("T")
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
-"""What the attention's weights are called in Llama, SmolLM2, Mistral, Qwen2 and their like."""
+"""The names of the attention layers in Llama, SmolLM2, Mistral, Qwen2 and similar models."""
 
 NAMED = 8
-"""So many names are told where a model has none of the modules."""
+"""How many names of layers an error lists if the model has none of the modules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +35,17 @@ class LoraOptions:
     """How an adapter is trained.
 
     Attributes:
-        rank: Of the two matrices of each module.
-        alpha: What they add is scaled by alpha/rank.
-        dropout: In [0, 1), of what they read.
+        rank: The rank of the two matrices of each module.
+        alpha: The output of the adapter is scaled by alpha/rank.
+        dropout: The dropout of the adapter's input, in [0, 1).
         modules: The last parts of the names of the layers that get an adapter.
-        learning_rate: Of AdamW, in the first step.
-        schedule: Let it fall to 0 in a line, or leave it. With one as large as .003 each step moves
-            what the model says of a position; a line lets that settle.
-        clip: The greatest norm of all gradients together.
-        seed: Of the adapter's first weights and of dropout.
-        checkpoint_every: After so many steps a checkpoint is written.
+        learning_rate: The learning rate of AdamW in the first step.
+        schedule: Whether the learning rate falls linearly to 0 or stays constant. With a rate as
+            large as .003, each step moves the model's preference for a position; the linear
+            schedule lets that settle.
+        clip: The largest norm of all gradients together.
+        seed: The seed of the adapter's first weights and of dropout.
+        checkpoint_every: The number of steps between checkpoints.
     """
 
     rank: int = 1
@@ -64,8 +64,8 @@ class Encoded:
     """A prompt as a model reads it.
 
     Attributes:
-        tokens: Of the whole prompt.
-        label: The token that is to come next.
+        tokens: The tokens of the whole prompt.
+        label: The token that should come next.
     """
 
     tokens: Sequence[int]
@@ -74,15 +74,15 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What came of a step.
+    """The figures of a training step.
 
     Attributes:
-        number: From 1.
-        loss: Mean cross entropy in nats, before the step.
-        learning_rate: Of the step.
-        norm: Of all gradients together, before they were clipped.
-        examples: In its batch.
-        tokens: In its batch.
+        number: Counted from 1.
+        loss: The mean cross entropy in nats, before the step.
+        learning_rate: The learning rate of the step.
+        norm: The norm of all gradients together, before clipping.
+        examples: The number of examples in the batch.
+        tokens: The number of tokens in the batch.
     """
 
     number: int
@@ -95,11 +95,11 @@ class Step:
 
 @contextmanager
 def adapted(model: Any, options: LoraOptions) -> Iterator[Any]:
-    """Give a model an adapter that changes nothing yet; take it away in the end.
+    """Give a model an adapter without effect yet, and remove the adapter at the end.
 
     Args:
-        model: A causal model of transformers; nobody else uses it meanwhile.
-        options: Of the adapter.
+        model: A causal model of transformers that nobody else uses meanwhile.
+        options: The options of the adapter.
 
     Raises:
         InputError: The model has none of the modules.
@@ -121,7 +121,7 @@ def adapted(model: Any, options: LoraOptions) -> Iterator[Any]:
         task_type="CAUSAL_LM",
     )
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what peft and transformers say to each other
+        warnings.simplefilter("ignore")  # peft and transformers warn about each other
         torch.manual_seed(options.seed)
         tuned = peft.get_peft_model(model, config)
     try:
@@ -144,21 +144,22 @@ def train(
 ) -> None:
     """Train an adapter, from the last checkpoint on if there is one.
 
-    A training that was stopped at any point ends with the same weights as one that was not; with
-    dropout only where the model is on the CPU.
+    A training that was interrupted and resumed ends with the same weights as one that was not. With
+    dropout, this only holds on the CPU.
 
     Args:
         tuned: As :func:`adapted` gives it.
         batches: The examples of each step.
-        encode: Makes an example into tokens.
-        options: How.
+        encode: Turns an example into tokens.
+        options: The options of the training.
         checkpoint: The file of the checkpoint.
-        training: A hash over the base and the batches; a checkpoint of another is refused.
-        watch: Told each step.
-        begun: Told before the first step how many steps were done before.
+        training: A hash of the base and the batches; the checkpoint must have the same.
+        watch: Called after each step.
+        begun: Called before the first step with the number of steps already done.
 
     Raises:
-        InputError: The checkpoint is damaged or of another training, or the loss is no number.
+        InputError: The checkpoint is damaged or belongs to another training, or the loss is not a
+            number.
     """
     import torch
 
@@ -195,7 +196,7 @@ def train(
             )
             if not (math.isfinite(step.loss) and math.isfinite(step.norm)):
                 raise InputError(
-                    f"The loss of step {number} is no number any more; take a lower learning rate."
+                    f"The loss of step {number} is not a number; use a lower learning rate."
                 )
             optimizer.step()
             optimizer.zero_grad()
@@ -213,9 +214,9 @@ def learning_rate(options: LoraOptions, number: int, steps: int) -> float:
     """Return the learning rate of a step.
 
     Args:
-        options: With the first one and the schedule.
-        number: Of the step, from 1.
-        steps: How many there are.
+        options: The options, with the first learning rate and the schedule.
+        number: The number of the step, from 1.
+        steps: The number of all steps.
     """
     if options.schedule == "constant":
         return options.learning_rate
@@ -223,12 +224,11 @@ def learning_rate(options: LoraOptions, number: int, steps: int) -> float:
 
 
 def _loss(model: Any, batch: Sequence[Encoded]) -> Any:
-    """Return the mean cross entropy of the labels, each right behind its prompt."""
+    """Return the mean cross entropy of the labels, each right after its prompt."""
     import torch
 
     longest = max(len(it.tokens) for it in batch)
-    # Padded on the left, so that all prompts end at the last position. What stands at a masked
-    # position is not read.
+    # Pad on the left, so that all prompts end at the last position. Masked positions are not read.
     tokens = torch.zeros((len(batch), longest), dtype=torch.long)
     mask = torch.zeros((len(batch), longest), dtype=torch.long)
     for row, it in enumerate(batch):
@@ -253,7 +253,7 @@ def _loss(model: Any, batch: Sequence[Encoded]) -> Any:
 
 
 def _check_modules(model: Any, modules: Sequence[str]) -> None:
-    """Refuse modules that the model lacks: peft would train the others, or none."""
+    """Check that the model has all modules; peft would silently train fewer or none."""
     layers = {
         name.rpartition(".")[2]: None
         for name, layer in model.named_modules()

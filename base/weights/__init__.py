@@ -1,1 +1,1 @@
-"""Weights of the embedded models: where they come from, and the cache that holds them."""
+"""Weights of the embedded models: where they come from, and the cache for them."""

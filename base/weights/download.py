@@ -28,13 +28,13 @@ __all__ = [
 ]
 
 Progress = Callable[[int, int], None]
-"""Called with the number of bytes that are here, and of all bytes (0 if nobody says)."""
+"""Called with the number of bytes so far, and with the total (0 if unknown)."""
 
 CHUNK = 1 << 16
 """How many bytes are read at once."""
 
 TIMEOUT = 60.0  # seconds without a byte
-ATTEMPTS = 5  # a connection that broke is resumed at once, so often at the most
+ATTEMPTS = 5  # how often we try one download in all
 
 
 class BrokenError(Exception):
@@ -42,24 +42,24 @@ class BrokenError(Exception):
 
 
 class RefusedError(Exception):
-    """Our own client got no answer, or was asked for credentials that it does not have."""
+    """Our client got no answer, or the server asked for credentials that our client lacks."""
 
 
 class AbsentError(Exception):
-    """The server answers, and does not have the file."""
+    """The server answers, but does not have the file."""
 
 
 class _TooLongError(BrokenError):
-    """What lies here has no continuation, so it is another file's."""
+    """Our partial file is longer than the server's file, so it belongs to another one."""
 
 
 def is_whole(file: Path, sha256: str) -> bool:
-    """Return whether the file is there with this hash."""
+    """Return whether the file exists with this hash."""
     return file.is_file() and sha256_of(file) == sha256
 
 
 def bring_whole(part: Path, sha256: str, bring: Callable[[], None]) -> bool:
-    """Bring a file, starting again if what lay there was the start of another one.
+    """Fetch a file, starting again if the partial file belonged to another one.
 
     Args:
         part: Where the file goes. It is removed if it ends up with another hash.
@@ -81,17 +81,17 @@ def bring_whole(part: Path, sha256: str, bring: Callable[[], None]) -> bool:
 
 
 def download(url: str, file: Path, progress: Progress, timeout: float = TIMEOUT) -> None:
-    """Fetch what is missing of a file; what lies there already is taken for its beginning.
+    """Fetch the missing part of a file; its existing content is taken for the beginning.
 
     Args:
-        url: Of the file.
+        url: The address of the file.
         file: Where it goes.
-        progress: Called with the bytes that are here.
+        progress: Called with the number of bytes so far.
         timeout: How many seconds the server may send nothing.
 
     Raises:
-        BrokenError: The connection broke again and again; ``file`` holds what came.
-        RefusedError: Another client may be let in, or reach the server.
+        BrokenError: The connection kept breaking; ``file`` contains what came.
+        RefusedError: The server refuses us or cannot be reached; another client may succeed.
         AbsentError: The server does not have the file.
     """
     attempts = tenacity.Retrying(
@@ -104,12 +104,12 @@ def download(url: str, file: Path, progress: Progress, timeout: float = TIMEOUT)
 
 
 def size_of(file: Path) -> int:
-    """Return the size of a file in bytes; 0 if there is none."""
+    """Return the size of a file in bytes, or 0 if it does not exist."""
     return file.stat().st_size if file.exists() else 0
 
 
 def _attempt(url: str, file: Path, progress: Progress, timeout: float) -> None:
-    """Ask for what is missing of the file; start again if the server sends only whole files."""
+    """Ask for the missing part of the file; start again if the server only sends whole files."""
     have = size_of(file)
     try:
         answer = _ask(url, have, timeout)
@@ -127,7 +127,7 @@ def _attempt(url: str, file: Path, progress: Progress, timeout: float) -> None:
                 done += len(block)
                 progress(done, total)
     if done < total:
-        raise BrokenError(f"{done} of {total} bytes came")
+        raise BrokenError(f"only {done} of {total} bytes came")
 
 
 def _ask(url: str, have: int, timeout: float) -> http.client.HTTPResponse:
@@ -139,7 +139,7 @@ def _ask(url: str, have: int, timeout: float) -> http.client.HTTPResponse:
         answer: http.client.HTTPResponse = opener.open(request, timeout=timeout)
     except urllib.error.HTTPError as error:
         if error.code == 416 and have:
-            raise _TooLongError("what lay here was longer than the file") from error
+            raise _TooLongError("the partial file is longer than the file") from error
         if error.code in (401, 403, 407):
             raise RefusedError(f"the server answers {error.code}") from error
         if error.code in (408, 429) or error.code >= 500:
@@ -160,21 +160,21 @@ def _read(answer: http.client.HTTPResponse) -> bytes:
 
 
 def _continues(answer: http.client.HTTPResponse, have: int) -> bool:
-    """Return whether the answer begins where what we have ends."""
+    """Return whether the answer starts where our part ends."""
     given = answer.headers.get("Content-Range", "")
     return answer.status == 206 and given.startswith(f"bytes {have}-")
 
 
 def _tls() -> ssl.SSLContext:
-    """Trust what the system trusts (and SSL_CERT_FILE), and what pip is told to trust.
+    """Return a context that trusts the system's certificates, SSL_CERT_FILE, and those of pip.
 
-    Trusting more than pip does no harm here: the SHA-256 decides what is used.
+    Trusting more than pip does no harm here: the SHA-256 decides which files are used.
     """
     context = ssl.create_default_context()
     for name in ("PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
         place = os.environ.get(name)
         if place:
-            with suppress(OSError):  # pip itself complains of a bundle that is not there
+            with suppress(OSError):  # pip itself complains about a missing bundle
                 if Path(place).is_dir():
                     context.load_verify_locations(capath=place)
                 else:

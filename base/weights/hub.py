@@ -1,4 +1,4 @@
-"""Weights from the model hub: a pinned revision, each file checked by its hash."""
+"""Fetches weights from the model hub: a pinned revision, each file checked by its hash."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from fairqr.base.weights.registry import Weights, WeightsFile
 __all__ = ["HubError", "fetch_from_hub", "hub_part"]
 
 ENDPOINT = "https://huggingface.co"
-"""The hub where ``HF_ENDPOINT`` names no mirror, as in other clients of the hub."""
+"""The hub, unless ``HF_ENDPOINT`` names a mirror, as in other clients of the hub."""
 
 TIMEOUT = 15.0
-"""How many seconds the hub may send nothing. Less than for a wheel, which has no other source."""
+"""How many seconds the hub may send nothing. It is short, since the wheel is another source."""
 
 ON = frozenset({"1", "true", "yes", "on"})
 
 
 class HubError(Exception):
-    """The hub gave nothing; the weights may come from elsewhere."""
+    """The hub did not give the weights; they may come from elsewhere."""
 
 
 def hub_part(path: Path) -> Path:
-    """Return where a file from the hub lies until it is whole and checked."""
+    """Return the path of a file from the hub until it is whole and checked."""
     return path.with_name(f"{path.name}.part")
 
 
@@ -46,13 +46,13 @@ def fetch_from_hub(
 
     Args:
         weights: The model.
-        files: Those of its files that are wanted.
-        folder: Of all weights.
-        progress: Called with the bytes of these files that are here.
+        files: The files to fetch.
+        folder: The folder of all weights.
+        progress: Called with the number of bytes of these files so far.
 
     Raises:
-        HubError: The hub gave nothing, or something else than the expected file.
-        ModelUnavailableError: The connection broke off after some of a file came.
+        HubError: The hub gave nothing, or not the expected file.
+        ModelUnavailableError: The connection broke after a part of a file came.
         OSError: The disk refuses.
     """
     if not weights.repository:
@@ -61,7 +61,7 @@ def fetch_from_hub(
         raise HubError("HF_HUB_OFFLINE is set")
     endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or ENDPOINT
     if not endpoint.startswith(("https://", "http://")):
-        raise HubError("HF_ENDPOINT is no address that starts with https://")
+        raise HubError("HF_ENDPOINT is not an address that starts with https://")
     base = f"{endpoint}/{weights.repository}/resolve/{weights.revision}"
     total, done = sum(file.size for file in files), 0
     for file in files:
@@ -76,7 +76,7 @@ def fetch_from_hub(
 
         try:
             if not is_whole(part, file.sha256) and not bring_whole(part, file.sha256, bring):
-                raise HubError(f"its {file.name} is not the expected one")
+                raise HubError(f"its {file.name} is not the expected file")
         except (RefusedError, AbsentError) as error:
             raise HubError(one_line(error, 150)) from error
         except BrokenError as error:
@@ -84,7 +84,7 @@ def fetch_from_hub(
                 raise HubError(one_line(error, 150)) from error
             raise ModelUnavailableError(
                 f"The download broke off ({one_line(error, 200)}): run "
-                f"`fairqr models pull {weights.name}` again, it resumes where it stopped."
+                f"`fairqr models pull {weights.name}` again to resume it."
             ) from error
         with part.open("rb+") as stream:
             os.fsync(stream.fileno())

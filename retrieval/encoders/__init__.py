@@ -1,1 +1,1 @@
-"""Encoders: what turns texts into vectors."""
+"""Encoders, which turn texts into vectors."""

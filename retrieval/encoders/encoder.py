@@ -1,8 +1,8 @@
-"""What an encoder is, and the check of its vectors before they are used.
+"""The interface of encoders, and the check of their vectors before use.
 
-An encoder turns a text into a vector, so that texts of like meaning point in like directions. The
-similarity of two texts is the cosine between their vectors. Whatever an encoder returns is checked
-and scaled to length 1 here, so that the cosine is a plain dot product everywhere else.
+An encoder turns a text into a vector, so that texts of similar meaning point in similar directions.
+The similarity of two texts is the cosine between their vectors. We check whatever an encoder
+returns and scale it to length 1 here, so the cosine is a plain dot product everywhere else.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ LONGEST_KEY = 40
 class Encoder(Protocol):
     """Turns texts into vectors, of any length.
 
-    Documents and queries have a method each, since many models encode them differently. Blank texts
-    are never sent to it. A text that it has no words for may get a vector of zeros, which is like
-    no other. The number of dimensions is learnt from the vectors, since a hosted model does not say
-    it beforehand.
+    Documents and queries have separate methods, since many models encode them differently. Blank
+    texts are never sent. A text without any known words may get a vector of zeros, which is similar
+    to nothing. We learn the number of dimensions from the vectors, since a hosted model does not
+    state it in advance.
     """
 
     @property
     def name(self) -> str:
-        """The name in results and of stored vectors; no two models have the same."""
+        """The name in results and of stored vectors; it must be unique to the model."""
         ...
 
     async def encode_documents(self, texts: Sequence[str]) -> ArrayLike:
-        """Return the vectors of texts of documents, shape (len(texts), d)."""
+        """Return the vectors of document texts, shape (len(texts), d)."""
         ...
 
     async def encode_query(self, text: str) -> ArrayLike:
@@ -93,10 +93,10 @@ class EncoderMark:
     """Identifies the encoder that made a set of vectors.
 
     Attributes:
-        name: Of the encoder.
-        dimensions: Of its vectors.
-        probe: The first values of its vector for a fixed text. They differ for two models of the
-            same name, whose vectors must not be compared.
+        name: The encoder's name.
+        dimensions: The dimensions of its vectors.
+        probe: The first values of its vector for a fixed text. They differ between two models of
+            the same name, whose vectors must not be compared.
     """
 
     name: str
@@ -105,10 +105,10 @@ class EncoderMark:
 
     @classmethod
     async def of(cls, encoder: Encoder) -> EncoderMark:
-        """Return the mark of an encoder; it encodes one short text.
+        """Return the mark of an encoder, by encoding one short text.
 
         Raises:
-            ModelError: The encoder fails, or returns something else than a vector.
+            ModelError: The encoder failed, or returned something other than a vector.
         """
         (vector,) = await encode_documents(encoder, [PROBE])
         return cls(encoder.name, len(vector), tuple(vector[:PROBE_VALUES].tolist()))
@@ -117,10 +117,10 @@ class EncoderMark:
         """Refuse stored vectors that another model made.
 
         Args:
-            dimensions: Of the stored vectors.
-            probe: Of the encoder that made them.
+            dimensions: The dimensions of the stored vectors.
+            probe: The probe of the encoder that made them.
             where: The place of the vectors, for the message: ``in /data``.
-            remedy: What to do to have them made again, for the message.
+            remedy: How to have them made again, for the message.
 
         Raises:
             InputError: Another model made them.
@@ -130,26 +130,26 @@ class EncoderMark:
         )
         if not same:
             raise InputError(
-                f"The vectors '{self.name}' {where} were made by another model of that name, of "
-                f"{dimensions} dimensions; give the encoder a name of its own, or {remedy}."
+                f"The vectors '{self.name}' {where} were made by another model of that name, with "
+                f"{dimensions} dimensions; give your encoder another name, or {remedy}."
             )
 
 
 def key_of(name: str) -> str:
-    """Return an encoder's name as letters, digits and underscores, distinct for distinct names."""
+    """Return an encoder's name as letters, digits and underscores; distinct names stay distinct."""
     readable = re.sub(r"[^a-z0-9]+", "_", name.lower())[:LONGEST_KEY].strip("_")
     return f"{readable}_{sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
 
 
 def text_of(document: Document) -> str:
-    """Return what is encoded of a document: title and text, each on lines of its own."""
+    """Return the text of a document to encode: title and text, each on its own lines."""
     return "\n".join(part for part in (document.title, document.text) if part.strip())
 
 
 def unit_rows(rows: ArrayLike) -> Float32Array:
-    """Scale vectors, shape (n, d), to length 1; vectors of zeros stay as they are."""
+    """Scale vectors, shape (n, d), to length 1; zero vectors stay as they are."""
     values = np.asarray(rows, dtype=np.float64)
-    # Scaled by the largest value first, so that squares neither overflow nor vanish.
+    # Scale by the largest value first, so that squares neither overflow nor vanish.
     largest = np.abs(values).max(axis=1, keepdims=True, initial=0)
     scaled = np.divide(values, largest, out=np.zeros_like(values), where=largest > 0)
     lengths = np.linalg.norm(scaled, axis=1, keepdims=True)
@@ -160,18 +160,18 @@ def unit_rows(rows: ArrayLike) -> Float32Array:
 async def encode_documents(
     encoder: Encoder, texts: Sequence[str], dimensions: int | None = None
 ) -> Float32Array:
-    """Return the vectors of texts of documents, shape (len(texts), d), each of length 1 or 0.
+    """Return the vectors of document texts, shape (len(texts), d), each of length 1 or 0.
 
     Blank texts, which many providers refuse, are not sent; their vectors are zeros.
 
     Args:
-        encoder: What encodes them.
-        texts: Of the documents; see :func:`text_of`.
-        dimensions: What d has to be; by default whatever the encoder gives. Needed if all texts may
+        encoder: The encoder.
+        texts: The texts of documents; see :func:`text_of`.
+        dimensions: The required d; by default whatever the encoder returns. Needed if all texts may
             be blank.
 
     Raises:
-        ModelError: The encoder fails, or returns something else than these vectors.
+        ModelError: The encoder failed, or returned something other than these vectors.
     """
     spoken = [place for place, text in enumerate(texts) if text.strip()]
     if not spoken:
@@ -185,7 +185,7 @@ async def encode_documents(
 
 async def encode_query(encoder: Encoder, text: str, dimensions: int) -> Float32Array:
     """Return the vector of a query, shape (d,), of length 1 or 0; see :func:`encode_documents`."""
-    # Half a surrogate pair, which a query can hold, is no text to most encoders.
+    # Most encoders do not accept a lone surrogate, which a query can contain.
     clean = sendable(text)
     if not clean.strip():
         return np.zeros(dimensions, dtype=np.float32)
@@ -205,12 +205,12 @@ def _checked(encoder: Encoder, rows: ArrayLike, count: int, dimensions: int | No
         raise ModelError(
             "parse_error",
             f"The encoder '{encoder.name}' did not return {count} vectors{wanted} for {count} "
-            "texts; check what it is, or choose another.",
+            "texts; check the encoder, or choose another.",
         )
     if not np.isfinite(values).all():
         raise ModelError(
             "parse_error",
-            f"The encoder '{encoder.name}' returned vectors with values that are no numbers; "
-            "check what it is, or choose another.",
+            f"The encoder '{encoder.name}' returned vectors with values that are not numbers; "
+            "check the encoder, or choose another.",
         )
     return unit_rows(values)

@@ -1,4 +1,4 @@
-"""Vectors of texts in the user's cache, so that no text is encoded twice."""
+"""Keeps vectors of texts in the user's cache, so that no text is encoded twice."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from fairqr.retrieval.encoders.encoder import (
 __all__ = ["KeptVectors"]
 
 MAX_BYTES = 512 * 1024 * 1024
-"""How large the file may grow: about 300,000 vectors of 384 dimensions."""
+"""The largest size of the file: about 300,000 vectors of 384 dimensions."""
 
 AT_ONCE = 64
-"""How many texts are encoded before their vectors are kept."""
+"""How many texts we encode before saving their vectors."""
 
 
 class KeptVectors:
-    """Encodes texts, each once for all processes of a user.
+    """Encodes texts, each only once for all processes of a user.
 
     Args:
-        encoder: What encodes them.
+        encoder: The encoder.
         mark: Identifies the encoder.
         path: The file; ``vectors.sqlite`` in the cache folder by default.
     """
@@ -48,11 +48,11 @@ class KeptVectors:
         """Return the vectors of texts, shape (len(texts), d); see :func:`encode_documents`.
 
         Args:
-            texts: Of documents.
-            progress: Told how many are encoded, if any have to be.
+            texts: Texts of documents.
+            progress: Called with the number of encoded texts, if any are new.
 
         Raises:
-            ModelError: The encoder fails.
+            ModelError: The encoder failed.
         """
         keys = [self._key(text) for text in texts]
         kept = await asyncio.to_thread(self._file.get_many, list(dict.fromkeys(keys)))
@@ -79,6 +79,6 @@ class KeptVectors:
         return np.stack(rows) if rows else np.zeros((0, self._mark.dimensions), dtype=np.float32)
 
     def _key(self, text: str) -> str:
-        """Return what identifies a text and the encoder."""
+        """Return the key of a text and the encoder."""
         whole = self._key_of_encoder + text
         return sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,4 +1,4 @@
-"""An encoder made of any embedding model of LangChain."""
+"""An encoder that wraps any LangChain embedding model."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ TEXTS_AT_ONCE = 128
 
 
 class LangChainEncoder:
-    """Encodes with an ``Embeddings`` object of LangChain.
+    """Encodes with a LangChain ``Embeddings`` object.
 
     Example::
 
         LangChainEncoder(OpenAIEmbeddings(model="text-embedding-3-small"))
 
-    Its asynchronous methods are called; if it has none, LangChain runs the others in threads. Calls
-    that fail are tried again (:mod:`fairqr.base.retries`), so switch the model's own retries off.
+    It calls the asynchronous methods; if there are none, LangChain runs the others in threads.
+    Failed calls are retried (:mod:`fairqr.base.retries`), so switch off the model's own retries.
 
     Args:
         embeddings: The model.
-        name: The name of its vectors, by default that of the class and the model. Two models must
-            not have the same.
-        batch_size: How many documents are sent at once.
+        name: The name of its vectors; by default made from the class and the model. Two models must
+            not have the same name.
+        batch_size: How many documents to send at once.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class LangChainEncoder:
         """Return the vectors of texts, shape (len(texts), d).
 
         Raises:
-            ModelError: The model fails.
+            ModelError: The model failed.
         """
         vectors: list[list[float]] = []
         for start in range(0, len(texts), self._batch_size):
@@ -59,7 +59,7 @@ class LangChainEncoder:
         """Return the vector of a query, shape (d,).
 
         Raises:
-            ModelError: The model fails.
+            ModelError: The model failed.
         """
         return await self._call(partial(self._embeddings.aembed_query, text))
 
@@ -67,7 +67,7 @@ class LangChainEncoder:
         try:
             return await with_retries(call)
         except Exception as error:
-            # Not the message, which may hold a key or a text.
+            # Leave out the message, which may contain a key or a text.
             status = status_of(error)
             what = type(error).__name__ + (f", status {status}" if status else "")
             raise ModelError(
@@ -78,7 +78,7 @@ class LangChainEncoder:
 
 
 def _status_name(error: Exception, status: int | None) -> str:
-    """Return the failure as :data:`fairqr.agents.replies.Status` names it."""
+    """Return the failure as a :data:`fairqr.agents.replies.Status`."""
     if status == 429:
         return "refused" if is_used_up(error) else "rate_limited"
     if status in (401, 403):

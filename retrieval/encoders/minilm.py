@@ -1,9 +1,9 @@
 """MiniLM-L6, a small sentence encoder, in process: 384 dimensions, no server and no network.
 
 The model is all-MiniLM-L6-v2 (Wang et al. 2020; Reimers & Gurevych 2019; Apache-2.0). The package
-ships its computation as a graph without weights, made by ``tools/minilm``; the weights are pulled.
-Each text is encoded alone, on as many threads as there are cores, so its vector has the same bits
-whatever is encoded beside it.
+ships its computation graph without weights, made by ``tools/minilm``; ``fairqr models pull minilm``
+downloads the weights. We encode each text alone, using all cores, so its vector has the same bits
+whatever else is encoded.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ __all__ = ["MiniLmEncoder"]
 GRAPH = Path(__file__).with_name("minilm.onnx")
 WEIGHTS, TOKENIZER = "model.safetensors", "tokenizer.json"
 TOKENS = 256
-"""Longer texts are cut here, at the length that the model was trained on."""
+"""Longer texts are cut at this length, which the model was trained on."""
 
 _loading = threading.Lock()
 
 
 class MiniLmEncoder(EmbeddedEncoder):
-    """Gives vectors of 384 dimensions.
+    """Makes vectors of 384 dimensions.
 
-    The model is loaded once in a process, when it is first used, in about a third of a second.
+    The model is loaded once in a process, on first use, in about a third of a second.
     """
 
     name = "minilm"
@@ -70,13 +70,13 @@ def _load(folder: Path) -> tuple[Any, Any]:
         from tokenizers import Tokenizer
     except ImportError:
         raise ModelUnavailableError(
-            "The encoder 'minilm' needs onnxruntime and tokenizers; install them with "
+            "The encoder 'minilm' needs onnxruntime and tokenizers; run "
             "pip install 'fairqr[dense]', or choose another retriever."
         ) from None
     try:
         tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
-        # The file asks to cut at 128 tokens, and to pad, which would make a vector depend on what
-        # is encoded beside it.
+        # The file asks us to cut at 128 tokens, and to pad, which would make a vector depend on the
+        # other texts.
         tokenizer.no_padding()
         tokenizer.enable_truncation(TOKENS)
         tensors = dict(_tensors(folder / WEIGHTS))
@@ -89,16 +89,16 @@ def _load(folder: Path) -> tuple[Any, Any]:
         session = onnxruntime.InferenceSession(
             GRAPH.read_bytes(), options, providers=["CPUExecutionProvider"]
         )
-    except Exception as error:  # tokenizers and onnxruntime have no other class for theirs
+    except Exception as error:  # tokenizers and onnxruntime raise no narrower class
         raise ModelUnavailableError(
             f"The encoder 'minilm' cannot be loaded ({one_line(error, 120)}); run "
-            "'fairqr models pull minilm' to mend its weights, or choose another retriever."
+            "'fairqr models pull minilm' to repair its weights, or choose another retriever."
         ) from None
     return tokenizer, session
 
 
 def _tensors(path: Path) -> Iterator[tuple[str, Float32Array]]:
-    """Yield the weights that the graph takes, by name, from a safetensors file."""
+    """Yield the weights that the graph needs, by name, from a safetensors file."""
     data = np.memmap(path, dtype=np.uint8, mode="r")
     length = int.from_bytes(data[:8].tobytes(), "little")
     for name, entry in json.loads(data[8 : 8 + length].tobytes()).items():

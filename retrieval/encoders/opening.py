@@ -1,4 +1,4 @@
-"""Opening encoders by name."""
+"""Opens encoders by name."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ RETRIEVERS: dict[RetrieverName, str] = {
     "dense": "compares the vectors of the query and of the documents",
     "hybrid": "words and vectors together; estimates how likely each document is relevant",
 }
-"""The retrievers, with one line for people about each."""
+"""The retrievers, with a line about each for users."""
 
 AUTO = "auto"
-"""The retriever that searches by words and vectors where that costs little."""
+"""The retriever that searches by words and vectors if that costs little."""
 
 EMBEDDED = {encoder.name: encoder for encoder in (MiniLmEncoder, WordllamaEncoder)}
 
 
 def default_encoder() -> str:
-    """Return the encoder that ``dense`` stands for: ``minilm`` if pulled, else ``wordllama``."""
+    """Return the encoder that ``dense`` uses by default: ``minilm`` if pulled, or ``wordllama``."""
     return MiniLmEncoder.name if is_pulled(MiniLmEncoder.name) else WordllamaEncoder.name
 
 
 def default_encoder_of(retrievers: Iterable[str]) -> str:
-    """Return the default encoder if one of these retrievers searches with it, else nothing.
+    """Return the default encoder if one of these retrievers uses it, or an empty string.
 
-    Runs note it, since it changes once MiniLM is pulled.
+    Runs record it, because it changes once MiniLM is pulled.
     """
     read = map(_read, retrievers)
     needed = any(kind in ("dense", "hybrid") and not encoder for kind, encoder, _ in read)
@@ -62,20 +62,20 @@ def default_encoder_of(retrievers: Iterable[str]) -> str:
 
 
 def automatic() -> str:
-    """Return the retriever that ``auto`` stands for, if an index is searched."""
+    """Return the retriever that ``auto`` means for an index."""
     return f"hybrid:{MiniLmEncoder.name}" if is_pulled(MiniLmEncoder.name) else "bm25"
 
 
 def open_encoder(name: str | None = None) -> Encoder:
-    """Return the encoder of a name; it is loaded when it is first used.
+    """Return the encoder with a name; it is loaded when first used.
 
     Args:
-        name: ``minilm`` or ``wordllama``, which are embedded; or an embedding model as LangChain's
-            ``init_embeddings`` names it, such as ``openai:text-embedding-3-small``. By default
+        name: ``minilm`` or ``wordllama``, which are embedded; or an embedding model as named for
+            LangChain's ``init_embeddings``, such as ``openai:text-embedding-3-small``. By default
             :func:`default_encoder`.
 
     Raises:
-        ModelUnavailableError: There is no such encoder, or what it needs is missing.
+        ModelUnavailableError: The encoder does not exist, or something it needs is missing.
     """
     if name is None:
         name = default_encoder()
@@ -83,14 +83,14 @@ def open_encoder(name: str | None = None) -> Encoder:
         return EMBEDDED[name]()
     if ":" not in name:
         raise ModelUnavailableError(
-            f"There is no encoder '{one_line(name)}'; choose {' or '.join(EMBEDDED)}, or a model "
-            "of LangChain such as openai:text-embedding-3-small."
+            f"There is no encoder '{one_line(name)}'; choose {' or '.join(EMBEDDED)}, or a "
+            "LangChain model such as openai:text-embedding-3-small."
         )
     from langchain.embeddings import init_embeddings
 
     try:
         return LangChainEncoder(init_embeddings(name), name)
-    except Exception as error:  # whatever the provider's class raises, a missing key included
+    except Exception as error:  # The provider's class may raise anything, e.g. for a missing key.
         raise ModelUnavailableError(
             f"The encoder '{one_line(name)}' cannot be started ({one_line(error, 150)}); install "
             f"its package and set its key, or choose {' or '.join(EMBEDDED)}."
@@ -98,7 +98,7 @@ def open_encoder(name: str | None = None) -> Encoder:
 
 
 def as_encoder(given: Encoder | Embeddings) -> Encoder:
-    """Return an encoder as it is, and an ``Embeddings`` object of LangChain as an encoder."""
+    """Return an encoder as it is, and wrap a LangChain ``Embeddings`` object as one."""
     from langchain_core.embeddings import Embeddings
 
     return LangChainEncoder(given) if isinstance(given, Embeddings) else given
@@ -123,7 +123,7 @@ class Retriever:
 
     @classmethod
     def of(cls, given: str | Encoder | Retriever, encoder: str | None = None) -> Retriever:
-        """Read how documents are to be found.
+        """Parse how to find documents.
 
         Args:
             given: ``auto``, which is ``hybrid`` once MiniLM is pulled, and ``bm25`` before;
@@ -131,12 +131,12 @@ class Retriever:
                 :class:`Rm3`); ``dense`` or ``hybrid``, with :func:`default_encoder`;
                 ``dense:ENCODER`` or ``hybrid:ENCODER`` with another, see :func:`open_encoder`;
                 ``hybrid:feedback=20`` or ``hybrid:ENCODER,feedback=20`` with other parameters (see
-                :class:`Hybrid`); or an encoder, which is for ``hybrid``.
-            encoder: What encodes where none is named, if not :func:`default_encoder`.
+                :class:`Hybrid`); or an encoder, which means ``hybrid`` with it.
+            encoder: The encoder if ``given`` names none; by default :func:`default_encoder`.
 
         Raises:
             InputError: There is no such retriever, or it has no such parameter.
-            ModelUnavailableError: There is no such encoder, or what it needs is missing.
+            ModelUnavailableError: The encoder does not exist, or something it needs is missing.
         """
         if isinstance(given, Retriever):
             return given
@@ -163,7 +163,7 @@ class Retriever:
 def _read(retriever: str) -> tuple[str, str, list[str]]:
     """Return the kind, the encoder and the parameters in the name of a retriever.
 
-    The parameters of ``hybrid`` may follow its encoder, of which the first part has no ``=``.
+    The parameters of ``hybrid`` may follow its encoder, whose first part has no ``=``.
     """
     kind, _, detail = retriever.strip().partition(":")
     if kind == "dense":

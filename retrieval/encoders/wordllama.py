@@ -1,7 +1,7 @@
 """The embedded encoder: the mean of WordLlama's word vectors, in process, without a network.
 
-The vectors (256 dimensions, 32,000 pieces of words) come with the package ``wordllama``, which the
-extra ``dense`` installs. A text's vector does not depend on what is encoded beside it.
+The vectors (256 dimensions, 32,000 word pieces) come with the package ``wordllama``, which the
+extra ``dense`` installs. A text's vector does not depend on the other texts in a batch.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _loading = threading.Lock()
 
 
 class WordllamaEncoder(EmbeddedEncoder):
-    """Gives vectors of 256 dimensions; the order of words plays no part.
+    """Makes vectors of 256 dimensions, ignoring the order of words.
 
-    The model is loaded once in a process, when it is first used, in about a third of a second.
+    The model is loaded once in a process, on first use, in about a third of a second.
     """
 
     name = "wordllama"
@@ -41,7 +41,7 @@ class WordllamaEncoder(EmbeddedEncoder):
             some = list(texts[start : start + TEXTS_AT_ONCE])
             encoded = tokenizer.encode_batch_fast(some, add_special_tokens=False)
             for row, tokens in enumerate(encoded, start):
-                # By distinct piece: a text of any length needs no more memory than the weights.
+                # Count distinct pieces, so no text needs more memory than the weights.
                 pieces, counts = np.unique(
                     np.asarray(tokens.ids, dtype=np.int64), return_counts=True
                 )
@@ -67,22 +67,22 @@ def _load() -> tuple[Any, Float32Array]:
             )
     except ImportError:
         raise ModelUnavailableError(
-            "The encoder 'wordllama' is not installed; install it with "
+            "The encoder 'wordllama' is not installed; run "
             "pip install 'fairqr[dense]', or choose another retriever."
         ) from None
     except (OSError, ValueError) as error:
         raise ModelUnavailableError(
-            f"The encoder 'wordllama' cannot be loaded ({one_line(error)}); install it again with "
+            f"The encoder 'wordllama' cannot be loaded ({one_line(error)}); run "
             "pip install --force-reinstall 'fairqr[dense]'."
         ) from None
-    # It pads every text to the longest of its batch, which costs memory and gains nothing here.
+    # It pads every text to the longest in its batch, which only costs memory here.
     model.tokenizer.no_padding()
     return model.tokenizer, model.embedding
 
 
 @contextmanager
 def _logging_untouched() -> Iterator[None]:
-    """Undo what an import does to the root logger: the package sets it up for the whole process."""
+    """Undo the package's change to the root logger: importing it configures the whole process."""
     root = logging.getLogger()
     level, handlers = root.level, list(root.handlers)
     try:

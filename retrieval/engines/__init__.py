@@ -1,1 +1,1 @@
-"""The search engines that fairqr stands in front of."""
+"""The search engines that fairqr searches through."""

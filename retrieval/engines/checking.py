@@ -1,4 +1,4 @@
-"""The check of a source: what it holds, and whether it can be searched as it is described."""
+"""The check of a source: what it contains, and whether it can be searched as described."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from fairqr.retrieval.source import Source, TantivySource
 __all__ = ["check_source"]
 
 LOOKED_AT = 10_000
-"""How many documents of an embedded index are looked at for their labels."""
+"""How many documents of an embedded index we check for labels."""
 
 SAMPLE = 5
 
 
 async def check_source(source: Source, *, progress: Announce | None = None) -> SourceReport:
-    """Open a source as a search would, and report what it holds.
+    """Open a source as a search would, and report what it contains.
 
     Args:
         source: The source.
         progress: Called with the name of what has to be indexed or read first.
 
     Raises:
-        FairqrError: The source cannot be searched as it is described.
+        FairqrError: The source cannot be searched as described.
     """
     engine = await open_source(source, progress=progress)
     try:
         if isinstance(source, TantivySource):
             return await _check_embedded(source, engine)
-        # Each other engine has a module of its name, whose clients are imported only now.
+        # Each other engine has a module of its name; we import its client only here.
         module = import_module(f"fairqr.retrieval.engines.{source.engine}")
         report: SourceReport = await module.check(engine)
         return report

@@ -29,19 +29,19 @@ async def open_elasticsearch(
     *,
     retriever: str | Encoder = "bm25",
 ) -> ElasticsearchEngine:
-    """Attach an index, after looking at its mapping and a sample of its labels.
+    """Attach an index after reading its mapping and a sample of its labels.
 
     Args:
         source: The description.
         labels: Reads the labels.
-        retriever: ``bm25``; ``dense``, which searches the source's field of vectors; or an encoder
-            for that field.
+        retriever: ``bm25``; ``dense``, which searches the source's vector field; or an encoder for
+            that field.
 
     Raises:
         SourceError: The source does not fit the index.
         IndexNotFoundError: There is no such index.
-        IndexUnavailableError: The server cannot be reached, or refuses.
-        UnsupportedError: The client of OpenSearch is needed, and is not installed.
+        IndexUnavailableError: The server cannot be reached, or refuses the request.
+        UnsupportedError: The OpenSearch client is needed and not installed.
     """
     of_server, of_vectors = _of_product(source)
     server = of_server(Connection.of(source))
@@ -63,18 +63,18 @@ async def open_elasticsearch(
 async def open_hybrid(
     lexical: SearchEngine, encoder: Encoder, options: Hybrid
 ) -> FieldHybridEngine | None:
-    """Return hybrid retrieval over the field of vectors that the source of an engine names.
+    """Return hybrid retrieval over the vector field that an engine's source names.
 
     Args:
         lexical: The engine; closed if this fails.
-        encoder: What made the vectors.
+        encoder: The encoder that made the vectors.
         options: The parameters.
 
     Returns:
-        The engine; None if the field or the server does not give what is needed.
+        The engine, or None if the field or the server lacks what it needs.
 
     Raises:
-        ModelError: The encoder fails, or its vectors do not fit the field.
+        ModelError: The encoder failed, or its vectors do not fit the field.
         FairqrError: The index cannot be searched.
     """
     if not isinstance(lexical, ElasticsearchEngine) or lexical.source.vectors is None:
@@ -101,10 +101,10 @@ def _of_product(source: ElasticsearchSource) -> tuple[type[Server], type[VectorS
 
 
 async def _refuse_empty_labels(engine: ElasticsearchEngine) -> None:
-    """Refuse a field that gives no labels, or none that a group takes.
+    """Refuse a field without labels, or without any label that belongs to a group.
 
     Raises:
-        SourceError: There is one.
+        SourceError: There is such a field.
     """
     everything = engine.filtered({"match_all": {}})
     body = {"size": SAMPLED, "track_total_hits": False, **engine.reader.request}
@@ -113,7 +113,7 @@ async def _refuse_empty_labels(engine: ElasticsearchEngine) -> None:
     ids = engine.reader.ids(hits, engine.source.index)
     values = engine.reader.values(hits)
     memberships = engine.labels.memberships(ids, values)
-    # The sample may be a special part of the index, so what it lacks is looked for in all of it.
+    # The sample may come from a special part of the index, so look for missing labels in all of it.
     suspects = [
         label
         for label in engine.reader.labels
@@ -138,13 +138,13 @@ async def _refuse_empty_labels(engine: ElasticsearchEngine) -> None:
         if report.values:
             shown = ", ".join(one_line(one.value, 30) for one in report.values[:10])
             raise SourceError(
-                f"{here} holds {shown}, and no group takes any of these; write in 'groups' which "
+                f"{here} contains {shown}, none of which is in a group; list under 'groups' which "
                 "values belong to which group."
             )
         if found:
             raise SourceError(
-                f"{here} has values that the server does not return; check whether the field is "
-                "left out of _source."
+                f"{here} has values that the server does not return; check whether _source "
+                "excludes the field."
             )
         raise SourceError(
             f"{here} is empty in all documents; correct the field, or the filter of the source."

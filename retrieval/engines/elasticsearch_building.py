@@ -1,10 +1,10 @@
-"""Making an index on an Elasticsearch server, for those who have only documents.
+"""Making an index on an Elasticsearch server, for users who only have documents.
 
-The documents of ``people`` go to a new index ``fairqr-people-<time>-<token>``. Once all are in, the
-alias ``fairqr-people`` is pointed at it, and the index that it pointed at before is deleted. So a
-build that fails or is killed touches nothing that was there. What it leaves behind has our name and
-no alias, and the next build of that name deletes it. Of two builds of one name at the same time the
-one that began later wins, and the other ends with an error.
+The documents of ``people`` go to a new index ``fairqr-people-<time>-<token>``. Once all are in, we
+point the alias ``fairqr-people`` at it, and delete the index that the alias pointed at before. So a
+failed or killed build changes nothing that existed. What it leaves behind has our name and no
+alias; the next build of that name deletes it. If two builds of one name overlap, the one that
+started later wins, and the other ends with an error.
 
 The result is an index with plain fields, and a source that describes it, attached like any other.
 """
@@ -57,22 +57,22 @@ async def create_on_elasticsearch(
     encoder: Encoder | None = None,
     progress: Progress | None = None,
 ) -> ElasticsearchSource:
-    """Make an index, in place of the one of that name, and return the source that describes it.
+    """Make an index, replacing ours of that name, and return the source that describes it.
 
-    The corpus is read twice: once to see what its labels are, once to send it.
+    The corpus is read twice: once to see what its labels look like, once to send it.
 
     Args:
         name: Lower-case letters, digits, dots, dashes and underscores.
         corpus: The documents.
         url: The server; FAIRQR_ELASTICSEARCH_URL by default.
-        credentials: An entry of the settings.
-        encoder: Makes a vector for each document, if any.
-        progress: Told how many documents are written.
+        credentials: The name of a credentials entry in the settings.
+        encoder: Makes a vector for each document; optional.
+        progress: Called with the number of documents written.
 
     Raises:
-        SourceError: The address of the server is malformed or holds a password.
+        SourceError: The address of the server is malformed or contains a password.
         CorpusError: The corpus is empty or wrong, or two documents have the same id.
-        IndexUnavailableError: The server cannot be reached, or refuses.
+        IndexUnavailableError: The server cannot be reached, or refuses the request.
     """
     connection = _connection(url, credentials)
     attributes = {
@@ -82,7 +82,7 @@ async def create_on_elasticsearch(
         for key, one in corpus.schema.attributes.items()
     }
     alias = PREFIX + name
-    # Made first, so that a description that is not valid fails before anything is sent.
+    # Made first, so that an invalid description fails before we send anything.
     source = ElasticsearchSource(
         name=name,
         url=connection.shown,
@@ -110,11 +110,11 @@ async def create_on_elasticsearch(
             written = await _write(server, index, documents, form, encoder, progress)
             await server.request("POST", f"{path_of(index)}/_refresh")
             there = (await server.request("GET", f"{path_of(index)}/_count"))["count"]
-            # Another build may have deleted it; the server then made one of its own for our bulk.
+            # Another build may have deleted it; the server then created a new one for our bulk.
             if there != written or await _identity(server, index) != made:
                 raise IndexUnavailableError(
-                    f"The index '{name}' at {server.url} was changed while it was built; build it "
-                    "again."
+                    f"The index '{name}' at {server.url} was changed by someone else during the "
+                    "build; build it again."
                 )
             usual = {"index": {"refresh_interval": None}}
             await server.request("PUT", f"{path_of(index)}/_settings", body=usual)
@@ -123,16 +123,16 @@ async def create_on_elasticsearch(
                 await server.request("DELETE", path_of(index))
             raise
         replaced = await _switch(server, alias, index)
-        with contextlib.suppress(FairqrError):  # otherwise the next build deletes it
+        with contextlib.suppress(FairqrError):  # If this fails, the next build deletes it.
             await _delete(server, replaced)
     return source
 
 
 async def delete_on_elasticsearch(source: ElasticsearchSource) -> None:
-    """Delete an index that was made here, and what builds of it left behind.
+    """Delete an index that we made, and what builds of it left behind.
 
     Raises:
-        IndexNotFoundError: It is gone.
+        IndexNotFoundError: The index no longer exists.
     """
     async with _server(_connection_of(source)) as server:
         await _delete(server, list(await _live(server, source)))
@@ -142,14 +142,14 @@ async def delete_on_elasticsearch(source: ElasticsearchSource) -> None:
 async def upsert(
     source: ElasticsearchSource, documents: Iterable[Document], progress: Progress | None = None
 ) -> int:
-    """Add documents, in place of those with the same ids, and return how many were written.
+    """Add documents, replacing those with the same ids, and return how many were written.
 
-    An error leaves what was written before it.
+    On an error, what was written before stays.
 
     Raises:
-        IndexNotFoundError: The index is gone.
+        IndexNotFoundError: The index no longer exists.
         CorpusError: A label does not fit the index.
-        IndexUnavailableError: The server cannot be reached, or refuses.
+        IndexUnavailableError: The server cannot be reached, or refuses the request.
     """
     async with _server(_connection_of(source)) as server:
         form = stored_form(read_mapping(await _live(server, source)), source.attributes)
@@ -163,11 +163,11 @@ async def upsert(
 
 
 async def remove(source: ElasticsearchSource, ids: Sequence[str]) -> int:
-    """Remove documents, and return how many of them there were.
+    """Remove documents, and return how many were removed.
 
     Raises:
-        IndexNotFoundError: The index is gone.
-        IndexUnavailableError: The server cannot be reached, or refuses.
+        IndexNotFoundError: The index no longer exists.
+        IndexUnavailableError: The server cannot be reached, or refuses the request.
     """
     async with _server(_connection_of(source)) as server:
         await _live(server, source)
@@ -192,7 +192,7 @@ async def _write(
 ) -> int:
     iterator = iter(documents)
     written = 0
-    # The documents are read in threads, a chunk at a time, since they come from a file.
+    # Read the documents in threads, a chunk at a time, since they come from a file.
     while some := await asyncio.to_thread(lambda: list(islice(iterator, DOCUMENTS_AT_ONCE))):
         entries = [form.entry(document) for document in some]
         if encoder is not None:
@@ -215,9 +215,9 @@ async def _send(
     *,
     require_alias: bool = False,
 ) -> int:
-    """Send a chunk, again where the server was busy, and return how many documents it did.
+    """Send a chunk, retrying while the server is busy, and return how many documents it wrote.
 
-    Sending a document twice gives the same as sending it once.
+    Sending a document twice is the same as sending it once.
 
     Raises:
         IndexUnavailableError: The server refused a document.
@@ -244,7 +244,7 @@ async def _send(
         raise IndexUnavailableError(
             f"{server.product} at {server.url} refused {len(refused)} of {len(actions)} documents "
             f"after {before:,} others; the first is '{id_}', status {status} ({reason_of(why)}); "
-            "mend the cause and send them again."
+            "fix the cause and send them again."
         )
 
     await server.call(attempt)
@@ -252,10 +252,10 @@ async def _send(
 
 
 async def _live(server: Server, source: ElasticsearchSource) -> dict[str, Any]:
-    """Return what the server says of the index behind our alias.
+    """Return the server's information about the index behind our alias.
 
     Raises:
-        IndexNotFoundError: There is none.
+        IndexNotFoundError: There is no such index.
     """
     if source.index.startswith(PREFIX):
         with contextlib.suppress(IndexNotFoundError):
@@ -283,14 +283,14 @@ async def _delete_leftovers(server: Server, alias: str) -> None:
 
 
 async def _identity(server: Server, index: str) -> Any:
-    """Return what tells an index from another one of the same name."""
+    """Return the UUID that distinguishes an index from another one of the same name."""
     uuid = "*.settings.index.uuid"
     states = await server.request("GET", path_of(index), params={"filter_path": uuid})
     return states[index]["settings"]["index"]["uuid"]
 
 
 async def _switch(server: Server, alias: str, index: str) -> list[str]:
-    """Point the alias at an index, and return those that it pointed at before."""
+    """Point the alias at an index, and return the indices it pointed at before."""
     pattern = f"/{quote(alias)}-*"
     states = await server.request("GET", pattern, params={"filter_path": "*.aliases"})
     replaced = [other for other, state in states.items() if alias in state.get("aliases", {})]

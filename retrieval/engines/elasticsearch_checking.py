@@ -1,4 +1,4 @@
-"""What the check of an attached index of Elasticsearch or OpenSearch finds."""
+"""The check of an attached Elasticsearch or OpenSearch index."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ WRITING = ("create", "delete", "delete_index", "index", "manage", "write")
 
 
 async def check(engine: ElasticsearchEngine) -> SourceReport:
-    """Report what an attached index holds, and try one search.
+    """Report what an attached index contains, and try one search.
 
-    Labels are counted over all documents by the server; those that it cannot count, such as labels
-    in files, over a sample of documents.
+    The server counts labels over all documents. Labels that it cannot count, such as those in
+    files, are counted over a sample.
 
     Raises:
         FairqrError: The index cannot be searched as the source describes it.
@@ -45,16 +45,16 @@ async def check(engine: ElasticsearchEngine) -> SourceReport:
     attributes = await _attributes(engine, ids)
     remarks = [*_on_mapping(engine), *remarks_on_labels(attributes), *await _on_privileges(engine)]
     if not documents:
-        remarks.append("There are no documents; correct the index, or the filter.")
+        remarks.append("The index has no documents; correct the index, or the filter.")
     elif not query:
-        remarks.append("No sample query was tried, since the documents have no texts to read.")
+        remarks.append("We tried no sample query, because the documents have no texts to read.")
     elif not sample:
         remarks.append(f"The sample query '{query}' finds nothing; check the searched fields.")
     return SourceReport(
         name=source.name,
         engine=source.engine,
         location=f"{engine.server.url}/{source.index}",
-        version=await _version(engine),
+        version=await engine.server.version(),
         documents=documents,
         fields=dict(_fields(engine)),
         attributes=attributes,
@@ -66,7 +66,7 @@ async def check(engine: ElasticsearchEngine) -> SourceReport:
 
 
 def _abilities(engine: ElasticsearchEngine) -> frozenset[Capability]:
-    """Return what the source can do, whichever retriever it was opened with."""
+    """Return what the source can do with any retriever."""
     by_vectors: frozenset[Capability] = frozenset({"vectors"} if engine.source.vectors else ())
     return engine.capabilities | by_vectors
 
@@ -83,7 +83,7 @@ async def _texts(engine: ElasticsearchEngine, ids: list[str]) -> list[str]:
 
 
 def _frequent_word(texts: list[str]) -> str:
-    """Return the word that the most texts have, of those that are long enough to mean something."""
+    """Return the word that most texts contain, among words long enough to mean something."""
     counts: Counter[str] = Counter()
     for text in texts:
         words = re.findall(r"[^\W\d_]+", text.lower())
@@ -103,13 +103,13 @@ async def _attributes(engine: ElasticsearchEngine, ids: list[str]) -> list[Attri
 
 
 def _fields(engine: ElasticsearchEngine) -> Iterator[tuple[str, str]]:
-    """Yield each field that the source names, with its type."""
+    """Yield each field named in the source, with its type."""
     source = engine.source
     searched = [] if source.body else [name.partition("^")[0] for name in source.searched_fields]
     labels = [label.name for label in engine.reader.labels]
     vectors = [source.vectors.field] if source.vectors else []
-    title = [source.title] if source.title else []
-    for name in dict.fromkeys([source.id, *title, *source.text, *searched, *labels, *vectors]):
+    shown = filter(None, [source.title, *source.text, source.link])
+    for name in dict.fromkeys([source.id, *shown, *searched, *labels, *vectors]):
         found = engine.mapping.find(name)
         if name == "_id":
             yield name, "the server's own"
@@ -124,24 +124,15 @@ def _on_mapping(engine: ElasticsearchEngine) -> Iterator[str]:
         found = engine.mapping.find(name)
         if found and found.other_types:
             types = ", ".join(sorted({found.type, *found.other_types}))
-            yield f"The field '{name}' has several types over the indices: {types}."
+            yield f"The field '{name}' has different types in different indices: {types}."
     if not engine.mapping.has_source:
         yield "The index keeps no _source, so the texts of documents cannot be read."
     elif not (engine.source.title or engine.source.text):
         yield "The source names neither title nor text, so documents come without their texts."
 
 
-async def _version(engine: ElasticsearchEngine) -> str | None:
-    """Return the server's version; None if the account may not see it."""
-    try:
-        answer = await engine.server.request("GET", "/")
-        return str(answer["version"]["number"])
-    except (FairqrError, KeyError, TypeError):
-        return None
-
-
 async def _on_privileges(engine: ElasticsearchEngine) -> list[str]:
-    """Warn if the account may write; some servers do not say."""
+    """Warn if the account may write; some servers do not reveal that."""
     if not engine.server.connection.credentials.request_headers():
         return []
     indices: list[dict[str, Any]] = [
@@ -162,6 +153,6 @@ async def _on_privileges(engine: ElasticsearchEngine) -> list[str]:
     if not held:
         return []
     return [
-        f"The account may write to the index ({', '.join(sorted(held))}); that is not needed, "
+        f"The account may write to the index ({', '.join(sorted(held))}); it need not, "
         "'read' and 'view_index_metadata' are enough."
     ]

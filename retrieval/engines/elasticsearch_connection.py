@@ -1,4 +1,4 @@
-"""Where an Elasticsearch or OpenSearch server is, and what is sent along."""
+"""Where an Elasticsearch or OpenSearch server is, and what we send to be let in."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ READING = "'read' and 'view_index_metadata' on the index"
 
 
 class Connection(BaseModel):
-    """Where a server is, and what it wants to see. Secrets show in no message.
+    """Where a server is, and our credentials for it. Secrets never appear in messages.
 
     Attributes:
         urls: Addresses of its nodes, without credentials; empty for a cloud deployment.
         cloud_id: The id of an Elastic Cloud deployment.
-        credentials: What is sent along.
-        credentials_name: The entry of the settings file that they come from, if any.
-        timeout: Seconds that one request may take.
-        attempts: How often a request is sent that may succeed later.
-        concurrency: Requests under way at the same time, at most.
-        requests_per_second: At most; no limit by default.
-        privileges: What the account needs, for messages.
+        credentials: The credentials to send.
+        credentials_name: The settings entry that they come from; optional.
+        timeout: Seconds allowed for one request.
+        attempts: How often we send a request that may succeed later.
+        concurrency: How many requests may run at a time.
+        requests_per_second: The most requests a second; no limit by default.
+        privileges: The privileges the account needs, for messages.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
@@ -47,8 +47,8 @@ class Connection(BaseModel):
         """Return the connection that a source describes.
 
         Raises:
-            SourceError: It names no server, and no variable does.
-            ConfigError: The credentials may not go there.
+            SourceError: Neither the source nor a variable names a server.
+            ConfigError: The credentials may not be sent there.
         """
         connection = cls.to(source.url or (), source.credentials, cloud_id=source.cloud_id)
         return connection.model_copy(
@@ -67,17 +67,17 @@ class Connection(BaseModel):
         *,
         cloud_id: str | None = None,
     ) -> Connection:
-        """Return a connection with the credentials that may go to a server.
+        """Return a connection with the credentials for a server.
 
         Args:
-            url: Its address or addresses; that in FAIRQR_ELASTICSEARCH_URL if empty.
-            credentials: An entry of the settings file.
-            cloud_id: The id of an Elastic Cloud deployment, in place of an address.
+            url: Its address or addresses; FAIRQR_ELASTICSEARCH_URL if empty.
+            credentials: The name of a credentials entry in the settings file.
+            cloud_id: The id of an Elastic Cloud deployment, instead of an address.
 
         Raises:
-            SourceError: It names no server, and no variable does; or an address is malformed or
-                holds a password.
-            ConfigError: The credentials may not go there.
+            SourceError: No server is named, here or in a variable; or an address is malformed or
+                contains a password.
+            ConfigError: The credentials may not be sent there.
         """
         urls = tuple([url] if isinstance(url, str) else url)
         if not any(urls) and not cloud_id:
@@ -93,7 +93,7 @@ class Connection(BaseModel):
         except ValueError as error:
             raise SourceError(f"The url of the server is wrong: {error}.") from None
         found = [credentials_for(credentials, one) for one in ([cloud_id] if cloud_id else urls)]
-        # The nodes share one client, so what may not go to all of them goes to none.
+        # The nodes share one client, so we send only credentials that may go to all of them.
         same = all(one == found[0] for one in found)
         return cls(
             urls=() if cloud_id else urls,
@@ -104,12 +104,12 @@ class Connection(BaseModel):
 
     @property
     def shown(self) -> str:
-        """The server as messages name it."""
+        """The server as shown in messages."""
         return self.urls[0] if self.urls else str(self.cloud_id).partition(":")[0]
 
     @property
     def remedy(self) -> str:
-        """Where the credentials are, for messages."""
+        """Where the credentials are configured, for messages."""
         if self.credentials_name:
             return f"[credentials.{self.credentials_name}] of the settings file"
         return (

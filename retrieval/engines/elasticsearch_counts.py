@@ -40,15 +40,15 @@ return all > 0 ? own / all : 0;
 
 
 async def corpus_shares(engine: ElasticsearchEngine) -> tuple[Mapping[str, FloatArray], bool]:
-    """Return for each attribute the mean membership over all documents that the filter takes.
+    """Return for each attribute the mean membership over all documents that match the filter.
 
-    One request counts the documents of each group. A second one, with scripts, is for labels that
-    have weights, and for attributes of which a document has several labels. Attributes whose labels
-    are in files, or which the server cannot or may not count, are left out.
+    One request counts the documents of each group. A second one, with scripts, handles labels with
+    weights, and attributes with several labels a document. Attributes whose labels are in files, or
+    that the server cannot or may not count, are left out.
 
     Returns:
-        The shares, and whether all documents were counted. Attributes for which only a part of the
-        index answered are left out.
+        The shares, and whether all documents were counted. Attributes that only part of the index
+        counted are left out.
     """
     labels = [label for label in engine.reader.labels if is_countable(label)]
     body = {"size": 0, "track_total_hits": True, "query": engine.filtered({"match_all": {}})}
@@ -67,7 +67,7 @@ async def corpus_shares(engine: ElasticsearchEngine) -> tuple[Mapping[str, Float
     ]
     answers = await engine.msearch(
         [{**body, "aggs": _scripted_counts(label)} for label in scripted],
-        refuse=False,  # scripts may be forbidden
+        refuse=False,  # The server may forbid scripts.
     )
     counted += zip(scripted, answers, strict=True)
     shares = {
@@ -86,11 +86,11 @@ def is_countable(label: LabelField) -> bool:
 async def value_reports(
     engine: ElasticsearchEngine, labels: Sequence[LabelField]
 ) -> list[AttributeReport]:
-    """Return what the fields of attributes hold in all documents, and which group takes it.
+    """Return the values of attributes' fields over all documents, with the group of each value.
 
     Args:
         engine: The index.
-        labels: Fields that the server can count, and by groups.
+        labels: Fields that the server can count, and can count by groups.
     """
     body = {"size": 0, "track_total_hits": True, "query": engine.filtered({"match_all": {}})}
     answers = await engine.msearch([{**body, "aggs": _values(label)} for label in labels])
@@ -119,7 +119,7 @@ def _report(label: LabelField, answer: Any) -> AttributeReport:
 
 
 def _sums(label: LabelField, answer: Any) -> dict[str, float] | None:
-    """Return the sums of memberships by group, or None if the counts do not give them."""
+    """Return the sums of memberships by group, or None if the counts are not enough for that."""
     groups, found = label.attribute.groups, answer.get("aggregations", {})
     if "sizes" in found:
         sizes = found["sizes"]["buckets"]
@@ -129,7 +129,7 @@ def _sums(label: LabelField, answer: Any) -> dict[str, float] | None:
         shared: dict[object, float] = {}
         for size in sizes:
             by_value = _counts(size["values"])
-            # Numbers that repeat in a document count in its size, and only once as a value.
+            # A repeated number counts each time in the document's size, but once as a value.
             if sum(by_value.values()) != int(size["key"]) * size["doc_count"]:
                 return None
             for value, count in by_value.items():
@@ -149,7 +149,7 @@ def _sums(label: LabelField, answer: Any) -> dict[str, float] | None:
 
 
 def _plain_counts(label: LabelField) -> Body:
-    """Return the aggregations that give the sums where a document has one label at most."""
+    """Return the aggregations that give the sums if no document has more than one label."""
     queries = [group_query(label, group) for group in label.attribute.groups]
     inner: Body = {"held": {"value_count": {"field": label.name}}}
     outer: Body = {"labelled": {"filter": existing(label)}}
@@ -161,7 +161,7 @@ def _plain_counts(label: LabelField) -> Body:
 
 
 def _scripted_counts(label: LabelField) -> Body:
-    """Return the aggregations that give the sums where a document has several, or weights."""
+    """Return the aggregations that give the sums if documents have several labels or weights."""
     if not label.weights:
         script = {"source": SIZE, "params": {"field": label.name}}
         sizes = {"script": script, "value_type": "long", "size": 1000}
@@ -177,7 +177,7 @@ def _scripted_counts(label: LabelField) -> Body:
 
 
 def _values(label: LabelField) -> Body:
-    """Return the aggregations that give the values of a field, or the counts of its ranges."""
+    """Return the aggregations that list the values of a field, or count its ranges."""
     queries = [group_query(label, group) for group in label.attribute.groups]
     aggregations: Body = {"labelled": {"filter": grouped(label)}}
     ranges = [isinstance(values, Range) for values in label.attribute.values.values()]
@@ -227,7 +227,7 @@ def _shares(attribute: Attribute, sums: Mapping[str, float], total: int) -> Floa
 
 def _shown(attribute: Attribute, group: str) -> str:
     values = attribute.values[group]
-    assert isinstance(values, Range)  # noqa: S101 - the caller has looked
+    assert isinstance(values, Range)  # noqa: S101 - the caller has checked
     bounds = values.model_dump(exclude_none=True)
     return ", ".join(
         f"{name} {bound:g}" if isinstance(bound, float) else f"{name} {bound}"

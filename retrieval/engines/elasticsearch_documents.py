@@ -1,8 +1,8 @@
-"""How the documents of a corpus are kept in an index that is made on an Elasticsearch server.
+"""How we store a corpus in an index that we make on an Elasticsearch server.
 
-A document has ``id``, ``title`` and ``text``; ``body``, in which both are searched as one field;
-and the fields of its labels, named as in the corpus. Labels are keywords or numbers. Where one has
-weights, or a value twice, the field is an object of weights: ``{"Europe": 2, "Asia": 1}``.
+A document has ``id``, ``title`` and ``text``; ``body``, which searches both as one field; and the
+fields of its labels, named as in the corpus. Labels are keywords or numbers. If a label has
+weights, or repeats a value, its field is an object of weights: ``{"Europe": 2, "Asia": 1}``.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ LONG = 2**63
 
 @dataclass(frozen=True, slots=True)
 class DocumentForm:
-    """How documents are kept.
+    """How documents are stored.
 
     Attributes:
-        kinds: For each field of labels ``keyword``, ``long``, ``double``, ``weights``, or
-            ``any_weights`` where the values cannot name fields.
+        kinds: For each label field ``keyword``, ``long``, ``double``, ``weights``, or
+            ``any_weights`` if its values cannot be names of fields.
     """
 
     kinds: Mapping[str, Kind]
 
     def entry(self, document: Document) -> dict[str, Any]:
-        """Return what is sent for a document.
+        """Return the form in which a document is sent.
 
         Raises:
-            CorpusError: It has a label with weights where the index holds none.
+            CorpusError: It has a label with weights, and the index cannot store those.
         """
         entry: dict[str, Any] = {
             "id": document.id,
@@ -66,8 +66,8 @@ class DocumentForm:
                 entry[name] = _weights(label)
             elif has_weights(label):
                 raise CorpusError(
-                    f"The document '{document.id}' has weights in '{name}', and the index holds "
-                    "none; create the index again."
+                    f"The document '{document.id}' has weights in '{name}', and the index cannot "
+                    "store them; create the index again."
                 )
             elif kind == "keyword":
                 entry[name] = [as_text(value) for value in values_of(label)]
@@ -77,18 +77,18 @@ class DocumentForm:
 
 
 def survey(corpus: Corpus) -> DocumentForm:
-    """Read a corpus once, to see how its labels have to be kept.
+    """Read a corpus once, to see how its labels must be stored.
 
     Raises:
-        CorpusError: It is empty or wrong, two documents have the same id, or a field of labels has
-            a name that the server does not take.
+        CorpusError: It is empty or wrong, two documents have the same id, or the server does not
+            accept the name of a label field.
     """
     names = {one.field for one in corpus.schema.attributes.values() if one.field}
     for name in names:
         if name in OWN_FIELDS or not FIELD.fullmatch(name):
             raise CorpusError(
-                f"Labels cannot be in a field named '{one_line(name, 60)}' on Elasticsearch; name "
-                "it otherwise in the corpus and its schema."
+                f"Elasticsearch cannot store labels in a field named '{one_line(name, 60)}'; "
+                "rename it in the corpus and its schema."
             )
     seen = {name: _Seen() for name in names}
     hashes = array("Q")
@@ -97,13 +97,13 @@ def survey(corpus: Corpus) -> DocumentForm:
         for name, what in seen.items():
             what.add(document.fields.get(name))
     if not hashes:
-        raise CorpusError(f"The corpus {corpus.path} is empty; it needs a document.")
+        raise CorpusError(f"The corpus {corpus.path} is empty; add at least one document.")
     _refuse_duplicates(corpus, hashes)
     return DocumentForm({name: what.kind() for name, what in seen.items()})
 
 
 def stored_form(mapping: IndexMapping, attributes: Mapping[str, Attribute]) -> DocumentForm:
-    """Return how documents are kept in an index that was made before."""
+    """Return how documents are stored in an existing index."""
     kinds: dict[str, Kind] = {}
     for name in {one.field for one in attributes.values() if one.field}:
         found = mapping.find(name)
@@ -121,8 +121,8 @@ def mappings_of(form: DocumentForm, dimensions: int | None) -> dict[str, Any]:
     """Return the mapping of an index.
 
     Args:
-        form: How documents are kept in it.
-        dimensions: Of the documents' vectors, if they have any.
+        form: How documents are stored in it.
+        dimensions: The dimensions of the documents' vectors, or None for no vectors.
     """
     text = {"type": "text", "analyzer": "english"}
     properties: dict[str, Any] = {
@@ -145,20 +145,20 @@ def mappings_of(form: DocumentForm, dimensions: int | None) -> dict[str, Any]:
             "dims": dimensions,
             "index": True,
             "similarity": "cosine",
-            # Named, since later servers would round the vectors to bytes.
+            # We name the index type, since later servers would otherwise round vectors to bytes.
             "index_options": {"type": "hnsw", "m": 16, "ef_construction": 100},
         }
     return {"dynamic": "strict", "dynamic_templates": templates, "properties": properties}
 
 
 def has_weights(label: object) -> bool:
-    """Return whether a label needs weights: it has them, or a value twice."""
+    """Return whether a label needs weights: it has some, or it repeats a value."""
     values = values_of(label)
     return isinstance(label, Mapping) or len({as_text(v) for v in values}) < len(values)
 
 
 class _Seen:
-    """What the labels of one field look like."""
+    """The labels of one field that were seen so far."""
 
     def __init__(self) -> None:
         self.weighted = False
@@ -205,10 +205,10 @@ def _hash(id_: str) -> int:
 
 
 def _refuse_duplicates(corpus: Corpus, hashes: Iterable[int]) -> None:
-    """Look for ids that stand twice.
+    """Look for duplicate ids.
 
     Raises:
-        CorpusError: One does; it and its places are named.
+        CorpusError: There is one; the error names it and its places.
     """
     values, counts = np.unique(np.array(hashes, dtype=np.uint64), return_counts=True)
     suspects = set(values[counts > 1].tolist())
@@ -218,6 +218,6 @@ def _refuse_duplicates(corpus: Corpus, hashes: Iterable[int]) -> None:
     for place, document in enumerate(corpus.documents(), start=1):
         if _hash(document.id) in suspects and first.setdefault(document.id, place) != place:
             raise CorpusError(
-                f"The id '{document.id}' stands twice in {corpus.path}, in documents "
+                f"The id '{document.id}' occurs twice in {corpus.path}, in documents "
                 f"{first[document.id]} and {place}; 'fairqr corpus check' names the lines."
             )

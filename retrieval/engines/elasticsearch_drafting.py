@@ -1,4 +1,4 @@
-"""Writing the draft of a source from the mapping of an index."""
+"""Drafting a source from the mapping of an index."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ FEW_VALUES = 20
 
 
 async def draft(url: str | None, index: str, credentials: str | None = None) -> str:
-    """Return a source file, as text, for an index: to be read by a person and corrected.
+    """Return the text of a source file for an index, for a person to read and correct.
 
     Args:
         url: The server; FAIRQR_ELASTICSEARCH_URL by default.
         index: An index, an alias, or a pattern.
-        credentials: An entry of the settings.
+        credentials: The name of a credentials entry in the settings.
 
     Raises:
         IndexNotFoundError: There is no such index.
-        IndexUnavailableError: The server cannot be reached, or refuses.
-        SourceError: The index has no text to search in.
+        IndexUnavailableError: The server cannot be reached, or refuses the request.
+        SourceError: The index has no text to search.
     """
     connection = Connection.to(url or (), credentials)
     server = Server(connection)
@@ -60,8 +60,8 @@ async def draft(url: str | None, index: str, credentials: str | None = None) -> 
         texts = list(_texts(mapping))
         if not texts:
             raise SourceError(
-                f"No text field was found in '{one_line(index, 100)}', so there is nothing to "
-                "search in; name another index."
+                f"The index '{one_line(index, 100)}' has no text field to search; name another "
+                "index."
             )
         names = [name for name in mapping.fields if _is_countable(mapping, name)]
         counts = await _counted(server, index, mapping, names[:MOST_FIELDS])
@@ -96,7 +96,7 @@ def _is_countable(mapping: IndexMapping, name: str) -> bool:
 async def _counted(
     server: Server, index: str, mapping: IndexMapping, names: list[str]
 ) -> dict[str, dict[str, int]]:
-    """Return the values of each field that has few, and how many documents have each."""
+    """Return the values of each field that has few, with the number of documents for each."""
     lines: list[dict[str, Any]] = []
     for name in names:
         values: dict[str, Any] = {"terms": {"field": name, "size": FEW_VALUES + 1}}
@@ -145,7 +145,7 @@ def _texts(mapping: IndexMapping) -> Iterator[str]:
 
 
 def _is_second_form(mapping: IndexMapping, name: str) -> bool:
-    """Return whether a field only keeps the values of another in a second way."""
+    """Return whether a field only stores the values of another field in a second form."""
     parent = mapping.fields.get(name.rpartition(".")[0])
     return parent is not None and parent.type not in ("object", "nested")
 
@@ -177,7 +177,7 @@ def _attributes(counts: dict[str, dict[str, int]]) -> Iterator[str]:
         for value, count in groups.items():
             yield f"      {_yaml(value)}: [{_yaml(value)}]  # {count:,} documents"
     if not taken:
-        yield "  # No field has few values. Name one yourself, or a file of labels:"
+        yield "  # No field has few values. Name a field yourself, or a file of labels:"
         yield "  # gender: {field: …, groups: {female: [F], male: [M]}}"
 
 
@@ -193,7 +193,7 @@ def _ranges(mapping: IndexMapping, counts: dict[str, dict[str, int]]) -> Iterato
 
 
 def _yaml(value: object) -> str:
-    """Return a value as YAML on one line, which JSON is."""
+    """Return a value as one line of YAML; JSON is valid YAML."""
     plain = isinstance(value, str) and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]*", value)
     if plain and str(value).lower() not in YAML_WORDS:
         return str(value)

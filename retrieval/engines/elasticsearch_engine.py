@@ -1,9 +1,9 @@
-"""An index of an Elasticsearch server, attached as it is. Nothing is ever written to it.
+"""An index on an Elasticsearch server, attached as it is. We never write to it.
 
 A round of searches is one request, and the labels of the documents come with the hits. The server
-sorts by score; among documents with the score of the last hit it chooses which ones come, in the
-order in which it keeps them, and those that come are put in order of id here. A fixed preference
-asks the same copies of the shards each time, so this choice repeats until the index is written to.
+sorts by score. Among documents tied with the last hit, the server decides which ones come, by its
+storage order; we then sort those that come by id. A fixed preference sends each search to the same
+shard copies, so this choice stays the same until the index changes.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from fairqr.retrieval.engines.elasticsearch_requests import Requests
 from fairqr.retrieval.engines.elasticsearch_server import BusyServer, Server, warnings_of
 from fairqr.retrieval.engines.elasticsearch_vectors import VectorSearch
 from fairqr.retrieval.engines.engine import (
+    NOT_TOLD,
     Capability,
     EngineInfo,
     Hits,
@@ -51,16 +52,16 @@ Body = dict[str, Any]
 
 PREFERENCE = "fairqr"
 UNLABELLED = 20
-"""So many hits without any label of an attribute make us look at the mapping again."""
+"""After this many hits without any label of an attribute, we read the mapping again."""
 DOCUMENTS_AT_ONCE = 1000
 BUSY = frozenset({429, 502, 503, 504})
 SHARES_SECONDS = 600.0
 TIME_FOR_PARTS = 0.8
-"""The share of the time limit after which a server that may answer in part should do so."""
+"""The share of the time limit after which the server should return a partial answer, if allowed."""
 
 
 class ElasticsearchEngine:
-    """An attached index; see :class:`SearchEngine` for what its methods promise."""
+    """An attached index; :class:`SearchEngine` documents its methods."""
 
     in_process = False
 
@@ -71,7 +72,7 @@ class ElasticsearchEngine:
         labels: LabelReader,
         mapping: IndexMapping,
     ) -> None:
-        """Take what was found when the index was attached.
+        """Take what we read when attaching the index.
 
         Raises:
             SourceError: The source does not fit the mapping.
@@ -90,7 +91,7 @@ class ElasticsearchEngine:
 
     @property
     def name(self) -> str:
-        """How commands call the source."""
+        """The name of the source."""
         return self.source.name
 
     @property
@@ -126,14 +127,14 @@ class ElasticsearchEngine:
 
     @property
     def filterable(self) -> frozenset[tuple[str, str]]:
-        """The groups that the server can filter by, of attributes that a field labels."""
+        """The groups that the server can filter by; their labels are in a field."""
         if self.vectors is not None and not self.vectors.can_filter:
             return frozenset()
         return self.requests.filterable
 
     async def info(self) -> EngineInfo:
-        """Return what is known of the index."""
-        documents = await self.count()
+        """Return what we know of the index."""
+        documents, version = await self.count(), await self.server.version()
         location = f"{self.server.url}/{self.source.index}"
         known = f"{self.source.fingerprint} {self.mapping.fingerprint} {documents}"
         return EngineInfo(
@@ -143,10 +144,11 @@ class ElasticsearchEngine:
             location=location,
             source=location,
             fingerprint=sha256(known.encode()).hexdigest(),
+            server=f"{self.server.product} {version}" if version else NOT_TOLD,
         )
 
     async def count(self) -> int:
-        """Return how many documents there are, those that the source's filter takes."""
+        """Return how many documents match the source's filter."""
         query = self.source.filter or {"match_all": {}}
         answer = await self.server.request("POST", f"{self.path}/_count", body={"query": query})
         return int(answer["count"])
@@ -154,7 +156,7 @@ class ElasticsearchEngine:
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
         """Answer all queries in one request, each with at most ``n`` hits.
 
-        Queries that only count are counted together, by what they are limited to.
+        Queries that only count are combined if they are limited to the same documents.
         """
         return (await self.search_with(queries, []))[0]
 
@@ -191,7 +193,7 @@ class ElasticsearchEngine:
 
     async def documents(self, ids: Sequence[str]) -> list[Document]:
         """Return these documents, in this order; ids that the index lacks are left out."""
-        names = [*((self.source.title,) if self.source.title else ()), *self.source.text]
+        names = [*filter(None, (self.source.title, *self.source.text, self.source.link))]
         if not self.mapping.has_source:
             names = [name for name in names if self._has_columns(name)]
         asked: dict[str, Any] = {"_source": False, "fields": [], "docvalue_fields": []}
@@ -216,11 +218,11 @@ class ElasticsearchEngine:
         return [found[id_] for id_ in ids if id_ in found]
 
     async def corpus_shares(self) -> Mapping[str, FloatArray]:
-        """Return for each attribute that a field labels the mean membership over all documents.
+        """Return for each attribute labelled by a field the mean membership over all documents.
 
-        They are counted at most once in ten minutes: on a large index it is work to count them, and
-        they change slowly. What only a part of the index was counted for is left out, and counted
-        again the next time.
+        We count at most once in ten minutes: counting a large index is costly, and the shares
+        change slowly. An attribute that only part of the index counted is left out, and counted
+        again next time.
         """
         counted, shares = self._shares
         if time.monotonic() - counted > SHARES_SECONDS:
@@ -234,14 +236,14 @@ class ElasticsearchEngine:
         await self.server.aclose()
 
     async def msearch(self, bodies: Sequence[Body], *, refuse: bool = True) -> list[Any]:
-        """Send several searches as one request, and return their answers.
+        """Send several searches as one request, and return the server's responses.
 
         Args:
             bodies: The searches.
-            refuse: Whether one that fails is an error.
+            refuse: Whether a failed search is an error.
 
         Raises:
-            IndexUnavailableError: One failed, as a whole or in a part.
+            IndexUnavailableError: A search failed, completely or in part.
         """
         if not bodies:
             return []
@@ -261,10 +263,10 @@ class ElasticsearchEngine:
         return list(answer["responses"])
 
     async def refuse_changed_mapping(self) -> None:
-        """Look at the mapping again, and go on with it if the source still fits.
+        """Read the mapping again, and continue with it if the source still fits.
 
         Raises:
-            SourceError: It does not.
+            SourceError: The source no longer fits.
         """
         mapping = await read_index(self.server, self.source.index)
         if mapping.fingerprint == self.mapping.fingerprint:
@@ -285,7 +287,7 @@ class ElasticsearchEngine:
     async def _ranked(self, queries: Sequence[Query], answers: Sequence[Any]) -> list[Hits]:
         found = [self.hits(*pair) for pair in zip(queries, answers, strict=True)]
         if found and not any(hits.ids for hits in found):
-            # A field that is not mapped matches nothing, without an error.
+            # An unmapped field matches nothing, without an error.
             await self.refuse_changed_mapping()
         if sum(map(len, found)) >= UNLABELLED:
             for label in self.reader.labels:
@@ -296,14 +298,14 @@ class ElasticsearchEngine:
         return found
 
     def hits(self, query: Query, answer: Any) -> Hits:
-        """Return the hits in the server's answer to a query, with their groups."""
+        """Return the hits in the server's response to a query, with their groups."""
         found = answer["hits"]["hits"]
         ids = self.reader.ids(found, self.source.index)
         if query.only is not None and answer["hits"]["total"]["value"] > len({*query.only}):
             self.reader.refuse_repeated(None, {*self.mapping.indices})
         if any(hit["_score"] is None for hit in found):
             raise SourceError(
-                "The body of the source gives hits without scores; leave out its 'sort', or add "
+                "The body of the source returns hits without scores; remove its 'sort', or add "
                 "'track_scores: true'."
             )
         scores = [float(hit["_score"]) for hit in found]
@@ -320,10 +322,12 @@ class ElasticsearchEngine:
     def _document(self, id_: str, fields: Mapping[str, Any]) -> Document:
         texts = [" ".join(map(str, values_of(fields, name))) for name in self.source.text]
         title = values_of(fields, self.source.title) if self.source.title else []
-        return Document(id_, " ".join(map(str, title)), "\n".join(filter(None, texts)))
+        link = self.source.link
+        more = {link: next(iter(values_of(fields, link)), None)} if link else {}
+        return Document(id_, " ".join(map(str, title)), "\n".join(filter(None, texts)), more)
 
     def filtered(self, query: Body) -> Body:
-        """Return a query, limited to the documents that the source's filter takes."""
+        """Return a query, limited to the documents that match the source's filter."""
         return {"bool": {"filter": [query, *([self.source.filter] if self.source.filter else [])]}}
 
     def _refuse(self, query: Query) -> None:
@@ -335,7 +339,7 @@ class ElasticsearchEngine:
         if wanted > self.mapping.window:
             raise InputError(
                 f"'{self.source.index}' returns at most {self.mapping.window:,} hits in one search "
-                f"(index.max_result_window), and {wanted:,} are asked for; ask for fewer."
+                f"(index.max_result_window), not {wanted:,}; ask for fewer."
             )
 
     async def _refuse_failed(self, answer: Any) -> None:
@@ -347,7 +351,7 @@ class ElasticsearchEngine:
             raise self.server.no_index(self.source.index)
         if not self.source.allow_partial and (warnings := warnings_of(answer, self.source.index)):
             raise IndexUnavailableError(
-                f"{warnings[0]} Try again, or take such results with 'allow_partial: true'."
+                f"{warnings[0]} Try again, or accept such results with 'allow_partial: true'."
             )
 
 

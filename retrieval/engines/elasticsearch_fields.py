@@ -1,8 +1,8 @@
-"""Which fields of an attached index are read, and how ids and labels are read from its hits.
+"""Which fields of an attached index we read, and how we read ids and labels from its hits.
 
-Labels come with the hits. A field with columns (doc values) is read from those: they are there even
-where ``_source`` is not kept, and no document has to be opened and parsed for them.
-Nested fields and those without columns are read by the ``fields`` option, which needs ``_source``.
+Labels come with the hits. If a field has doc values (columns), we read those: they exist even if
+``_source`` is not stored, and no document has to be opened and parsed. We read nested fields and
+fields without doc values with the ``fields`` option, which needs ``_source``.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class LabelField:
     """The field of an attribute.
 
     Attributes:
-        attribute: What it labels.
-        name: Of the field.
-        mapped: What the mapping says of it.
+        attribute: The attribute that it labels.
+        name: The name of the field.
+        mapped: The field in the mapping.
         weights: Whether it is an object of weights, such as ``{Europe: 2, Asia: 1}``.
-        numbers: The fields in that object which hold the weights, by the rest of their names.
-        mixed: Whether it has other fields, too, which are not read.
+        numbers: The fields in that object that are weights, by the rest of their names.
+        mixed: Whether the object also has other fields, which we do not read.
     """
 
     attribute: Attribute
@@ -54,21 +54,21 @@ class LabelField:
 
     @property
     def number_fields(self) -> list[str]:
-        """The full names of the fields that hold the weights."""
+        """The full names of the fields that are weights."""
         return [f"{self.name}.{rest}" for rest in self.numbers]
 
     @property
     def asked(self) -> list[Any]:
-        """What a request asks for."""
+        """The fields to request."""
         if self.mapped.type in DATES:
             return [{"field": self.name, "format": DAY}]
         if self.mixed:
             return [*self.number_fields]
-        # Where all fields are weights, those that are added later are read, too.
+        # If all fields are weights, we also read those that are added later.
         return [f"{self.name}.*" if self.numbers else self.name]
 
     def label(self, fields: Mapping[str, Any]) -> object:
-        """Return the label of a hit: a value, several, weights, or None."""
+        """Return the label of a hit: one value, several, weights, or None."""
         if self.weights:
             return dict(_weights(fields, self.name, self.numbers if self.mixed else None)) or None
         values = values_of(fields, self.name)
@@ -77,11 +77,11 @@ class LabelField:
 
 @dataclass(frozen=True, slots=True)
 class HitReader:
-    """What is asked of the server for each hit, and how that is read.
+    """What we request for each hit, and how we read it.
 
     Attributes:
         id: The field of ids.
-        labels: The fields of labels.
+        labels: The label fields.
         request: The parts of a search request that ask for them.
     """
 
@@ -93,7 +93,7 @@ class HitReader:
         """Return the ids of hits.
 
         Raises:
-            SourceError: A hit has no id or several, or two hits have the same.
+            SourceError: A hit has no id or several, or two hits have the same id.
         """
         if self.id == "_id":
             ids = [str(hit["_id"]) for hit in hits]
@@ -127,7 +127,7 @@ class HitReader:
         which = f"The id '{one_line(id_, 80)}' belongs" if id_ is not None else "An id belongs"
         where = f" ({' and '.join(sorted(indices))})" if len(indices) > 1 else ""
         raise SourceError(
-            f"{which} to two documents{where}; name a field whose values are unique in 'id', or "
+            f"{which} to two documents{where}; set 'id' to a field whose values are unique, or "
             "narrow 'index'."
         )
 
@@ -135,8 +135,8 @@ class HitReader:
         values = values_of(hit.get("fields", {}), self.id)
         if len(values) != 1:
             raise SourceError(
-                f"A document of '{index}' has {len(values) or 'no'} values in '{self.id}', its "
-                "field of ids; name a field that each document has once in 'id'."
+                f"A document of '{index}' has {len(values) or 'no'} values in its id field "
+                f"'{self.id}'; set 'id' to a field that has one value in each document."
             )
         return as_text(values[0])
 
@@ -148,8 +148,8 @@ def plan_reading(
 
     Args:
         source: The description.
-        attributes: Those that read a field.
-        mapping: Of the index.
+        attributes: The attributes that read a field.
+        mapping: The mapping of the index.
 
     Raises:
         SourceError: A field is missing, or cannot be read as an id or a label.
@@ -162,8 +162,8 @@ def plan_reading(
         if not by_column and not mapping.has_source:
             raise SourceError(
                 f"The field '{label.name}' of the attribute '{label.attribute.name}' cannot be "
-                f"read, for '{source.index}' keeps no _source; name a field with doc values that "
-                "is not nested."
+                f"read, because '{source.index}' stores no _source; name a field with doc values "
+                "that is not nested."
             )
         (columns if by_column else fields).extend(label.asked)
     request: dict[str, Any] = {"_source": False}
@@ -172,7 +172,7 @@ def plan_reading(
         _refuse_text(mapped, source.id, "as an id", mapping)
         (columns if mapped.doc_values else fields).append(source.id)
         if not fields:
-            request["stored_fields"] = "_none_"  # All is in columns, so no document is opened.
+            request["stored_fields"] = "_none_"  # Doc values suffice, so open no document.
     if columns:
         request["docvalue_fields"] = columns
     if fields:
@@ -181,13 +181,15 @@ def plan_reading(
 
 
 def check_fields(source: ElasticsearchSource, mapping: IndexMapping) -> None:
-    """Check the fields that a source searches in and reads texts from.
+    """Check the fields that a source searches and reads texts from.
 
     Raises:
-        SourceError: One is missing, or words cannot be searched in it.
+        SourceError: A field is missing, or cannot be searched by words.
     """
-    for name in (*((source.title,) if source.title else ()), *source.text):
+    for name in filter(None, (source.title, *source.text)):
         _known(source, mapping, name, "which 'title' or 'text' names")
+    if source.link:
+        _known(source, mapping, source.link, "which 'link' names")
     if source.body is None:
         for boosted in source.searched_fields:
             name = boosted.partition("^")[0]
@@ -195,21 +197,21 @@ def check_fields(source: ElasticsearchSource, mapping: IndexMapping) -> None:
                 mapped = _known(source, mapping, found, "which is searched in")
                 if mapped.nested and "*" not in name:
                     raise SourceError(
-                        f"The field '{name}' belongs to nested documents, which are not searched "
-                        "by name; leave it out of query.fields, title and text, or write a 'body'."
+                        f"The field '{name}' belongs to nested documents, which cannot be searched "
+                        "by name; remove it from query.fields, title and text, or write a 'body'."
                     )
                 if mapped.type not in WORDS and "*" not in name:
                     raise SourceError(
-                        f"The field '{name}' is of type {mapped.type}, in which no words can be "
-                        "searched; leave it out of query.fields, title and text."
+                        f"The field '{name}' has type {mapped.type}, which cannot be searched by "
+                        "words; remove it from query.fields, title and text."
                     )
     if source.vectors:
         name = source.vectors.field
         mapped = _known(source, mapping, name, "which 'vectors' names")
         if mapped.type not in ("dense_vector", "knn_vector", "semantic_text"):
             raise SourceError(
-                f"The field '{name}' is of type {mapped.type}, not of vectors; name a field of "
-                "vectors, or leave 'vectors' out."
+                f"The field '{name}' has type {mapped.type}, not vectors; name a field of "
+                "vectors, or remove 'vectors'."
             )
 
 
@@ -265,7 +267,7 @@ def _refuse_text(mapped: MappedField, name: str, purpose: str, mapping: IndexMap
 
 
 def values_of(fields: Mapping[str, Any], name: str) -> list[Any]:
-    """Return the values of a field, which for nested documents stand a level deeper."""
+    """Return the values of a field; in nested documents they are one level deeper."""
     if name in fields:
         return list(fields[name])
     for dot in (match.start() for match in re.finditer(r"\.", name)):
@@ -279,8 +281,8 @@ def values_of(fields: Mapping[str, Any], name: str) -> list[Any]:
 def _weights(
     fields: Mapping[str, Any], name: str, numbers: Sequence[str] | None
 ) -> Iterator[tuple[str, float]]:
-    """Yield the weights in an object, by the names of its fields; of these alone, if any."""
-    for held in fields.get(name, ()):  # a flattened field comes as it was sent
+    """Yield the weights in an object, by field name; only those named, if names are given."""
+    for held in fields.get(name, ()):  # A flattened field comes as it was sent.
         if isinstance(held, Mapping):
             yield from ((key, _number(value)) for key, value in held.items())
     start = f"{name}."
@@ -296,4 +298,6 @@ def _number(value: object) -> float:
     try:
         return float(str(value))
     except ValueError:
-        raise SourceError(f"The weight '{one_line(value, 60)}' of a label is no number.") from None
+        raise SourceError(
+            f"The weight '{one_line(value, 60)}' of a label is not a number."
+        ) from None

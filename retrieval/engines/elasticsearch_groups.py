@@ -1,4 +1,4 @@
-"""Queries of Elasticsearch and OpenSearch for the documents of a group."""
+"""Elasticsearch and OpenSearch queries for the documents of a group."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ KEYWORDS = frozenset({"constant_keyword", "keyword", "version", "wildcard"})
 def filterable(reader: HitReader) -> frozenset[tuple[str, str]]:
     """Return the groups that the server can filter by, as pairs of attribute and group.
 
-    The group ``unknown`` is not among them. A server finds documents without a label, but not those
-    with some values that a group takes and some that none does.
+    The group ``unknown`` is never included. A server finds documents without a label, but not those
+    with some values that belong to a group and some that do not.
     """
     return frozenset(
         (label.attribute.name, group)
@@ -34,7 +34,7 @@ def filterable(reader: HitReader) -> frozenset[tuple[str, str]]:
 
 
 def existing(label: LabelField) -> Body:
-    """Return the query for the documents that have a label."""
+    """Return the query for documents that have a label."""
     if label.mixed:
         held = [{"exists": {"field": name}} for name in label.number_fields]
         return {"bool": {"should": held}}
@@ -42,7 +42,7 @@ def existing(label: LabelField) -> Body:
 
 
 def grouped(label: LabelField) -> Body | None:
-    """Return the query for the documents whose label a group takes; None if there is no such."""
+    """Return the query for documents whose label is in any group, or None if there is none."""
     queries = [group_query(label, group) for group in label.attribute.groups]
     if label.weights or None in queries:
         return None
@@ -50,9 +50,9 @@ def grouped(label: LabelField) -> Body | None:
 
 
 def group_query(label: LabelField, group: str) -> Body | None:
-    """Return the query for the documents with a share of a group.
+    """Return the query for documents with a share of a group.
 
-    None if the server cannot tell which these are.
+    None if the server cannot decide which these are.
     """
     values = label.attribute.values.get(group, (group,))
     kind = label.mapped.type
@@ -62,7 +62,7 @@ def group_query(label: LabelField, group: str) -> Body | None:
     elif isinstance(values, Range):
         query = _range_query(label.name, values, kind)
     elif "normalizer" in label.mapped.settings:
-        query = None  # The server would take the values for others than they are.
+        query = None  # The server would misread the values.
     elif kind in KEYWORDS:
         query = {"terms": {label.name: list(values)}}
     elif kind in NUMBERS:
@@ -75,13 +75,13 @@ def group_query(label: LabelField, group: str) -> Body | None:
 
 
 def _weight_query(label: LabelField, group: str) -> Body | None:
-    """Return the query for the documents where a group has a weight; None for flattened objects."""
+    """Return the query for documents that give a group weight; None for flattened objects."""
     if not label.numbers:
         return None
     own = {rest for rest in label.numbers if label.attribute.group_of(rest) == group}
     values = label.attribute.values.get(group, (group,))
     if not (label.mixed or isinstance(values, Range)):
-        own.update(values)  # A field that is added later is read, too.
+        own.update(values)  # Also read fields that are added later.
     above_zero = [{"range": {f"{label.name}.{rest}": {"gt": 0}}} for rest in sorted(own)]
     return {"bool": {"should": above_zero}} if own else {"match_none": {}}
 
@@ -93,10 +93,10 @@ def _of_parents(label: LabelField, query: Body) -> Body:
 
 
 def _range_query(name: str, wanted: Range, kind: str) -> Body | None:
-    """Return the query for the values in a range, or None if the server cannot compare them.
+    """Return the query for values in a range, or None if the server cannot compare them.
 
-    Dates are compared by their year with a number, and by their day with a date; so each bound
-    becomes the first day that lies in the range, or the first that does not.
+    Dates are compared with a number by year, and with a date by day. So each bound becomes the
+    first day inside the range, or the first day outside.
     """
     given = {
         name: bound
@@ -114,16 +114,16 @@ def _range_query(name: str, wanted: Range, kind: str) -> Body | None:
         if isinstance(first, date):
             bounds["gte" if is_lower else "lt"] = first.isoformat()
         elif is_lower == (first > 0):
-            return {"match_none": {}}  # All dates lie before it, or none does.
+            return {"match_none": {}}  # The range contains no date.
     return {"range": {name: bounds}}
 
 
 def _first_day(bound: float | date, *, later: bool) -> date | float:
-    """Return the first day at a bound or after it; infinite if that is beyond all dates.
+    """Return the first day at or after a bound; infinite if that is beyond all dates.
 
     Args:
         bound: A day, or a year.
-        later: Whether the day or the year of the bound itself is left out.
+        later: Whether to exclude the day or year of the bound itself.
     """
     if isinstance(bound, date):
         return math.inf if later and bound == date.max else bound + timedelta(days=later)
@@ -134,7 +134,7 @@ def _first_day(bound: float | date, *, later: bool) -> date | float:
 
 
 def _is_number(text: str) -> bool:
-    """Return whether a text is a number as we write it; ``1_0`` and ``1e1`` are no labels of 10."""
+    """Return whether a text is a number as we write it; ``1_0`` and ``1e1`` are not 10."""
     for kind in (int, float):
         with suppress(ValueError, OverflowError):
             number = kind(text)

@@ -1,4 +1,4 @@
-"""Hybrid retrieval over an attached index whose documents have vectors in a field of their own."""
+"""Hybrid retrieval over an attached index that stores vectors in a field."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ __all__ = ["FieldHybridEngine"]
 Body = dict[str, Any]
 
 SAMPLED, SEED = 500, 1
-"""On notables 500 documents give estimates that are .03 off on average, and 200 .06."""
+"""On notables, the estimates are off by .03 on average with 500 documents, by .06 with 200."""
 
 _Search = tuple[Query, Body]
-"""What is sent, and the query that it stands for."""
+"""The body to send, and the query that it is for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,9 @@ class _Round:
     Attributes:
         query: The query.
         vector: Its vector.
-        leading: The best documents of all by words.
+        leading: The best documents of the whole index by words.
         scored: The same; or the documents that the query is limited to, with their scores by words.
-        nearest: The best documents of all by vectors.
+        nearest: The best documents of the whole index by vectors.
     """
 
     query: Query
@@ -60,16 +60,15 @@ class _Round:
 
 
 class FieldHybridEngine(EngineOverWords):
-    """Ranks by the probability of relevance that the server's words and vectors give a document.
+    """Ranks by the probability that a document is relevant, from the server's words and vectors.
 
-    It computes what :class:`fairqr.retrieval.engines.hybrid.HybridEngine` computes, but the nearest
-    neighbours are the server's, which are approximate, and the mean and the deviation of
-    similarities come from 500 documents drawn at random. Within a group, the words' candidates are
-    those of the group.
+    It computes the same as :class:`fairqr.retrieval.engines.hybrid.HybridEngine`, except that the
+    server's nearest neighbours are approximate, and that the mean and deviation of similarities
+    come from 500 random documents. Within a group, the candidates by words come from the group.
 
     Three requests answer all queries of a round: one for the best documents by words and by
     vectors, one for the vectors that move the query's, and one for the neighbours of the moved
-    vector and the cosines of what the words found.
+    vector and the cosines of the documents found by words.
     """
 
     lexical: ElasticsearchEngine
@@ -83,7 +82,7 @@ class FieldHybridEngine(EngineOverWords):
         dimensions: int,
         options: Hybrid,
     ) -> None:
-        """Take what :meth:`open` has found; it has no background yet."""
+        """Take what :meth:`open` has prepared; there is no background yet."""
         super().__init__(lexical)
         self.field, self.options = field, options
         self._encoder, self._dimensions = encoder, dimensions
@@ -95,7 +94,7 @@ class FieldHybridEngine(EngineOverWords):
 
     @property
     def filterable(self) -> frozenset[tuple[str, str]]:
-        """The groups that both the words and the vectors can be limited to."""
+        """The groups to which both words and vectors can be limited."""
         return self.lexical.filterable if self.field.can_filter else frozenset()
 
     @classmethod
@@ -110,18 +109,18 @@ class FieldHybridEngine(EngineOverWords):
 
         Args:
             lexical: The index.
-            field: Its field of vectors.
-            encoder: What made them.
+            field: Its vector field.
+            encoder: The encoder that made the vectors.
             options: The parameters; by default those of :class:`Hybrid`.
 
         Returns:
-            The engine; None if the server gives no vectors or no cosines, for instance because it
-            forbids scripts.
+            The engine, or None if the server returns no vectors or no cosines, for instance because
+            it forbids scripts.
 
         Raises:
-            ModelError: The encoder fails, or its vectors do not fit the field.
-            ModelUnavailableError: It cannot be started.
-            FairqrError: What the index raises.
+            ModelError: The encoder failed, or its vectors do not fit the field.
+            ModelUnavailableError: The encoder cannot be started.
+            FairqrError: Any error of the index.
         """
         mark = await EncoderMark.of(encoder)
         field.refuse_other(mark.dimensions, encoder.name)
@@ -162,7 +161,7 @@ class FieldHybridEngine(EngineOverWords):
             [query for group in by_words for query in group], [body for _, body in nearest]
         )
         hits = iter(found)
-        # Of a ranking the leading documents, and last those whose scores count.
+        # For each ranking the leading documents, and last those whose scores we need.
         scored = [[next(hits) for _ in group] for group in by_words]
         words = [own for query, own in zip(queries, scored, strict=True) if query.is_ranking]
         rounds = [
@@ -209,12 +208,13 @@ class FieldHybridEngine(EngineOverWords):
         return moved
 
     def _joined(self, one: _Round, moved: Float32Array, found: Sequence[Hits]) -> Hits:
-        """Return the documents that words or vectors found, by their estimated relevance.
+        """Return the documents found by words or vectors, ordered by estimated relevance.
 
         Args:
-            one: What the first request found.
+            one: The results of the first request.
             moved: The vector of the query after feedback.
-            found: What the last request found; last the documents of ``one.scored``, by cosine.
+            found: The results of the last request; the last of them are the documents of
+                ``one.scored`` by cosine.
         """
         if not (one.vector.any() or one.leading.ids):
             return one.scored
@@ -242,9 +242,9 @@ class FieldHybridEngine(EngineOverWords):
         return await encode_query(self._encoder, query.words, self._dimensions)
 
     def _by_words(self, query: Query) -> list[Query]:
-        """Return what is asked of the words: for a limited ranking, the best of all documents, too.
+        """Return the searches by words; a limited ranking also needs the best of all documents.
 
-        What the words find best says how to read the scores of other documents.
+        The best documents by words calibrate the scores of the others.
         """
         if not query.is_ranking:
             return [query]
@@ -255,21 +255,21 @@ class FieldHybridEngine(EngineOverWords):
         return [leading] if query.within is None else [leading, replace(query, n=depth)]
 
     def _nearest(self, query: Query, vector: Float32Array) -> _Search:
-        """Return the search for the documents with the highest cosines."""
+        """Return the search for documents with the highest cosines."""
         requests = self.lexical.requests
         asked = replace(query, n=min(query.n, self.lexical.mapping.window))
         matching = self.field.nearest(vector, asked.n, requests.filters(asked))
         return asked, {"query": matching} | requests.reading(asked)
 
     def _cosines(self, query: Query, ids: Sequence[str], vector: Float32Array) -> _Search:
-        """Return the search that gives the cosines of documents."""
+        """Return the search that returns the cosines of documents."""
         requests = self.lexical.requests
         asked = replace(query, n=len(ids), only=tuple(ids))
         matching = self.field.by_cosine(vector, {"bool": {"filter": requests.filters(asked)}})
         return asked, {"query": matching} | requests.reading(asked)
 
     def _with_vectors(self, body: Body) -> Body:
-        """Return a search whose hits bring their vectors."""
+        """Return a search whose hits include their vectors."""
         return {name: part for name, part in body.items() if name != "stored_fields"} | (
             self.field.reading
         )

@@ -1,4 +1,4 @@
-"""What the mapping of an index says of its fields, whoever wrote it."""
+"""The fields of an index, read from its mapping."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class MappedField:
     """One field.
 
     Attributes:
-        type: As the mapping names it; ``object`` for one that only holds others.
-        doc_values: Whether its values are kept in columns, which are fast to read.
-        nested: The path of the nested documents that it belongs to; empty for none.
-        settings: All that the mapping says of it.
-        other_types: Its types in other indices of the pattern, where they differ.
+        type: The type in the mapping; ``object`` for a field that only contains others.
+        doc_values: Whether its values are stored in columns, which are fast to read.
+        nested: The path of the nested documents that it belongs to; empty if it is not nested.
+        settings: The field's entry in the mapping.
+        other_types: Its types in other indices of the pattern, if they differ.
     """
 
     type: str
@@ -57,11 +57,11 @@ class IndexMapping:
     """The fields of an index, an alias or a pattern.
 
     Attributes:
-        indices: The indices that there are.
-        fields: By their full names.
-        has_source: Whether all of them keep the documents as they were sent.
+        indices: The names of the indices.
+        fields: The fields by their full names.
+        has_source: Whether all of them store the documents as they were sent.
         window: The most hits that one search may return.
-        fingerprint: Changes when an index or its mapping does.
+        fingerprint: Changes when an index or its mapping changes.
     """
 
     indices: tuple[str, ...]
@@ -71,7 +71,7 @@ class IndexMapping:
     fingerprint: str
 
     def find(self, name: str) -> MappedField | None:
-        """Return a field, or None if there is none; any name below a flattened field is one."""
+        """Return a field, or None. Any name below a flattened field counts as a field."""
         if found := self.fields.get(name):
             return found
         parent = name.rpartition(".")[0]
@@ -92,7 +92,7 @@ class IndexMapping:
         }
 
     def matching(self, pattern: str) -> list[str]:
-        """Return the names of the fields that a name with ``*`` stands for."""
+        """Return the names of the fields that match a name with ``*``."""
         if "*" not in pattern:
             return [pattern] if self.find(pattern) else []
         return [name for name in self.fields if fnmatchcase(name, pattern)]
@@ -106,7 +106,7 @@ class IndexMapping:
 
 
 def path_of(index: str) -> str:
-    """Return the start of the address of requests about an index, an alias, or a pattern."""
+    """Return the start of the path of requests to an index, an alias, or a pattern."""
     return f"/{quote(index, safe=',*')}"
 
 
@@ -117,7 +117,7 @@ async def read_index(server: Server, index: str) -> IndexMapping:
         IndexNotFoundError: There is no such index.
     """
     wanted = "*.mappings,*.settings.index.max_result_window"
-    # A server that is not there should not be waited for four times.
+    # Do not wait four times for a server that is not there.
     total = 2 * server.connection.timeout
     answer = await server.request(
         "GET", path_of(index), params={"filter_path": wanted}, total=total
@@ -126,15 +126,15 @@ async def read_index(server: Server, index: str) -> IndexMapping:
         raise server.no_index(index)
     try:
         return read_mapping(answer)
-    except (AttributeError, TypeError, ValueError):  # it is JSON, and no mapping
+    except (AttributeError, TypeError, ValueError):  # The JSON is not a mapping.
         raise server.another_product() from None
 
 
 def read_mapping(answer: Mapping[str, Any]) -> IndexMapping:
-    """Read what the server says of the indices behind a name.
+    """Read the server's response about the indices behind a name.
 
     Args:
-        answer: By index, its ``mappings`` and ``settings``.
+        answer: The ``mappings`` and ``settings`` of each index.
     """
     fields: dict[str, MappedField] = {}
     window, has_source = DEFAULT_WINDOW, True
@@ -165,7 +165,7 @@ def _merged(one: MappedField, other: MappedField) -> MappedField:
 def _fields(mappings: Mapping[str, Any]) -> Iterator[tuple[str, MappedField]]:
     found = dict(_properties(mappings.get("properties", {}), "", ""))
     for name, settings in mappings.get("runtime", {}).items():
-        # A runtime field hides a mapped one of the same name.
+        # A runtime field hides a mapped field of the same name.
         for key, held in (settings.get("fields") or {"": settings}).items():
             found[f"{name}.{key}" if key else name] = MappedField(
                 str(held.get("type", "keyword")), True, "", {**held, "runtime": True}

@@ -1,4 +1,4 @@
-"""The requests that a search by words sends to Elasticsearch or OpenSearch."""
+"""The requests of a search by words on Elasticsearch or OpenSearch."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ __all__ = ["Requests"]
 Body = dict[str, Any]
 
 OTHER_RANKINGS = ("knn", "retriever", "rank", "sub_searches", "rescore", "collapse")
-"""Parts of a source's own request that rank by more than its query."""
+"""Parts of a source's own request that affect the ranking beyond its query."""
 
 NOT_NEEDED = ("aggregations", "aggs", "highlight", "suggest", "explain", "profile")
 
 
 class Requests:
-    """Makes the bodies of searches.
+    """Builds the bodies of searches.
 
     Attributes:
-        can_rescore: Whether given documents can be ranked by the words of a query.
-        can_count: Whether the documents that match can be counted.
+        can_rescore: Whether it can rank given documents by the words of a query.
+        can_count: Whether it can count matching documents.
         filterable: The groups that a search can be limited to, as pairs of attribute and group.
     """
 
     def __init__(self, source: ElasticsearchSource, reader: HitReader) -> None:
-        """Take the description and the way to read hits.
+        """Take the description and the hit reader.
 
         Raises:
-            SourceError: A filter stands beside a request of the source's own that it cannot join.
+            SourceError: The source has a filter that cannot be added to its own request.
         """
         self._source, self._reader = source, reader
         body = source.body
         by_query = body is None or ("query" in body and not {*OTHER_RANKINGS} & {*body})
         if source.filter and not by_query:
             raise SourceError(
-                "The filter cannot be added to this body, which ranks by more than its query; put "
-                "it into the body."
+                "The filter cannot be added to this body, because the body ranks by more than its "
+                "query; put the filter into the body."
             )
         self.can_rescore = self.can_count = by_query
         self.filterable = filterable(reader) if by_query else frozenset()
@@ -67,7 +67,7 @@ class Requests:
         return body | self.reading(query)
 
     def counting(self, queries: Sequence[Query]) -> Body:
-        """Return one search that counts what several queries match, all limited in one way."""
+        """Return one search that counts matches for several queries with the same limits."""
         matching = [self.matching(query) if query.text else {"match_all": {}} for query in queries]
         return {
             "size": 0,
@@ -77,14 +77,14 @@ class Requests:
         }
 
     def reading(self, query: Query) -> Body:
-        """Return the parts of a search that say how many hits come, and what with them."""
+        """Return the parts of a search that say how many hits to return, and with what."""
         among = query.only is not None
         size = min(query.n, len(query.only)) if query.only is not None else query.n
-        # The documents are counted to find out whether two share an id.
+        # We count the documents to find out whether two share an id.
         return {"size": size, "track_total_hits": among, **self._reader.request}
 
     def filters(self, query: Query) -> list[Body]:
-        """Return the filters of a query: the source's, and those of what it is limited to."""
+        """Return the source's filter and the filters for what the query is limited to."""
         filters = [self._source.filter] if self._source.filter else []
         if query.only is not None:
             filters.append(self._reader.among(list(dict.fromkeys(query.only))))
@@ -95,7 +95,7 @@ class Requests:
         return filters
 
     def matching(self, query: Query) -> Body:
-        """Return the query for the documents that match the words."""
+        """Return the query for documents that match the words."""
         if query.expansion:
             added = [
                 {"bool": {"must": [self.matching(Query(word, query.n))], "boost": weight}}
@@ -118,7 +118,7 @@ class Requests:
         how = self._source.query or QueryFields()
         fields = list(self._source.searched_fields)
         if every and how.type != "phrase":
-            # The words may stand in different fields, with analyzers of their own.
+            # The words may be in different fields, each with its own analyzer.
             words = {"query": text, "fields": fields, "default_operator": "and"}
             return {"simple_query_string": {**words, "flags": "WHITESPACE"}}
         words = {"query": text, "fields": fields, "type": how.type, "operator": how.operator}

@@ -1,4 +1,4 @@
-"""Reaching an Elasticsearch server: one client for each event loop, retries, and clear errors."""
+"""Talking to an Elasticsearch server: a client for each event loop, retries, and clear errors."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ REDIRECTED = "the server redirects"
 
 
 class _Node(AiohttpHttpNode):
-    """The connections to a node, which follow no redirects and log neither headers nor queries."""
+    """The connections to a node. They follow no redirects and log neither headers nor queries."""
 
     def _log_request(self, *_: Any, **__: Any) -> None:
-        """Do nothing: the client would log all headers but one."""
+        """Do nothing: the client would log all headers except one."""
 
     def _create_aiohttp_session(self) -> None:
         super()._create_aiohttp_session()
@@ -53,14 +53,14 @@ class _Node(AiohttpHttpNode):
 
 
 class _Json(JsonSerializer):
-    """Reads JSON, and leaves a page of HTML that has its name as text, so its status is kept."""
+    """Reads JSON. An HTML page that claims to be JSON stays text, so that we keep its status."""
 
     def json_loads(self, data: bytes) -> Any:
         return data.decode(errors="replace") if data[:1] == b"<" else super().json_loads(data)
 
 
 def refuse_redirects(session: aiohttp.ClientSession | None) -> None:
-    """Make a session fail where it would follow a redirect: keys go to the named address alone."""
+    """Make a session fail on a redirect: keys may only go to the configured address."""
 
     async def refuse(*_: object) -> None:
         raise aiohttp.ClientError(REDIRECTED)
@@ -73,11 +73,11 @@ def refuse_redirects(session: aiohttp.ClientSession | None) -> None:
 
 
 class AnotherProductError(IndexUnavailableError):
-    """The server is not the product that it is taken for."""
+    """The server is a different product than expected."""
 
 
-class BusyServer(Exception):  # noqa: N818 - it never leaves this module but as another error
-    """A part of an answer may succeed later; the status makes it one that is tried again."""
+class BusyServer(Exception):  # noqa: N818 - it leaves this module only as another error
+    """Part of a response may succeed later; the status makes us retry it."""
 
     def __init__(self, status: int, body: Any = None) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class BusyServer(Exception):  # noqa: N818 - it never leaves this module but as 
 
 
 class Server:
-    """A server, and one client for each event loop, since a client cannot leave its loop.
+    """A server, with one client for each event loop, since a client cannot leave its loop.
 
     Close it in each loop that used it, before that loop ends.
     """
@@ -101,7 +101,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where the server is, without credentials."""
+        """The server's address, without credentials."""
         return self.connection.shown
 
     @property
@@ -119,20 +119,20 @@ class Server:
         judge: Callable[[Any], None] | None = None,
         total: float = math.inf,
     ) -> Any:
-        """Send a request, again if it failed with an error that can heal, and return the answer.
+        """Send a request, retrying errors that may heal, and return the response.
 
         Args:
             method: GET or POST.
-            path: With its names quoted.
-            params: Of the address.
-            body: An object; or several, which are sent a line each.
-            judge: Looks at each answer, and may raise :class:`BusyServer`.
-            total: Seconds after which no further attempt begins.
+            path: The path, with quoted names.
+            params: The URL parameters.
+            body: An object; or several, which are sent one per line.
+            judge: Inspects each response, and may raise :class:`BusyServer`.
+            total: Start no further attempt after this many seconds.
 
         Raises:
-            IndexUnavailableError: The server cannot be reached, or refuses.
-            IndexNotFoundError: It has no such index.
-            QueryError: The query has more words than it takes.
+            IndexUnavailableError: The server cannot be reached, or refuses the request.
+            IndexNotFoundError: The server has no such index.
+            QueryError: The query has more words than the server accepts.
         """
 
         async def send(client: Any) -> Any:
@@ -146,14 +146,14 @@ class Server:
         return await self.call(send, total=total)
 
     async def call(self, send: Callable[[Any], Awaitable[T]], *, total: float = math.inf) -> T:
-        """Await ``send(client)``, again if it failed with an error that can heal.
+        """Await ``send(client)``, retrying errors that may heal.
 
         Args:
             send: Sends the request.
-            total: Seconds after which no further attempt begins.
+            total: Start no further attempt after this many seconds.
 
         Raises:
-            FairqrError: As :meth:`request` does.
+            FairqrError: As in :meth:`request`.
         """
         client = self.client
 
@@ -162,7 +162,7 @@ class Server:
                 try:
                     return await send(client)
                 except self.errors as error:
-                    # Waiting mends neither a certificate nor a redirect.
+                    # Waiting fixes neither a certificate nor a redirect.
                     if self._is_tls(error) or REDIRECTED in message_of(error):
                         raise self.translated(error) from None
                     raise
@@ -173,6 +173,14 @@ class Server:
             raise self.translated(error) from None
         except BusyServer as error:
             raise self.refusal(error.status_code, error.body) from None
+
+    async def version(self) -> str | None:
+        """Return the server's version, or None if the account may not see it."""
+        try:
+            answer = await self.request("GET", "/")
+            return str(answer["version"]["number"])
+        except (FairqrError, KeyError, TypeError):
+            return None
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop."""
@@ -216,7 +224,7 @@ class Server:
         return isinstance(error, TlsError)
 
     def translated(self, error: Exception) -> FairqrError:
-        """Return the error that says what to do about an error of the client."""
+        """Return our error for an error of the client; it says what to do."""
         if isinstance(error, UnsupportedProductError):
             return self.another_product()
         if isinstance(error, ApiError):
@@ -232,14 +240,14 @@ class Server:
         )
 
     def another_product(self) -> FairqrError:
-        """Return the error for a server that is not what the source says."""
+        """Return the error for a server that is not the product named in the source."""
         return AnotherProductError(
             f"The server at {self.url} is not {self.product}{self.versions}; correct its url, or "
             "name its engine: elasticsearch, opensearch or http."
         )
 
     def unusable(self, error: Exception) -> FairqrError:
-        """Return the error for a client that cannot be made."""
+        """Return the error for a client that cannot be created."""
         if self.connection.credentials.ca_certs:
             return SourceError(
                 f"The certificates in {self.connection.credentials.ca_certs} cannot be used "
@@ -251,7 +259,7 @@ class Server:
         )
 
     def unreachable(self, message: str, *, tls: bool, slow: bool) -> FairqrError:
-        """Return the error for a server that gave no answer."""
+        """Return the error for a server that did not respond."""
         if tls:
             if refused := re.search(r"certificate verify failed:? ?([^(\]]*)", message):
                 return IndexUnavailableError(
@@ -264,8 +272,8 @@ class Server:
             )
         if REDIRECTED in message:
             return IndexUnavailableError(
-                f"The server at {self.url} redirects to another address, which is not followed; "
-                "give the address itself."
+                f"The server at {self.url} redirects to another address, which we do not follow; "
+                "use the final address."
             )
         if slow:
             return IndexUnavailableError(
@@ -277,7 +285,7 @@ class Server:
         )
 
     def refusal(self, status: int, body: Any) -> FairqrError:
-        """Return the error for an answer that is not a success."""
+        """Return the error for a response that is not a success."""
         here, kind = f"{self.product} at {self.url}", error_type(body)
         if status == 401:
             sent = self.connection.credentials.request_headers()
@@ -288,7 +296,8 @@ class Server:
         if status == 403 and kind != "cluster_block_exception":
             return IndexUnavailableError(
                 f"{here} does not allow this (status 403); give the account the privileges "
-                f"{self.connection.privileges}, or name another in {self.connection.remedy}."
+                f"{self.connection.privileges}, or name another account in "
+                f"{self.connection.remedy}."
             )
         if status == 429:
             return IndexUnavailableError(
@@ -304,11 +313,11 @@ class Server:
         if status >= 500:
             return IndexUnavailableError(
                 f"{here} failed with status {status} ({reason_of(body)}, "
-                f"{self.connection.attempts} attempts); look into its log, and try again."
+                f"{self.connection.attempts} attempts); look into its log, then try again."
             )
         if kind == "media_type_header_exception" or status == 406:
             return IndexUnavailableError(
-                f"{here} is older than version 8; attach a server of version 8 or 9."
+                f"{here} is older than version 8; use a server of version 8 or 9."
             )
         if kind in ("index_not_found_exception", "aliases_not_found_exception"):
             return self.no_index(str(body["error"].get("index") or "that is named"))
@@ -318,13 +327,13 @@ class Server:
                 "open it there, or name another in 'index'."
             )
         if "maxClauseCount" in str(body) or "too_many" in kind:
-            return QueryError(f"The query has more words than {self.product} takes; shorten it.")
+            return QueryError(f"The query has more words than {self.product} accepts; shorten it.")
         return IndexUnavailableError(
             f"{here} refused the request with status {status} ({reason_of(body)})."
         )
 
     def no_index(self, index: str) -> FairqrError:
-        """Return the error for an index that is not there."""
+        """Return the error for an index that does not exist."""
         return IndexNotFoundError(
             f"There is no index '{one_line(index, 100)}' at {self.url}; correct 'index' in the "
             "source."
@@ -332,21 +341,21 @@ class Server:
 
 
 def is_elasticsearch(headers: Mapping[str, str]) -> bool:
-    """Return whether an answer comes from Elasticsearch, which says so since version 7.14.
+    """Return whether a response comes from Elasticsearch, which says so since version 7.14.
 
     Args:
-        headers: Of the answer, found whatever their case.
+        headers: The headers of the response, in any case.
     """
     return headers.get("x-elastic-product") == "Elasticsearch"
 
 
 def message_of(error: Exception) -> str:
-    """Return what a client says of a failed connection."""
+    """Return a client's message about a failed connection."""
     return str(getattr(error, "message", error))
 
 
 def with_port(url: str) -> str:
-    """Return an address with its port, which the client wants to see."""
+    """Return an address with an explicit port, which the client requires."""
     scheme, _, rest = url.strip().rstrip("/").partition("://")
     host, slash, path = rest.partition("/")
     if not re.search(r":\d+$", host):
@@ -355,13 +364,13 @@ def with_port(url: str) -> str:
 
 
 def error_type(body: Any) -> str:
-    """Return the name that the server gives to the error of an answer, or an empty text."""
+    """Return the type of the error in a response, or an empty string."""
     error = body.get("error") if isinstance(body, Mapping) else None
     return str(error.get("type", "")) if isinstance(error, Mapping) else ""
 
 
 def reason_of(body: Any) -> str:
-    """Return why the server refused, on one line, from its answer or a part of one."""
+    """Return on one line why the server refused, from its response or a part of one."""
     error = body.get("error", body) if isinstance(body, Mapping) else body
     if not isinstance(error, Mapping):
         return one_line(error or "no reason given", 200)
@@ -372,10 +381,10 @@ def reason_of(body: Any) -> str:
 
 
 def warnings_of(answer: Mapping[str, Any], index: str) -> list[str]:
-    """Return what to say of an answer to a search that is only a part of the answer."""
+    """Return warnings about a search response that is only partial."""
     shards = answer.get("_shards", {})
     if shards.get("failed"):
         return [f"{shards['failed']} of {shards['total']} shards of '{index}' did not answer."]
     if answer.get("timed_out"):
-        return [f"The search of '{index}' stopped at its time limit, before its end."]
+        return [f"The search of '{index}' hit its time limit before it was complete."]
     return []

@@ -1,4 +1,4 @@
-"""Searching by vectors in a field that the documents of an attached index have."""
+"""Vector search in a field of an attached index."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ COSINE = (
     f"if (!({HAS_VECTOR})) {{ return 0; }} double cosine = %s; "
     "return Double.isNaN(cosine) ? 0 : Math.max(0, 2 + cosine);"
 )
-"""A score of 2 + cosine, which is positive as scores have to be; 0 without a vector."""
+"""A score of 2 + cosine, positive because scores must be; 0 without a vector."""
 
 
 class VectorSearch:
     """The server's own nearest neighbours, approximate over at least 1,000 candidates a shard.
 
-    Among given documents all are compared, and those without a vector have score 0. The scores are
-    the server's: (1 + cosine)/2 where the field compares by cosine. The words of ``boost`` are
-    encoded after the query, and a query without any word finds nothing.
+    Given documents are all compared; those without a vector have score 0. The scores are the
+    server's: (1 + cosine)/2 if the field compares by cosine. The words of ``boost`` are encoded
+    after the query, and a query without any word finds nothing.
 
-    Hybrid retrieval needs cosines, whatever the field compares by and however the server shortens
-    its vectors for the search. Scripts on the server give them.
+    Hybrid retrieval needs cosines, however the field compares and however the server compresses
+    its vectors for the search. Scripts on the server compute them.
     """
 
     vector_type = "dense_vector"
@@ -56,7 +56,7 @@ class VectorSearch:
         Raises:
             SourceError: The field cannot be searched.
         """
-        assert source.vectors is not None  # noqa: S101 - encoder_for has looked
+        assert source.vectors is not None  # noqa: S101 - encoder_for has checked
         self.field, self.encoder = source.vectors.field, encoder
         self.dimensions, self.by_angle, self.can_rescore = self._described(mapped.settings)
         kinds = {mapped.settings.get(key) for key in ("element_type", "data_type")}
@@ -68,29 +68,29 @@ class VectorSearch:
         if mapped.settings.get("index") is False:
             raise SourceError(
                 f"The field '{self.field}' is mapped with 'index: false', so the server cannot "
-                "search it by vectors; take the retriever bm25."
+                "search it by vectors; use the retriever bm25."
             )
 
     def _described(self, settings: Mapping[str, Any]) -> tuple[int, bool, bool]:
-        """Return the dimensions, whether only angles count, and whether all can be compared."""
+        """Return the dimensions, whether only angles count, and whether it can compare all."""
         by_angle = settings.get("similarity", "cosine") in ("cosine", "dot_product")
         return int(settings.get("dims", 0)), by_angle, True
 
     @property
     def can_filter(self) -> bool:
-        """Whether a filter applies before the nearest documents are chosen, and not after."""
+        """Whether a filter applies before the nearest documents are chosen, not after."""
         return self.can_rescore and self.encoder is not None
 
     @property
     def retriever(self) -> str:
-        """``dense:<encoder>``; the field stands for an encoder of the server's own."""
+        """``dense:<encoder>``; for an encoder on the server, the name of the field."""
         return f"dense:{self.encoder.name if self.encoder else self.field}"
 
     async def encode(self, query: Query) -> list[float] | None:
         """Return the vector of a query; None if the server makes it, or the query has no words.
 
         Raises:
-            ModelError: The encoder fails, or its vectors do not fit the field.
+            ModelError: The encoder failed, or its vectors do not fit the field.
         """
         text = sendable(query.words)
         if self.encoder is None or not text.strip():
@@ -99,33 +99,33 @@ class VectorSearch:
             vector = await encode_query(self.encoder, text, self.dimensions)
             sent = self.sent(vector)
         else:
-            # The length of the vector counts, so it must not be scaled.
+            # Here the length of the vector counts, so we must not scale it.
             vector = np.asarray(await self.encoder.encode_query(text), dtype=np.float32)
             self.refuse_other(len(vector) if vector.ndim == 1 else -1, self.encoder.name)
             sent = [float(value) for value in vector]
         return sent if vector.any() else None
 
     def refuse_other(self, dimensions: int, encoder: str) -> None:
-        """Refuse the vectors of an encoder that do not fit the field.
+        """Refuse an encoder whose vectors do not fit the field.
 
         Raises:
-            ModelError: They do not.
+            ModelError: The vectors do not fit.
         """
         if self.dimensions not in (0, dimensions):
             raise ModelError(
                 "parse_error",
                 f"The vectors of '{encoder}' do not fit the field '{self.field}', which has "
-                f"{self.dimensions} dimensions; name its own encoder in 'vectors'.",
+                f"{self.dimensions} dimensions; name the field's own encoder in 'vectors'.",
             )
 
     def sent(self, vector: Float32Array) -> list[float]:
-        """Return a vector as the server takes it; a field of bytes takes whole numbers."""
+        """Return a vector in the server's form; a field of bytes takes whole numbers."""
         if not (self.of_bytes and vector.any()):
             return [float(value) for value in vector]
         return [round(LARGEST_BYTE * float(value)) for value in vector / np.abs(vector).max()]
 
     def ranking(self, query: Query, vector: list[float] | None, requests: Requests) -> Body:
-        """Return the search for the documents most like a query."""
+        """Return the search for the documents most similar to a query."""
         reading = requests.reading(query)
         filters = requests.filters(query)
         if self.encoder is None and query.text.strip():
@@ -142,8 +142,8 @@ class VectorSearch:
         if query.only is None:
             candidates = min(MOST_CANDIDATES, max(CANDIDATES, 2 * query.n))
             return {"knn": {**knn, "num_candidates": candidates, "filter": filters}}
-        # As many candidates as documents make the server compare all of them. The filter as a
-        # query keeps those without a vector, at score 0.
+        # With as many candidates as documents, the server compares all of them. The filter as a
+        # query keeps documents without a vector, at score 0.
         size = max(1, len(query.only))
         return {
             "query": {"bool": {"filter": filters}},
@@ -153,15 +153,15 @@ class VectorSearch:
     # For hybrid retrieval.
 
     def nearest(self, vector: Float32Array, n: int, filters: Sequence[Body]) -> Body:
-        """Return the query for the documents with the highest cosines, scored by these."""
+        """Return the query for documents with the highest cosines, which are the scores."""
         if not vector.any():
             return NOTHING
         return self.by_cosine(vector, self._neighbours(self.sent(vector), n, [*filters]))
 
     def by_cosine(self, vector: Float32Array, matching: Body) -> Body:
-        """Return a query that scores the documents of another by their cosines.
+        """Return a query that scores the documents of another query by their cosines.
 
-        :meth:`cosines_of` reads the scores.
+        Use :meth:`cosines_of` to read the scores.
         """
         if not vector.any():
             return NOTHING
@@ -171,12 +171,12 @@ class VectorSearch:
 
     @property
     def reading(self) -> Body:
-        """The parts of a search that ask for the vectors of its hits."""
+        """The parts of a search that request the vectors of its hits."""
         script = {"source": READ, "params": {"field": self.field}}
         return {"script_fields": {"vector": {"script": script}}}
 
     def read(self, hits: Sequence[Any], dimensions: int) -> Float32Array:
-        """Return the vectors that came with hits, shape (n, d), of length 1; zeros for none."""
+        """Return the vectors of hits, of length 1, or zeros without a vector, shape (n, d)."""
         rows = np.zeros((len(hits), dimensions))
         for row, hit in zip(rows, hits, strict=True):
             vector = self._vector_of(hit)
@@ -195,7 +195,7 @@ class VectorSearch:
 
 
 def cosines_of(hits: Hits) -> dict[str, float]:
-    """Return the cosines that a search by :meth:`VectorSearch.by_cosine` scored documents by."""
+    """Return the cosines from the scores of a :meth:`VectorSearch.by_cosine` search."""
     scored = zip(hits.ids, hits.scores, strict=True)
     return {id_: score - 2 for id_, score in scored if score > 0}
 
@@ -203,22 +203,22 @@ def cosines_of(hits: Hits) -> dict[str, float]:
 def encoder_for(
     source: ElasticsearchSource, mapped: MappedField | None, retriever: str | Encoder
 ) -> Encoder | None:
-    """Return the encoder of queries; None if the server encodes them.
+    """Return the encoder of queries, or None if the server encodes them.
 
     Args:
         source: The description.
-        mapped: Its field of vectors.
+        mapped: Its vector field.
         retriever: ``dense``, ``dense:<encoder>``, or an encoder.
 
     Raises:
-        InputError: There is no such retriever here.
-        ModelUnavailableError: There is no such encoder, or what it needs is missing.
+            InputError: This source has no such retriever.
+        ModelUnavailableError: The encoder does not exist, or something it needs is missing.
     """
     vectors = source.vectors
     if vectors is None or mapped is None:
         raise InputError(
-            f"The source '{source.name}' names no field of vectors; add "
-            "'vectors: {field: …, embeddings: …}', or take the retriever bm25."
+            f"The source '{source.name}' has no vector field; add "
+            "'vectors: {field: …, embeddings: …}', or use the retriever bm25."
         )
     if not isinstance(retriever, str):
         return retriever
@@ -232,12 +232,12 @@ def encoder_for(
         return None
     if named and vectors.embeddings and named != vectors.embeddings:
         raise InputError(
-            f"The vectors in '{vectors.field}' are those of '{vectors.embeddings}', not of "
-            f"'{one_line(named)}'; take the retriever dense."
+            f"The vectors in '{vectors.field}' were made by '{vectors.embeddings}', not by "
+            f"'{one_line(named)}'; use the retriever dense."
         )
     if not (named or vectors.embeddings):
         raise InputError(
-            f"Nothing says what made the vectors in '{vectors.field}'; add 'embeddings' to "
-            "'vectors', such as openai:text-embedding-3-small."
+            f"The source does not say what made the vectors in '{vectors.field}'; add 'embeddings' "
+            "to 'vectors', such as openai:text-embedding-3-small."
         )
     return open_encoder(named or str(vectors.embeddings))

@@ -1,4 +1,4 @@
-"""Hybrid retrieval over an engine without vectors: the texts of what it finds are encoded."""
+"""Hybrid retrieval over an engine without vectors: we encode the texts of what it finds."""
 
 from __future__ import annotations
 
@@ -42,18 +42,17 @@ SECONDS_KEPT = 600.0
 
 
 class EncodedPoolEngine(EngineOverWords):
-    """Re-ranks what an engine finds by the probability of relevance of its texts.
+    """Re-ranks what an engine finds by the probability that its texts are relevant.
 
-    The engine's own scores are the lexical evidence. The first ``pool`` documents that it finds are
-    encoded, and all documents that a query is restricted to. What stands below them, and what has
-    no text, has no similarity beyond the mean. The mean and the deviation of similarities come from
-    200 documents that common words find, since the engine may not list its documents. For ten
-    minutes the texts of documents are not read again, those of the 20,000 documents that were used
-    last. No text is encoded twice; see :class:`KeptVectors`. Within a group, the first ``pool``
-    documents are those of the group, so a document may have its similarity there that it does not
-    have in a search of all.
+    The engine's own scores are the lexical evidence. We encode the first ``pool`` documents that it
+    finds, or all documents that a query is limited to. Documents further down, or without text,
+    get the mean similarity. The mean and deviation of similarities come from 200 documents that
+    common words find, since the engine may not list its documents. For ten minutes we do not read
+    a text again, for the 20,000 documents used last, and we never encode a text twice; see
+    :class:`KeptVectors`. Within a group, the first ``pool`` documents are the group's, so a
+    document may have its own similarity there but not in a search of all documents.
 
-    It finds no document that the engine does not find. An index with vectors of its own does
+    It finds only what the engine finds. An index with its own vectors finds more
     (:class:`fairqr.retrieval.engines.hybrid.HybridEngine`).
     """
 
@@ -62,7 +61,7 @@ class EncodedPoolEngine(EngineOverWords):
     def __init__(
         self, lexical: SearchEngine, encoder: Encoder, mark: EncoderMark, options: Hybrid
     ) -> None:
-        """Take what :meth:`open` has found; it has no background yet."""
+        """Take what :meth:`open` has prepared; there is no background yet."""
         super().__init__(lexical)
         self._encoder, self._mark, self.options = encoder, mark, options
         self.retriever = options.named("hybrid-pool", encoder.name)
@@ -81,18 +80,18 @@ class EncodedPoolEngine(EngineOverWords):
         progress: Progress | None = None,
         options: Hybrid | None = None,
     ) -> EncodedPoolEngine:
-        """Wrap an engine, and encode what common words find.
+        """Wrap an engine, and encode the documents that common words find.
 
         Args:
             lexical: Finds documents.
             encoder: Makes vectors of their texts.
-            progress: Told how many texts have been encoded, if any have to be.
+            progress: Called with the number of encoded texts, if any are new.
             options: The parameters; by default those of :class:`Hybrid`.
 
         Raises:
-            ModelError: The encoder fails.
-            ModelUnavailableError: It cannot be started.
-            FairqrError: What the engine raises.
+            ModelError: The encoder failed.
+            ModelUnavailableError: The encoder cannot be started.
+            FairqrError: Any error of the engine.
         """
         engine = cls(lexical, encoder, await EncoderMark.of(encoder), options or Hybrid())
         found = await lexical.search(Background.sample())
@@ -102,7 +101,7 @@ class EncodedPoolEngine(EngineOverWords):
         return engine
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
-        """Answer all queries: one round trip for their hits, and one for texts not seen yet."""
+        """Answer all queries: one round trip for their hits, and one for new texts."""
         pool = self.options.pool
         asked = [
             replace(query, n=max(query.n, pool if query.only is None else len(query.only)))
@@ -110,7 +109,7 @@ class EncodedPoolEngine(EngineOverWords):
             else query
             for query in queries
         ]
-        # What the words find best of all says how to read the scores of given documents.
+        # The best documents by words calibrate the scores of given documents.
         limited = [query for query in queries if query.is_ranking and _is_limited(query)]
         best = [replace(query, n=pool, only=None, within=None) for query in limited]
         answers = await self.lexical.search([*asked, *best])
@@ -140,8 +139,8 @@ class EncodedPoolEngine(EngineOverWords):
         nearest = sorted(ranks, key=lambda rank: (-float(candidates[rank] @ asked), rank))
         best = candidates[fused_best([ranks, nearest], self.options)]
         moved = moved_toward(asked, best, self.options.weight)
-        # Vectors that other queries have left behind do not count: a score must not depend on
-        # what was asked before.
+        # Ignore vectors left over from other queries: a score must not depend on earlier
+        # searches.
         vectors = self._vectors(self._encoded(query, hits))
         cosines = np.full(len(hits), np.nan)
         cosines[: len(vectors)] = np.where(vectors.any(axis=1), vectors @ moved, np.nan)
@@ -160,17 +159,17 @@ class EncodedPoolEngine(EngineOverWords):
         )
 
     def _encoded(self, query: Query, hits: Hits) -> Sequence[str]:
-        """Return which of a query's documents count with their own vectors."""
+        """Return the documents of a query whose own vectors count."""
         return hits.ids[: self.options.pool] if query.only is None else hits.ids
 
     def _vectors(self, ids: Sequence[str]) -> Float32Array:
-        """Return the vectors of documents, zeros for what was not encoded."""
+        """Return the vectors of documents; zeros if not encoded."""
         none = np.zeros(self._mark.dimensions, dtype=np.float32)
         rows = [self._kept[id_][1] if id_ in self._kept else none for id_ in ids]
         return np.stack(rows) if rows else np.zeros((0, self._mark.dimensions), dtype=np.float32)
 
     async def _encode_missing(self, ids: Sequence[str], progress: Progress | None = None) -> None:
-        """Read and encode the documents whose vectors are not kept."""
+        """Read and encode the documents whose vectors we do not have yet."""
         now = time.monotonic()
         wanted = list(dict.fromkeys(ids))
         missing = [
@@ -191,5 +190,5 @@ class EncodedPoolEngine(EngineOverWords):
 
 
 def _is_limited(query: Query) -> bool:
-    """Return whether a query asks for some documents only."""
+    """Return whether a query is limited to some documents."""
     return query.only is not None or query.within is not None

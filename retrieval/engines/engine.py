@@ -1,4 +1,4 @@
-"""What fairqr asks of a search engine. Every engine stands behind this one protocol."""
+"""What fairqr needs from a search engine. Every engine implements this one protocol."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from fairqr.retrieval.ranking import best_positions
 from fairqr.retrieval.schema import Schema
 
 __all__ = [
+    "NOT_TOLD",
     "Capability",
     "EngineInfo",
     "EngineOverWords",
@@ -39,20 +40,20 @@ Capability = Literal[
 ]
 """What an engine may be able to do beyond searching.
 
-``new_queries``: answer queries that it was not made with, as all but an exported run do.
-``read_by_id``: read any document by its id, so that one it does not give is not there.
-``rescore``: rank given documents by a query (``Query.only``). ``document_frequencies``: count the
-documents that match (``Query.n = 0``, ``Hits.total``). ``corpus_shares``: the share of each group
-in all documents. ``within_group``: search among the documents of one group (``Query.within``), for
-at least one of the groups. ``vectors``: search by vectors. ``relevance``: its scores are estimates
-of the probability that a document is relevant (:mod:`fairqr.retrieval.relevance`).
+``new_queries``: answer any query, as all engines except an exported run do. ``read_by_id``: read
+any document by its id, so a document it does not return does not exist. ``rescore``: rank given
+documents by a query (``Query.only``). ``document_frequencies``: count the documents that match
+(``Query.n = 0``, ``Hits.total``). ``corpus_shares``: the share of each group in all documents.
+``within_group``: search among the documents of one group (``Query.within``), for at least one of
+the groups. ``vectors``: search by vectors. ``relevance``: its scores estimate the probability that
+a document is relevant (:mod:`fairqr.retrieval.relevance`).
 """
 
 Memberships = Mapping[str, FloatArray]
-"""For each attribute of the schema the share of each group in each document, shape (n, G).
+"""For each attribute of the schema, the share of each group in each document, shape (n, G).
 
-The groups are in the order of ``Attribute.universe``. A row of zeros is a document without a label
-under ``unknown: exclude``.
+The groups are in the order of ``Attribute.universe``. A row of zeros means that the document has no
+label and ``unknown`` is ``exclude``.
 """
 
 
@@ -62,22 +63,22 @@ class Query:
 
     Attributes:
         text: A document matches if it has any of these words, after the engine's analysis.
-        n: How many hits are wanted. 0 only counts the documents that match; with an empty text and
+        n: How many hits to return. 0 only counts the documents that match; with an empty text and
             no ``only``, all documents.
-        boost: Words that raise the scores of documents that match, but match none themselves. An
-            engine that cannot tell them apart, such as one of vectors, reads them after the text.
-        only: Rank these documents and no others; all of them that the engine has are hits, and one
-            without any of the words has score 0. With an empty text, this looks their groups up.
+        boost: Words that raise the scores of matching documents, but match none themselves. An
+            engine that cannot keep them apart, such as a vector engine, reads them after the text.
+        only: Rank exactly these documents. All that the engine has are hits; one without any of the
+            words has score 0. With an empty text, this only looks up their groups.
         every_word: A document matches only if it has all the words.
         expansion: Further words that a document may match, each with the weight of its score; a
             word of ``text`` has weight 1. Engines that count matches (``document_frequencies``)
-            take these, and others ignore them.
+            use these, others ignore them.
         within: An attribute and one of its groups, a pair in ``SearchEngine.filterable``. Only
             documents with a share of this group above 0 are hits, and only these are counted. The
-            scores are those without the filter; but an engine that looks at its first documents
-            more closely than at others looks at the first of the group. This combines with all of
-            the above: with ``only``, the hits are the given documents of the group, and a query
-            without text that only counts gives the size of the group.
+            scores are the same as without the filter; but an engine that treats its first documents
+            specially does so with the first documents of the group. This combines with all of the
+            above: with ``only``, the hits are the given documents of the group, and a query without
+            text that only counts gives the size of the group.
     """
 
     text: str
@@ -90,12 +91,12 @@ class Query:
 
     @property
     def words(self) -> str:
-        """The text and then the words of ``boost``, for engines that treat both alike."""
+        """The text followed by the words of ``boost``, for engines that treat both alike."""
         return f"{self.text} {self.boost}" if self.boost else self.text
 
     @property
     def is_ranking(self) -> bool:
-        """Whether this asks for a ranking by any of its words, and not for counts or groups."""
+        """Whether this asks for a ranking by its words, rather than for counts or groups."""
         return self.n > 0 and not self.every_word and bool(self.text.strip())
 
 
@@ -105,10 +106,10 @@ class Hits:
 
     Attributes:
         ids: Distinct document ids.
-        scores: Never increasing; equal scores stand in order of id.
+        scores: Never increasing; ties are in order of id.
         memberships: The groups of these documents.
-        total: How many documents match; None if the engine was not asked to count.
-        warnings: Sentences for people, such as that a part of the index did not answer.
+        total: How many documents match, or None if that was not requested.
+        warnings: Sentences for users, such as that part of the index did not respond.
     """
 
     ids: list[str]
@@ -121,17 +122,23 @@ class Hits:
         return len(self.ids)
 
 
+NOT_TOLD = "not told"
+"""The version of a server that does not show it, because the account lacks the right."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """What is known of an engine without searching it.
+    """What we know of an engine without searching it.
 
     Attributes:
-        name: How commands call it.
+        name: Its name in commands.
         engine: ``tantivy``, ``elasticsearch``, ``opensearch``, ``http``, ``run`` or ``langchain``.
-        documents: How many it holds; None if it does not say.
+        documents: The number of documents, or None if the engine does not say.
         location: A folder, or the address of a server and the index on it, without credentials.
         source: Where the documents, or the description of the source, come from.
-        fingerprint: Changes when the documents or their description are known to have changed.
+        fingerprint: Changes when the documents or their description have noticeably changed.
+        server: The product that searches, with its version; :data:`NOT_TOLD` if the server
+            withholds it, and empty if the engine is not a server.
     """
 
     name: str
@@ -140,20 +147,21 @@ class EngineInfo:
     location: str
     source: str
     fingerprint: str
+    server: str = ""
 
 
 class SearchEngine(Protocol):
-    """A search engine over labelled documents; nothing here writes to it.
+    """A search engine over labelled documents; none of its methods writes to it.
 
-    Rankings are repeatable: equal scores stand in order of id. An engine may be used in several
-    event loops at once; close it in each. Its methods raise
-    :class:`fairqr.base.errors.IndexUnavailableError` where the engine cannot be reached, and
-    :class:`fairqr.base.errors.UnsupportedError` where it lacks the capability.
+    Rankings are repeatable: ties are in order of id. You may use an engine in several event loops
+    at once; close it in each of them. Its methods raise
+    :class:`fairqr.base.errors.IndexUnavailableError` if the engine cannot be reached, and
+    :class:`fairqr.base.errors.UnsupportedError` if it lacks the capability.
     """
 
     @property
     def name(self) -> str:
-        """How commands call the engine."""
+        """The engine's name in commands."""
         ...
 
     @property
@@ -163,7 +171,7 @@ class SearchEngine(Protocol):
 
     @property
     def retriever(self) -> str:
-        """How documents are found: ``bm25``, ``rm3``, ``dense:…``, ``hybrid:…``, as results say."""
+        """How it finds documents: ``bm25``, ``rm3``, ``dense:…`` or ``hybrid:…``."""
         ...
 
     @property
@@ -182,7 +190,7 @@ class SearchEngine(Protocol):
         ...
 
     async def info(self) -> EngineInfo:
-        """Return what is known of the engine."""
+        """Return what we know of the engine without searching it."""
         ...
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
@@ -196,7 +204,7 @@ class SearchEngine(Protocol):
     async def corpus_shares(self) -> Mapping[str, FloatArray]:
         """Return for each attribute the mean membership over all documents, shape (G,).
 
-        It sums to 1 less the unknown mass. An engine on a server answers in one request, and may
+        The shares sum to 1 minus the unknown mass. An engine on a server needs one request, and may
         leave out attributes that it cannot count.
         """
         ...
@@ -207,14 +215,14 @@ class SearchEngine(Protocol):
 
 
 class EngineOverWords:
-    """The common part of engines that rank the documents of another engine in their own way.
+    """The common part of engines that rank another engine's documents in their own way.
 
     Attributes:
         lexical: The engine that matches words over the same documents.
     """
 
     def __init__(self, lexical: SearchEngine) -> None:
-        """Take over the documents and groups of an engine."""
+        """Take the documents and groups of an engine."""
         self.lexical = lexical
         self.name, self.schema, self.in_process = lexical.name, lexical.schema, lexical.in_process
 
@@ -224,7 +232,7 @@ class EngineOverWords:
         return self.lexical.filterable
 
     async def info(self) -> EngineInfo:
-        """Return what is known of the lexical engine."""
+        """Return what we know of the lexical engine."""
         return await self.lexical.info()
 
     async def documents(self, ids: Sequence[str]) -> list[Document]:
@@ -241,29 +249,29 @@ class EngineOverWords:
 
 
 def require_engine(given: object) -> None:
-    """Check that something is an open engine.
+    """Refuse anything that is not an open engine.
 
     Raises:
-        InputError: It is not.
+        InputError: It is not an engine.
     """
     if not hasattr(given, "capabilities"):
         raise InputError(
             f"A graph needs an open engine, not {type(given).__name__}; fairqr.open_engine opens "
-            "one, and fairqr.from_langchain makes one of a retriever or a vector store."
+            "one, and fairqr.from_langchain wraps a retriever or a vector store."
         )
 
 
 def require(engine: SearchEngine, capability: Capability, purpose: str, instead: str = "") -> None:
-    """Refuse what an engine cannot do.
+    """Refuse an engine that lacks a capability.
 
     Args:
         engine: The engine.
-        capability: What is needed.
-        purpose: What it is needed for, for the message: ``The order 'original_query'``.
-        instead: What to do.
+        capability: The capability.
+        purpose: What needs it, for the message: ``The order 'original_query'``.
+        instead: What the user can do instead.
 
     Raises:
-        UnsupportedError: It cannot do that.
+        UnsupportedError: The engine lacks the capability.
     """
     if capability not in engine.capabilities:
         raise UnsupportedError(
@@ -288,7 +296,7 @@ def require_groups(engine: SearchEngine, queries: Sequence[Query]) -> None:
     """Refuse queries within groups that an engine cannot filter by.
 
     Raises:
-        UnsupportedError: It cannot filter by groups, or not by this one.
+        UnsupportedError: The engine cannot filter by groups, or not by this one.
         UnknownAttributeError: Its documents have no such attribute.
         InputError: The attribute has no such group.
     """
@@ -307,7 +315,7 @@ def require_groups(engine: SearchEngine, queries: Sequence[Query]) -> None:
             )
         raise UnsupportedError(
             f"'{engine.name}' cannot search within the group '{group}' of {attribute}, because it "
-            "cannot filter by this label; search without 'within', and choose among the hits."
+            "cannot filter by this label; search without 'within', and pick from the hits."
         )
 
 
@@ -320,7 +328,7 @@ def best_first(
     total: int | None = None,
     warnings: Sequence[str] = (),
 ) -> Hits:
-    """Return the best n of these documents as hits, equal scores in order of id."""
+    """Return the best n of these documents as hits; ties in order of id."""
     rows = best_positions(ids, scores)[:n]
     return Hits(
         [ids[row] for row in rows.tolist()],
@@ -334,7 +342,7 @@ def best_first(
 def lexical_of(engine: SearchEngine) -> SearchEngine:
     """Return the engine that matches words over the same documents.
 
-    That is the engine itself, unless it searches by vectors.
+    For most engines that is the engine itself; for one that searches by vectors, it is another.
     """
     lexical: SearchEngine = getattr(engine, "lexical", engine)
     return lexical

@@ -1,9 +1,10 @@
-"""Any search endpoint that answers JSON, as an engine."""
+"""Any search endpoint that returns JSON, as an engine."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from typing import Any
 from urllib.parse import urlsplit
 
 from fairqr.base.errors import SourceError, UnsupportedError
@@ -32,7 +33,7 @@ from fairqr.retrieval.source import HttpSource
 __all__ = ["HttpEngine", "check", "open_http"]
 
 ENOUGH = 10
-"""If none of so many documents has a label, or a text, the source names the wrong place."""
+"""If none of this many documents has a label, or a text, the source names the wrong place."""
 
 SAMPLES = ("the", "new", "information")
 SAMPLE_HITS = 100
@@ -43,8 +44,8 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 class HttpEngine:
     """An endpoint; see :class:`SearchEngine`.
 
-    It can read only documents that a search has met, since an endpoint is asked by words and not by
-    id.
+    It can only read documents that a search has returned, because endpoints are searched by words,
+    not by id.
     """
 
     retriever = "http"
@@ -60,7 +61,7 @@ class HttpEngine:
         self._met = MetDocuments()
 
     async def info(self) -> EngineInfo:
-        """Return what is known of the endpoint; how many documents it has is not."""
+        """Return what we know of the endpoint; the number of documents is unknown."""
         return EngineInfo(
             name=self.name,
             engine="http",
@@ -71,18 +72,18 @@ class HttpEngine:
         )
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
-        """Send all queries at the same time, as far as the limits of the source allow."""
+        """Send all queries at once, within the limits of the source."""
         require_groups(self, queries)
         for query in queries:
             self._refuse_what_it_cannot(query)
         return await run_together(self._answer(query) for query in queries)
 
     async def documents(self, ids: Sequence[str]) -> list[Document]:
-        """Return those of these documents that a search has met, in this order."""
+        """Return those of these documents that a search has returned, in this order."""
         return self._met.get(ids)
 
     async def corpus_shares(self) -> Mapping[str, FloatArray]:
-        """Refuse, since an endpoint does not show all documents."""
+        """Raise an error, because an endpoint does not show all its documents."""
         require(self, "corpus_shares", "The share of each group in all documents")
         return {}
 
@@ -93,8 +94,8 @@ class HttpEngine:
     def _refuse_what_it_cannot(self, query: Query) -> None:
         if query.only is not None and not query.text:
             raise UnsupportedError(
-                f"The groups of given documents cannot be looked up in '{self.name}', since an "
-                "endpoint is asked by words and not by id."
+                f"The groups of given documents cannot be looked up in '{self.name}', because an "
+                "endpoint is searched by words, not by id."
             )
         if query.only is not None:
             require(self, "rescore", "Ranking given documents")
@@ -122,20 +123,20 @@ async def open_http(source: HttpSource, labels: LabelReader) -> HttpEngine:
     """Open an endpoint; nothing is sent yet.
 
     Raises:
-        ConfigError: The credentials are missing, or may not go to this address.
-        SourceError: An expression is not JMESPath.
+        ConfigError: The credentials are missing, or may not be sent to this address.
+        SourceError: An expression is not valid JMESPath.
     """
-    # Without a name nothing is sent: what variables hold belongs to other servers.
+    # Without a name we send no credentials: those in variables belong to other servers.
     named = source.credentials
     credentials = credentials_for(named, source.url) if named else Credentials()
     return HttpEngine(source, labels, credentials)
 
 
 async def check(engine: HttpEngine) -> SourceReport:
-    """Send sample queries, and report what they find and which labels that has.
+    """Send sample queries, and report what they find and its labels.
 
     Raises:
-        SourceError: A field of labels, titles or texts is in none of ten or more hits.
+        SourceError: A field of labels, titles, texts or links is in none of ten or more hits.
     """
     source = engine.source
     info = await engine.info()
@@ -169,10 +170,11 @@ async def check(engine: HttpEngine) -> SourceReport:
 
 
 def _empty_texts(source: HttpSource, documents: Sequence[Document]) -> list[str]:
-    """Return the expressions of titles and texts that find nothing in any document."""
-    found = {
+    """Return the expressions for titles, texts and links that find nothing in any document."""
+    found: dict[str, tuple[str | None, list[Any]]] = {
         "title": (source.title, [document.title for document in documents]),
         "text": (source.text, [document.text for document in documents]),
+        "link": (source.link, [document.fields.get(source.link or "") for document in documents]),
     }
     return [
         f"'{name}: {expression}'"
@@ -185,18 +187,20 @@ def _remarks(source: HttpSource, found: int) -> list[str]:
     remarks = []
     if not found:
         remarks.append(
-            "No sample query found anything; write a query that finds something in 'sample'."
+            "No sample query found anything; set 'sample' to a query that finds something."
         )
     elif found < SAMPLE_HITS:
         remarks.append(
-            f"The endpoint gave {found} of {SAMPLE_HITS} hits that were wanted; a fair ranking can "
-            "only choose from what it gives."
+            f"The endpoint returned only {found} of {SAMPLE_HITS} requested hits; a fair ranking "
+            "can only choose from what it returns."
         )
     if SIZE not in f"{source.url} {source.body}":
-        remarks.append(f"The source has no {SIZE}, so the endpoint decides how many hits it gives.")
+        remarks.append(
+            f"The source has no {SIZE}, so the endpoint decides how many hits to return."
+        )
     if source.score is None:
         remarks.append("The source names no score, so the score of a hit is 1/rank.")
     parts = urlsplit(source.url)
     if source.credentials and parts.scheme == "http" and parts.hostname not in LOOPBACK:
-        remarks.append("The credentials travel without encryption; use an address with https.")
+        remarks.append("The credentials are sent unencrypted; use an address with https.")
     return remarks

@@ -1,4 +1,4 @@
-"""Asks the endpoint of a source, and bounds what it may answer."""
+"""Sends requests to the endpoint of a source, and limits how it may respond."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 __all__ = ["Endpoint"]
 
 _asking = ContextVar("asking", default=False)
-"""Whether the current task sends a request of an endpoint."""
+"""Whether the current task is sending a request to an endpoint."""
 
 
 class _WithoutParameters(logging.Filter):
-    """Cuts the parameters off the addresses that httpx logs, since they may hold keys.
+    """Removes the parameters from the addresses that httpx logs, because they may contain keys.
 
-    It leaves what other clients of the process log as it is.
+    Log lines of other clients in the process stay as they are.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -61,11 +61,11 @@ def _logs_without_parameters() -> Iterator[None]:
 
 
 class Endpoint:
-    """The endpoint of a source. What it answers is not trusted.
+    """The endpoint of a source. We do not trust its responses.
 
     Args:
-        source: Says how it is asked.
-        credentials: Their headers go with each request; no redirect is followed with them.
+        source: Describes the requests.
+        credentials: Their headers are sent with each request; redirects are never followed.
     """
 
     def __init__(self, source: HttpSource, credentials: Credentials) -> None:
@@ -82,14 +82,14 @@ class Endpoint:
         return _without_parameters(self._source.url)
 
     async def ask(self, text: str, n: int) -> bytes:
-        """Return what the endpoint answers.
+        """Return the endpoint's response.
 
         Args:
-            text: What is searched for.
-            n: How many hits are wanted.
+            text: The words to search for.
+            n: How many hits to ask for.
 
         Raises:
-            IndexUnavailableError: It cannot be reached, or its answer is too long or too late.
+            IndexUnavailableError: It cannot be reached, or its response is too long or too late.
             QueryError: The text would change the path of the address.
             SourceError: It refuses the request.
         """
@@ -109,10 +109,10 @@ class Endpoint:
                         response.raise_for_status()
                         return await self._content(response)
                 except TimeoutError:
-                    # Not waited for again: whoever searches has waited long enough.
+                    # We do not retry: the user has waited long enough.
                     raise IndexUnavailableError(
-                        f"{self._shown} gave no whole answer in {self._source.timeout:g} s; try "
-                        "again later, or raise 'timeout' in the source."
+                        f"{self._shown} gave no complete answer within {self._source.timeout:g} s; "
+                        "try again later, or raise 'timeout' in the source."
                     ) from None
 
         try:
@@ -122,11 +122,11 @@ class Endpoint:
             raise self._refusal(error.response) from None
         except httpx.ConnectError as error:
             raise IndexUnavailableError(
-                f"{self._shown} cannot be reached ({one_line(error, 150)}); check that it runs and "
-                "that 'url' is right."
+                f"{self._shown} cannot be reached ({one_line(error, 150)}); check that it is "
+                "running and that 'url' is right."
             ) from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            # What it says may quote a header, and so a secret.
+            # The error's text may quote a header, and so a secret.
             raise IndexUnavailableError(
                 f"{self._shown} broke off the connection ({type(error).__name__}); try again later."
             ) from None
@@ -137,10 +137,10 @@ class Endpoint:
             await client.aclose()
 
     async def _content(self, response: httpx.Response) -> bytes:
-        # What would unpack to gigabytes is not read at all.
+        # Never read compressed data: it could unpack to gigabytes.
         if response.headers.get("content-encoding", "identity").lower() != "identity":
             raise IndexUnavailableError(
-                f"{self._shown} sent a compressed answer, although it was asked for a plain one; "
+                f"{self._shown} sent a compressed answer, although we asked for a plain one; "
                 "switch its compression off."
             )
         content = bytearray()
@@ -148,8 +148,8 @@ class Endpoint:
             content += part
             if len(content) > self._source.max_bytes:
                 raise IndexUnavailableError(
-                    f"{self._shown} answered more than {self._source.max_bytes:,} bytes; let it "
-                    "answer less, or raise 'max_bytes' in the source."
+                    f"{self._shown} sent more than {self._source.max_bytes:,} bytes; make it "
+                    "send less, or raise 'max_bytes' in the source."
                 )
         return bytes(content)
 
@@ -159,17 +159,17 @@ class Endpoint:
             location = response.headers.get("location", "nowhere")
             target = one_line(_without_parameters(location), 200)
             return SourceError(
-                f"{self._shown} redirects to {target}, which is not followed; write the final "
-                "address in 'url' if you trust it."
+                f"{self._shown} redirects to {target}, which we do not follow; if you trust that "
+                "address, write it in 'url'."
             )
         if status in (401, 403):
             return IndexUnavailableError(
-                f"{self._shown} refused access ({status}); name credentials that it accepts in "
-                "'credentials'."
+                f"{self._shown} refused access ({status}); set 'credentials' to an entry that it "
+                "accepts."
             )
         if status == 429 or status >= 500:
             return IndexUnavailableError(
-                f"{self._shown} answered {status}, also when it was asked again; try again later."
+                f"{self._shown} answered {status} on every attempt; try again later."
             )
         return SourceError(f"{self._shown} answered {status}; correct 'url', 'method' or 'body'.")
 
@@ -190,7 +190,7 @@ class Endpoint:
                 cookies=no_cookies,
                 follow_redirects=False,
                 limits=httpx.Limits(max_connections=self._source.concurrency),
-                timeout=None,  # noqa: S113 - the whole request has one bound above
+                timeout=None,  # noqa: S113 - the whole request has a limit above
                 verify=self._certificates,
             )
         )
@@ -215,10 +215,10 @@ def _certificates(credentials: Credentials) -> ssl.SSLContext | bool:
 def _filled_url(source: HttpSource, text: str, n: int) -> str:
     """Return the address with the values percent-encoded."""
     filled = source.url.replace(SIZE, str(n)).replace(QUERY, quote(text, safe=""))
-    # Such a part of a path stands for another folder, and dots cannot be encoded.
+    # Such a part of a path means another folder, and dots cannot be encoded.
     if not {".", ".."}.isdisjoint(urlsplit(filled).path.split("/")):
         raise QueryError(
-            f"The source '{source.name}' has the query in the path of its address, where "
-            f"'{one_line(text, 60)}' cannot stand; search for other words."
+            f"The source '{source.name}' puts the query into the path of its address, where "
+            f"'{one_line(text, 60)}' is not allowed; search for other words."
         )
     return filled

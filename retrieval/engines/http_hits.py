@@ -1,4 +1,4 @@
-"""Reads the hits in the JSON that an endpoint answers, by JMESPath expressions."""
+"""Reads the hits from the JSON that an endpoint returns, by JMESPath expressions."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ __all__ = ["AnswerReader", "ReadHits"]
 
 
 class ReadHits(NamedTuple):
-    """The hits of one answer, in its order; the fields of a document are its labels."""
+    """The hits of one response, in its order; labels and links are fields of the documents."""
 
     documents: list[Document]
     scores: list[float]
 
 
 class _Expression(NamedTuple):
-    """An expression, and how the source writes it."""
+    """A compiled expression, and its text in the source."""
 
     written: str
     compiled: ParsedResult
 
 
 class AnswerReader:
-    """The expressions of a source, compiled.
+    """The compiled expressions of a source.
 
     Raises:
-        SourceError: An expression is not JMESPath, or jmespath is not installed.
+        SourceError: An expression is not valid JMESPath, or jmespath is not installed.
     """
 
     def __init__(self, source: HttpSource, attributes: Sequence[Attribute]) -> None:
@@ -47,10 +47,12 @@ class AnswerReader:
         self._score = self._compiled("score", source.score) if source.score else None
         self._title = self._compiled("title", source.title) if source.title else None
         self._text = self._compiled("text", source.text) if source.text else None
-        self._labels = {a.field: self._compiled(a.name, a.field) for a in attributes}
+        self._fields = {a.field: self._compiled(a.name, a.field) for a in attributes}
+        if source.link:
+            self._fields[source.link] = self._compiled("link", source.link)
 
     def read(self, answer: bytes) -> ReadHits:
-        """Return the hits in an answer.
+        """Return the hits in a response.
 
         Raises:
             SourceError: It is not JSON, or an expression finds nothing in it.
@@ -60,19 +62,19 @@ class AnswerReader:
         if not isinstance(hits, list):
             among = f", which has {_keys(data)}" if hits is None else ""
             raise self._error(
-                f"'{self._hits.written}' finds {_kind(hits)} in the answer{among}, where a list of "
-                "hits is needed"
+                f"'{self._hits.written}' finds {_kind(hits)} in the answer{among}, but must find a "
+                "list of hits"
             )
         documents: dict[str, Document] = {}
         scores: list[float] = []
         for rank, hit in enumerate(hits, 1):
             where = f"hit {rank}"
-            labels = {field: self._found(it, hit, where) for field, it in self._labels.items()}
+            fields = {field: self._found(it, hit, where) for field, it in self._fields.items()}
             document = Document(
                 self._identifier(hit, where),
                 self._text_of(self._title, hit, where),
                 self._text_of(self._text, hit, where),
-                labels,
+                fields,
             )
             if documents.setdefault(document.id, document) is not document:
                 raise self._error(
@@ -89,7 +91,7 @@ class AnswerReader:
             what = "a page of HTML or XML" if is_page else f"no valid JSON ({one_line(error, 100)})"
             raise SourceError(
                 f"The endpoint of the source '{self._source.name}' answered {what}; correct 'url' "
-                "and 'body', or ask who runs it."
+                "and 'body', or ask its operator."
             ) from None
 
     def _identifier(self, hit: Any, where: str) -> str:
@@ -104,19 +106,19 @@ class AnswerReader:
         score = self._found(expression, hit, where)
         if isinstance(score, bool) or not isinstance(score, int | float) or not _is_finite(score):
             raise self._error(
-                f"'{expression.written}' finds {_kind(score)} in {where}, where a number is needed"
+                f"'{expression.written}' finds {_kind(score)} in {where}, but must find a number"
             )
         return float(score)
 
     def _text_of(self, expression: _Expression | None, hit: Any, where: str) -> str:
-        """Return a text; an endpoint may leave it out, or give a list of paragraphs."""
+        """Return a text; an endpoint may omit it, or return a list of paragraphs."""
         if expression is None:
             return ""
         found = self._found(expression, hit, where)
         texts = found if isinstance(found, list) else [] if found is None else [found]
         if not all(isinstance(text, str | int | float) for text in texts):
             raise self._error(
-                f"'{expression.written}' finds {_kind(found)} in {where}, where a text is needed"
+                f"'{expression.written}' finds {_kind(found)} in {where}, but must find a text"
             )
         return sendable("\n".join(map(str, texts)))
 
@@ -135,8 +137,7 @@ class AnswerReader:
             from jmespath.exceptions import JMESPathError
         except ImportError:
             raise SourceError(
-                f"The source '{self._source.name}' needs jmespath; install it by pip install "
-                "'fairqr[http]'."
+                f"The source '{self._source.name}' needs jmespath; run pip install 'fairqr[http]'."
             ) from None
         try:
             return _Expression(f"{name}: {expression}", jmespath.compile(expression))
@@ -151,12 +152,12 @@ class AnswerReader:
 def _is_finite(number: float) -> bool:
     try:
         return math.isfinite(number)
-    except OverflowError:  # A whole number that no float can hold.
+    except OverflowError:  # No float can represent this whole number.
         return False
 
 
 def _kind(value: Any) -> str:
-    """Return what a JSON value is, for people."""
+    """Return what kind of JSON value this is, for messages."""
     if value is None:
         return "nothing"
     if isinstance(value, dict):
@@ -165,7 +166,7 @@ def _kind(value: Any) -> str:
 
 
 def _keys(value: Any) -> str:
-    """Return what an expression could have named."""
+    """Return the keys that an expression could use."""
     if not isinstance(value, dict):
         return f"no keys, being {_kind(value)}"
     return one_line(f"the keys {', '.join(map(str, value))}" if value else "no keys", 200)

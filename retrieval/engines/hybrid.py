@@ -24,13 +24,13 @@ __all__ = ["HybridEngine"]
 
 
 class HybridEngine(VectorEngine):
-    """Ranks by the probability of relevance that words and vectors together give a document.
+    """Ranks by the probability that a document is relevant, from words and vectors together.
 
     A query is first answered twice, by BM25 and by its vector. Reciprocal rank fusion of both gives
-    ten documents, and the vector is moved halfway toward their mean. The scores are the
-    probabilities of :mod:`fairqr.retrieval.relevance`. As with vectors alone every document is a
-    hit, the unlikely ones last; a query without any word finds nothing. A document that is not
-    among the ``candidates`` that the words find counts as one without any of the words.
+    ten documents, and the vector moves halfway toward their mean. The scores are the probabilities
+    of :mod:`fairqr.retrieval.relevance`. As in a search by vectors alone, every document is a hit,
+    the unlikely ones last; a query without any word finds nothing. A document outside the
+    ``candidates`` that the words find counts as one without any of the words.
     """
 
     kind = "hybrid"
@@ -56,7 +56,7 @@ class HybridEngine(VectorEngine):
         self, now: Snapshot, vectors: Float32Array, query: Query, vector: Float32Array
     ) -> Hits:
         """Answer a query by its words and its vector."""
-        # A document is as relevant within its group as among all.
+        # A document's relevance is the same within its group as among all documents.
         candidates = replace(query, n=self.options.candidates, only=None, within=None)
         by_words = self.lexical.answer(now, candidates)
         if not (vector.any() or len(by_words)):
@@ -102,9 +102,9 @@ def _moved(
 
     Args:
         now: The index.
-        vectors: Of all documents.
-        vector: Of the query.
-        best: The rows that the words found, best first.
+        vectors: The vectors of all documents.
+        vector: The vector of the query.
+        best: The rows found by words, best first.
         options: The parameters.
     """
     similar = cosines(vectors, vector)
@@ -116,7 +116,7 @@ def _moved(
 
 
 def _highest(similar: Float32Array, n: int, among: NDArray[np.bool_] | None = None) -> Rows:
-    """Return the rows of the n highest cosines, in no order, among these rows if any are given."""
+    """Return the rows of the n highest cosines, unordered; optionally only among some rows."""
     rows = np.arange(len(similar)) if among is None else np.flatnonzero(among)
     if n < len(rows):
         rows = rows[np.argpartition(-similar[rows], n)[:n]]
@@ -128,11 +128,11 @@ def _standardised(
 ) -> FloatArray:
     """Return the cosine of rows in standard deviations above the mean of all documents.
 
-    A document that has no vector yet counts as one of the mean.
+    A document without a vector gets the mean, 0.
     """
     mean, deviation = float(similar.mean()), float(similar.std())
     likeness = np.full(len(rows), mean)
     encoded = rows < len(vectors)
-    # Computed again, in double precision: a score must not depend on the other rows' order.
+    # Recomputed in double precision: a score must not depend on the order of the other rows.
     likeness[encoded] = 2 * scores_of(vectors, query, rows[encoded]) - 1
     return np.asarray((likeness - mean) / (deviation or 1.0))

@@ -1,8 +1,8 @@
-"""Any retriever or vector store of LangChain as an engine; labels come from the metadata.
+"""Any LangChain retriever or vector store as an engine, with labels from the metadata.
 
-The order is always the one that LangChain gives. Its scores are distances in some stores and
-similarities in others, so they are only taken where they are relevance scores, or stand in a named
-field of the metadata, and never increase; otherwise the score is 1/rank.
+We always keep LangChain's order. Its scores are distances in some stores and similarities in
+others, so we use them only if they are relevance scores, or come from a named field of the
+metadata, and never increase; otherwise the score is 1/rank.
 """
 
 from __future__ import annotations
@@ -46,24 +46,24 @@ if TYPE_CHECKING:
 __all__ = ["LangChainEngine", "check", "from_langchain"]
 
 WITHOUT_ID = (
-    "Some documents have no id, so a hash of their text is used; two documents with the same text "
+    "Some documents have no id, so we use a hash of their text; two documents with the same text "
     "count as one."
 )
 SHARED_ID = (
-    "Some documents with different texts have the same id, and only the first of them counts; name "
-    "in 'id' a field that differs."
+    "Some documents with different texts have the same id, so only the first of them counts; set "
+    "'id' to a field that differs."
 )
 IN_PROCESS = frozenset(
     {"InMemoryVectorStore", "DocArrayInMemorySearch", "FAISS", "Annoy", "SKLearnVectorStore"}
     | {"BM25Retriever", "TFIDFRetriever", "KNNRetriever", "SVMRetriever"}
 )
-"""Classes of LangChain that hold their documents in memory; all others may ask another system."""
+"""LangChain classes that keep their documents in memory; all others may call another system."""
 
 
 class LangChainEngine:
     """A retriever or a vector store; see :class:`SearchEngine`, and :func:`from_langchain`.
 
-    It can read only documents that a search has met, and forgets those that were met long ago.
+    It can only read documents that a search has returned, and forgets the oldest of them.
     """
 
     capabilities: frozenset[Capability] = frozenset({"new_queries"})
@@ -89,7 +89,7 @@ class LangChainEngine:
         self._met = MetDocuments()
 
     async def info(self) -> EngineInfo:
-        """Return what is known of the engine; how many documents it has is not."""
+        """Return what we know of the engine; the number of documents is unknown."""
         kind = self._kind
         described = f"{kind.__qualname__} {self._id} {self._title} {self.schema.model_dump_json()}"
         return EngineInfo(
@@ -102,7 +102,7 @@ class LangChainEngine:
         )
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
-        """Answer all queries, some of them at the same time."""
+        """Answer all queries, several at a time."""
         require_groups(self, queries)
         return await run_together(self._answer(query) for query in queries)
 
@@ -111,18 +111,18 @@ class LangChainEngine:
         known = {document.id: document for document in self._met.get(ids)}
         missing = [id_ for id_ in ids if id_ not in known]
         if missing and self._id is None:
-            # They were met long ago, or by another process.
+            # A search returned them long ago, or in another process.
             found = await self._client.read(missing)
             known |= {document.id: document for document in map(self._document, found)}
         return [known[id_] for id_ in dict.fromkeys(ids) if id_ in known]
 
     async def corpus_shares(self) -> Mapping[str, FloatArray]:
-        """Refuse, since LangChain cannot count."""
+        """Raise an error, because LangChain cannot count."""
         require(self, "corpus_shares", "The share of each group in all documents")
         return {}
 
     async def aclose(self) -> None:
-        """Do nothing: what is wrapped belongs to the caller."""
+        """Do nothing: the wrapped object belongs to the caller."""
 
     async def _answer(self, query: Query) -> Hits:
         if query.only is not None and not query.text:
@@ -131,7 +131,7 @@ class LangChainEngine:
         if query.only is not None or query.every_word:
             raise UnsupportedError(
                 f"'{self.name}' is searched through LangChain, which can neither score given "
-                "documents nor count those that match."
+                "documents nor count matching ones."
             )
         if query.n < 1:
             return self._hits([], [], 0, [])
@@ -185,7 +185,7 @@ class LangChainEngine:
         named = {"id": self._id, "title": self._title, "score": self._score}
         return [
             f"None of the documents found has '{field}' in its metadata, which '{option}' names; "
-            "correct it, or leave it out."
+            "correct it, or remove it."
             for option, field in named.items()
             if found and field and all(value_at(item.metadata, field) is None for item in found)
         ]
@@ -193,7 +193,7 @@ class LangChainEngine:
     def _without_labels(self, documents: Sequence[Document]) -> list[str]:
         return [
             f"None of the {len(documents)} documents found has '{attribute.field}' in its "
-            f"metadata, which '{attribute.name}' reads; mend the field if there should be one."
+            f"metadata, which '{attribute.name}' reads; correct the field if there should be one."
             for attribute in self.labels.unlabelled(documents)
         ]
 
@@ -207,7 +207,7 @@ def from_langchain(
     title: str | None = None,
     score: str | None = None,
 ) -> LangChainEngine:
-    """Make a search engine of a retriever or a vector store of LangChain.
+    """Wrap a LangChain retriever or vector store as a search engine.
 
     Example::
 
@@ -218,25 +218,25 @@ def from_langchain(
         )
         result = fairqr.FairSearch(engine).search("tennis player")
 
-    A field is read from the metadata. Files of labels, which are relative to the schema's file, or
-    to the working folder, are read before this returns. How many documents are found is set by
-    ``k`` or ``search_kwargs`` of a retriever, in a copy of it; one that has neither gives as many
-    as it gives.
+    Fields are read from the metadata. Label files are read before this returns; their paths are
+    relative to the schema's file, or to the working folder. The number of documents to find is set
+    through ``k`` or ``search_kwargs`` in a copy of the retriever; one that has neither returns as
+    many as it likes.
 
     Args:
-        engine: What searches. Keep it open while the engine is used.
-        schema: The attributes and groups, or the YAML file of them.
-        name: How results call it.
-        id: Where a document's id is in the metadata, such as ``doi`` or ``source.key``; by default,
-            and where a document lacks it, the document's own ``id``, or else a hash of its text.
-        title: Where its title is in the metadata; there are none by default.
-        score: Where its score is in the metadata. By default the relevance score of a vector store
-            that has them, else 1/rank.
+        engine: The retriever or vector store. Keep it open while you use the returned engine.
+        schema: The attributes and groups, or a YAML file of them.
+        name: Its name in results.
+        id: Where the metadata has a document's id, such as ``doi`` or ``source.key``. By default,
+            or if it is missing, we use the document's own ``id``, or else a hash of its text.
+        title: Where the metadata has the title; by default there are no titles.
+        score: Where the metadata has the score. By default we use the relevance score of a vector
+            store that has one, or else 1/rank.
 
     Raises:
-        InputError: It is neither a retriever nor a vector store.
+        InputError: The object is neither a retriever nor a vector store.
         SchemaError: The schema is wrong.
-        SourceError: A file of labels cannot be read.
+        SourceError: A label file cannot be read.
     """
     from langchain_core.retrievers import BaseRetriever
     from langchain_core.vectorstores import VectorStore
@@ -246,7 +246,7 @@ def from_langchain(
             f"from_langchain takes a BaseRetriever or a VectorStore, not {type(engine).__name__}."
         )
     read, folder = _schema(schema)
-    # A warning of LangChain's prints the texts of all documents found, if a store's relevance
+    # LangChain's warning would print the texts of all documents found if a store's relevance
     # scores leave [0, 1].
     warnings.filterwarnings("ignore", "Relevance scores must be between")
     return LangChainEngine(
@@ -255,12 +255,12 @@ def from_langchain(
 
 
 async def check(engine: LangChainEngine, query: str, n: int = 100) -> SourceReport:
-    """Report what a query finds, and which labels that has.
+    """Report what a query finds, and its labels.
 
     Args:
-        engine: What is asked.
-        query: What is asked for.
-        n: How many documents are looked at.
+        engine: The engine.
+        query: The query to try.
+        n: How many documents to check.
     """
     info = await engine.info()
     (hits,) = await engine.search([Query(query, n)])
@@ -268,7 +268,7 @@ async def check(engine: LangChainEngine, query: str, n: int = 100) -> SourceRepo
     remarks = list(hits.warnings)
     if len(hits) < n:
         remarks.append(
-            f"{len(hits)} documents were found where {n} were wanted; if there are more, raise the "
+            f"The query found {len(hits)} documents instead of {n}; if there are more, raise the "
             "number that the retriever returns."
         )
     return SourceReport(
@@ -283,7 +283,7 @@ async def check(engine: LangChainEngine, query: str, n: int = 100) -> SourceRepo
 
 
 def _schema(schema: Schema | Mapping[str, Any] | str | Path) -> tuple[Schema, Path]:
-    """Return the schema, and the folder that its files of labels are relative to."""
+    """Return the schema, and the folder to which its label files are relative."""
     if isinstance(schema, str | Path):
         return load_schema(Path(schema)), Path(schema).absolute().parent
     return validated(Schema, schema, "The schema", SchemaError, "the top"), Path.cwd()
@@ -292,13 +292,13 @@ def _schema(schema: Schema | Mapping[str, Any] | str | Path) -> tuple[Schema, Pa
 def _labels(schema: Schema, folder: Path) -> LabelReader:
     if all(attribute.field for attribute in schema.attributes.values()):
         return LabelReader(schema, {})
-    # In a thread of its own, since the caller's may have an event loop that runs already.
+    # In a separate thread, because the caller's thread may already run an event loop.
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, LabelReader.open(schema.attributes, folder)).result()
 
 
 def _never_increasing(scores: Sequence[object]) -> list[float]:
-    """Return the scores if they fit the order, else 1/rank."""
+    """Return the scores if they fit the order, otherwise 1/rank."""
     numbers = [float(score) if isinstance(score, Real) else math.nan for score in scores]
     fits = all(map(math.isfinite, numbers)) and all(a >= b for a, b in pairwise(numbers))
     return numbers if fits else [1 / rank for rank in range(1, len(scores) + 1)]

@@ -1,4 +1,4 @@
-"""Asking a retriever or a vector store of LangChain."""
+"""Calling a LangChain retriever or vector store."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ CONCURRENCY = 8
 
 
 class LangChainClient:
-    """Asks a retriever or a vector store, a few questions at the same time.
+    """Calls a retriever or a vector store, with a few calls at a time.
 
     Args:
-        wrapped: What is asked.
-        name: How messages call it.
+        wrapped: The retriever or vector store.
+        name: Its name in messages.
     """
 
     def __init__(self, wrapped: BaseRetriever | VectorStore, name: str) -> None:
@@ -39,11 +39,11 @@ class LangChainClient:
         self._limits = Limits(CONCURRENCY)
 
     async def search(self, text: str, n: int) -> Sequence[tuple[Found, float | None]]:
-        """Return what is found, in its order, with relevance scores if there are any.
+        """Return the documents found, in their order, with relevance scores if there are any.
 
         Raises:
             IndexUnavailableError: The search failed.
-            InputError: It returned something else than documents.
+            InputError: It returned something other than documents.
         """
         from langchain_core.documents import Document
 
@@ -52,12 +52,12 @@ class LangChainClient:
             if not isinstance(item, Document):
                 raise InputError(
                     f"The retriever '{self._name}' ({type(self._wrapped).__name__}) returns "
-                    f"{type(item).__name__} objects; let it return LangChain's Document objects."
+                    f"{type(item).__name__} objects; make it return LangChain's Document objects."
                 )
         return found
 
     async def read(self, ids: list[str]) -> Sequence[Found]:
-        """Return documents by their own ids; none if that is not possible.
+        """Return documents by their own ids, or none if the store cannot do that.
 
         Raises:
             IndexUnavailableError: The store failed.
@@ -94,17 +94,17 @@ class LangChainClient:
             except (NotImplementedError, ValueError):
                 pass  # Many stores have none; if the search itself fails, the next line raises.
         found = await store.asimilarity_search(text, k=n)
-        # The query was not at fault, so the store has no such scores.
+        # The query was fine, so the store has no relevance scores.
         self._has_relevance_scores = False
         return [(item, None) for item in found]
 
 
 def _sized(retriever: Any, n: int) -> Any:
-    """Return a copy of a retriever that returns n documents, if it says how many."""
+    """Return a copy of a retriever that returns n documents, if its number can be set."""
     if isinstance(getattr(retriever, "search_kwargs", None), dict):
         wanted = {**retriever.search_kwargs, "k": n}
         if getattr(retriever, "search_type", None) == "mmr":
-            # It chooses from these; LangChain's own default would be 20.
+            # It chooses from these; LangChain's own default is 20.
             wanted["fetch_k"] = max(n, wanted.get("fetch_k", 20))
         return retriever.model_copy(update={"search_kwargs": wanted})
     if "k" in type(retriever).model_fields:

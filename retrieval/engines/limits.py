@@ -1,4 +1,4 @@
-"""Limits of how many requests a server gets at the same time, and how many a second."""
+"""Limits on how many requests a server gets at a time, and how many a second."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["Limits"]
 
 
 class Limits:
-    """Lets requests through, as many as a server should get; ``async with limits:`` around each.
+    """Lets through as many requests as a server should get; use ``async with limits:`` for each.
 
-    The limits hold for all event loops of the process together. Requests go in the order in which
-    they came.
+    The limits apply to all event loops of the process together. Requests go in the order of their
+    arrival.
 
     Args:
-        concurrency: Requests under way at the same time, at most.
-        requests_per_second: At most; they start evenly spaced. None for no limit.
+        concurrency: How many requests may run at a time.
+        requests_per_second: The most requests a second, evenly spaced; no limit by default.
     """
 
     def __init__(self, concurrency: int, requests_per_second: float | None = None) -> None:
@@ -54,18 +54,18 @@ class Limits:
                 given = turn not in self._waiting
                 if not given:
                     self._waiting.remove(turn)
-            if given:  # The place came while the wait was cancelled.
+            if given:  # We got the place while the wait was cancelled.
                 self._give_place()
             raise
 
     def _give_place(self) -> None:
-        """Give a place to the request that has waited longest, in whichever loop it waits."""
+        """Give a place to the request that has waited longest, in any loop."""
         with self._lock:
             while self._waiting:
                 turn = self._waiting.popleft()
                 try:
                     turn.get_loop().call_soon_threadsafe(_wake, turn)
-                except RuntimeError:  # Its loop was closed; nobody waits there any more.
+                except RuntimeError:  # Its loop is closed; nobody waits there any more.
                     continue
                 return
             self._free += 1

@@ -1,4 +1,4 @@
-"""The documents that searches have met, for engines that cannot read a document by its id."""
+"""The documents that searches have returned, for engines that cannot read a document by its id."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["MetDocuments"]
 
 
 class MetDocuments:
-    """The documents that were met last, by id; several threads may use it.
+    """The documents returned last, by id; several threads may use it.
 
-    An engine that answers searches with whole documents keeps them here, and reads them again when
-    something asks for their texts.
+    An engine whose hits are whole documents keeps them here, and reads them back when something
+    needs their texts.
 
     Args:
         limit: The most documents to keep.
@@ -33,7 +33,7 @@ class MetDocuments:
         return len(self._documents)
 
     def add(self, documents: Iterable[Document]) -> None:
-        """Keep documents, and forget those that were met longest ago where there are too many."""
+        """Keep documents, and forget the oldest ones if there are too many."""
         with self._lock:
             for document in documents:
                 self._forget(document.id)
@@ -44,7 +44,7 @@ class MetDocuments:
                     self._forget(next(iter(self._documents)))
 
     def get(self, ids: Sequence[str]) -> list[Document]:
-        """Return those of these documents that are still known, in this order."""
+        """Return those of these documents that are still here, in this order."""
         with self._lock:
             found = [self._documents[id_][0] for id_ in ids if id_ in self._documents]
             for document in found:
@@ -61,7 +61,7 @@ class MetDocuments:
 
 
 def _characters(document: Document) -> int:
-    """Return about how many characters a document has; other values in its fields count as one."""
+    """Return a document's approximate number of characters; other values count as one."""
     count = 0
     waiting: list[object] = [document.title, document.text, document.fields]
     while waiting:

@@ -1,4 +1,4 @@
-"""Opening the engine of a source, whatever kind it is."""
+"""Opens the engine of a source of any kind."""
 
 from __future__ import annotations
 
@@ -54,19 +54,18 @@ async def open_source(
 
     Args:
         source: The source.
-        retriever: See :meth:`Retriever.of`. An attached engine ranks in its own way with ``auto``
-            and with ``bm25``: ``hybrid`` may read many texts from it, so that has to be asked for.
-            It searches the source's own field of vectors if its encoder made them.
-        store: The folder of indexes and of labels that were read; the user's data folder by
-            default.
+        retriever: See :meth:`Retriever.of`. With ``auto`` or ``bm25``, an attached engine ranks in
+            its own way. ``hybrid`` may read many texts from it, so it must be requested explicitly;
+            it searches the source's own vector field if its encoder made those vectors.
+        store: The folder of indexes and of parsed labels; in the user's data folder by default.
         progress: Called with the name of what has to be indexed, encoded or read first.
 
     Raises:
-        FairqrError: The source cannot be searched as it is described.
+        FairqrError: The source cannot be searched as described.
     """
     store = store or data_dir()
     if isinstance(source, TantivySource):
-        retriever = Retriever.of(retriever)  # refused before anything is indexed
+        retriever = Retriever.of(retriever)  # Refuse a wrong name before we index anything.
         indexes = EmbeddedIndexes(store / "indexes")
         corpus = Corpus(
             source.path(source.documents), Schema(attributes=source.attributes), source.folder
@@ -80,7 +79,7 @@ async def open_source(
         retriever = "bm25"
     if _is_over_words(retriever) and not isinstance(source, RunSource):
         own = source.vectors if isinstance(source, ElasticsearchSource) else None
-        # Refused before anything is opened.
+        # Refuse it before we open anything.
         asked = Retriever.of(retriever, own.embeddings if own else None)
         lexical = await open_source(source, store=store, progress=progress)
         if own and asked.encoder and asked.encoder.name == own.embeddings:
@@ -95,7 +94,7 @@ async def open_source(
         store=store / "labels",
         progress=announced(progress, f"labels of {source.name}"),
     )
-    # The clients take their time to import, so each is imported by those who need it.
+    # The clients are slow to import, so we import each one only when needed.
     if isinstance(source, ElasticsearchSource):
         from fairqr.retrieval.engines.elasticsearch import open_elasticsearch
 
@@ -104,7 +103,7 @@ async def open_source(
         return await open_elasticsearch(source, labels, retriever=retriever)
     if retriever != "bm25":
         raise UnsupportedError(
-            f"The source '{source.name}' ranks in its own way only; leave the retriever out."
+            f"The source '{source.name}' only ranks in its own way; leave the retriever out."
         )
     if isinstance(source, HttpSource):
         from fairqr.retrieval.engines.http import open_http
@@ -118,9 +117,9 @@ async def open_source(
 
 
 def _is_over_words(retriever: str | Encoder | Retriever) -> bool:
-    """Whether a retriever works over any engine that searches by words.
+    """Return whether a retriever works over any engine that searches by words.
 
-    An encoder alone does not: it is for the engine's own field of vectors.
+    An encoder alone does not: it is meant for the engine's own vector field.
     """
     if isinstance(retriever, Retriever):
         return retriever.kind in OVER_WORDS
@@ -130,7 +129,7 @@ def _is_over_words(retriever: str | Encoder | Retriever) -> bool:
 async def over_words(
     engine: SearchEngine, retriever: Retriever, progress: Announce | None = None
 ) -> SearchEngine:
-    """Return an engine that ranks what another finds by words; that one is closed if this fails.
+    """Return an engine that re-ranks what another finds; on failure the other one is closed.
 
     ``rm3`` expands its queries, and ``hybrid`` encodes the texts of its hits.
     """
@@ -150,12 +149,12 @@ async def over_words(
 async def with_retriever(
     engine: TantivyEngine, retriever: str | Encoder | Retriever, progress: Announce | None = None
 ) -> SearchEngine:
-    """Return an embedded engine that retrieves in the way that is asked for.
+    """Return an embedded engine with the requested retriever.
 
-    An index without vectors of its own is searched by words, and the texts found are encoded.
+    An index without its own vectors is searched by words, and we encode the texts found.
 
     Args:
-        engine: Over the documents; closed if this fails.
+        engine: The engine over the documents; closed if this fails.
         retriever: See :meth:`Retriever.of`.
         progress: Called with the name of what has to be encoded first.
     """
@@ -185,12 +184,12 @@ async def with_retriever(
 async def encode_index(
     engine: TantivyEngine, encoder: Encoder, progress: Progress | None = None
 ) -> None:
-    """Make a vector for each document that has none of this encoder yet.
+    """Make a vector for each document that has none from this encoder yet.
 
     Raises:
-        InputError: The vectors of another encoder have this one's name.
-        ModelError: The encoder fails.
-        ModelUnavailableError: It cannot be started.
+        InputError: Vectors of another encoder exist under this one's name.
+        ModelError: The encoder failed.
+        ModelUnavailableError: The encoder cannot be started.
     """
     from fairqr.retrieval.engines.vectors import VectorEngine
 
@@ -198,12 +197,12 @@ async def encode_index(
 
 
 async def encode_written(engine: TantivyEngine, progress: Progress | None = None) -> None:
-    """Encode what was written to an index, by each encoder that made vectors for it.
+    """Encode documents newly written to an index, by each encoder that made vectors for it.
 
-    An encoder that its name does not open is left out; the next search with it encodes the rest.
+    We skip an encoder that cannot be opened by its name; the next search with it encodes the rest.
 
     Raises:
-        ModelError: An encoder fails.
+        ModelError: An encoder failed.
     """
     from fairqr.retrieval.engines.vector_array import encoder_names
 
@@ -218,7 +217,7 @@ def index_of_source(source: TantivySource) -> str:
 
 
 def name_of_index(stem: str, path: Path) -> str:
-    """Return the name of the index of a file: something readable, and a hash of where it is."""
+    """Return the name of a file's index: something readable, and a hash of the file's path."""
     readable = re.sub(r"[^a-z0-9_-]+", "-", stem.lower()).strip("-_")
     place = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
     return f"{readable[:80] or 'corpus'}-{place}"

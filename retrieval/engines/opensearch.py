@@ -1,6 +1,6 @@
-"""Reaching an OpenSearch server through its own client, and searching by its vectors.
+"""OpenSearch servers, through their own client, with their own vector search.
 
-Requests and answers are those of Elasticsearch, but for vectors and for what the client raises.
+Requests and responses are as for Elasticsearch, except for vectors and the client's errors.
 """
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ class OpenSearchServer(Server):
             import opensearchpy
         except ModuleNotFoundError:
             raise UnsupportedError(
-                "OpenSearch needs a client of its own; install it with "
-                "pip install 'fairqr[opensearch]'."
+                "OpenSearch needs its own client; run pip install 'fairqr[opensearch]'."
             ) from None
         self._client_package = opensearchpy
         self.errors = (opensearchpy.OpenSearchException,)
@@ -52,7 +51,7 @@ class OpenSearchServer(Server):
         url = self.url
 
         class NodeConnection(package.AsyncHttpConnection):  # type: ignore[misc, name-defined]
-            """The connections to a node, which follow no redirects and refuse Elasticsearch."""
+            """The connections to a node. They follow no redirects and refuse Elasticsearch."""
 
             async def _create_aiohttp_session(self) -> None:
                 await super()._create_aiohttp_session()
@@ -105,7 +104,7 @@ class OpenSearchServer(Server):
         )
 
     def translated(self, error: Exception) -> FairqrError:
-        """Return the error that says what to do about an error of the client."""
+        """Return our error for an error of the client; it says what to do."""
         package = self._client_package
         if isinstance(error, package.TransportError):
             if isinstance(error.status_code, int):
@@ -119,11 +118,11 @@ class OpenSearchServer(Server):
                 tls=self._is_tls(error),
                 slow=isinstance(error, package.ConnectionTimeout),
             )
-        return self.another_product()  # an answer that cannot be read
+        return self.another_product()  # The response cannot be read.
 
 
 def _body_of(error: Any) -> Any:
-    """Return the answer in an error of the client, some versions of which leave it as text."""
+    """Return the response in an error of the client; some client versions leave it as text."""
     if error.info is not None:
         return error.info
     try:
@@ -141,13 +140,13 @@ class OpenSearchVectors(VectorSearch):
     def _described(self, settings: Mapping[str, Any]) -> tuple[int, bool, bool]:
         method = settings.get("method", {})
         space = method.get("space_type") or settings.get("space_type") or "l2"
-        # The other engines cannot be limited to given documents.
+        # The other engines cannot search among given documents.
         can_rescore = method.get("engine") in ("lucene", "faiss")
         return int(settings.get("dimension", 0)), space == "cosinesimil", can_rescore
 
     @property
     def reading(self) -> Body:
-        """The parts of a search that ask for the vectors of its hits: no script gets at them."""
+        """The parts of a search that request the vectors of its hits; scripts cannot read them."""
         return {"_source": [self.path]}
 
     def _vector_of(self, hit: Any) -> list[float]:

@@ -1,4 +1,4 @@
-"""What the check of a source finds."""
+"""The report of a source's check."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class ValueCount(_Frozen):
     """One value of a field.
 
     Attributes:
-        value: As the field holds it.
-        documents: How many documents hold it, among those that were looked at.
-        group: The group that takes it; None if no group does.
+        value: The value in the field.
+        documents: How many of the checked documents have it.
+        group: The group it belongs to, or None.
     """
 
     value: str
@@ -43,15 +43,15 @@ class ValueCount(_Frozen):
 
 
 class AttributeReport(_Frozen):
-    """What is known of the labels of one attribute.
+    """What we know of the labels of one attribute.
 
     Attributes:
-        name: Of the attribute.
+        name: The attribute's name.
         origin: The field or the file that the labels come from.
-        documents: How many documents were looked at.
-        labelled: How many of them have a label that a group takes.
+        documents: How many documents were checked.
+        labelled: How many of them have a label in a group.
         values: The values of the field, most frequent first.
-        more_values: Whether there are more values than those.
+        more_values: Whether there are more values than these.
     """
 
     name: str
@@ -63,7 +63,7 @@ class AttributeReport(_Frozen):
 
     @property
     def without_group(self) -> list[ValueCount]:
-        """The values that no group takes."""
+        """The values that belong to no group."""
         return [value for value in self.values if value.group is None]
 
 
@@ -77,20 +77,20 @@ class SampleHit(_Frozen):
 
 
 class SourceReport(_Frozen):
-    """What the check of a source finds.
+    """The report of a source's check.
 
     Attributes:
-        name: Of the source.
-        engine: Of the source.
+        name: The source's name.
+        engine: The source's engine.
         location: Where it is, without credentials.
-        version: Of the server; None if the role may not see it, or there is no server.
-        documents: How many there are; None if the engine does not say.
-        fields: Each field that the source names, with its type, or ``missing``.
-        attributes: What is known of the labels.
+        version: The server's version; None if the account may not see it, or without a server.
+        documents: The number of documents, or None if the engine does not say.
+        fields: Each field named in the source, with its type, or ``missing``.
+        attributes: What we know of the labels.
         capabilities: What the engine can do beyond searching.
-        sample_query: A query that was tried.
+        sample_query: The query that we tried.
         sample: What it found.
-        remarks: Whole sentences: warnings, and what is not needed.
+        remarks: Whole sentences: warnings, and hints on what is not needed.
     """
 
     name: str
@@ -107,11 +107,11 @@ class SourceReport(_Frozen):
 
 
 def count_groups(attribute: Attribute, memberships: FloatArray) -> AttributeReport:
-    """Count the documents of each group, where a file gives the labels.
+    """Count the documents of each group when the labels come from a file.
 
     Args:
-        attribute: With its groups.
-        memberships: Of the documents that were looked at, shape (n, G).
+        attribute: The attribute, with its groups.
+        memberships: The memberships of the checked documents, shape (n, G).
     """
     counts = (memberships > 0).sum(axis=0)
     groups = sorted(zip(attribute.universe, counts.tolist(), strict=True), key=lambda g: -g[1])
@@ -126,27 +126,27 @@ def count_groups(attribute: Attribute, memberships: FloatArray) -> AttributeRepo
 
 
 def remarks_on_labels(attributes: Sequence[AttributeReport]) -> Iterator[str]:
-    """Yield a remark on each attribute whose labels no group takes."""
+    """Yield a remark on each attribute with labels that belong to no group."""
     for attribute in attributes:
         if attribute.documents and not attribute.labelled:
             yield (
-                f"{attribute.name}: no document that was looked at has a group, so no exposure can "
-                f"be measured; correct '{attribute.origin}', or the groups."
+                f"{attribute.name}: none of the checked documents has a group, so its exposure "
+                f"cannot be measured; correct '{attribute.origin}', or the groups."
             )
             continue
         missing = attribute.without_group
         if missing:
             documents = sum(value.documents for value in missing)
             where = "1 document" if documents == 1 else f"{documents:,} documents"
-            count = "it counts" if len(missing) == 1 else "they count"
+            one = len(missing) == 1
+            count = "belongs to no group and counts" if one else "belong to no group and count"
             yield (
-                f"{attribute.name}: no group takes {len(missing):,} of its values, in {where}; "
-                f"{count} as unknown."
+                f"{attribute.name}: {len(missing):,} of its values {count} as unknown, in {where}."
             )
 
 
 def sample_hits(schema: Schema, hits: Hits, documents: Sequence[Document]) -> list[SampleHit]:
-    """Return the first hits of a sample query, for people."""
+    """Return the first hits of a sample query, for users."""
     titles = {document.id: document.title for document in documents}
     return [
         SampleHit(

@@ -1,4 +1,4 @@
-"""RM3: a query is expanded by the words of the documents that answer it best."""
+"""RM3: expands a query with words from the documents that match it best."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ __all__ = ["Rm3Engine"]
 Expansion = tuple[tuple[str, float], ...]
 
 CANDIDATES = 100
-"""How many words are counted in the index, those with the highest weights."""
+"""How many words we count in the index: those with the highest weights."""
 LENGTHS = range(2, 21)
 HIGHEST_SHARE = 0.1
-"""Words in a larger share of all documents say little, and are left out."""
+"""Words in a larger share of all documents say little and are left out."""
 
 
 class Rm3Engine(EngineOverWords):
-    """Expands each query by pseudo-relevance feedback (Abdul-Jaleel et al. 2004), after Anserini.
+    """Expands each query by pseudo-relevance feedback (Abdul-Jaleel et al. 2004), as in Anserini.
 
     The first documents of a query, weighted by their scores, give the relevance model P(w|R). Its
     best words, with weights that sum to 1, are added to those of the query: α·P(w|q) +
-    (1 − α)·P(w|R). The engine scores documents by all these words. The weights are multiplied by
-    |q|/α, so a word of the query weighs 1.
+    (1 − α)·P(w|R). The engine scores documents by all these words. We multiply the weights by
+    |q|/α, so that a word of the query weighs 1.
 
-    Words are compared by their English stems; those of one letter, of more than 20, and in more
-    than a tenth of all documents are not added. Only the best 100 words are looked up in the index,
-    so frequent words count in the length of a document, which they do not in Anserini.
+    Words are compared by their English stems. We do not add words of one letter, of more than 20
+    letters, or in more than a tenth of all documents. We look up only the best 100 words in the
+    index, so unlike in Anserini, frequent words count in the length of a document.
 
-    Counts and groups are those of the engine. A search takes three more round trips: for the first
+    Counts and groups are the engine's. A search takes three more round trips: for the first
     documents, their texts, and counts of words.
     """
 
@@ -49,14 +49,14 @@ class Rm3Engine(EngineOverWords):
         Raises:
             UnsupportedError: The engine cannot count the documents that match.
         """
-        require(lexical, "document_frequencies", "The retriever rm3", "take the retriever bm25")
+        require(lexical, "document_frequencies", "The retriever rm3", "use the retriever bm25")
         super().__init__(lexical)
         self.options = options
         self.retriever = options.named("rm3")
         self.capabilities = lexical.capabilities
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
-        """Answer all queries; those that rank by words are expanded first."""
+        """Answer all queries, expanding first those that rank by words."""
         wanted = {(q.text, q.boost) for q in queries if q.is_ranking}
         plain = [Query(text, self.options.documents, boost) for text, boost in sorted(wanted)]
         added = dict(zip(sorted(wanted), await self._expansions(plain), strict=True))
@@ -87,7 +87,7 @@ class Rm3Engine(EngineOverWords):
         ]
 
     def _weighted(self, query: Query, model: Mapping[str, float]) -> Expansion:
-        """Return the best words of a relevance model, weighted against query words of weight 1."""
+        """Return the best words of a relevance model, with weights relative to query words at 1."""
         best = most_weighted(model, self.options.terms)
         total = sum(model[word] for word in best)
         scale = (1 / self.options.weight - 1) * len(terms_of(query.words))
@@ -95,9 +95,9 @@ class Rm3Engine(EngineOverWords):
 
 
 def _relevance_model(hits: Hits, texts: Mapping[str, str]) -> dict[str, float]:
-    """Return the relevance model of the hits whose texts are known.
+    """Return the relevance model of the hits whose texts we have.
 
-    Words with the same stem count as one, which is named by the shortest of them.
+    Words with the same stem count as one, named by the shortest of them.
     """
     forms: dict[str, str] = {}
     documents = []

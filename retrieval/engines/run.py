@@ -1,7 +1,7 @@
-"""Rankings that somebody exported: TREC run files, which can be measured like any other engine.
+"""Exported rankings: TREC run files, which can be measured like any other engine.
 
-A run answers the queries that it holds and no others. Documents with equal scores stand in order of
-id, as everywhere in fairqr; trec_eval has them in descending order.
+A run answers only the queries in it. Ties are in order of id, as everywhere in fairqr; trec_eval
+puts them in descending order.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["RunEngine", "check", "open_run"]
 class RunEngine:
     """The rankings of one or several run files; see :class:`SearchEngine`.
 
-    All that a search needs is read when the engine is made, which blocks: use :func:`open_run`.
+    The constructor reads all that a search needs, which blocks: use :func:`open_run`.
     """
 
     in_process = True
@@ -69,7 +69,7 @@ class RunEngine:
         self._memberships = labels.memberships(list(ids), self._field_labels)
 
     async def info(self) -> EngineInfo:
-        """Return what is known of the files."""
+        """Return what we know of the files."""
         return EngineInfo(
             name=self.name,
             engine="run",
@@ -80,16 +80,16 @@ class RunEngine:
         )
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
-        """Return the rankings of these queries, which are given by id or by text."""
+        """Return the rankings of these queries, given by id or by text."""
         require_groups(self, queries)
         return [self._answer(query) for query in queries]
 
     async def documents(self, ids: Sequence[str]) -> list[Document]:
-        """Return these documents, in this order; empty ones where there is no file of documents."""
+        """Return these documents, in this order; empty ones if there is no file of documents."""
         return await asyncio.to_thread(self.read, ids)
 
     async def corpus_shares(self) -> Mapping[str, FloatArray]:
-        """Refuse, since a run does not have all documents."""
+        """Raise an error, because a run does not have all documents."""
         require(self, "corpus_shares", "The share of each group in all documents")
         return {}
 
@@ -106,23 +106,23 @@ class RunEngine:
             if self.lines is None:
                 raise SourceError(
                     f"The source '{self.name}' reads '{attribute.name}' from the field "
-                    f"'{attribute.field}', and a run has no fields; name the file of its documents "
+                    f"'{attribute.field}', but a run has no fields; name the file of its documents "
                     "in 'documents', or a file of ids and groups in 'labels'."
                 )
             if all(label is None for label in self._field_labels[attribute.name]):
                 raise SourceError(
                     f"No document of the run in {self.lines.path} has the field "
-                    f"'{attribute.field}' of '{attribute.name}'; mend the name of the field, or "
+                    f"'{attribute.field}' of '{attribute.name}'; correct the name of the field, or "
                     "the ids of the documents."
                 )
 
     def memberships_of(self, ids: Sequence[str]) -> Memberships:
-        """Return the groups of these documents, which are documents of the run."""
+        """Return the groups of these documents, which must be in the run."""
         rows = np.array([self._rows[id_] for id_ in ids], dtype=np.intp)
         return {name: array[rows] for name, array in self._memberships.items()}
 
     def _looked_up(self, ids: list[str]) -> tuple[list[str], Memberships]:
-        """Return the groups of documents, also of those that only a file of labels names."""
+        """Return the groups of documents, including those that only a label file names."""
         ranked = [id_ for id_ in ids if id_ in self._rows]
         others = self._labels.in_files([id_ for id_ in ids if id_ not in self._rows])
         memberships = self.memberships_of(ranked)
@@ -140,18 +140,17 @@ class RunEngine:
             return best_first(ids, [0.0] * len(ids), memberships, query.n)
         if query.only is not None or query.every_word or query.boost:
             raise UnsupportedError(
-                f"'{self.name}' is a run, which answers its own queries alone and cannot be "
-                "searched by other words; set max_iterations to 0, or choose a method that does "
-                "not refine the query."
+                f"'{self.name}' is a run, which only answers its own queries; set max_iterations "
+                "to 0, or choose a method that does not refine the query."
             )
         top = self.rankings[self.topic_of(query.text)].top(query.n)
         return Hits(list(top.ids), list(top.scores), self.memberships_of(top.ids))
 
     def topic_of(self, text: str) -> str:
-        """Return the id of the query of which this is the id or the text.
+        """Return the id of the query with this id or text.
 
         Raises:
-            QueryError: The run does not have it, or two of its queries have the same text.
+            QueryError: The run has no such query, or two of its queries have this text.
         """
         found = [text.strip()]
         if found[0] not in self.rankings:
@@ -171,13 +170,13 @@ class RunEngine:
         return found[0]
 
     def read(self, ids: Sequence[str]) -> list[Document]:
-        """Do what :meth:`documents` does; this blocks."""
+        """Do the same as :meth:`documents`; this blocks."""
         known = [id_ for id_ in ids if id_ in self._rows]
         found = {d.id: d for d in self.lines.read(known)} if self.lines else {}
         return [found.get(id_) or Document(id_, "", "") for id_ in known]
 
     def report(self) -> SourceReport:
-        """Do what :func:`check` does; this blocks."""
+        """Do the same as :func:`check`; this blocks."""
         sample = next(iter(self.rankings))
         hits = self._answer(Query(sample, 5))
         return SourceReport(
@@ -195,7 +194,7 @@ class RunEngine:
         yield f"Queries that have a ranking: {len(self.rankings):,}."
         if self.tied:
             yield (
-                f"Documents with the same score as the one before them: {self.tied:,}; they stand "
+                f"Documents with the same score as the one before them: {self.tied:,}; they are "
                 "in order of id."
             )
         if self.lines is None:
@@ -220,7 +219,7 @@ async def open_run(source: RunSource, labels: LabelReader) -> RunEngine:
 
 
 async def check(engine: RunEngine) -> SourceReport:
-    """Report what the files hold."""
+    """Report what the files contain."""
     return await asyncio.to_thread(engine.report)
 
 
@@ -238,24 +237,24 @@ def _read_runs(source: RunSource) -> tuple[list[str], dict[str, Ranking], int]:
             if query in rankings:
                 raise SourceError(
                     f"The runs {first_file[query]} and {written} both rank documents for the query "
-                    f"'{one_line(query, 100)}'; make a source of each."
+                    f"'{one_line(query, 100)}'; make one source of each."
                 )
             if len(sampled) > 1:
                 raise SourceError(
                     f"The run {written} has {len(sampled)} rankings for the query "
-                    f"'{one_line(query, 100)}'; name a run with one."
+                    f"'{one_line(query, 100)}'; name a run with one ranking for each query."
                 )
             rankings[query], first_file[query] = sampled[0], written
     return list(tags), rankings, tied
 
 
 def _fingerprint(source: RunSource) -> str:
-    """Return what changes with the description, or with the size or time of any of the files."""
+    """Return a hash that changes with the description, or with any file's size or time."""
     labels = [attribute.labels for attribute in source.attributes.values()]
     written = [*source.runs, source.topics, source.documents, *labels]
     states = []
     for path in (source.path(name) for name in written if name):
-        # Whoever reads a missing file reports it.
+        # Whoever reads the missing file reports it.
         if path.is_file():
             states.append((str(path), path.stat().st_size, path.stat().st_mtime_ns))
     return hashlib.sha256(f"{source.fingerprint} {states}".encode()).hexdigest()

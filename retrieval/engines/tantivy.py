@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 import tantivy
@@ -28,10 +29,10 @@ __all__ = ["TantivyEngine"]
 
 
 class TantivyEngine:
-    """An embedded index, opened for reading; see :class:`SearchEngine` for what methods promise.
+    """An embedded index, opened for reading; :class:`SearchEngine` documents its methods.
 
-    Any number of processes may read at once. A search sees what was written before it, by whatever
-    process. All files are opened at once, so an index that is built again meanwhile stays readable.
+    Any number of processes may read at once. A search sees everything that any process wrote before
+    it. All files are opened immediately, so the index stays readable while it is rebuilt.
     """
 
     retriever = "bm25"
@@ -51,7 +52,7 @@ class TantivyEngine:
         """Open the index in a folder.
 
         Raises:
-            IndexVersionError: The folder holds no index that this version can read.
+            IndexVersionError: The folder has no index that this version can read.
         """
         self.folder = folder
         self.name = name
@@ -74,7 +75,7 @@ class TantivyEngine:
             refuse_damaged(folder, error)
 
     async def info(self) -> EngineInfo:
-        """Return what is known of the index."""
+        """Return what we know of the index."""
         return EngineInfo(
             name=self.name,
             engine="tantivy",
@@ -82,6 +83,7 @@ class TantivyEngine:
             location=str(self.folder),
             source=self.manifest.source,
             fingerprint=self.manifest.fingerprint,
+            server=f"tantivy {version('tantivy')}",
         )
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
@@ -98,10 +100,10 @@ class TantivyEngine:
         return await asyncio.to_thread(self._corpus_shares)
 
     async def aclose(self) -> None:
-        """Do nothing: the files are closed when the object goes."""
+        """Do nothing: the files are closed with the object."""
 
     def stamp(self) -> tuple[int, int] | None:
-        """Return what changes with each write by any process, or None if the folder is gone."""
+        """Return a value that changes with each write by any process; None without a folder."""
         try:
             state = (self.folder / "text" / "meta.json").stat()
         except OSError:
@@ -113,7 +115,7 @@ class TantivyEngine:
         stamp = self.stamp()
         with self._lock:
             if stamp not in (self._stamp, None):
-                # An index that is replaced just now cannot be loaded; what is open is read on.
+                # We cannot load an index while it is being replaced; keep reading the old one.
                 with contextlib.suppress(ValueError):
                     self._index.reload()
                     self._stamp = stamp
@@ -121,7 +123,7 @@ class TantivyEngine:
         return Snapshot(self.folder, self._index.schema, searcher, self._ids, self._columns)
 
     def _corpus_shares(self) -> Mapping[str, FloatArray]:
-        # Counted once for each state of the index, since all documents are read for it.
+        # Counted once for each state of the index, since it reads all documents.
         stamp = self.stamp()
         if self._shares is None or self._shares[0] != stamp:
             self._shares = stamp, self.snapshot().shares()
@@ -132,7 +134,7 @@ class TantivyEngine:
         return [self.answer(now, query) for query in queries]
 
     def answer(self, now: Snapshot, query: Query) -> Hits:
-        """Answer one query from the index as it was; this blocks."""
+        """Answer one query from a snapshot of the index; this blocks."""
         occur, counts = tantivy.Occur, query.n < 1
         parts: list[tuple[tantivy.Occur, tantivy.Query]] = []
         if query.only is not None:
@@ -140,7 +142,7 @@ class TantivyEngine:
         if query.within is not None:
             parts.append((occur.Must, self.in_group(query.within)))
         if query.text or (query.only is None and not counts):
-            # Of given documents, those that do not match are hits of a ranking too, but no count.
+            # Given documents that do not match are hits of a ranking too, but are not counted.
             among = occur.Must if query.only is None or counts else occur.Should
             parts.append((among, self._matching(query)))
         wanted = parts[0][1] if len(parts) == 1 else tantivy.Query.boolean_query(parts)
@@ -150,7 +152,7 @@ class TantivyEngine:
         return now.best(wanted, query.n)
 
     def in_group(self, within: tuple[str, str]) -> tantivy.Query:
-        """Return the query for the documents with a share of a group, each with score 0."""
+        """Return the query for documents with a share of a group, each with score 0."""
         attribute, group = within
         place = self.schema.attribute(attribute).universe.index(group)
         share, kind = self._columns[attribute][place], tantivy.FieldType.Float
@@ -160,7 +162,7 @@ class TantivyEngine:
         return tantivy.Query.const_score_query(above_zero, 0.0)
 
     def _matching(self, query: Query) -> tantivy.Query:
-        """Return the query for the documents that match the words."""
+        """Return the query for documents that match the words."""
         text = self._terms(query.text, tantivy.Occur.Must if query.every_word else None)
         if query.expansion:
             added = [
@@ -179,7 +181,7 @@ class TantivyEngine:
 
     def _terms(self, text: str, occur: tantivy.Occur | None = None) -> tantivy.Query:
         """Return the disjunction of the text's terms, or their conjunction."""
-        # Half a surrogate pair, which a query can hold, is no text to tantivy.
+        # tantivy does not accept a lone surrogate, which a query can contain.
         terms = self._analyzer.analyze(sendable(text))
         schema = self._index.schema
         return tantivy.Query.boolean_query(

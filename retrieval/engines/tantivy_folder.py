@@ -1,8 +1,8 @@
-"""The folder of an embedded index: what lies in it, and what is wrong with it.
+"""The folder of an embedded index: what is in it, and errors when it is damaged.
 
-``manifest.json`` says what was indexed, ``text/`` holds tantivy's own files, ``ids.*`` the ids by
-number, and ``dense/`` the vectors that were made of the documents. The share of each group in a
-document is a column of numbers, read together with the hits.
+``manifest.json`` says what was indexed, ``text/`` has tantivy's own files, ``ids.*`` the ids by
+number, and ``dense/`` the vectors of the documents. Each group's share in a document is a column of
+numbers, read together with the hits.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class Manifest(BaseModel):
 
     Attributes:
         format: The layout of the folder.
-        source: Where the documents are from, for people.
-        fingerprint: Of the corpus, by its content.
-        files: Of the corpus, by the sizes and times of its files; empty where these say too little.
-        labels_folder: What the paths of files of labels are relative to.
-        corpus_schema: The attributes, with the groups that files of labels named.
+        source: Where the documents come from, for users.
+        fingerprint: A hash of the corpus content.
+        files: The sizes and times of the corpus files; empty if they say too little.
+        labels_folder: Paths of label files are relative to this.
+        corpus_schema: The attributes, with the groups that label files name.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -65,7 +65,7 @@ def read_manifest(folder: Path) -> Manifest:
     """Return the manifest of a folder.
 
     Raises:
-        IndexVersionError: It is damaged, or of another version.
+        IndexVersionError: It is damaged, or from another version.
     """
     try:
         text = (folder / "manifest.json").read_text(encoding="utf-8")
@@ -75,22 +75,22 @@ def read_manifest(folder: Path) -> Manifest:
     except OSError as error:
         refuse_damaged(folder, error)
     except (ValueError, AttributeError):
-        refuse_damaged(folder, "its manifest is not as it was written")
+        refuse_damaged(folder, "its manifest was changed")
     raise IndexVersionError(
-        f"The index in {folder} has format {found}, and this version of fairqr reads {FORMAT}; "
+        f"The index in {folder} has format {found}, but this version of fairqr reads {FORMAT}; "
         "delete it with 'fairqr index delete' and create it again."
     )
 
 
 def refuse_damaged(folder: Path, why: object) -> NoReturn:
-    """Raise for a folder that is not as it was written.
+    """Raise the error for a damaged folder.
 
     Raises:
-        IndexVersionError: In any case.
+        IndexVersionError: Always.
     """
     if not folder.exists():
         raise IndexVersionError(
-            f"The index in {folder} was built again or deleted meanwhile; open it again."
+            f"The index in {folder} was rebuilt or deleted in the meantime; open it again."
         ) from None
     raise IndexVersionError(
         f"The index in {folder} is damaged ({one_line(why)}); "
@@ -99,7 +99,7 @@ def refuse_damaged(folder: Path, why: object) -> NoReturn:
 
 
 def columns_of(schema: Schema) -> Mapping[str, list[str]]:
-    """Return for each attribute the names of the columns of its groups, in order."""
+    """Return for each attribute the names of its groups' columns, in order."""
     return {
         name: [f"group{place}_{group}" for group in range(len(attribute.universe))]
         for place, (name, attribute) in enumerate(schema.attributes.items())
@@ -107,7 +107,7 @@ def columns_of(schema: Schema) -> Mapping[str, list[str]]:
 
 
 def create_text(folder: Path, schema: Schema) -> tantivy.Index:
-    """Make an empty tantivy index for documents with these attributes."""
+    """Create an empty tantivy index for documents with these attributes."""
     builder = tantivy.SchemaBuilder()
     builder.add_text_field("id", fast=True, tokenizer_name="raw", index_option="basic")
     builder.add_text_field("body", tokenizer_name=ANALYZER_NAME, index_option="freq")
@@ -131,7 +131,7 @@ def open_text(folder: Path) -> tantivy.Index:
     """
     try:
         index = tantivy.Index.open(str(folder / "text"))
-        # Readers look for themselves whether something was written; see TantivyEngine.snapshot.
+        # Readers check for new writes themselves; see TantivyEngine.snapshot.
         index.config_reader("Manual")
     except (OSError, ValueError) as error:
         refuse_damaged(folder, error)
@@ -140,7 +140,7 @@ def open_text(folder: Path) -> tantivy.Index:
 
 
 def to_stored(document: Document) -> bytes:
-    """Return a document as the index keeps it."""
+    """Return a document in the form that the index stores."""
     stored: dict[str, Any] = {
         "id": document.id,
         "title": document.title,
@@ -151,5 +151,5 @@ def to_stored(document: Document) -> bytes:
 
 
 def from_stored(stored: bytes) -> Document:
-    """Return a document that the index kept."""
+    """Return a document from its stored form."""
     return Document(**json.loads(bytes(stored)))

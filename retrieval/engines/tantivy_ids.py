@@ -1,7 +1,7 @@
-"""The ids of an embedded index by number, on disk, appended to and never rewritten.
+"""The ids of an embedded index by number, in files that only grow.
 
-tantivy reads stored texts slowly and columns of numbers fast. So it keeps a number for each
-document, and this store has the id of each number.
+tantivy reads stored texts slowly and columns of numbers fast. So it stores a number for each
+document, and this store maps numbers to ids.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ IDS, OFFSETS = "ids.utf8", "ids.offsets"
 class IdWriter:
     """Appends ids to the store of a folder.
 
-    A crash between this store and the index leaves numbers that no document uses: harmless.
+    A crash between writes to this store and the index leaves unused numbers, which do no harm.
     """
 
     def __init__(self, folder: Path) -> None:
         self._ids = (folder / IDS).open("ab")
         self._offsets = (folder / OFFSETS).open("ab")
-        # An interrupted write may have left half an entry, and ids without an entry.
+        # An interrupted write may have left half an entry, or ids without an entry.
         self.count = self._offsets.tell() // 8
         self._offsets.truncate(self.count * 8)
         self._ids.truncate(_ends(folder)[-1] if self.count else 0)
@@ -42,7 +42,7 @@ class IdWriter:
         return self.count - 1
 
     def flush(self) -> None:
-        """Make sure that everything is on disk, the ids before the offsets that point at them."""
+        """Make sure that everything is on disk, the ids before the offsets that refer to them."""
         for stream in (self._ids, self._offsets):
             stream.flush()
             os.fsync(stream.fileno())
@@ -58,7 +58,7 @@ class IdWriter:
 class IdReader:
     """Reads ids by number; maps the files into memory, and again when they have grown.
 
-    The files are mapped at once, so that they can be read after the folder is deleted. Several
+    The files are mapped immediately, so they can be read even after the folder is deleted. Several
     threads may read at the same time.
 
     Raises:
@@ -68,21 +68,21 @@ class IdReader:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        # Where each id begins, and at last where the last one ends; and the ids themselves. They
-        # are replaced together, since another thread may read meanwhile.
+        # The start of each id, then the end of the last; and the ids themselves. Both are replaced
+        # together, since another thread may be reading.
         self._mapped = self._map()
 
     def __getitem__(self, numbers: Sequence[int]) -> list[str]:
-        """Return the ids of these numbers.
+        """Return the ids with these numbers.
 
         Raises:
-            ValueError: The files do not have them.
+            ValueError: The files lack one of them.
         """
         if not numbers:
             return []
         wanted = np.asarray(numbers, dtype=np.int64)
         bounds, data = self._mapped
-        # A writer may be between its two files while they are mapped: the ends come first then.
+        # A writer may be between its two files while we map them: then the ends come first.
         if wanted.max() + 1 >= len(bounds) or bounds[wanted + 1].max() > len(data):
             bounds, data = self._mapped = self._map()
             if wanted.max() + 1 >= len(bounds) or bounds[wanted + 1].max() > len(data):
@@ -103,6 +103,6 @@ class IdReader:
 
 
 def _ends(folder: Path) -> NDArray[np.int64]:
-    """Return where each id ends in the file of ids, without the half of an entry at the end."""
+    """Return where each id ends in the file of ids, ignoring half an entry at the end."""
     path = folder / OFFSETS
     return np.asarray(np.memmap(path, "<i8", "r", shape=(path.stat().st_size // 8,)))

@@ -1,4 +1,4 @@
-"""Reading an embedded index as it is at one moment."""
+"""A snapshot of an embedded index at one moment, for reading."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ Addresses = list[tantivy.DocAddress]
 
 NUMBERS_AT_ONCE = 10_000
 FEW = 100
-"""Up to so many ids are found faster one by one than as a set."""
+"""Up to this many ids, finding them one by one is faster than as a set."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """An embedded index as it is at one moment; what is written later does not show.
+    """An embedded index as it is at one moment; later writes do not show.
 
-    Each document has a number that no other has had; one that is replaced gets a new, higher one.
-    All methods block.
+    Each document has a unique number that is never reused; a replaced document gets a new, higher
+    one. All methods block.
 
     Attributes:
-        folder: Of the index.
-        text_schema: Of tantivy's fields.
+        folder: The folder of the index.
+        text_schema: The schema of tantivy's fields.
         searcher: Reads tantivy's files.
         id_reader: Reads ids by number.
-        columns: For each attribute the columns of its groups.
+        columns: For each attribute, the columns of its groups.
     """
 
     folder: Path
@@ -49,7 +49,7 @@ class Snapshot:
     columns: Mapping[str, list[str]]
 
     def __len__(self) -> int:
-        """Return how many documents there are."""
+        """Return the number of documents."""
         return int(self.searcher.num_docs)
 
     def with_ids(self, ids: Sequence[str]) -> tantivy.Query:
@@ -63,12 +63,12 @@ class Snapshot:
         return tantivy.Query.const_score_query(query, 0.0)
 
     def best(self, query: tantivy.Query, n: int) -> Hits:
-        """Return the best n documents of a query, equal scores in order of id."""
+        """Return the best n documents of a query; ties in order of id."""
         n = min(n, len(self))
         if n < 1:
             return Hits([], [], self.memberships([]))
-        # A segment is sorted by id, and ties come in the order of segments and then of documents.
-        # So one segment breaks ties by id; with several, take in all that tie with the last one.
+        # A segment is sorted by id; ties come in the order of segments, then of documents. So one
+        # segment breaks ties by id; with several, we take all documents tied with the last one.
         limit = n if self.searcher.num_segments == 1 else n + 1
         found = self.searcher.search(query, limit, count=False).hits
         while len(found) == limit > n and found[n - 1][0] == found[-1][0]:
@@ -83,10 +83,10 @@ class Snapshot:
         """Return the best n of these documents with their groups.
 
         Args:
-            addresses: Of the documents.
-            scores: As many.
-            n: How many are wanted.
-            in_order: Whether they are the best n, best first, and ties stand in order of id.
+            addresses: The documents.
+            scores: One score for each document.
+            n: How many to return.
+            in_order: Whether they are already the best n, best first, with ties in order of id.
         """
         ids = self.ids_at(addresses)
         if not in_order:
@@ -96,17 +96,17 @@ class Snapshot:
         return Hits(ids, list(scores), self.memberships(addresses))
 
     def count(self, query: tantivy.Query) -> int:
-        """Return how many documents match; those that were deleted do not."""
+        """Return how many documents match, not counting deleted ones."""
         count: int = self.searcher.search(query, 1).count  # type: ignore[attr-defined]
         return count
 
     def numbers_matching(self, query: tantivy.Query) -> list[int]:
-        """Return the numbers of all documents that match, in no order."""
+        """Return the numbers of all matching documents, unordered."""
         found = self.searcher.search(query, max(1, len(self)), count=False).hits
         return self.numbers([address for _, address in found])
 
     def addresses(self, ids: Sequence[str]) -> dict[str, tantivy.DocAddress]:
-        """Return where these documents are, of those that there are."""
+        """Return the addresses of those documents that exist."""
         if not ids:
             return {}
         found = self.searcher.search(self.with_ids(ids), len(set(ids)), count=False).hits
@@ -114,11 +114,11 @@ class Snapshot:
         return dict(zip(self.ids_at(addresses), addresses, strict=True))
 
     def ids_at(self, addresses: Addresses) -> list[str]:
-        """Return the ids of the documents at these places."""
+        """Return the ids of the documents at these addresses."""
         return self.ids_of(self.numbers(addresses))
 
     def numbers(self, addresses: Addresses) -> list[int]:
-        """Return the numbers of the documents at these places."""
+        """Return the numbers of the documents at these addresses."""
         return cast("list[int]", self.searcher.fast_field_values("number", addresses))
 
     def ids_of(self, numbers: Sequence[int]) -> list[str]:
@@ -129,7 +129,7 @@ class Snapshot:
             refuse_damaged(self.folder, error)
 
     def memberships(self, addresses: Addresses) -> Memberships:
-        """Return the groups of the documents at these places."""
+        """Return the groups of the documents at these addresses."""
         if not addresses:
             return {name: np.zeros((0, len(columns))) for name, columns in self.columns.items()}
         read = self.searcher.fast_field_values
@@ -144,7 +144,7 @@ class Snapshot:
         return [self._document(addresses[id_]) for id_ in ids if id_ in addresses]
 
     def shares(self) -> dict[str, FloatArray]:
-        """Return for each attribute the mean membership over all documents; 0 of none."""
+        """Return for each attribute the mean membership over all documents; 0 if empty."""
         wanted = {
             column: {"sum": {"field": column}}
             for columns in self.columns.values()
@@ -157,14 +157,14 @@ class Snapshot:
         }
 
     def last_number(self) -> int:
-        """Return the highest number that a document has, −1 if there is no document."""
+        """Return the highest number of a document, or −1 if there are no documents."""
         if not len(self):
             return -1
         every, highest = tantivy.Query.all_query(), {"last": {"max": {"field": "number"}}}
         return int(self.searcher.aggregate(every, highest)["last"]["value"])
 
     def numbered_documents(self, after: int) -> Iterator[tuple[int, Document]]:
-        """Yield the documents with numbers above this one, in order of number."""
+        """Yield the documents with higher numbers than this, in order of number."""
         for first in range(after + 1, self.last_number() + 1, NUMBERS_AT_ONCE):
             some = tantivy.Query.range_query(
                 self.text_schema,

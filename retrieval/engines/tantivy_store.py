@@ -1,8 +1,8 @@
-"""The embedded indexes of a user: a folder each, with one folder for each build.
+"""The embedded indexes of a user: one folder for each index, with one folder for each build.
 
-``<name>/current`` is a link to the newest build, such as ``<name>/v3``. A build is written beside
-the current one, and the link is switched at the end. So a build that is killed leaves the old index
-or none, and whoever reads the old one goes on reading it.
+``<name>/current`` is a link to the newest build, such as ``<name>/v3``. We write a build beside the
+current one, and switch the link at the end. So a killed build leaves the old index or none, and
+whoever reads the old one continues to.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from fairqr.retrieval.labels import LabelReader
 __all__ = ["Announce", "EmbeddedIndexes", "announced"]
 
 Announce = Callable[[str], Progress]
-"""Called with the name of what is being made; returns what is told the number of documents."""
+"""Called with the name of what is being made; returns the callback for the number of documents."""
 
 WAIT_SECONDS = 0.1
 
@@ -52,29 +52,36 @@ class EmbeddedIndexes:
         """Open an index.
 
         Args:
-            name: Of the index.
-            shown: How the engine calls itself; the name by default.
+            name: The name of the index.
+            shown: The name the engine gives itself; the index name by default.
 
         Raises:
-            IndexNotFoundError: There is none.
+            IndexNotFoundError: There is no such index.
             IndexVersionError: It is damaged, or was written by another version.
         """
         return await asyncio.to_thread(self._open, name, shown or name)
 
+    def version(self, name: str) -> str:
+        """Return the current version of an index; each build makes a new one."""
+        try:
+            return str((self._folder / name / "current").readlink())
+        except OSError:  # There is no such index.
+            return ""
+
     async def create(
         self, name: str, corpus: Corpus, source: str, progress: Progress | None = None
     ) -> TantivyEngine:
-        """Build an index, in place of one of the same name, and open it.
+        """Build an index, replacing one of the same name, and open it.
 
         Args:
-            name: Of the index.
+            name: The name of the index.
             corpus: What to index.
-            source: Where the documents are from, for people.
-            progress: Told how many documents are written.
+            source: Where the documents come from, for users.
+            progress: Called with the number of documents written.
 
         Raises:
-            CorpusError: The corpus is empty or wrong; the index is then as it was.
-            BuildInProgressError: Another process writes to the same index.
+            CorpusError: The corpus is empty or wrong; an existing index stays unchanged.
+            BuildInProgressError: Another process is writing to the same index.
         """
         manifest = await asyncio.to_thread(_manifest, corpus, source)
         return await self._build(name, name, corpus, manifest, None, progress, share=False)
@@ -87,9 +94,9 @@ class EmbeddedIndexes:
         announce: Announce | None = None,
         shown: str | None = None,
     ) -> TantivyEngine:
-        """Open the index of a corpus, built first if there is none or the corpus has changed.
+        """Open the index of a corpus, building it first if it is missing or the corpus changed.
 
-        If another process builds it just now, this waits and opens what that one made.
+        If another process is building it, this waits and opens the result.
         """
         shown = shown or name
         engine = None
@@ -110,12 +117,12 @@ class EmbeddedIndexes:
     async def upsert(
         self, name: str, documents: Iterable[Document], progress: Progress | None = None
     ) -> int:
-        """Add documents, in place of those with the same ids, and return how many were written.
+        """Add documents, replacing those with the same ids, and return how many were written.
 
         Raises:
             IndexNotFoundError: There is no such index.
-            BuildInProgressError: Another process writes to it.
-            CorpusError: A document is wrong; the index is then as it was.
+            BuildInProgressError: Another process is writing to it.
+            CorpusError: A document is wrong; the index stays unchanged.
         """
         manifest = (await self.open(name)).manifest
         labels = await self._label_reader(manifest)
@@ -123,21 +130,21 @@ class EmbeddedIndexes:
         return await asyncio.to_thread(self._write, name, upsert_documents, *args)
 
     async def remove(self, name: str, ids: Sequence[str]) -> int:
-        """Remove documents, and return how many there were.
+        """Remove documents, and return how many were removed.
 
         Raises:
             IndexNotFoundError: There is no such index.
-            BuildInProgressError: Another process writes to it.
+            BuildInProgressError: Another process is writing to it.
         """
         await self.open(name)
         return await asyncio.to_thread(self._write, name, remove_documents, ids)
 
     async def delete(self, name: str) -> None:
-        """Delete an index, or what is left of a damaged one.
+        """Delete an index, or the remains of a damaged one.
 
         Raises:
-            IndexNotFoundError: There is none.
-            BuildInProgressError: Another process writes to it.
+            IndexNotFoundError: There is no such index.
+            BuildInProgressError: Another process is writing to it.
         """
 
         def work() -> None:
@@ -159,9 +166,9 @@ class EmbeddedIndexes:
         *,
         share: bool,
     ) -> TantivyEngine:
-        """Build an index and open it; ``share`` waits for another's build and takes the result."""
+        """Build an index and open it; ``share`` waits for another's build and uses the result."""
         labels = await self._label_reader(manifest, of_labels)
-        # With the groups that files of labels name.
+        # With the groups that label files name.
         manifest = manifest.model_copy(update={"corpus_schema": labels.schema})
         stop = threading.Event()
 
@@ -181,13 +188,13 @@ class EmbeddedIndexes:
             try:
                 return await asyncio.to_thread(work)
             except asyncio.CancelledError:
-                # The thread goes on alone; this makes it leave everything as it was.
+                # The thread continues alone; this makes it leave everything unchanged.
                 stop.set()
                 raise
             except BuildInProgressError:
                 if not share:
                     raise
-            # Not in the thread: many may wait, and the threads are few.
+            # Not in the thread: many may be waiting, and there are few threads.
             await asyncio.sleep(WAIT_SECONDS)
 
     def _write(self, name: str, write: Callable[..., int], *args: object) -> int:
@@ -217,13 +224,13 @@ class EmbeddedIndexes:
             try:
                 return TantivyEngine(folder, shown)
             except IndexVersionError:
-                # A build may have put another version in its place meanwhile.
+                # A build may have replaced the version in the meantime.
                 if self._current(name) == folder:
                     raise
 
     @contextlib.contextmanager
     def _writing(self, name: str) -> Iterator[None]:
-        """Hold the lock on an index; the system lets go of it when the process dies."""
+        """Hold the lock on an index; the system releases it when the process dies."""
         self._folder.mkdir(parents=True, exist_ok=True)
         try:
             with FileLock(self._folder / f".{name}.lock", timeout=0):
@@ -239,7 +246,7 @@ class EmbeddedIndexes:
         index = self._folder / name
         current = index / "current"
         old = current.resolve().name if current.is_symlink() else "v0"
-        # What a killed build left behind is in nobody's way, and removed here.
+        # Remove what killed builds left behind.
         _remove_versions(index, keep=old)
         new = f"v{int(old[1:]) + 1}"
         try:
@@ -254,12 +261,12 @@ class EmbeddedIndexes:
         switch.unlink(missing_ok=True)
         switch.symlink_to(new)
         switch.replace(current)
-        # Readers of the old version keep their open files.
+        # Readers of the old version keep their files open.
         _remove_versions(index, keep=new)
 
 
 def announced(announce: Announce | None, name: str) -> Progress | None:
-    """Return a progress that announces the name when it is first called."""
+    """Return a progress callback that announces the name when it is first called."""
     if announce is None:
         return None
     started: list[Progress] = []
@@ -273,7 +280,7 @@ def announced(announce: Announce | None, name: str) -> Progress | None:
 
 
 class _CancelledError(Exception):
-    """Whoever waited for the build no longer does."""
+    """Nobody is waiting for the build any more."""
 
 
 def _until(stop: threading.Event, documents: Iterator[Document]) -> Iterator[Document]:
@@ -294,9 +301,9 @@ def _manifest(corpus: Corpus, source: str) -> Manifest:
 
 
 def _note_files(engine: TantivyEngine, files: str) -> None:
-    """Note that these files have the content that was indexed, so that it need not be hashed."""
+    """Note that these files have the indexed content, so that we need not hash them again."""
     noted = engine.manifest.model_copy(update={"files": files})
-    # Where the folder may not be written to, or is gone, it is hashed again next time.
+    # If the folder is read-only or gone, we hash the files again next time.
     with contextlib.suppress(OSError):
         if engine.folder.exists():
             write_beside(engine.folder / "manifest.json", noted.model_dump_json(indent=1))
@@ -310,5 +317,5 @@ def _remove_versions(index: Path, keep: str) -> None:
 
 def _no_such(name: str) -> IndexNotFoundError:
     return IndexNotFoundError(
-        f"There is no index '{name}'; 'fairqr index create {name} PATH' makes one."
+        f"There is no index '{name}'; create it with 'fairqr index create {name} PATH'."
     )

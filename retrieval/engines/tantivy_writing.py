@@ -1,17 +1,18 @@
 """Writing an embedded index: building one, and adding and removing documents.
 
-One process may write at a time. Everything that is read in order to write is read under its lock.
+Only one process may write at a time. It reads everything that it needs under the same lock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import tantivy
 
-from fairqr.base.errors import BuildInProgressError, CorpusError
+from fairqr.base.errors import BuildInProgressError, CorpusError, IndexUnavailableError
 from fairqr.base.files import write_beside
 from fairqr.retrieval.documents import Document, Progress, chunks
 from fairqr.retrieval.engines.tantivy_folder import (
@@ -31,6 +32,9 @@ __all__ = ["build_index", "remove_documents", "upsert_documents"]
 WRITER_BYTES = 64 << 20
 DOCUMENTS_AT_ONCE = 500
 
+_DISK_ERRORS = ("An error occurred in a thread", "An IO error occurred")
+"""How tantivy begins what it says when it cannot write."""
+
 
 def build_index(
     folder: Path,
@@ -42,21 +46,21 @@ def build_index(
     """Write a new index into an empty folder.
 
     Args:
-        folder: Where.
-        manifest: Of the index.
+        folder: The empty folder.
+        manifest: The manifest of the index.
         documents: At least one, with distinct ids.
         labels: Reads the labels; needed if some are in files beside the corpus.
-        progress: Told how many documents are written.
+        progress: Called with the number of documents written.
 
     Raises:
         CorpusError: There are no documents, or two have the same id.
-        SourceError: A label fits no group.
+        SourceError: A label belongs to no group.
     """
     index = create_text(folder, manifest.corpus_schema)
     write_beside(folder / "manifest.json", manifest.model_dump_json(indent=1))
     count = _write(index, folder, manifest, documents, labels, progress, replace=False)
     if count == 0:
-        raise CorpusError(f"The corpus {manifest.source} is empty; it needs a document.")
+        raise CorpusError(f"The corpus {manifest.source} is empty; add at least one document.")
     _refuse_duplicates(folder, manifest.source)
 
 
@@ -66,23 +70,23 @@ def upsert_documents(
     labels: LabelReader | None = None,
     progress: Progress | None = None,
 ) -> int:
-    """Add documents, in place of those with the same ids, and return how many were written.
+    """Add documents, replacing those with the same ids, and return how many were written.
 
     An error changes nothing.
 
     Raises:
-        BuildInProgressError: Another process writes to the index.
-        SourceError: A label fits no group.
+        BuildInProgressError: Another process is writing to the index.
+        SourceError: A label belongs to no group.
     """
     manifest = read_manifest(folder)
     return _write(open_text(folder), folder, manifest, documents, labels, progress, replace=True)
 
 
 def remove_documents(folder: Path, ids: Sequence[str]) -> int:
-    """Remove documents, and return how many there were.
+    """Remove documents, and return how many were removed.
 
     Raises:
-        BuildInProgressError: Another process writes to the index.
+        BuildInProgressError: Another process is writing to the index.
     """
     index = open_text(folder)
     with _open_writer(index, folder) as writer:
@@ -100,7 +104,7 @@ def _count(index: tantivy.Index) -> int:
 
 def _open_writer(index: tantivy.Index, folder: Path) -> tantivy.IndexWriter:
     try:
-        # One thread keeps the order of the documents, and so the files, the same each time.
+        # A single thread keeps the order of the documents, and so the files, the same each time.
         return index.writer(WRITER_BYTES, 1)
     except ValueError as error:
         if "Lock" in str(error):
@@ -108,6 +112,20 @@ def _open_writer(index: tantivy.Index, folder: Path) -> tantivy.IndexWriter:
                 f"Another process is writing to the index in {folder}; wait until it has finished."
             ) from None
         refuse_damaged(folder, error)
+
+
+@contextlib.contextmanager
+def _disk_errors(folder: Path) -> Iterator[None]:
+    """Say in one sentence that tantivy could not write."""
+    try:
+        yield
+    except ValueError as error:
+        if not str(error).startswith(_DISK_ERRORS):
+            raise
+        raise IndexUnavailableError(
+            f"The index in {folder} cannot be written; make room on the disk, or name another "
+            "folder in FAIRQR_DATA_DIR."
+        ) from None
 
 
 def _write(
@@ -123,7 +141,7 @@ def _write(
     columns = columns_of(manifest.corpus_schema)
     labels = labels or LabelReader(manifest.corpus_schema, {}, strict=True)
     count = 0
-    with _open_writer(index, folder) as writer, IdWriter(folder) as ids:
+    with _disk_errors(folder), _open_writer(index, folder) as writer, IdWriter(folder) as ids:
         try:
             for some in chunks(documents, DOCUMENTS_AT_ONCE):
                 of_fields = labels.in_fields(some)
@@ -147,17 +165,17 @@ def _write(
         except BaseException:
             writer.rollback()
             raise
-        # The ids are on disk before the documents that refer to them.
+        # Write the ids to disk before the documents that refer to them.
         ids.flush()
         writer.commit()
     return count
 
 
 def _refuse_duplicates(folder: Path, source: str) -> None:
-    """Look for ids that stand twice in what was written.
+    """Look for duplicate ids in what was written.
 
     Raises:
-        CorpusError: One does; it and its places are named.
+        CorpusError: There is one; the error names it and its places.
     """
     reader = IdReader(folder)
     hashes = np.fromiter(reader.hashes(), dtype=np.int64)
@@ -168,6 +186,6 @@ def _refuse_duplicates(folder: Path, source: str) -> None:
         id_, other = reader[[first, second]]
         if id_ == other:
             raise CorpusError(
-                f"The id '{id_}' stands twice in {source}, in documents {first + 1} and "
+                f"The id '{id_}' occurs twice in {source}, in documents {first + 1} and "
                 f"{second + 1}; 'fairqr corpus check' names the lines."
             )

@@ -1,15 +1,15 @@
 """The vectors of an index in one file, searched exactly in memory, a block at a time.
 
-The row of a document is its number. The file is appended to and never rewritten; the manifest
-beside it says how many rows are whole, so a write that is killed leaves nothing behind.
+The row of a document is its number. The file only grows; the manifest beside it says how many rows
+are complete, so a killed write leaves nothing behind.
 
 The file has half precision, which takes half the disk and changes a cosine by about 0.0001. In
-memory the vectors have single precision: a search of 100,000 vectors of 384 dimensions takes 9 ms
-so, and 170 ms if each search has to convert them. Converting them once, when an index is opened,
-takes about as long.
+memory the vectors have single precision: a search of 100,000 vectors of 384 dimensions then takes
+9 ms, instead of 170 ms if each search has to convert them. Converting them once, when an index is
+opened, also takes about 170 ms.
 
-Each row also has a digest of its text. An index that is built again takes over the vectors of the
-texts that it had before, so only new texts are encoded.
+Each row also has a digest of its text. A rebuilt index reuses the vectors of texts that it had
+before, so only new texts are encoded.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ __all__ = [
 
 BLOCK_BYTES = 16 << 20
 SLACK = 1e-5
-"""By how much the products of a block may be off; single precision errs by far less."""
+"""The largest error we assume for the products of a block; single precision errs far less."""
 
 FORMAT = 2
 EARLIER = "earlier"
-"""The folder of an earlier build's vectors, until all texts of this build have one."""
+"""The folder of an earlier build's vectors, kept until all texts of this build have one."""
 
 DIGEST_BYTES = 16
 _DIGEST = np.dtype(f"S{DIGEST_BYTES}")
@@ -69,7 +69,7 @@ class _Manifest(BaseModel):
 
 
 def digest_of(text: str) -> bytes:
-    """Return what identifies a text."""
+    """Return a digest that identifies a text."""
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()
 
 
@@ -77,7 +77,7 @@ class VectorFolder(NamedTuple):
     """The folder of the vectors that one encoder made for an index.
 
     Attributes:
-        folder: Where they are.
+        folder: The folder.
         mark: Identifies the encoder.
     """
 
@@ -85,10 +85,10 @@ class VectorFolder(NamedTuple):
     mark: EncoderMark
 
     def rows(self) -> int:
-        """Return how many rows are whole; a missing or damaged folder has none.
+        """Return how many rows are complete; a missing or damaged folder has none.
 
         Raises:
-            InputError: Another encoder of that name made them.
+            InputError: Another encoder of the same name made them.
         """
         try:
             manifest = _read_manifest(self.folder)
@@ -104,20 +104,20 @@ class VectorFolder(NamedTuple):
     def load(self, loaded: Float32Array | None = None) -> Float32Array:
         """Return the vectors in memory, shape (N, d).
 
-        Each row has length 1, or is zeros if its document has no words, or was gone before it was
-        encoded.
+        Each row has length 1, or is zeros if its document has no words, or was deleted before it
+        was encoded.
 
         Args:
-            loaded: The first rows, as they were loaded before; they are not read again.
+            loaded: The first rows as loaded before; they are not read again.
 
         Raises:
-            InputError: Another encoder of that name made them.
+            InputError: Another encoder of the same name made them.
         """
         rows, done = self.rows(), 0 if loaded is None else len(loaded)
         vectors = None if loaded is None else loaded.base
         if vectors is None or len(vectors) < rows:
-            # With room for more, which takes no memory before it is used; so a search after a few
-            # documents were added need not copy all. Rows that are in use do not change.
+            # Allocate room for more, which takes no memory until used; so a search after a few
+            # new documents need not copy all. Rows in use never change.
             vectors = np.empty((rows + rows // 8, self.mark.dimensions), dtype=np.float32)
             if loaded is not None:
                 vectors[:done] = loaded[:rows]
@@ -125,7 +125,7 @@ class VectorFolder(NamedTuple):
         block = max(1, BLOCK_BYTES // (4 * self.mark.dimensions))
         for start in range(done, rows, block):
             some = stored[start : start + block].astype(np.float32)
-            # Rounding to half precision has changed their lengths.
+            # Rounding to half precision has changed the lengths.
             lengths = np.sqrt(np.vecdot(some, some))[:, None]
             np.divide(some, lengths, out=some, where=lengths > 0)
             vectors[start : start + len(some)] = some
@@ -134,14 +134,14 @@ class VectorFolder(NamedTuple):
     def append(
         self, rows: int, numbers: Sequence[int], digests: Sequence[bytes], vectors: Float32Array
     ) -> int:
-        """Write vectors after the rows that there are; only one process may write at a time.
+        """Write vectors after the existing rows; only one process may write at a time.
 
         Args:
-            rows: How many there are; see :meth:`rows`.
-            numbers: Of the documents, rising; all beyond these rows. Numbers that are left out get
-                rows of zeros.
-            digests: Of the documents' texts.
-            vectors: Of the documents, shape (len(numbers), d).
+            rows: How many rows there are; see :meth:`rows`.
+            numbers: The numbers of the documents, ascending; all beyond the existing rows. Skipped
+                numbers get rows of zeros.
+            digests: The digests of the documents' texts.
+            vectors: The vectors of the documents, shape (len(numbers), d).
 
         Returns:
             How many rows there are now.
@@ -152,9 +152,9 @@ class VectorFolder(NamedTuple):
             if not rows:
                 # Another process may still be reading a damaged file.
                 path.unlink(missing_ok=True)
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
             with os.fdopen(handle, "wb") as stream:
-                # Drops what an interrupted write left behind.
+                # Drop what an interrupted write left behind.
                 stream.truncate(rows * width)
                 for number, row in zip(numbers, data[name], strict=True):
                     stream.seek(number * width)
@@ -172,10 +172,10 @@ class VectorFolder(NamedTuple):
         return manifest.rows
 
     def by_text(self) -> StoredVectors:
-        """Return these vectors by the texts that they were made of; this reads the digests alone.
+        """Return these vectors by the texts that they were made from; reads only the digests.
 
         Raises:
-            InputError: Another encoder of that name made them.
+            InputError: Another encoder of the same name made them.
         """
         rows = self.rows()
         if not rows:
@@ -190,7 +190,7 @@ class VectorFolder(NamedTuple):
         folder = self.folder / EARLIER
         while folder.is_dir():
             part = VectorFolder(folder, self.mark)
-            # Those of another model are of no use, and neither are damaged ones.
+            # Vectors of another model are useless, and so are damaged ones.
             with contextlib.suppress(InputError, OSError):
                 rows = part.rows()
                 stored, texts = part._stored(rows), (folder / "texts").read_bytes()
@@ -204,24 +204,24 @@ class VectorFolder(NamedTuple):
         shutil.rmtree(self.folder / EARLIER, ignore_errors=True)
 
     def _widths(self) -> Mapping[str, int]:
-        """Return for each file the bytes of a row."""
+        """Return the bytes of a row in each file."""
         return {"vectors": 2 * self.mark.dimensions, "texts": DIGEST_BYTES}
 
     def _stored(self, rows: int) -> Float16Array:
         shape = (rows, self.mark.dimensions)
         if not rows:
             return np.zeros(shape, dtype=np.float16)
-        # As a plain array, which slices faster.
+        # A plain array slices faster.
         return np.asarray(np.memmap(self.folder / "vectors", "<f2", "r", shape=shape))
 
 
 class StoredVectors(NamedTuple):
-    """The vectors of an index by the digests of texts, read from the disk when they are needed.
+    """The vectors of an index by the digests of texts, read from disk on demand.
 
     Attributes:
-        digests: Rising.
-        rows: Of the vectors, in the same order.
-        vectors: Of the index, shape (N, d), on the disk.
+        digests: The digests, ascending.
+        rows: The rows of the vectors, in the same order.
+        vectors: The vectors of the index, on disk, shape (N, d).
     """
 
     digests: NDArray[np.bytes_]
@@ -230,7 +230,7 @@ class StoredVectors(NamedTuple):
 
     @classmethod
     def none(cls, dimensions: int) -> StoredVectors:
-        """Return the vectors of no text."""
+        """Return an empty store."""
         return cls(
             np.zeros(0, _DIGEST), np.zeros(0, np.int64), np.zeros((0, dimensions), np.float16)
         )
@@ -251,7 +251,7 @@ def _read_manifest(folder: Path) -> _Manifest:
 
 
 def encoder_names(folder: Path) -> list[str]:
-    """Return the names of the encoders that made vectors in the folders below this one."""
+    """Return the names of the encoders with vectors in the folders below this one."""
     names = []
     for path in sorted(folder.glob("*/manifest.json")):
         with contextlib.suppress(OSError, ValidationError):
@@ -260,16 +260,16 @@ def encoder_names(folder: Path) -> list[str]:
 
 
 def carry_over(old: Path, new: Path) -> None:
-    """Give the vectors of one build to the next, which takes over those of texts it still has.
+    """Give the vectors of one build to the next, which reuses those of unchanged texts.
 
     Args:
-        old: The folder that has one folder for each encoder; it stays as it is.
-        new: The same of the next build; made here.
+        old: The folder with one folder for each encoder; it stays unchanged.
+        new: The same for the next build; created here.
     """
     for folder in _with_vectors(old):
         target = new / folder.relative_to(old).parts[0] / EARLIER
-        # Files that are only appended to can be shared; the manifest says how much of them counts.
-        # Without these vectors, or with some of their files only, the texts are encoded again.
+        # Files that only grow can be shared; the manifest says how much of them counts. If some
+        # or all of the files are missing, the texts are encoded again.
         with contextlib.suppress(OSError):
             shutil.copytree(
                 folder,
@@ -280,7 +280,7 @@ def carry_over(old: Path, new: Path) -> None:
 
 
 def _with_vectors(old: Path) -> Iterator[Path]:
-    """Yield for each encoder the folder of its vectors, or that of an earlier build's."""
+    """Yield for each encoder the folder of its vectors, or of an earlier build's."""
     for folder in sorted(old.glob("*/")):
         path = folder
         while path.is_dir() and not (path / "manifest.json").exists():
@@ -292,7 +292,7 @@ def _with_vectors(old: Path) -> Iterator[Path]:
 def _link_or_copy(source: str, target: str) -> None:
     try:
         os.link(source, target)
-    except OSError:  # not on every file system
+    except OSError:  # Not every file system supports links.
         shutil.copyfile(source, target)
 
 
@@ -312,13 +312,13 @@ def cosines(vectors: Float32Array, query: Float32Array) -> Float32Array:
 def nearest(
     vectors: Float32Array, query: Float32Array, n: int, among: NDArray[np.bool_] | None = None
 ) -> Rows:
-    """Return the rows whose cosine with the query is among the n highest, in no order.
+    """Return the rows with the n highest cosines with the query, unordered.
 
-    All that may tie with the last of them are among them, so there may be more than n. Rows of
-    zeros have no cosine and are left out.
+    Rows that may tie with the last of them are included, so there may be more than n. Rows of zeros
+    have no cosine and are left out.
 
-    The vectors are read once, block by block; beside a block's products, what is kept grows with n
-    and not with the number of vectors.
+    We read the vectors once, block by block. Beside one block's products, memory grows with n and
+    not with the number of vectors.
 
     Args:
         vectors: Shape (N, d), of length 1 or 0.
@@ -332,7 +332,7 @@ def nearest(
     least = -np.inf
     for start in range(0, len(vectors), block):
         some = vectors[start : start + block]
-        # As fast as a matrix product, which would let threads contend for the cores.
+        # As fast as a matrix product, whose threads would compete for the cores.
         products = np.vecdot(some, query)
         wanted = products >= least
         if among is not None:
@@ -349,7 +349,7 @@ def nearest(
 
 
 def _are_zero(vectors: Float32Array, products: Float32Array, rows: Rows) -> NDArray[np.bool_]:
-    """Return which of these rows are zeros; only those whose product is 0 need be looked at."""
+    """Return which of these rows are zeros; only rows with product 0 need a check."""
     zero = np.asarray(products[rows] == 0)
     zero[zero] = ~vectors[rows[zero]].any(axis=1)
     return zero
@@ -358,10 +358,10 @@ def _are_zero(vectors: Float32Array, products: Float32Array, rows: Rows) -> NDAr
 def scores_of(vectors: Float32Array, query: Float32Array, rows: Sequence[int] | Rows) -> FloatArray:
     """Return (1 + cosine)/2 of these rows with the query, shape (len(rows),); 0 for rows of zeros.
 
-    A row's score depends on nothing but the row and the query, to the last digit.
+    A row's score depends only on the row and the query, to the last digit.
     """
     some = vectors[np.asarray(rows, dtype=np.int64)].astype(np.float64)
-    # Not a matrix product: that sums in another order when there are more rows.
+    # Not a matrix product, which sums in a different order for more rows.
     cosines = (some * query.astype(np.float64)).sum(axis=1)
     scores = np.clip((1 + cosines) / 2, 0, 1)
     scores[~some.any(axis=1)] = 0

@@ -1,4 +1,4 @@
-"""Vector search over an embedded index, whose documents and groups it takes over."""
+"""Vector search over an embedded index."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ from fairqr.retrieval.engines.vector_array import (
 __all__ = ["VectorEngine", "live_documents"]
 
 DOCUMENTS_AT_ONCE = 256
-"""What is lost at most if the process is killed; MiniLM takes four seconds for them."""
+"""How many documents are lost at most if the process is killed; MiniLM needs four seconds."""
 
 CHARACTERS_AT_ONCE = 4_000_000
 
 
 class VectorEngine(EngineOverWords):
-    """Ranks by the cosine between the vectors of a query and of the documents.
+    """Ranks by the cosine between the query's vector and the documents' vectors.
 
-    The scores are (1 + cosine)/2, in [0, 1]. Unlike with BM25 every document is a hit, however
-    unlike the query, but those without any word, which have no cosine; among given documents these
+    The scores are (1 + cosine)/2, in [0, 1]. Unlike with BM25, every document is a hit, however
+    dissimilar, except those without any word, which have no cosine; among given documents these
     have score 0. A query without any word finds nothing. Words of ``boost`` are encoded together
     with the query, after it.
 
-    What the vectors cannot say is asked of the lexical engine: which documents have all words, how
-    many have any, texts, and groups. A search first encodes what was written to the index since the
-    last one, by whatever process.
+    The lexical engine answers what vectors cannot: which documents have all words, how many have
+    any, texts, and groups. A search first encodes what any process has written to the index since
+    the last search.
     """
 
     lexical: TantivyEngine
@@ -63,7 +63,7 @@ class VectorEngine(EngineOverWords):
     capabilities: frozenset[Capability] = TantivyEngine.capabilities | {"vectors"}
 
     def __init__(self, lexical: TantivyEngine, encoder: Encoder, mark: EncoderMark) -> None:
-        """Take what :meth:`open` has found."""
+        """Take what :meth:`open` has prepared."""
         super().__init__(lexical)
         self.retriever = f"{self.kind}:{encoder.name}"
         self._encoder = encoder
@@ -75,19 +75,19 @@ class VectorEngine(EngineOverWords):
     async def open(
         cls, lexical: TantivyEngine, encoder: Encoder, progress: Progress | None = None
     ) -> Self:
-        """Open vector search over an index, and encode first what has no vector yet.
+        """Open vector search over an index, after encoding documents that have no vector yet.
 
         Args:
             lexical: The index.
             encoder: Makes the vectors.
-            progress: Told how many documents have been encoded, if any have to be.
+            progress: Called with the number of encoded documents, if any are new.
 
         Raises:
-            InputError: The vectors of another encoder have this one's name.
-            ModelError: The encoder fails.
-            ModelUnavailableError: It cannot be started.
+            InputError: Vectors of another encoder exist under this one's name.
+            ModelError: The encoder failed.
+            ModelUnavailableError: The encoder cannot be started.
             IndexUnavailableError: The vectors cannot be written.
-            IndexVersionError: The index was built again or deleted meanwhile.
+            IndexVersionError: The index was rebuilt or deleted in the meantime.
         """
         mark = await EncoderMark.of(encoder)
         engine = await asyncio.to_thread(cls, lexical, encoder, mark)
@@ -103,7 +103,7 @@ class VectorEngine(EngineOverWords):
         return await asyncio.to_thread(self._search, queries, encoded)
 
     async def _encoded(self, query: Query) -> Float32Array | None:
-        """Return the vector of a query, or None if vectors have no say in its answer."""
+        """Return the vector of a query, or None if its answer needs no vectors."""
         if query.n < 1 or query.every_word:
             return None
         return await encode_query(self._encoder, query.words, self._folder.mark.dimensions)
@@ -111,28 +111,28 @@ class VectorEngine(EngineOverWords):
     async def _update(self, progress: Progress | None = None) -> None:
         """Encode the documents that have no vector yet.
 
-        Waits if another process does so just now.
+        Waits if another process is doing so.
         """
-        # Taken first: what is written from now on makes the next search look again.
+        # Read this first: later writes then make the next search look again.
         stamp = await asyncio.to_thread(self.lexical.stamp)
         now = await asyncio.to_thread(self.lexical.snapshot)
         last = await asyncio.to_thread(now.last_number)
         folder = self._folder
         try:
-            # Whoever has nothing to encode needs neither the lock nor the right to write.
+            # With nothing to encode we need neither the lock nor the right to write.
             if await asyncio.to_thread(folder.rows) <= last:
                 async with _writing(folder.folder, self.lexical.folder):
                     await self._encode_missing(now, last, progress)
             self._vectors = await asyncio.to_thread(folder.load, self._vectors)
         except OSError as error:
             raise IndexUnavailableError(
-                f"The vectors of the index '{self.name}' cannot be kept in {folder.folder} "
-                f"({error.strerror or error}); mend that, or take the retriever bm25."
+                f"The vectors of the index '{self.name}' cannot be saved in {folder.folder} "
+                f"({error.strerror or error}); fix that, or use the retriever bm25."
             ) from None
         self._stamp = stamp
 
     async def _encode_missing(self, now: Snapshot, last: int, progress: Progress | None) -> None:
-        """Encode the documents up to this number that have no row; the lock is held."""
+        """Encode the documents up to this number that have no row; the caller holds the lock."""
         folder = self._folder
         rows = await asyncio.to_thread(folder.rows)
         total = min(len(now), last + 1 - rows)
@@ -155,7 +155,7 @@ class VectorEngine(EngineOverWords):
                 progress(done, total)
         await asyncio.to_thread(folder.forget_earlier)
 
-    # The methods below block, and run in threads.
+    # The methods below block and run in threads.
 
     def _search(
         self, queries: Sequence[Query], encoded: Sequence[Float32Array | None]
@@ -178,7 +178,7 @@ class VectorEngine(EngineOverWords):
         return _found(now, vectors, vector, query.n, self._rows_within(now, query, len(vectors)))
 
     def _those_within(self, now: Snapshot, query: Query, ids: Sequence[str]) -> Sequence[str]:
-        """Return those of these documents that have a share of the query's group."""
+        """Return which of these documents have a share of the query's group."""
         if query.within is None:
             return ids
         return self.lexical.answer(now, replace(query, text="", n=len(ids), only=tuple(ids))).ids
@@ -203,7 +203,7 @@ def _found(
     n: int,
     among: NDArray[np.bool_] | None,
 ) -> Hits:
-    """Return the n documents that are most like the query, among these rows if any are given."""
+    """Return the n documents most similar to the query; optionally only among some rows."""
     n = min(n, len(now) if among is None else int(among.sum()))
     if not n or not query.any():
         return now.hits([], [], 0)
@@ -218,7 +218,7 @@ def _found(
 
 
 def live_documents(now: Snapshot, rows: Rows) -> dict[int, tantivy.DocAddress]:
-    """Return where the documents of some rows are, without those gone or replaced since."""
+    """Return the addresses of the documents in some rows, without deleted or replaced ones."""
     numbers = rows.tolist()
     ids = now.ids_of(numbers)
     addresses = now.addresses(ids)
@@ -245,14 +245,14 @@ def _rescored(
 
 @asynccontextmanager
 async def _writing(folder: Path, index: Path) -> AsyncIterator[None]:
-    """Hold the lock on the vectors in a folder; the system lets go of it when the process dies."""
+    """Hold the lock on the vectors in a folder; the system releases it when the process dies."""
     try:
-        # Not with its parents: an index that was deleted stays so.
+        # Do not create parents: a deleted index must stay deleted.
         await asyncio.to_thread(folder.parent.mkdir, exist_ok=True)
         await asyncio.to_thread(folder.mkdir, exist_ok=True)
     except FileNotFoundError as error:
         refuse_damaged(index, error)
-    # Not in a thread: many may wait, and the threads are few.
+    # Not in a thread: many may be waiting, and there are few threads.
     async with AsyncFileLock(folder / "lock", run_in_executor=False):
         yield
 

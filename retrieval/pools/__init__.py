@@ -1,1 +1,1 @@
-"""Retrievers over a small pool of texts, held in memory: a query's own documents."""
+"""Retrievers over a small pool of texts in memory, such as a query's own documents."""

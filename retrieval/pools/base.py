@@ -1,4 +1,4 @@
-"""What a retriever over a small pool is, and what all of them do with texts that say nothing."""
+"""The interface of retrievers over a small pool, and their common handling of blank texts."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ __all__ = ["PoolRetriever", "scores_of_spoken"]
 
 
 class PoolRetriever(Protocol):
-    """Scores the texts of a pool for a query; nothing of the pool is kept.
+    """Scores the texts of a pool for a query; it keeps nothing of the pool.
 
-    Texts that say nothing are defined alike for all: a blank text gets the least of the other
-    scores, or 0 if that is less. Where the query is blank, or all texts are, all scores are 0. A
-    neural retriever reads a text, and a query, up to its model's limit and no further.
+    All treat blank texts alike: a blank text gets the lowest of the other scores, or 0 if that is
+    lower. If the query or all texts are blank, all scores are 0. A neural retriever reads a text,
+    and a query, only up to its model's limit.
     """
 
     @property
     def name(self) -> str:
-        """What scored, as it stands in results, e.g. ``bm25`` or ``splade:org/model``."""
+        """The name in results, such as ``bm25`` or ``splade:org/model``."""
         ...
 
     async def start(self) -> None:
-        """Make ready; raises ModelUnavailableError where something is missing."""
+        """Prepare for use; raises ModelUnavailableError if something is missing."""
         ...
 
     async def scores(self, query: str, texts: Sequence[str]) -> FloatArray:
@@ -38,13 +38,13 @@ class PoolRetriever(Protocol):
 async def scores_of_spoken(
     query: str, texts: Sequence[str], score: Callable[[str, list[str]], Awaitable[FloatArray]]
 ) -> FloatArray:
-    """Score the texts that say something, and give the others what :class:`PoolRetriever` says.
+    """Score the texts that are not blank, and treat the others as :class:`PoolRetriever` says.
 
     Args:
-        query: Of the user.
-        texts: Of the pool.
-        score: Scores texts of which none is blank for a query that is not. Both are valid Unicode:
-            halves of surrogate pairs, which tokenizers refuse, are replaced before.
+        query: The user's query.
+        texts: The texts of the pool.
+        score: Scores non-blank texts for a non-blank query. Both are valid Unicode: lone
+            surrogates, which tokenizers refuse, are replaced first.
 
     Returns:
         Scores of all texts, shape (n,).

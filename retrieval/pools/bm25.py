@@ -1,9 +1,9 @@
-"""BM25 over a pool, by a tantivy index in memory.
+"""BM25 over a pool, with a tantivy index in memory.
 
-The analysis and the formula are those of the embedded index, so a text scores here as it would in
-an index of this pool. A BM25 of our own would be a second one to keep like the first: tantivy
-rounds the lengths of documents as Lucene does, and splits and stems words in its own code. Making
-an index of 20 texts takes 8 ms, nearly all of it the same for 1,000.
+Analysis and formula are the same as in the embedded index, so a text scores here as in an index of
+this pool. We do not compute BM25 in our own code, since it would have to stay equal to tantivy's:
+tantivy rounds the lengths of documents as Lucene does, and splits and stems words itself. Building
+an index of 20 texts takes 8 ms, and little more for 1,000.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from fairqr.retrieval.pools.base import scores_of_spoken
 __all__ = ["Bm25PoolRetriever", "MemoryIndex"]
 
 WRITER_BYTES = 15 << 20
-"""The least that tantivy takes."""
+"""The smallest memory that tantivy accepts, in bytes."""
 
 
 class MemoryIndex:
-    """Texts in memory, scored by BM25 with the statistics of these texts.
+    """Texts in memory, scored by BM25 with their own statistics.
 
     Args:
-        texts: In the order of the scores.
+        texts: The texts, in the order of the scores.
     """
 
     def __init__(self, texts: Iterable[str]) -> None:
@@ -51,7 +51,7 @@ class MemoryIndex:
         self._index.reload()
 
     def scores(self, query: str) -> FloatArray:
-        """Return the score of each text, shape (n,); 0 for those without a term of the query."""
+        """Return the score of each text, shape (n,); 0 for texts without a term of the query."""
         scores = np.zeros(self.size)
         if not self.size:
             return scores
@@ -68,12 +68,12 @@ class MemoryIndex:
 
 
 class Bm25PoolRetriever:
-    """BM25 with the statistics of the pool alone, as LaMP and the Fair RAG experiments have it."""
+    """BM25 with the statistics of the pool alone, as in LaMP and the Fair RAG experiments."""
 
     name = "bm25"
 
     async def start(self) -> None:
-        """Nothing has to be made ready."""
+        """Do nothing: BM25 needs no preparation."""
 
     async def scores(self, query: str, texts: Sequence[str]) -> FloatArray:
         """Return the scores, shape (n,), 0 or more; 0 for a text without a term of the query."""

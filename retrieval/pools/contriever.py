@@ -1,7 +1,7 @@
 """Contriever over a pool: a text is the mean of its tokens' vectors.
 
-Izacard et al. (2022): the last hidden states of the tokens, the special ones included and padding
-not, are averaged; the score is the dot product, not the cosine.
+As in Izacard et al. (2022), we average the last hidden states of the tokens, including special
+tokens but not padding; the score is the dot product, not the cosine.
 """
 
 from __future__ import annotations
@@ -27,6 +27,6 @@ class ContrieverPoolRetriever(NeuralPoolRetriever):
 
     @staticmethod
     def vectors(output: Any, mask: Any) -> Any:
-        """Return the means, over the tokens that are no padding."""
+        """Return the means over all tokens except padding."""
         present = mask.unsqueeze(-1).to(output.last_hidden_state.dtype)
         return (output.last_hidden_state * present).sum(dim=1) / present.sum(dim=1)

@@ -14,7 +14,7 @@ __all__ = ["DensePoolRetriever"]
 
 
 class DensePoolRetriever:
-    """The cosine, in [-1, 1]; 0 for a text that the encoder has no words for.
+    """Scores by the cosine, in [-1, 1]; 0 for a text without any word the encoder knows.
 
     Args:
         encoder: See :func:`fairqr.retrieval.encoders.opening.open_encoder`.
@@ -25,15 +25,15 @@ class DensePoolRetriever:
 
     @property
     def name(self) -> str:
-        """``dense:`` and the encoder."""
+        """``dense:`` and the name of the encoder."""
         return f"dense:{self._encoder.name}"
 
     async def start(self) -> None:
-        """Encode a word, which loads what has to be loaded.
+        """Encode a word, which loads everything needed.
 
         Raises:
             ModelUnavailableError: A package is missing.
-            ModelError: The encoder fails.
+            ModelError: The encoder failed.
         """
         await encode_documents(self._encoder, ["start"])
 
@@ -41,7 +41,7 @@ class DensePoolRetriever:
         """Return the scores, shape (n,); see :class:`fairqr.retrieval.pools.base.PoolRetriever`.
 
         Raises:
-            ModelError: The encoder fails.
+            ModelError: The encoder failed.
         """
         return await scores_of_spoken(query, texts, self._score)
 

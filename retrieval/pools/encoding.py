@@ -1,4 +1,4 @@
-"""Scoring a pool with a model of transformers: a vector for each text, and dot products."""
+"""Scoring a pool with a transformers model: a vector for each text, and dot products."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class NeuralPoolRetriever(ABC):
     """The dot product of a model's vectors of query and text.
 
     Args:
-        model: A hub id or a folder. What it does not take of a text, for the defaults the part
-            beyond 512 tokens, is not read.
+        model: A hub id or a folder. We read a text only up to the model's limit, 512 tokens for the
+            defaults.
 
     Attributes:
         kind: The retriever's name, without its model.
-        loader: The class of transformers that loads the model.
-        tokens_at_once: How many tokens a batch may have, padding included, unless it is one text:
-            what bounds memory.
+        loader: The transformers class that loads the model.
+        tokens_at_once: The most tokens in a batch of several texts, including padding; bounds
+            memory.
     """
 
     kind: ClassVar[str]
@@ -42,19 +42,19 @@ class NeuralPoolRetriever(ABC):
     @staticmethod
     @abstractmethod
     def vectors(output: Any, mask: Any) -> Any:
-        """Make vectors, shape (b, d), of a model's output and its attention mask, shape (b, t)."""
+        """Make vectors, shape (b, d), from a model's output and attention mask, shape (b, t)."""
 
     @property
     def name(self) -> str:
-        """The kind and the model, e.g. ``splade:naver/splade_v2_max``."""
+        """The kind and the model, such as ``splade:naver/splade_v2_max``."""
         return f"{self.kind}:{self._model}"
 
     async def start(self) -> None:
         """Load the model.
 
         Raises:
-            ModelUnavailableError: The extra ``neural`` is missing, there is no such model, or it is
-                one of another kind.
+            ModelUnavailableError: The extra ``neural`` is missing, or the model does not exist or
+                is of another kind.
         """
         await self._pretrained()
 
@@ -72,10 +72,10 @@ class NeuralPoolRetriever(ABC):
         return await pretrained.run(lambda: self._dot_products(pretrained, query, texts))
 
     def _dot_products(self, pretrained: Pretrained, query: str, texts: Sequence[str]) -> FloatArray:
-        """Return the dot product of the query's vector with each text's; none of them is blank.
+        """Return the dot products of the query's vector with the texts'; none of them is blank.
 
-        A text's vector does not depend on what is encoded beside it, up to rounding: what pads a
-        shorter text is masked.
+        A text's vector does not depend on the rest of its batch, up to rounding: the padding of
+        shorter texts is masked.
         """
         limit = token_limit(pretrained.model.config, pretrained.tokenizer)
 
@@ -95,7 +95,7 @@ class NeuralPoolRetriever(ABC):
 
 
 def _batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
-    """Yield places by length, longest first, so that little is padded."""
+    """Yield batches of positions, longest text first, so that padding is small."""
     batch: list[int] = []
     for place in sorted(range(len(lengths)), key=lambda place: -lengths[place]):
         longest = lengths[batch[0]] if batch else lengths[place]

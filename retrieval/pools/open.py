@@ -1,4 +1,4 @@
-"""Opening a retriever over pools by name."""
+"""Opens a retriever over pools by name."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ POOL_RETRIEVERS = {
     "contriever[:MODEL]": f"mean token vectors, dot product; {DEFAULT_CONTRIEVER}",
     "dense[:ENCODER]": "cosine of an encoder's vectors; minilm if pulled, else wordllama",
 }
-"""What there is, each with a line for people."""
+"""The available retrievers, with a line about each for users."""
 
 
 def open_pool_retriever(name: str) -> PoolRetriever:
-    """Return the retriever of a name; nothing is loaded before it is started or used.
+    """Return the retriever with a name; nothing is loaded before it is started or used.
 
     Args:
-        name: ``bm25``; ``splade`` or ``contriever``, perhaps with a hub id or a folder after a
-            colon; ``dense``, perhaps with an encoder after a colon.
+        name: ``bm25``; ``splade`` or ``contriever``, optionally with a hub id or a folder after a
+            colon; ``dense``, optionally with an encoder after a colon.
 
     Raises:
         InputError: There is no such retriever.
-        ModelUnavailableError: There is no such encoder, or it cannot be started.
+        ModelUnavailableError: The encoder does not exist, or cannot be started.
     """
     kind, colon, model = name.strip().partition(":")
     if bool(colon) == bool(model):

@@ -1,8 +1,8 @@
 """SPLADE over a pool: a text is weights over the vocabulary, most of them 0.
 
 Formal et al. (2021), SPLADE v2, with max pooling: the weight of vocabulary term j in a text is the
-greatest of ln(1 + max(0, logit of j at token t)) over its tokens t. The logits are those of a
-masked language model; the special tokens count, padding does not.
+maximum of ln(1 + max(0, logit of j at token t)) over its tokens t. The logits come from a masked
+language model; special tokens count, padding does not.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class SpladePoolRetriever(NeuralPoolRetriever):
     @staticmethod
     def vectors(output: Any, mask: Any) -> Any:
         """Return the weights of the vocabulary's terms."""
-        # The logarithm grows with its argument, so the maximum may be taken before it, of fewer
+        # The logarithm is increasing, so we take the maximum first and the logarithm of fewer
         # values.
         masked = output.logits.masked_fill(mask.unsqueeze(-1) == 0, float("-inf"))
         return masked.max(dim=1).values.clamp(min=0).log1p()

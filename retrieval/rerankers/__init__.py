@@ -1,1 +1,1 @@
-"""Re-rankers behind one interface: the literature's baselines and the exposure-aware step."""
+"""Re-rankers with one interface: baselines from the literature, and our fair steps."""

@@ -1,6 +1,6 @@
 """The groups as aspects of a query, and the greedy loop that places one document at a time.
 
-Methods that diversify search results cover the aspects of a query. Here the aspects are the groups.
+Methods that diversify search results cover the aspects of a query. Our aspects are the groups.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ __all__ = ["AspectReranker", "Aspects", "Objective", "diversified"]
 class Aspects:
     """The groups of all attributes, side by side.
 
-    With A attributes each brings 1/A of the weight. So the aspects are a sum over attributes, as
-    the divergence is a mean over them. A product, with one aspect for each combination of groups,
-    would need a target for the combinations: ``intersect`` makes such an attribute.
+    With A attributes, each has 1/A of the weight. So the aspects are a sum over attributes, just as
+    the divergence is a mean over them. One aspect for each combination of groups would need a
+    target for the combinations: ``intersect`` makes such an attribute.
 
     Attributes:
         relevance: The min-max normalised scores of the n documents, shape (n,).
@@ -49,7 +49,7 @@ class Aspects:
     def coverage(self) -> FloatArray:
         """P(d|a), shape (n, G).
 
-        A document serves a group as far as it is relevant and belongs to the group.
+        A document serves a group as much as it is relevant and belongs to the group.
         """
         coverage: FloatArray = self.relevance[:, np.newaxis] * self.memberships
         return coverage
@@ -67,15 +67,15 @@ class Objective(Protocol):
         ...
 
     def place(self, position: int) -> None:
-        """Take note that this document has the next rank."""
+        """Record that this document has the next rank."""
         ...
 
 
 def diversified(objective: Objective, aspects: Aspects, k: int) -> NDArray[np.intp]:
     """Give each rank to the document with the largest value.
 
-    Of equal values the first position wins. A document without any label keeps its place, as in
-    the exposure-aware step: what is not known must not count against it.
+    Ties go to the first position. A document without any label keeps its place, as in the
+    exposure-aware step: missing knowledge must not count against it.
 
     Returns:
         The positions of min(k, n) documents in their new order.
@@ -91,7 +91,7 @@ def diversified(objective: Objective, aspects: Aspects, k: int) -> NDArray[np.in
 
 
 class AspectReranker:
-    """Places documents one by one by an objective over groups; the scores are 1/rank."""
+    """Places documents one by one to maximise an objective over groups; the scores are 1/rank."""
 
     def __init__(self, name: str, objective: Callable[[Aspects], Objective]) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""What every re-ranker takes and gives."""
+"""The interface of re-rankers: what they take and what they return."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ __all__ = [
 
 
 class RerankOptions(BaseModel):
-    """The options of a re-ranker; each field has a default, a range and a description."""
+    """Base of re-rankers' options; each field has a default, a range and a description."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """What is re-ranked.
+    """The documents to re-rank, with what is known about them.
 
     Attributes:
-        ranking: The n documents, from best to worst, and the scores of that order.
+        ranking: The n documents, from best to worst, with their scores.
         memberships: One array (n, G_a) for each dimension a: the share of each group in each
-            document. Rows below 1 carry unknown mass.
+            document. Rows that sum to less than 1 have unknown mass.
         targets: One array (G_a,) for each dimension: ε*, which sums to 1.
         dimensions: The name of each dimension.
         groups: The names of the groups of each dimension.
@@ -75,8 +75,8 @@ class Reranked:
     """The first k documents in their new order.
 
     Attributes:
-        ranking: With the scores that the re-ranker states; they never increase.
-        warnings: What the user should know, such as a constraint that could not be met.
+        ranking: The documents, with the re-ranker's scores, which never increase.
+        warnings: What users should know, such as a constraint that could not be met.
     """
 
     ranking: Ranking
@@ -84,7 +84,7 @@ class Reranked:
 
 
 class Reranker(Protocol):
-    """Puts documents that were retrieved into another order."""
+    """Puts retrieved documents into another order."""
 
     @property
     def name(self) -> str:
@@ -116,12 +116,12 @@ def candidates_of(
     *,
     estimated: bool = False,
 ) -> Candidates:
-    """Put together what is re-ranked.
+    """Build the candidates for a re-ranker.
 
     Args:
         table: Has the groups of the documents.
-        ranking: What is to be re-ranked.
-        dimensions: What exposure is measured over.
+        ranking: The ranking to re-rank.
+        dimensions: The dimensions to measure exposure over.
         targets: ε* of each dimension, shape (G_a,).
         discount: The weight of each rank.
         estimated: Whether the scores of the ranking are probabilities of relevance.
@@ -144,7 +144,7 @@ def read_options(name: str, model: type[Options], options: Mapping[str, object])
     """Check the options of a re-ranker.
 
     Raises:
-        InputError: One is missing, does not exist or is out of its range; the message names it.
+        InputError: An option is missing, unknown or out of range; the message names it.
     """
     known = ", ".join(model.model_fields) or "none"
     for option in options:
@@ -167,16 +167,16 @@ def read_options(name: str, model: type[Options], options: Mapping[str, object])
 
 
 def by_rank(ids: Sequence[str]) -> Ranking:
-    """Return a ranking whose scores say its order and nothing else: 1/rank."""
+    """Return a ranking whose scores only express its order: 1/rank."""
     return Ranking(list(ids), [1 / rank for rank in range(1, len(ids) + 1)])
 
 
 def min_max(scores: Sequence[float] | FloatArray) -> FloatArray:
-    """Scale scores, shape (n,), to [0, 1]; all 1 where they are equal."""
+    """Scale scores, shape (n,), to [0, 1]; all 1 if they are equal."""
     values = np.asarray(scores, dtype=np.float64)
     if not len(values):
         return values
     low, high = values.min(), values.max()
-    # Halved, so that the range of the largest finite scores is still finite.
+    # Halve them, so that even the range of the largest finite scores is finite.
     width = high / 2 - low / 2
     return np.asarray((values / 2 - low / 2) / width) if width > 0 else np.ones_like(values)

@@ -1,8 +1,8 @@
-"""The table of FA*IR for one protected group: how many of it each prefix needs at least.
+"""The table of FA*IR for one protected group: how many of its documents each prefix must have.
 
-A ranking of k documents is modelled as k draws, each protected with probability p. Its prefix of
-length i passes where the number τ_i of protected documents has BinomCDF(τ_i; i, p) > α_c. The
-ranking passes where all its prefixes do (Zehlike et al. 2017).
+We model a ranking of k documents as k draws, each protected with probability p. Its prefix of
+length i passes if the number τ_i of protected documents has BinomCDF(τ_i; i, p) > α_c. The ranking
+passes if all its prefixes do (Zehlike et al. 2017).
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ __all__ = [
 IntArray = NDArray[np.intp]
 
 ROUNDING = 1e-11
-"""Two probabilities that differ by less than this share of themselves count as the same."""
+"""Two probabilities with a smaller relative difference than this count as equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class BinomialTable:
-    """The least number of protected documents in each prefix.
+    """The minimum number of protected documents in each prefix.
 
     Attributes:
-        minimum: For the prefixes of length 1 to k; each is at most one above the one before.
-        proportion: p, of the protected among the draws.
+        minimum: For the prefixes of length 1 to k; each is at most one more than the one before.
+        proportion: p, the probability that a draw is protected.
         significance: α_c, at which each prefix is tested.
-        failure_probability: That a ranking drawn at random fails at any prefix.
+        failure_probability: The probability that a random ranking fails at any prefix.
     """
 
     minimum: tuple[int, ...]
@@ -50,7 +50,7 @@ class BinomialTable:
     failure_probability: float
 
     def passes(self, protected: Sequence[bool]) -> bool:
-        """Tell whether a ranking of at most k documents, protected or not, passes."""
+        """Return whether a ranking of at most k documents, protected or not, passes."""
         counts = np.cumsum(protected)
         return bool(np.all(counts >= np.array(self.minimum[: len(counts)])))
 
@@ -58,7 +58,7 @@ class BinomialTable:
 def unadjusted_table(k: int, proportion: float, alpha: float) -> BinomialTable:
     """Return the table at α_c = α, which a fair ranking fails more often than α.
 
-    Arguments and errors are those of :func:`adjusted_table`.
+    Arguments and errors are as in :func:`adjusted_table`.
     """
     _check(k, proportion, alpha)
     minimum = TableSteps(k, proportion, alpha, alpha).minimum(alpha)
@@ -70,25 +70,25 @@ def unadjusted_table(k: int, proportion: float, alpha: float) -> BinomialTable:
 def adjusted_table(k: int, proportion: float, alpha: float) -> BinomialTable:
     """Return the table with the model-adjusted significance.
 
-    α_c is the largest at which a ranking drawn at random fails with a probability of at most α. As
-    a function of α_c the table, and with it this probability, is a step function: it can change
-    only where α_c reaches a value of BinomCDF(τ; i, p). It never decreases, so a binary search over
-    these values finds the last step that is allowed. (The search over tables rather than over
-    numbers follows Zehlike, Sühr & Castillo 2020.) The steps below α/k need no look: there, the k
-    tests together reject with a probability of at most α already.
+    α_c is the largest value at which a random ranking fails with probability at most α. The table,
+    and with it this probability, is a step function of α_c: it only changes where α_c reaches a
+    value of BinomCDF(τ; i, p). It never decreases, so a binary search over these values finds the
+    last allowed step. (Searching tables rather than numbers follows Zehlike, Sühr & Castillo 2020.)
+    We can skip the steps below α/k, because there the k tests together reject with probability at
+    most α.
 
     Args:
         k: The length of the ranking.
         proportion: p, in [0, 1].
-        alpha: The probability that a fair ranking may be rejected with, in (0, 1).
+        alpha: The allowed probability of rejecting a fair ranking, in (0, 1).
 
     Returns:
-        The table; its ``significance`` is where its step begins, or α/k where that is lower, and
-        its ``failure_probability`` is exact but for rounding, and never above α. So a step that
-        reaches α itself may be refused for a rounding error, as with p = 0.95 and α = 0.05.
+        The table. Its ``significance`` is where its step starts, or α/k if that is lower. Its
+        ``failure_probability`` is exact except for rounding, and never above α. So a step that
+        exactly reaches α may be refused because of rounding, as with p = 0.95 and α = 0.05.
 
     Raises:
-        InputError: An argument is out of its range.
+        InputError: An argument is out of range.
     """
     _check(k, proportion, alpha)
     steps = TableSteps(k, proportion, alpha / k, alpha)
@@ -103,18 +103,18 @@ def adjusted_table(k: int, proportion: float, alpha: float) -> BinomialTable:
 
 
 def failure_probability(minimum: ArrayLike, proportion: float, limit: float = 1.0) -> float:
-    """Return the probability that k draws at random fail a table at any prefix.
+    """Return the probability that k random draws fail a table at any prefix.
 
-    The distribution of the number of protected draws is carried from prefix to prefix; what is
-    below the minimum fails and leaves it. So each ranking is counted where it first fails.
+    We carry the distribution of the number of protected draws from prefix to prefix; the part below
+    the minimum fails and is removed. So each ranking is counted where it first fails.
 
     Args:
-        minimum: Of each prefix, shape (k,).
-        proportion: p, of each draw.
-        limit: The sum may stop once it is above.
+        minimum: The minimum of each prefix, shape (k,).
+        proportion: p, the probability that a draw is protected.
+        limit: The sum may stop once it is above this.
     """
     needed = np.asarray(minimum, dtype=np.intp)
-    # Once a count has reached the largest minimum it cannot fail, and need not be followed.
+    # A count that has reached the largest minimum can no longer fail, so we need not follow it.
     alive = np.zeros(int(needed.max(initial=0)) + 1)
     alive[0] = 1.0
     failed = 0.0
@@ -133,7 +133,7 @@ def failure_probability(minimum: ArrayLike, proportion: float, limit: float = 1.
 def last_allowed(
     significances: FloatArray, failure: Callable[[float], float], alpha: float
 ) -> float:
-    """Return the last of increasing significances that fails with a probability of at most α.
+    """Return the last of increasing significances that fails with probability at most α.
 
     The probability never decreases with the significance, and the first one is allowed.
     """
@@ -148,7 +148,7 @@ def last_allowed(
 
 
 class TableSteps:
-    """Where the table changes, for significances from ``lowest`` to ``highest``.
+    """The values at which the table changes, from ``lowest`` to ``highest`` significance.
 
     Attributes:
         significances: ``lowest``, and each value of the CDF up to ``highest``, increasing.
@@ -181,12 +181,12 @@ class TableSteps:
 
 
 def _raised(probability: float) -> float:
-    """Return the number below which all are this probability or less, but for rounding."""
+    """Return the number just above this probability, allowing for rounding."""
     return probability * (1 + ROUNDING)
 
 
 def distinct(values: FloatArray) -> FloatArray:
-    """Drop of increasing values those that only rounding holds apart from the next one."""
+    """Drop increasing values that differ from the next one only by rounding."""
     differs = values[1:] > values[:-1] * (1 + ROUNDING)
     return values[np.append(differs, True)] if len(values) else values
 

@@ -48,7 +48,7 @@ List = tuple[FloatArray, FloatArray, FloatArray]
 
 
 class DeltrTraining(BaseModel):
-    """How DELTR is trained."""
+    """Options of DELTR's training."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -56,18 +56,18 @@ class DeltrTraining(BaseModel):
         1e3, ge=0, description="γ, the weight of the penalty on disparate exposure."
     )
     protected: str | None = Field(None, description=PROTECTED_HELP)
-    k: int = Field(20, ge=1, description="How many ranks to look for under-representation in.")
+    k: int = Field(20, ge=1, description="How many ranks to check for under-representation.")
     l2: float = Field(
         1e-3, ge=0, description="The weight of ½·|w|², which keeps the weights small."
     )
-    iterations: int = Field(200, ge=1, le=100_000, description="The most training steps.")
+    iterations: int = Field(200, ge=1, le=100_000, description="The maximum number of steps.")
     seed: int = Field(0, ge=0, description="The seed of the initial weights.")
 
 
 class DeltrOptions(RerankOptions):
-    """The options of DELTR."""
+    """Options of DELTR."""
 
-    weights: Path = Field(description="The weights that 'fairqr train deltr' wrote.")
+    weights: Path = Field(description="The file of weights from 'fairqr train deltr'.")
 
 
 class DeltrModel(TrainedModel):
@@ -76,10 +76,10 @@ class DeltrModel(TrainedModel):
     Attributes:
         dimension: The attribute that it was trained for.
         protected: Its protected groups.
-        model: Of the features and, last, the mark of a protected document.
-        training: The options.
-        loss: At the end, over the examples.
-        iterations: Steps taken.
+        model: The model of the features; the last one marks protected documents.
+        training: The options of the training.
+        loss: The final loss over the examples.
+        iterations: The number of steps taken.
     """
 
     kind: ClassVar[str] = "deltr"
@@ -96,8 +96,8 @@ class DeltrModel(TrainedModel):
         """Return the score of each document, shape (n,).
 
         Args:
-            features: Shape (n, F).
-            protected: 1 for a protected document, else 0, shape (n,).
+            features: The features, shape (n, F).
+            protected: 1 for a protected document, otherwise 0, shape (n,).
         """
         return self.model.scores(np.column_stack([features, protected]))
 
@@ -131,10 +131,10 @@ class DeltrBatch:
     Attributes:
         features: Shape (Q, N, F).
         grades: Shape (Q, N).
-        mask: Which places hold a document, shape (Q, N).
-        contrast: Shape (Q, N): v(1)/|G0| for a document that is not protected, −v(1)/|G1| for one
-            that is; zeros for a list that lacks either, whose exposures cannot be compared. So
-            E(G0) − E(G1) = Σ_i contrast_i·P_f(i).
+        mask: Which positions have a document, shape (Q, N).
+        contrast: Shape (Q, N): v(1)/|G0| for an unprotected document, −v(1)/|G1| for a protected
+            one. So E(G0) − E(G1) = Σ_i contrast_i·P_f(i). All zeros for a list without both kinds,
+            since their exposures cannot be compared.
     """
 
     features: FloatArray
@@ -164,12 +164,12 @@ class DeltrBatch:
 def deltr_loss(weights: FloatArray, batch: DeltrBatch, gamma: float) -> tuple[float, FloatArray]:
     """Return the loss of DELTR and its gradient.
 
-    With f = Xw and P_s = softmax(s) over a list it is, for each list and then on average,
+    With f = Xw and P_s = softmax(s) over a list, it is the mean over the lists of
 
         −Σ_i P_y(i)·ln P_f(i) + γ·max(0, E(G0) − E(G1))²,   E(G) = mean over G of P_f(i)·v(1)
 
-    where G1 is protected (Zehlike & Castillo 2020). With c the contrast of the batch the penalty is
-    γ·max(0, d)² of d = Σ_i c_i·P_f(i), and ∂d/∂f_i = P_f(i)·(c_i − d).
+    where G1 is protected (Zehlike & Castillo 2020). With the batch's contrast c, the penalty is
+    γ·max(0, d)² with d = Σ_i c_i·P_f(i), and ∂d/∂f_i = P_f(i)·(c_i − d).
 
     Args:
         weights: w, shape (F,).
@@ -193,9 +193,9 @@ def fit_deltr(lists: Sequence[List], options: DeltrTraining) -> Minimum:
     """Learn the weights of DELTR.
 
     Args:
-        lists: For each query the features (n, F), standardised and with the mark of the protected
-            group among them; the grades (n,); and 1 for each protected document, else 0, (n,).
-        options: Of the training.
+        lists: For each query the features (n, F), standardised and including the mark of the
+            protected group; the grades (n,); and 1 for each protected document, otherwise 0, (n,).
+        options: The options of the training.
     """
     batch = DeltrBatch.of(lists)
     columns = int(batch.features.shape[2])
@@ -211,7 +211,7 @@ def train_deltr(examples: Examples, options: DeltrTraining | None = None) -> Del
     """Train DELTR on topics.
 
     The features are standardised over all documents, the mark of the protected group is not. By
-    default the group is protected that lacks most exposure on the average over the topics.
+    default, the protected group is the one that lacks most exposure on average over the topics.
 
     Raises:
         InputError: There is nothing to learn from, or a protected group does not exist.
@@ -248,7 +248,7 @@ def _protected(candidates: Candidates, dimension: int, groups: Sequence[int]) ->
 
 
 def build(options: DeltrOptions, engine: SearchEngine) -> DeltrReranker:
-    """Return the re-ranker with the weights of the file that the options name."""
+    """Return the re-ranker with the weights in the file named by the options."""
     model = DeltrModel.load(options.weights)
     if model.model.features != (*FEATURES, "protected"):
         raise InputError(

@@ -1,24 +1,24 @@
 """A linear reconstruction of DLF, which learns fairness from the target (Chen & Fang 2023).
 
-Published in "Learn to be Fair without Labels: a Distribution-based Learning Framework for Fair
-Ranking" (ICTIR 2023, arXiv 2405.17798), as far as its abstract and summaries tell:
+It follows "Learn to be Fair without Labels: a Distribution-based Learning Framework for Fair
+Ranking" (ICTIR 2023, arXiv 2405.17798), as far as its abstract and summaries go:
 
 - no document needs a fairness label, because the loss compares the exposure that the scores give
   with the target distribution ε*, by a differentiable KL divergence;
-- the fairness model and the relevance model are trained apart, and their scores are blended with a
-  weight α, which sets the trade-off;
-- several attributes can be learned for at once.
+- the fairness model and the relevance model are trained separately, and their scores are blended
+  with a weight α, which sets the trade-off;
+- it can learn for several attributes at once.
 
-Decided here, because those sources leave it open or because the paper has something else:
+We decided the following, because those sources leave it open or the paper does it differently:
 
 - both models are linear; the paper's fairness model reads Sentence-BERT embeddings of the text,
-  this one the features of :mod:`fairqr.retrieval.rerankers.features` and the memberships;
-- it is told the target of each query by one feature for each attribute,
+  ours the features in :mod:`fairqr.retrieval.rerankers.features` and the memberships;
+- it sees the target of each query through one feature for each attribute,
   Σ_g m_ig·ln(ε*_g/π_g), with π the shares of the groups among the candidates;
 - exposure is that of the first draw from softmax(scores), as in DELTR;
-- the relevance model is ListNet (Cao et al. 2007), and its scores are standardised within the query
-  before they are blended, because their scale is only that of the grades. The scores of the
-  fairness model are kept as they are: where the candidates are near the target they hardly differ.
+- the relevance model is ListNet (Cao et al. 2007). We standardise its scores within the query
+  before blending, because their scale only reflects the grades. The scores of the fairness model
+  stay as they are: if the candidates are near the target, they hardly differ.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ __all__ = [
 
 
 class DlfTraining(BaseModel):
-    """How both models are trained. Nothing in it is random: they start at zero."""
+    """Options of the training of both models. It is deterministic: both start at zero."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -72,14 +72,14 @@ class DlfTraining(BaseModel):
         1e-3, ge=0, description="The weight of ½·|w|², which keeps the weights small."
     )
     iterations: int = Field(
-        200, ge=1, le=100_000, description="The most training steps of each model."
+        200, ge=1, le=100_000, description="The maximum number of steps for each model."
     )
 
 
 class DlfOptions(RerankOptions):
-    """The options of the linear reconstruction of DLF."""
+    """Options of the linear reconstruction of DLF."""
 
-    weights: Path = Field(description="The weights that 'fairqr train dlf' wrote.")
+    weights: Path = Field(description="The file of weights from 'fairqr train dlf'.")
     alpha: float = Field(
         0.6,
         ge=0,
@@ -95,9 +95,9 @@ class DlfModel(TrainedModel):
         dimensions: The attributes that it was trained for, and the groups of each.
         relevance: The relevance model.
         fairness: The fairness model; its last columns are the target features.
-        training: The options.
-        relevance_loss: At the end, over the examples.
-        fairness_loss: Likewise.
+        training: The options of the training.
+        relevance_loss: The final loss of the relevance model over the examples.
+        fairness_loss: The final loss of the fairness model over the examples.
     """
 
     kind: ClassVar[str] = "dlf"
@@ -114,9 +114,9 @@ class DlfModel(TrainedModel):
         """Return α·relevance + (1−α)·fairness of each document, shape (n,).
 
         Args:
-            features: Shape (n, F).
-            target_features: Of each attribute, shape (n, A).
-            alpha: In [0, 1].
+            features: The features, shape (n, F).
+            target_features: The target feature of each attribute, shape (n, A).
+            alpha: The weight of the relevance model, in [0, 1].
         """
         relevance = self.relevance.scores(features)
         deviation = float(relevance.std())
@@ -155,8 +155,8 @@ def target_feature(memberships: FloatArray, target: FloatArray) -> FloatArray:
     """Return Σ_g m_ig·ln(ε*_g/π_g) of each document, shape (n,).
 
     π_g is the share of the group among the documents; both distributions are smoothed alike. If
-    each document is of one group, scores equal to this feature give the target as the exposure of
-    the first draw from their softmax. A document without a label has 0.
+    each document belongs to one group, scores equal to this feature make the exposure of the first
+    draw from their softmax equal to the target. A document without a label has 0.
 
     Args:
         memberships: Shape (n, G).
@@ -172,7 +172,7 @@ class FairnessBatch:
 
     Attributes:
         features: Shape (Q, N, F).
-        mask: Which places hold a document, shape (Q, N).
+        mask: Which positions have a document, shape (Q, N).
         memberships: For each attribute, shape (Q, N, G_a).
         targets: For each attribute, shape (Q, G_a).
     """
@@ -186,11 +186,11 @@ class FairnessBatch:
 def distribution_loss(weights: FloatArray, batch: FairnessBatch) -> tuple[float, FloatArray]:
     """Return the loss of the fairness model and its gradient.
 
-    The loss is KL(ε*‖ε) in nats, of both distributions smoothed alike, the mean over the lists and
-    the attributes. ε_g = Σ_i P_i·m_ig / Σ_ih P_i·m_ih is the exposure of the first draw from
-    P = softmax(Xw). A list in which an attribute has no label is left out of that mean.
+    The loss is KL(ε*‖ε) in nats, with both distributions smoothed alike, averaged over the lists
+    and attributes. ε_g = Σ_i P_i·m_ig / Σ_ih P_i·m_ih is the exposure of the first draw from
+    P = softmax(Xw). A list without any label of an attribute is left out of the average.
 
-    With e the smoothed ε, λ the smoothing and T = Σ_ih P_i·m_ih, the gradient goes by
+    With e the smoothed ε, λ the smoothing and T = Σ_ih P_i·m_ih, the gradient follows from
     ∂KL/∂ε_g = −(1−λ)·ε*_g/e_g =: u_g,  v_i = Σ_g m_ig·(u_g − Σ_h u_h·ε_h)/T  and
     ∂KL/∂s_i = P_i·(v_i − Σ_j P_j·v_j).
 
@@ -223,8 +223,8 @@ def distribution_loss(weights: FloatArray, batch: FairnessBatch) -> tuple[float,
 def train_dlf(examples: Examples, options: DlfTraining | None = None) -> DlfModel:
     """Train both models of the reconstruction of DLF on topics.
 
-    The relevance model learns from the grades, the fairness model from memberships and targets
-    alone. The features are standardised over all documents, the target features are not.
+    The relevance model learns from the grades, the fairness model only from memberships and
+    targets. The features are standardised over all documents, the target features are not.
 
     Raises:
         InputError: There is nothing to learn from.
@@ -286,7 +286,7 @@ def _target_features(candidates: Candidates, dimensions: Sequence[int]) -> Float
 
 
 def build(options: DlfOptions, engine: SearchEngine) -> DlfReranker:
-    """Return the re-ranker with the weights of the file that the options name."""
+    """Return the re-ranker with the weights in the file named by the options."""
     model = DlfModel.load(options.weights)
     expected = (*FEATURES, *_target_names(list(model.dimensions)))
     if model.relevance.features != FEATURES or model.fairness.features != expected:

@@ -1,4 +1,4 @@
-"""What re-rankers are trained on: the candidates of topics, with judgements."""
+"""Training data for re-rankers: the candidates of topics, with judgements."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fairqr.retrieval.table import DocumentTable
 __all__ = ["Example", "Examples", "TargetOf", "gather_examples"]
 
 TargetOf = Callable[[Ranking, DocumentTable], Sequence[FloatArray]]
-"""Gives the targets of the dimensions for what was retrieved, and its groups."""
+"""Returns the targets of the dimensions for the retrieved documents and their groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,10 @@ class Example:
     """One topic.
 
     Attributes:
-        topic: Its id.
-        candidates: What was retrieved for it.
-        features: Shape (n, F).
-        grades: Shape (n,), at least 0; a document that is not judged has 0.
+        topic: The topic's id.
+        candidates: The documents retrieved for it.
+        features: The features of the documents, shape (n, F).
+        grades: The grades, at least 0, shape (n,); an unjudged document has 0.
     """
 
     topic: str
@@ -42,23 +42,23 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """Topics, all over the same dimensions.
+    """Topics that share the same dimensions.
 
     Attributes:
-        items: In order of the topic, so that training on the same topics gives the same weights.
-        feature_names: Of the F columns.
+        items: The examples in order of topic, so that the same topics always give the same weights.
+        feature_names: The names of the F columns.
     """
 
     items: Sequence[Example]
     feature_names: tuple[str, ...] = FEATURES
 
     def only(self, topics: Collection[str]) -> Examples:
-        """Return the examples of these topics, such as a fold leaves."""
+        """Return the examples of these topics, for instance of a fold."""
         wanted = set(topics)
         return replace(self, items=[item for item in self.items if item.topic in wanted])
 
     def check(self) -> None:
-        """Raise where nothing can be learned.
+        """Refuse examples that nothing can be learned from.
 
         Raises:
             InputError: There are no examples, or none with both relevant and other candidates.
@@ -72,7 +72,7 @@ class Examples:
             )
 
     def sha256(self) -> str:
-        """Return a hash of all that training sees, in hexadecimal."""
+        """Return a hash of everything that training sees, in hexadecimal."""
         digest = hashlib.sha256("\x00".join(self.feature_names).encode())
         for item in self.items:
             digest.update(f"\x00{item.topic}\x00{item.candidates.dimensions}".encode())
@@ -93,18 +93,18 @@ async def gather_examples(
     target_depth: int = 500,
     discount: Discount = LOG2,
 ) -> Examples:
-    """Retrieve for each topic, and look up all that training needs.
+    """Run a search for each topic, and look up everything that training needs.
 
-    A topic is left out that retrieves nothing, or for which no judged document is relevant.
+    We leave out a topic that retrieves nothing, or has no relevant judged document.
 
     Args:
-        engine: Where the documents are.
+        engine: The engine to search.
         topics: The query of each topic.
-        qrels: The grade of each judged document by topic.
-        dimensions: What exposure is measured over.
-        target_of: ε* of a topic; training should see it as it is estimated at query time.
+        qrels: The grade of each judged document, by topic.
+        dimensions: The dimensions to measure exposure over.
+        target_of: Returns ε* of a topic; in training it should be estimated as at query time.
         depth: How many documents to learn from.
-        target_depth: How many to estimate the target from.
+        target_depth: How many documents to estimate the target from.
         discount: The weight of each rank.
 
     Raises:

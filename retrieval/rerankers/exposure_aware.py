@@ -19,22 +19,22 @@ __all__ = ["ExposureAwareOptions", "ExposureAwareReranker", "build"]
 
 
 class ExposureAwareOptions(RerankOptions):
-    """The target and the discount come with the candidates."""
+    """Options of the step; the target and the discount come with the candidates."""
 
     tolerance: float = Field(
         DEFAULT_THRESHOLD,
         ge=0,
-        description="The divergence to stop at, in nats; 0 goes as near to the target as it can.",
+        description="The divergence to stop at, in nats; 0 goes as near to the target as possible.",
     )
     smoothing: float = Field(
         DEFAULT_SMOOTHING,
         gt=0,
         lt=1,
-        description="The share of a uniform distribution mixed into target and exposure.",
+        description="The weight of a uniform distribution mixed into target and exposure.",
     )
     direction: Direction = Field(
         "target_exposure",
-        description="target_exposure is KL(target || exposure), exposure_target the reverse.",
+        description="target_exposure is KL(target || exposure), exposure_target is the reverse.",
     )
 
 

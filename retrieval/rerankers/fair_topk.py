@@ -1,4 +1,4 @@
-"""FA*IR: the best ranking whose every prefix passes a test of fair representation."""
+"""FA*IR: the best ranking in which every prefix passes a test of fair representation."""
 
 from __future__ import annotations
 
@@ -33,30 +33,30 @@ Table = GroupTables | MultinomialTable
 
 
 class FairTopKOptions(RerankOptions):
-    """The options of FA*IR."""
+    """Options of FA*IR."""
 
     protected: str | None = Field(None, description=PROTECTED_HELP)
     proportion: float | None = Field(
         None,
         gt=0,
         lt=1,
-        description="p, the share of the one protected group; defaults to its share of the target.",
+        description="p, the share of the protected group (one only); by default its target share.",
     )
     alpha: float = Field(
         0.1,
         gt=0,
         lt=1,
-        description="α, the probability that a fair ranking fails the test; the larger, the more "
-        "protected documents are needed.",
+        description="α, the probability that a fair ranking fails the test; larger values require "
+        "more protected documents.",
     )
 
 
 class FairTopKReranker:
-    """FA*IR (Zehlike et al. 2017), for several groups the multinomial test (Zehlike et al. 2022).
+    """FA*IR (Zehlike et al. 2017); with several groups, the multinomial test (Zehlike et al. 2022).
 
     A document belongs to the group with its largest share; see
     :func:`fairqr.retrieval.rerankers.protection.group_of_each`. The order within a group stays. A
-    document rises only where a prefix would fail without it. The scores are 1/rank.
+    document only moves up if a prefix would fail without it. The scores are 1/rank.
     """
 
     name = "fa-ir"
@@ -76,7 +76,7 @@ class FairTopKReranker:
             if len(groups) > 1:
                 raise InputError(
                     "The option 'proportion' of fa-ir needs one protected group, not "
-                    f"{len(groups)}; name one with 'protected', or leave 'proportion' out."
+                    f"{len(groups)}; name one with 'protected', or remove 'proportion'."
                 )
             proportions = (self._options.proportion,)
         belongs = group_of_each(candidates.memberships[protected.dimension])
@@ -85,7 +85,7 @@ class FairTopKReranker:
         for kind, group in enumerate(groups, start=1):
             kinds[belongs == group] = kind
         alpha = self._options.alpha
-        # With many groups or a long ranking this takes a while.
+        # This takes a while for many groups or a long ranking.
         positions, failed = await asyncio.to_thread(
             lambda: fair_top_k(kinds, fair_top_k_table(length, proportions, alpha), length)
         )
@@ -94,7 +94,7 @@ class FairTopKReranker:
             left = np.delete(kinds, positions[:failed])
             names = [candidates.groups[protected.dimension][group] for group in groups]
             lacking = [name for kind, name in enumerate(names, start=1) if kind not in left]
-            why = f": they have too few of {', '.join(lacking)}" if lacking else ""
+            why = f", because there are too few of {', '.join(lacking)}" if lacking else ""
             warnings = (
                 f"The first {failed} results fail FA*IR's test. No order of the "
                 f"{len(candidates)} candidates passes it{why}.",
@@ -105,16 +105,16 @@ class FairTopKReranker:
 def fair_top_k_table(k: int, proportions: Sequence[float], alpha: float) -> Table:
     """Return the test of FA*IR with the model-adjusted significance.
 
-    For one group it is the binomial test, and for several the multinomial one; both are exact. For
-    more groups than the latter can hold it is a binomial test for each, whose joint probability of
-    failure is bounded. In each case a fair ranking fails with a probability of at most α.
+    For one group it is the binomial test, for several the multinomial one; both are exact. For more
+    groups than the latter can handle, it is a binomial test for each group, with a bound on their
+    joint failure probability. In each case a fair ranking fails with probability at most α.
 
     Args:
         k: The length of the ranking.
-        proportions: Of each protected group, in [0, 1], with a sum of at most 1.
-        alpha: In (0, 1).
+        proportions: The proportion of each protected group, in [0, 1], with a sum of at most 1.
+        alpha: The significance, in (0, 1).
     """
-    # The shares of a target may sum to a little above 1.
+    # The shares of a target may sum to slightly more than 1.
     total = max(1.0, math.fsum(proportions))
     shares = tuple(proportion / total for proportion in proportions)
     if len(shares) == 1 or states_of(k, len(shares)) > MAX_STATES:
@@ -123,18 +123,18 @@ def fair_top_k_table(k: int, proportions: Sequence[float], alpha: float) -> Tabl
 
 
 def fair_top_k(groups: NDArray[np.intp], table: Table, k: int) -> tuple[NDArray[np.intp], int]:
-    """Fill the ranks from above, each with the best document after which the test can be passed.
+    """Fill the ranks from the top, each with the best document that still lets the test pass.
 
     Args:
-        groups: Of each document from best to worst, shape (n,): 0 for the rest, i for the i-th
-            protected group of the table.
-        table: For rankings of k documents.
+        groups: The group of each document from best to worst, shape (n,): 0 for the rest, i for the
+            i-th protected group of the table.
+        table: The table for rankings of k documents.
         k: At most n.
 
     Returns:
         The positions of k documents in their new order; and the length of the first prefix that
-        fails the test, or 0. One fails only where no order of these documents passes; it is then
-        as long as it can be.
+        fails the test, or 0. A prefix fails only if no order of these documents passes; it is then
+        as long as possible.
     """
     kinds = len(table.proportions) + 1
     queues = [deque(np.flatnonzero(groups == kind).tolist()) for kind in range(kinds)]
@@ -147,7 +147,7 @@ def fair_top_k(groups: NDArray[np.intp], table: Table, k: int) -> tuple[NDArray[
         options = [(position, kind, _with(counts, kind)) for position, kind in heads]
         chosen = next((o for o in options if openings.is_open(o[2], length)), None)
         if chosen is None:
-            # Beyond the last prefix that can pass; the nearest to passing is the least bad.
+            # Beyond the last prefix that can pass, we take the one nearest to passing.
             chosen = max(options, key=lambda o: (_nearness(table, o[2], length), -o[0]))
         position, kind, counts = chosen
         queues[kind].popleft()

@@ -1,4 +1,4 @@
-"""What a trained re-ranker sees of a document, besides its groups."""
+"""The features that a trained re-ranker sees of a document, besides its groups."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FEATURES = (
     "title_coverage",
     "text_length_log",
 )
-"""The columns of :func:`features`."""
+"""The names of the columns of :func:`features`."""
 
 
 async def features(engine: SearchEngine, query: str, ranking: Ranking) -> FloatArray:
@@ -33,15 +33,15 @@ async def features(engine: SearchEngine, query: str, ranking: Ranking) -> FloatA
     ``text_length_log``  ln(1 + the number of words in the text), stop words left out
     ===================  =====================================================================
 
-    A document that was deleted meanwhile has zeros where its text or score is needed.
+    A document that has since been deleted has zeros in place of missing texts and scores.
 
     Args:
-        engine: Where the documents are.
+        engine: The engine that has the documents.
         query: The original query.
         ranking: The n documents, from best to worst.
     """
     lexical = lexical_of(engine)
-    require(lexical, "rescore", "A re-ranker that was trained")
+    require(lexical, "rescore", "A trained re-ranker")
     (rescored,) = await lexical.search([Query(query, len(ranking), only=tuple(ranking.ids))])
     score_of = dict(zip(rescored.ids, rescored.scores, strict=True))
     scores = np.array([max(0.0, score_of.get(id_, 0.0)) for id_ in ranking.ids])

@@ -1,9 +1,9 @@
-"""One table for each protected group, for as many groups as there are.
+"""One table for each protected group, for any number of groups.
 
-Each group has its own binomial test (:mod:`fairqr.retrieval.rerankers.binomial_table`), all at one
-α_c. A fair ranking fails some test with at most the sum of the probabilities with which it fails
-each (Boole's inequality), so that sum is kept at or below α. For one group this is FA*IR itself,
-exactly; for several it is a conservative stand-in for the multinomial test.
+Each group has its own binomial test (:mod:`fairqr.retrieval.rerankers.binomial_table`), all with
+the same α_c. By Boole's inequality, the probability that a fair ranking fails some test is at most
+the sum of the tests' failure probabilities, so we keep that sum at or below α. For one group this
+is exactly FA*IR; for several it is a conservative replacement for the multinomial test.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ __all__ = ["GroupTables", "group_tables"]
 
 @dataclass(frozen=True, slots=True)
 class GroupTables:
-    """The least number of documents of each group in each prefix.
+    """The minimum number of documents of each group in each prefix.
 
     Attributes:
         minimum: Shape (k, G).
         proportions: p_1 … p_G.
         significance: α_c of each test.
-        failure_probability: A bound from above, exact for one group.
+        failure_probability: An upper bound; exact for one group.
     """
 
     minimum: NDArray[np.intp]
@@ -36,11 +36,11 @@ class GroupTables:
     failure_probability: float
 
     def passes_at(self, counts: tuple[int, ...], length: int) -> bool:
-        """Tell whether a prefix of this length, at least 1, with these counts passes."""
+        """Return whether a prefix of this length, at least 1, with these counts passes."""
         return bool(np.all(self.minimum[length - 1] <= counts))
 
     def openings(self, supply: tuple[int, ...]) -> GroupTables:
-        """Return the tables that ask for no more documents of a group than there are.
+        """Return the tables that require no more documents of a group than there are.
 
         Args:
             supply: How many documents there are of the rest, and of each protected group.
@@ -48,9 +48,9 @@ class GroupTables:
         return replace(self, minimum=np.minimum(self.minimum, supply[1:]))
 
     def is_open(self, counts: tuple[int, ...], length: int) -> bool:
-        """Tell whether a prefix passes, and can be continued up to k so that each prefix does.
+        """Return whether a prefix passes and can be continued to k with every prefix passing.
 
-        It can if at every later length no more documents are lacking than there are ranks left.
+        It can if, at every later length, at most as many documents are missing as ranks are left.
         """
         lacking = np.maximum(self.minimum[length - 1 :] - counts, 0).sum(axis=1)
         return bool(np.all(lacking <= np.arange(len(lacking))))

@@ -1,4 +1,4 @@
-"""Learning over lists: padded batches, the softmax over a list, and a deterministic optimiser."""
+"""Listwise learning: padded batches, the softmax over a list, and a deterministic optimiser."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ __all__ = [
 
 BoolArray = NDArray[np.bool_]
 Objective = Callable[[FloatArray], tuple[float, FloatArray]]
-"""Gives the loss at some weights, and its gradient."""
+"""Returns the loss at some weights, and its gradient."""
 
 
 def padded(lists: Sequence[FloatArray]) -> FloatArray:
-    """Stack arrays of shape (n_q, …) into one of shape (Q, max n_q, …), filled up with zeros."""
+    """Stack arrays of shape (n_q, …) into one of shape (Q, max n_q, …), padded with zeros."""
     longest = max(len(values) for values in lists)
     batch = np.zeros((len(lists), longest, *np.shape(lists[0])[1:]))
     for row, values in enumerate(lists):
@@ -37,7 +37,7 @@ def padded(lists: Sequence[FloatArray]) -> FloatArray:
 
 
 def log_softmax(scores: FloatArray, mask: BoolArray) -> FloatArray:
-    """Return ln(exp(s_i) / Σ_j exp(s_j)) over each list, shape (Q, N); −∞ where there is none."""
+    """Return ln(exp(s_i) / Σ_j exp(s_j)) over each list, shape (Q, N); −∞ for padding."""
     held = np.where(mask, scores, -np.inf)
     held = held - held.max(axis=1, keepdims=True)
     return np.asarray(held - np.log(np.exp(held).sum(axis=1, keepdims=True)))
@@ -48,12 +48,12 @@ def list_cross_entropy(
 ) -> tuple[float, FloatArray, FloatArray]:
     """Return the loss of ListNet (Cao et al. 2007), its gradient, and the distributions P_f.
 
-    The loss is −Σ_i P_y(i)·ln P_f(i), the mean over the lists, with P the softmax over a list.
+    The loss is the mean over the lists of −Σ_i P_y(i)·ln P_f(i), with P the softmax over a list.
 
     Args:
         grades: y, shape (Q, N).
         scores: f, shape (Q, N).
-        mask: Which places hold a document, shape (Q, N).
+        mask: Which positions have a document, shape (Q, N).
 
     Returns:
         The loss; its gradient by the scores, (P_f − P_y)/Q, shape (Q, N); and P_f, shape (Q, N).
@@ -79,15 +79,15 @@ class Scaling:
 
     @classmethod
     def of(cls, lists: Sequence[FloatArray]) -> Scaling:
-        """Measure the columns over all documents of all lists."""
+        """Measure the columns over all documents in all lists."""
         rows = np.concatenate(lists)
         deviations = rows.std(axis=0)
-        # A column of equal values may deviate by rounding.
+        # A constant column may deviate by rounding.
         varies = deviations > 1e-9 * (1 + np.abs(rows).max(axis=0))
         return cls(rows.mean(axis=0), np.where(varies, deviations, 1.0))
 
     def and_unscaled(self, columns: int) -> Scaling:
-        """Return this scaling with further columns, which it leaves as they are."""
+        """Return this scaling with further columns that it leaves unchanged."""
         return Scaling(
             np.append(self.means, np.zeros(columns)), np.append(self.scales, np.ones(columns))
         )
@@ -99,12 +99,12 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True)
 class Minimum:
-    """Where an optimiser came to.
+    """The result of an optimiser.
 
     Attributes:
-        weights: The best that were found.
-        loss: There.
-        iterations: Steps taken.
+        weights: The best weights found.
+        loss: The loss at these weights.
+        iterations: The number of steps taken.
     """
 
     weights: FloatArray
@@ -113,7 +113,7 @@ class Minimum:
 
 
 def with_decay(objective: Objective, l2: float) -> Objective:
-    """Return the loss with ½·l2·|w|² on top, which keeps the weights small."""
+    """Return the loss plus ½·l2·|w|², which keeps the weights small."""
 
     def decayed(weights: FloatArray) -> tuple[float, FloatArray]:
         loss, gradient = objective(weights)
@@ -125,16 +125,16 @@ def with_decay(objective: Objective, l2: float) -> Objective:
 def minimise(
     objective: Objective, start: FloatArray, iterations: int, tolerance: float = 1e-7
 ) -> Minimum:
-    """Minimise a smooth function by L-BFGS (Liu & Nocedal 1989), as scipy has it.
+    """Minimise a smooth function by L-BFGS (Liu & Nocedal 1989), with scipy.
 
     It ends when no component of the gradient is above the tolerance, when no step lowers the loss
-    any more, or after so many steps.
+    any more, or after the given number of steps.
 
     Args:
         objective: The function and its gradient.
-        start: Weights, shape (F,).
-        iterations: Steps at the most.
-        tolerance: Of the gradient.
+        start: The initial weights, shape (F,).
+        iterations: The maximum number of steps.
+        tolerance: The tolerance for the gradient.
 
     Raises:
         InputError: scipy is not installed.
@@ -142,9 +142,7 @@ def minimise(
     try:
         from scipy import optimize
     except ImportError:
-        raise InputError(
-            "Training needs scipy; install it with: pip install 'fairqr[evaluation]'"
-        ) from None
+        raise InputError("Training needs scipy; run pip install 'fairqr[evaluation]'") from None
     found = optimize.minimize(
         objective,
         start,

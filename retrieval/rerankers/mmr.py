@@ -1,4 +1,4 @@
-"""Maximal marginal relevance: relevance less the similarity to what was chosen already."""
+"""Maximal marginal relevance: relevance minus the similarity to documents already chosen."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ __all__ = [
 ]
 
 Similarity = Callable[[int], FloatArray]
-"""Gives the similarity, in [−1, 1], of the document at a position to each of the n, shape (n,)."""
+"""Returns the similarity, in [−1, 1], of the document at a position to each, shape (n,)."""
 
 
 class MmrOptions(RerankOptions):
-    """The options of MMR."""
+    """Options of MMR."""
 
     trade_off: float = Field(
         0.7, ge=0, le=1, description="λ: 1 ranks by relevance alone, 0 by novelty alone."
     )
     similarity: Literal["tfidf"] = Field(
         "tfidf",
-        description="How similar documents are: cosine of TF-IDF vectors of title and text.",
+        description="The similarity of documents: cosine of TF-IDF vectors of title and text.",
     )
 
 
 class MmrReranker:
     """MMR (Carbonell & Goldstein 1998).
 
-    Relevance is the score of the order so far, min-max normalised over the pool. The scores of the
-    result are the marginal relevances with which the documents were chosen; they never increase.
+    Relevance is the current score, min-max normalised over the pool. The scores of the result are
+    the marginal relevances at which documents were chosen; they never increase.
     """
 
     name = "mmr"
@@ -56,7 +56,7 @@ class MmrReranker:
 
     async def rerank(self, query: str, candidates: Candidates, k: int) -> Reranked:
         """See :meth:`fairqr.retrieval.rerankers.base.Reranker.rerank`."""
-        # Where marginal relevances are equal the first one wins, and that has to be the first id.
+        # The first of equal marginal relevances wins, and that must be the first id.
         pairs = sorted(zip(candidates.ranking.ids, candidates.ranking.scores, strict=True))
         ids = [id_ for id_, _ in pairs]
         found = {document.id: document for document in await self._engine.documents(ids)}
@@ -75,12 +75,12 @@ def maximal_marginal_relevance(
 ) -> tuple[NDArray[np.intp], FloatArray]:
     """Choose one by one argmax_i λ·rel_i − (1−λ)·max_{j chosen} sim(i, j).
 
-    The maximum over nothing is 0, and so is one that is negative. Of equal values the first
-    position wins. The values never increase.
+    The maximum is at least 0, also over no documents. Ties go to the first position. The values
+    never increase.
 
     Args:
-        relevance: Shape (n,), on the scale of the similarity.
-        similarity: Between documents; asked once for each document that is chosen.
+        relevance: The relevance on the same scale as the similarity, shape (n,).
+        similarity: The similarity between documents; called once for each chosen document.
         trade_off: λ in [0, 1].
         k: How many to choose.
 
@@ -105,12 +105,12 @@ def maximal_marginal_relevance(
 class TfIdfSimilarity:
     """Cosine between the TF-IDF vectors of texts.
 
-    The weight of a term is (1 + ln tf)·ln((1+n)/(1+df)), with words stemmed as the index stems
-    them. Document frequencies are those of the pool: a word that all candidates have, such as the
-    query's own, tells nothing of how they differ, and the index has to be asked for nothing.
+    The weight of a term is (1 + ln tf)·ln((1+n)/(1+df)), with words stemmed as in the index.
+    Document frequencies are counted in the pool: a word that all candidates have, such as one of
+    the query, says nothing about their differences, and we need no request to the index.
 
     Args:
-        texts: The n texts. One without words has similarity 0 to all, itself included.
+        texts: The n texts. One without words has similarity 0 to all, including itself.
     """
 
     def __init__(self, texts: Sequence[str]) -> None:
@@ -132,7 +132,7 @@ class TfIdfSimilarity:
         idf = np.log((1 + self._n) / (1 + document_frequency))
         weights = (1 + np.log(frequency)) * idf[self._terms]
         norms = np.sqrt(np.bincount(self._rows, weights=weights**2, minlength=self._n))
-        # Zero where all of a document's terms are in every document.
+        # Zero if all of a document's terms are in every document.
         safe = np.where(norms > 0, norms, 1.0)
         self._weights: FloatArray = weights / safe[self._rows]
         self._starts = np.searchsorted(self._rows, np.arange(self._n + 1))
@@ -146,7 +146,7 @@ class TfIdfSimilarity:
         dense[self._terms[own]] = self._weights[own]
         cosines = np.zeros(self._n)
         if len(self._filled):
-            # Sums over the rows, of which none may be empty here.
+            # Sums over rows; here no row may be empty.
             products = self._weights * dense[self._terms]
             cosines[self._filled] = np.add.reduceat(products, self._starts[self._filled])
         return cosines

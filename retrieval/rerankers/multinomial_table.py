@@ -1,13 +1,13 @@
 """The test of FA*IR for several protected groups at once (Zehlike et al. 2022).
 
-A ranking of k documents is modelled as k draws from the protected groups 1 to G and the rest, with
-probabilities p_1 … p_G and p_0. A prefix of length i with counts τ_1 … τ_G passes where the
+We model a ranking of k documents as k draws from the protected groups 1 to G and the rest, with
+probabilities p_1 … p_G and p_0. A prefix of length i with counts τ_1 … τ_G passes if the
 multinomial CDF F_i(τ) = P(X_1 ≤ τ_1, …, X_G ≤ τ_G) is above α_c.
 
-All counts that k draws can give are held at once, which are C(k+G, G); over all prefixes they are
-C(k+G+1, G+1). This is exact, and feasible up to ``MAX_STATES``: 2 groups up to k = 226, 3 up to 80,
-4 up to 44, 5 up to 30, 6 up to 22. Beyond, :mod:`fairqr.retrieval.rerankers.group_tables` has a
-bound.
+We keep all counts that k draws can give in memory: C(k+G, G) of them, and C(k+G+1, G+1) over all
+prefixes. This is exact, and feasible up to ``MAX_STATES``: 2 groups up to k = 226, 3 up to 80,
+4 up to 44, 5 up to 30, 6 up to 22. Beyond that, :mod:`fairqr.retrieval.rerankers.group_tables` has
+a bound.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ MAX_STATES = 2_000_000
 
 
 def states_of(k: int, groups: int) -> int:
-    """Return how many counts the prefixes of k draws can have, over all prefixes."""
+    """Return how many different counts k draws can give, summed over all prefixes."""
     return math.comb(k + groups + 1, groups + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class MultinomialTable:
-    """Which counts of the protected groups each prefix may have.
+    """The counts of the protected groups that each prefix may have.
 
     Attributes:
         proportions: p_1 … p_G.
         significance: α_c, at which each prefix is tested.
-        failure_probability: That a ranking drawn at random fails at any prefix.
+        failure_probability: The probability that a random ranking fails at any prefix.
     """
 
     proportions: tuple[float, ...]
@@ -56,11 +56,11 @@ class MultinomialTable:
         return float(self._cdfs[length - 1][self._lattice.position(counts)])
 
     def passes_at(self, counts: tuple[int, ...], length: int) -> bool:
-        """Tell whether a prefix of this length with these counts passes."""
+        """Return whether a prefix of this length with these counts passes."""
         return self.cdf(counts, length) > self.significance * (1 + ROUNDING)
 
     def openings(self, supply: tuple[int, ...]) -> Openings:
-        """Return which prefixes can be continued with the documents that there are.
+        """Return which prefixes can be continued with the available documents.
 
         Args:
             supply: How many documents there are of the rest, and of each protected group.
@@ -72,18 +72,18 @@ class MultinomialTable:
 
 @dataclass(frozen=True, slots=True)
 class Openings:
-    """Which prefixes pass the test and can be continued so that each longer prefix passes, too.
+    """The prefixes that pass the test and can be continued so that each longer prefix passes too.
 
-    A count may pass and yet be a dead end: one more draw would have to add to two groups, or a
-    group has no document left. Where no ranking passes up to k, the prefixes are continued as far
-    as any ranking passes, which may be nowhere.
+    A count may pass and still be a dead end: one more draw would have to add to two groups, or a
+    group has no document left. If no ranking passes up to k, prefixes are continued as far as any
+    ranking passes, which may be nowhere.
     """
 
     _lattice: _Lattice
     _states: list[BoolArray]
 
     def is_open(self, counts: tuple[int, ...], length: int) -> bool:
-        """Tell whether a prefix of this length with these counts can be continued."""
+        """Return whether a prefix of this length with these counts can be continued."""
         if length > len(self._states):
             return False
         return bool(self._states[length - 1][self._lattice.position(counts)])
@@ -93,15 +93,15 @@ class Openings:
 def multinomial_table(k: int, proportions: tuple[float, ...], alpha: float) -> MultinomialTable:
     """Return the test with the model-adjusted significance.
 
-    α_c is the largest at which a ranking drawn at random fails with a probability of at most α. The
-    probability can change only where α_c reaches a value of F_i, and never decreases, so a binary
-    search over these values finds the last step that is allowed. It is computed exactly, by
-    carrying the distribution of the counts from prefix to prefix.
+    α_c is the largest value at which a random ranking fails with probability at most α. The failure
+    probability only changes where α_c reaches a value of F_i, and never decreases, so a binary
+    search over these values finds the last allowed step. We compute it exactly, by carrying the
+    distribution of the counts from prefix to prefix.
 
     Args:
         k: The length of the ranking.
         proportions: p_1 … p_G; at least 0, with a sum of at most 1.
-        alpha: The probability that a fair ranking may be rejected with, in (0, 1).
+        alpha: The allowed probability of rejecting a fair ranking, in (0, 1).
     """
     lattice = _lattice(k, len(proportions))
     cdfs = _cdfs(lattice, proportions)
@@ -128,8 +128,8 @@ class _Lattice:
         k: The number of draws.
         groups: G.
         size: C(k+G, G), the number of counts.
-        counts: Shape (size, G); the counts themselves.
-        before: Shape (G, size); the position of τ − e_g, or ``size`` where that is no count.
+        counts: The counts, shape (size, G).
+        before: The position of τ − e_g, or ``size`` if that is not a count, shape (G, size).
     """
 
     def __init__(self, k: int, groups: int) -> None:
@@ -156,19 +156,19 @@ class _Lattice:
         return self._key_order[np.searchsorted(self._keys, keys)]
 
     def position(self, counts: tuple[int, ...]) -> int:
-        """Return where these counts stand."""
+        """Return the position of these counts."""
         key = np.array(counts, dtype=np.intp) @ self._radix
         return int(self._positions(key))
 
     def reached(self, draws: int) -> int:
-        """Return how many of the first counts so many draws can give."""
+        """Return how many of the first counts this many draws can give."""
         return math.comb(draws + self.groups, self.groups)
 
     def drawn(self, values: FloatArray, proportions: tuple[float, ...], end: int) -> FloatArray:
         """Return p_0·v(τ) + Σ_g p_g·v(τ − e_g) for the first ``end`` counts.
 
-        Applied to a distribution of counts it is that after one draw more, and applied to its CDF,
-        the CDF after one draw more. ``values`` and the result have one more entry, a zero.
+        Applied to a distribution of counts, this gives the distribution after one more draw; the
+        same holds for its CDF. ``values`` and the result have one extra entry, a zero.
         """
         rest = max(0.0, 1 - math.fsum(proportions))
         result = np.zeros(self.size + 1)
@@ -184,7 +184,7 @@ def _lattice(k: int, groups: int) -> _Lattice:
 
 
 def _cdfs(lattice: _Lattice, proportions: tuple[float, ...]) -> list[FloatArray]:
-    """Return F_i of all counts that i draws can give, for i = 1 to k."""
+    """Return F_i for all counts that i draws can give, for i = 1 to k."""
     values = np.ones(lattice.size + 1)
     values[-1] = 0.0
     cdfs = []
@@ -201,7 +201,7 @@ def _failure_probability(
     significance: float,
     limit: float,
 ) -> float:
-    """Return the probability that a draw fails at any prefix; it may stop above the limit."""
+    """Return the probability that a draw fails at any prefix; may stop once above the limit."""
     alive = np.zeros(lattice.size + 1)
     alive[0] = 1.0
     failed = 0.0
@@ -220,9 +220,9 @@ def _failure_probability(
 def _open_states(
     lattice: _Lattice, cdfs: list[FloatArray], bound: float, supply: tuple[int, ...]
 ) -> list[BoolArray]:
-    """Return for each prefix which counts pass and can be continued up to the last one.
+    """Return for each prefix the counts that pass and can be continued up to the last one.
 
-    The last prefix is that of k, or the longest that passes with so many documents of each kind.
+    The last prefix has length k, or is the longest that passes with this many documents per kind.
     """
     enough = np.all(lattice.counts <= supply[1:], axis=1)
     drawn = lattice.counts.sum(axis=1)
@@ -231,7 +231,7 @@ def _open_states(
     reached[0] = True
     for length, cdf in enumerate(cdfs, start=1):
         end = len(cdf)
-        # One more of the rest leaves the counts as they are; one of a group adds to its count.
+        # One more of the rest leaves the counts unchanged; one more of a group adds to its count.
         now = reached[:end].copy()
         for before in lattice.before:
             now |= reached[before[:end]]

@@ -1,4 +1,4 @@
-"""PM-2: ranks are given out in proportion to the target, as seats are in an election."""
+"""PM-2: shares out ranks in proportion to the target, like seats in an election."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["Pm2Objective", "Pm2Options", "build"]
 
 
 class Pm2Options(RerankOptions):
-    """The options of PM-2. The paper tunes λ and states no default."""
+    """Options of PM-2. The paper tunes λ and states no default."""
 
     focus: float = Field(
         0.5,
         ge=0,
         le=1,
-        description="λ: at 1 each rank goes to the group whose turn it is; below, a more relevant "
-        "document of another group can win.",
+        description="λ: at 1, each rank goes to the group whose turn it is; below 1, a more "
+        "relevant document of another group can win.",
     )
 
 
@@ -34,10 +34,10 @@ class Pm2Objective:
 
         argmax_d λ·q_a*·P(d|a*) + (1−λ)·Σ_{a≠a*} q_a·P(d|a),
 
-    after which each s_a grows by the share of the seat that the document takes for the group. Here
-    P(d|a) is the relevance times the membership, and that share is the membership: what is unknown
-    of a document takes its part of the seat for nobody. No seat is due to a group of which no
-    document with relevance above 0 is left, as a party gets none when its list is used up.
+    Then each s_a grows by the share of the seat that the document takes for the group. Here P(d|a)
+    is relevance × membership, and that share is the membership; the unknown part of a document
+    takes its part of the seat for no group. No seat is due to a group without remaining documents
+    of relevance above 0, as a party gets no more seats once its list is used up.
 
     Args:
         aspects: The groups.

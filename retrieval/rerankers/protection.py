@@ -1,4 +1,4 @@
-"""Which groups a re-ranker protects, and which documents belong to them."""
+"""The groups that a re-ranker protects, and the documents that belong to them."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class Protected:
 def group_of_each(memberships: FloatArray) -> NDArray[np.intp]:
     """Return the position of each document's one group, or −1, shape (n,).
 
-    Tests and penalties that count documents need one group for each. It is the group with the
-    largest share; of equal shares the first in the schema. A document has none where the mass of
-    its unknown group is larger than any share, so also where it has no label at all.
+    Tests and penalties that count documents need one group for each document. We take the group
+    with the largest share, and the first in the schema among equal ones. A document has no group if
+    its unknown mass is larger than any share, so also if it has no label at all.
 
     Args:
         memberships: Shape (n, G); rows sum to at most 1.
@@ -48,7 +48,7 @@ def group_of_each(memberships: FloatArray) -> NDArray[np.intp]:
     members = np.asarray(memberships, dtype=np.float64)
     largest = members.max(axis=1, initial=0.0)
     unknown = 1 - members.sum(axis=1)
-    # Rounding must not turn a half into less than the other half.
+    # Rounding must not make one of two equal halves smaller.
     known = (largest > 0) & (largest >= unknown - 1e-9)
     return np.where(known, members.argmax(axis=1), -1)
 
@@ -57,13 +57,13 @@ def choose_protected(lists: Sequence[Candidates], k: int, named: str | None = No
     """Return the groups to protect.
 
     Args:
-        lists: What is re-ranked; several lists, over the same dimensions, count by their mean.
-        k: Under-representation is ε* − ε in the first k of the order so far.
-        named: As in ``PROTECTED_HELP``. By default it is the group with the largest ε* − ε of any
-            dimension; the group of documents without a label is never chosen by itself.
+        lists: The candidates; several lists over the same dimensions count by their mean.
+        k: We measure ε* − ε in the first k documents of the current order.
+        named: As in ``PROTECTED_HELP``. The default is the group with the largest ε* − ε in any
+            dimension; the group of documents without a label is never chosen by default.
 
     Raises:
-        InputError: A group does not exist, or the name stands in several dimensions.
+        InputError: A group does not exist, or several dimensions have a group of this name.
     """
     if named is not None and named.strip() != "all":
         return _named(lists[0], named)
@@ -90,7 +90,7 @@ def _named(candidates: Candidates, text: str) -> Protected:
     if prefix.strip() not in candidates.dimensions:
         prefix, names = "", text
     every = [group for groups in candidates.groups for group in groups]
-    # A group may have a comma in its own name.
+    # The name of a group may contain a comma.
     parts = [names] if names.strip() in every else names.split(",")
     wanted = list(dict.fromkeys(part.strip() for part in parts if part.strip()))
     found = [

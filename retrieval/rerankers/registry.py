@@ -1,6 +1,6 @@
-"""The re-rankers by name: what each is, where it comes from, and how it is opened.
+"""The re-rankers by name: what each one is, where it comes from, and how to open it.
 
-Importing this module loads neither numpy nor pydantic, so a command can list what there is at once.
+Importing this module loads neither numpy nor pydantic, so a command can list them at once.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ PACKAGE = "fairqr.retrieval.rerankers"
 
 @dataclass(frozen=True, slots=True)
 class RerankerEntry:
-    """What is known of a re-ranker before it is loaded.
+    """What we know of a re-ranker without loading it.
 
     Attributes:
-        name: How commands and files call it.
+        name: Its name in commands and files.
         description: What it does, as a phrase.
         reference: Authors and year of the paper.
-        is_trained: Whether it needs weights that were trained before.
-        module: Of this package; it has a function ``build(options, engine)``.
-        options_name: The class of the options in that module.
+        is_trained: Whether it needs trained weights.
+        module: The module in this package; it has a function ``build(options, engine)``.
+        options_name: The class of its options in that module.
     """
 
     name: str
@@ -43,11 +43,11 @@ class RerankerEntry:
 
     @property
     def about(self) -> str:
-        """What it does and where it comes from, in one line."""
+        """What it does and where it comes from, on one line."""
         return f"{self.description} ({self.reference})"
 
     def options_model(self) -> type[RerankOptions]:
-        """Return the class of its options, whose fields carry defaults, ranges, descriptions."""
+        """Return the class of its options, which has their defaults, ranges and descriptions."""
         model: type[RerankOptions] = getattr(self._load(), self.options_name)
         return model
 
@@ -79,7 +79,7 @@ _ENTRIES = (
     ),
     RerankerEntry(
         "mmr",
-        "maximal marginal relevance, which avoids near-duplicates and knows no groups",
+        "maximal marginal relevance, which avoids near-duplicates and ignores groups",
         "Carbonell & Goldstein 1998",
         is_trained=False,
         module="mmr",
@@ -87,7 +87,7 @@ _ENTRIES = (
     ),
     RerankerEntry(
         "xquad",
-        "xQuAD, which favours relevant documents of groups that those above do not cover yet",
+        "xQuAD, which favours relevant documents of groups not yet covered by those above",
         "Santos et al. 2010",
         is_trained=False,
         module="xquad",
@@ -95,7 +95,7 @@ _ENTRIES = (
     ),
     RerankerEntry(
         "pm2",
-        "PM-2, which gives out ranks in proportion to the target, as an election gives out seats",
+        "PM-2, which shares out ranks in proportion to the target, like seats in an election",
         "Dang & Croft 2012",
         is_trained=False,
         module="pm2",
@@ -111,7 +111,7 @@ _ENTRIES = (
     ),
     RerankerEntry(
         "deltr",
-        "DELTR, a linear model that is trained for relevance and for equal exposure",
+        "DELTR, a linear model trained for relevance and for equal exposure",
         "Zehlike & Castillo 2020",
         is_trained=True,
         module="deltr",
@@ -119,7 +119,7 @@ _ENTRIES = (
     ),
     RerankerEntry(
         "dlf",
-        "DLF, a linear reconstruction from the abstract of its paper, which blends a model trained "
+        "DLF, a linear reconstruction from its paper's abstract, which blends a model trained "
         "for relevance with one trained for the target",
         "Chen & Fang 2023",
         is_trained=True,
@@ -138,11 +138,11 @@ def open_reranker(
 
     Args:
         name: One of :data:`RERANKERS`.
-        options: As a command or a file gives them; text is read as the option's type.
-        engine: Where the documents are.
+        options: The options as a command or a file gives them; text is converted to their types.
+        engine: The engine that has the documents.
 
     Raises:
-        InputError: There is no such re-ranker or option, a value is out of its range, or the file
+        InputError: The re-ranker or an option does not exist, a value is out of range, or the file
             of trained weights is missing or of another kind.
     """
     if name not in RERANKERS:

@@ -21,30 +21,30 @@ __all__ = ["RelevanceAwareOptions", "RelevanceAwareReranker", "Step", "build", "
 
 
 class RelevanceAwareOptions(ExposureAwareOptions):
-    """The target, the discount and the relevance come with the candidates."""
+    """Options of the step; the target, discount and relevance come with the candidates."""
 
     min_relevance: float = Field(
         0.0,
         ge=0,
         le=1,
-        description="Put no document forward that is less likely to be relevant than this.",
+        description="Do not move documents up that are less likely to be relevant than this.",
     )
 
     capped: bool = Field(
         True,
-        description="If the documents cannot give the target, stop near what they can give, rather "
-        "than come as near to the target as possible at any price.",
+        description="If the documents cannot reach the target, stop near the best they can give, "
+        "instead of approaching the target at any price.",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What the step makes of candidates.
+    """The result of the step.
 
     Attributes:
         positions: The first k candidates in their new order.
-        supply: The exposure nearest to the target that the candidates which may be put forward
-            could give, one array (G_a,) for each dimension; zeros without any label.
+        supply: The exposure nearest to the target that the eligible candidates could give, one
+            array (G_a,) for each dimension; zeros without any label.
     """
 
     positions: Positions
@@ -52,10 +52,10 @@ class Step:
 
 
 class RelevanceAwareReranker:
-    """Takes the most relevant ranking that is near the target; the scores are 1/rank.
+    """Returns the most relevant ranking that is near the target; the scores are 1/rank.
 
-    Documents below the least relevance come last, in order of relevance. Where the retriever does
-    not estimate relevance, the rank stands in for it, and no document is below.
+    Documents below the minimum relevance come last, in order of relevance. If the retriever does
+    not estimate relevance, we use the rank instead, and no document is below the minimum.
     """
 
     name = "relevance-aware"
@@ -75,7 +75,7 @@ def take_step(candidates: Candidates, options: RelevanceAwareOptions, k: int) ->
     Args:
         candidates: Documents with their relevance, memberships and targets.
         options: How far to go.
-        k: How many ranks there are.
+        k: The number of ranks.
     """
     chances = _chances(candidates)
     eligible = _eligible(candidates, options.min_relevance)
@@ -93,7 +93,7 @@ def take_step(candidates: Candidates, options: RelevanceAwareOptions, k: int) ->
             length=k,
         )
 
-    # Whatever it costs in relevance.
+    # At any cost in relevance.
     chosen = nearest(candidates.targets, 0.0)
     supply = [exposure(own[chosen], candidates.discount) for own in members]
     pairs = list(zip(candidates.targets, supply, strict=True))
@@ -114,7 +114,7 @@ def _chances(candidates: Candidates) -> FloatArray:
 
 
 def _eligible(candidates: Candidates, least: float) -> Positions:
-    """Return the positions of the documents that may be put forward."""
+    """Return the positions of the documents that may be moved up."""
     if candidates.relevance is None:
         return np.arange(len(candidates))
     return np.flatnonzero(np.asarray(candidates.relevance) >= least)

@@ -1,4 +1,4 @@
-"""Files of trained weights: small JSON, checked when read."""
+"""Files of trained weights: small JSON files, checked when read."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class LinearModel(BaseModel):
 
     Attributes:
         features: The name of each column.
-        means, scales: Of the standardisation, by column.
-        weights: By column.
+        means, scales: The standardisation of each column.
+        weights: The weight of each column.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -44,7 +44,7 @@ class LinearModel(BaseModel):
 
     @classmethod
     def of(cls, names: tuple[str, ...], scaling: Scaling, weights: FloatArray) -> LinearModel:
-        """Put what was learned into plain numbers."""
+        """Convert what was learned into plain numbers."""
         return cls(
             features=names,
             means=tuple(scaling.means.tolist()),
@@ -62,12 +62,12 @@ Model = TypeVar("Model", bound="TrainedModel")
 
 
 class TrainedModel(BaseModel):
-    """What all files of weights have.
+    """Base of all files of weights.
 
     Attributes:
-        format: Of the file.
+        format: The version of the file format.
         trained_on: The SHA-256 of the examples.
-        topics: How many they were.
+        topics: The number of examples.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -87,7 +87,7 @@ class TrainedModel(BaseModel):
         """Read a model.
 
         Raises:
-            InputError: The file cannot be read, or holds no weights of this kind.
+            InputError: The file cannot be read, or does not contain weights of this kind.
         """
         try:
             return cls.model_validate_json(path.read_bytes())
@@ -98,7 +98,7 @@ class TrainedModel(BaseModel):
         except ValidationError as error:
             where, reason = first_problem(error)
             raise InputError(
-                f"{path} holds no weights of {cls.kind} (wrong at {where or 'the file'}: "
+                f"{path} does not contain weights of {cls.kind} (wrong at {where or 'the file'}: "
                 f"{one_line(reason, 120)}); write them with 'fairqr train {cls.kind}'."
             ) from None
 
@@ -106,10 +106,10 @@ class TrainedModel(BaseModel):
 def group_positions(
     kind: str, candidates: Candidates, dimension: str, groups: tuple[str, ...]
 ) -> tuple[int, list[int]]:
-    """Return where a dimension and groups that were trained for stand among the candidates'.
+    """Return the positions of a trained dimension and its groups among the candidates'.
 
     Raises:
-        InputError: They are not measured here.
+        InputError: The dimension or a group is not measured here.
     """
     if dimension not in candidates.dimensions:
         raise InputError(

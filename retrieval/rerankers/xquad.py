@@ -1,4 +1,4 @@
-"""xQuAD: relevance, and coverage of the groups that the documents above do not cover yet."""
+"""xQuAD: relevance, plus coverage of groups that the documents above do not cover yet."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["XquadObjective", "XquadOptions", "build"]
 
 
 class XquadOptions(RerankOptions):
-    """The options of xQuAD. The papers tune λ and state no default."""
+    """Options of xQuAD. The papers tune λ and state no default."""
 
     diversity: float = Field(
         0.5,
@@ -32,9 +32,9 @@ class XquadObjective:
 
         (1−λ)·P(d|q) + λ·Σ_a P(a|q)·P(d|a)·Π_{s∈S} (1 − P(s|a)).
 
-    The product is how little S covers a group. It falls fast: one document that is surely relevant
-    and of the group makes it 0, so the target says which groups come first, not how many documents
-    each gets. Here P(d|q) is the relevance, and P(d|a) the relevance times the membership.
+    The product says how little S covers a group. It falls fast: one document that is certainly
+    relevant and in the group makes it 0, so the target decides which groups come first, not how
+    many documents each gets. Here P(d|q) is the relevance, and P(d|a) is relevance × membership.
 
     Args:
         aspects: The groups.

@@ -1,14 +1,14 @@
-"""Plackett–Luce: a distribution over rankings in which what scores more tends to come first.
+"""Plackett–Luce: a distribution over rankings in which higher scores tend to come first.
 
-The places are filled one by one, each with probability proportional to the weights of the items
-that are left (Luce 1959; Plackett 1975). "Towards Fair RAG" (Kim & Diaz 2024) takes the weights
-from retrieval scores, min-max normalised to s in [1, 2], and a sharpness α:
+The places are filled one by one, each with probability proportional to the weights of the remaining
+items (Luce 1959; Plackett 1975). "Towards Fair RAG" (Kim & Diaz 2024) computes the weights from
+retrieval scores, min-max normalised to s in [1, 2], and a sharpness α:
 
-* ``logits``: P(next = i) ∝ exp(s_i^α). The paper's formula was illegible where it was read; this
-  form gives its published disparities, so it is the default.
+* ``logits``: P(next = i) ∝ exp(s_i^α). The paper's formula was illegible in our copy; this form
+  reproduces its published disparities, so it is the default.
 * ``worths``: P(next = i) ∝ s_i^α, which is close to uniform for the paper's α of 1 to 8.
 
-α = 0 is uniform, and a large α ranks by score, in random order where scores are equal.
+α = 0 is uniform; a large α ranks by score, with ties in random order.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from fairqr.retrieval.sampling.races import race
 __all__ = ["LARGEST_ALPHA", "Form", "PlackettLuce", "deterministic"]
 
 Form = Literal["logits", "worths"]
-"""How scores become weights; see the module."""
+"""How scores become weights; see the module's docstring."""
 
 LARGEST_ALPHA = 1000.0
-"""2^1000 is still a floating point number."""
+"""2^1000 is still a valid floating point number."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlackettLuce:
     """A Plackett–Luce distribution over the rankings of n items.
 
-    Make one with :meth:`of` or :meth:`from_log_weights`. Items are named by their positions, 0 to
-    n − 1. Those of zero mass come last, uniformly among themselves, once all others are placed.
+    Create one with :meth:`of` or :meth:`from_log_weights`. Items are identified by their positions,
+    0 to n − 1. Items without mass come last, uniformly among themselves.
 
     Attributes:
-        log_weights: ln w, shape (n,), up to a constant; −∞ is zero mass. Not to be written to.
+        log_weights: ln w, shape (n,), up to a constant; −∞ means no mass. Read-only.
     """
 
     log_weights: FloatArray
@@ -53,17 +53,17 @@ class PlackettLuce:
         Args:
             scores: Shape (n,), finite; their scale and sign do not matter. Equal scores give the
                 uniform distribution.
-            alpha: From 0, uniform, to 1000; see the module.
+            alpha: From 0, uniform, to 1000; see the module's docstring.
             form: How scores become weights.
 
         Raises:
-            InputError: There is no score, one is not finite, or alpha or the form is none.
+            InputError: There are no scores, one is not finite, or alpha or the form is invalid.
         """
         is_number = isinstance(alpha, int | float | np.integer | np.floating)
         if not (is_number and 0 <= alpha <= LARGEST_ALPHA):
             raise InputError(
                 f"The exponent alpha must be from 0 to {LARGEST_ALPHA:g}, not {alpha!r:.20}: "
-                "0 ranks at random, and large ones by score."
+                "0 ranks at random, large values rank by score."
             )
         if form not in get_args(Form):
             raise InputError(
@@ -80,20 +80,20 @@ class PlackettLuce:
 
     @classmethod
     def from_log_weights(cls, log_weights: ArrayLike) -> PlackettLuce:
-        """Return the distribution of these weights.
+        """Return the distribution with these weights.
 
         Args:
             log_weights: ln w, shape (n,), finite or −∞.
 
         Raises:
-            InputError: There is none, or one is NaN or +∞.
+            InputError: There are no weights, or one is NaN or +∞.
         """
         weights = _numbers(log_weights).copy()
         _check_pool(weights)
         # NaN is not below ∞ either.
         if not weights.max() < np.inf:
             raise InputError(
-                "A log weight must be a finite number, or -inf for an item of no mass."
+                "A log weight must be a finite number, or -inf for an item without mass."
             )
         return cls._kept(weights)
 
@@ -104,30 +104,29 @@ class PlackettLuce:
 
     @property
     def n(self) -> int:
-        """How many items there are."""
+        """The number of items."""
         return self.log_weights.size
 
     def sample(self, samples: int, k: int, stream: np.random.Generator) -> NDArray[np.intp]:
         """Draw independent rankings, cut at k.
 
-        Exact but for the rounding of floating point numbers; see
-        :mod:`fairqr.retrieval.sampling.races`.
+        Exact except for floating point rounding; see :mod:`fairqr.retrieval.sampling.races`.
 
         Args:
             samples: N, at least 1.
             k: The cut-off, at least 1.
-            stream: Where the random numbers come from; see
+            stream: The source of random numbers; see
                 :func:`fairqr.retrieval.sampling.streams.stream_of`.
 
         Returns:
-            Shape (N, min(k, n)): in each row the positions of distinct items, best first.
+            The positions of distinct items in each row, best first, shape (N, min(k, n)).
 
         Raises:
-            InputError: N or k is below 1, or no whole number.
+            InputError: N or k is below 1, or not a whole number.
         """
         if not _is_count(samples):
             raise InputError(
-                f"The rankings to sample must be a whole number of at least 1, not {samples}."
+                f"The number of rankings must be a whole number of at least 1, not {samples}."
             )
         _check_cut(k)
         k = min(k, self.n)
@@ -146,23 +145,23 @@ class PlackettLuce:
         return drawn
 
     def log_probability(self, ranking: ArrayLike) -> float:
-        """Return ln P of a ranking, or of all that begin with it where it is shorter than n.
+        """Return ln P of a ranking, or of all rankings that start with a partial one.
 
         Args:
-            ranking: Positions, best first; none twice. Shape (r,), r from 0 to n.
+            ranking: Distinct positions, best first, shape (r,), r from 0 to n.
 
         Returns:
-            At most 0; −∞ where an item of zero mass stands before another.
+            At most 0; −∞ if an item without mass is before one with mass.
 
         Raises:
-            InputError: It is no ranking of these items.
+            InputError: It is not a ranking of these items.
         """
         return float(self.placement_log_probabilities(ranking).sum())
 
     def placement_log_probabilities(self, ranking: ArrayLike) -> FloatArray:
-        """Return for each place ln P of its item, given the items before it, shape (r,).
+        """Return ln P of the item at each place, given the items before it, shape (r,).
 
-        Argument and errors are those of :meth:`log_probability`.
+        Argument and errors are as in :meth:`log_probability`.
         """
         places = self._checked(ranking)
         heavy = self._heavy
@@ -173,7 +172,7 @@ class PlackettLuce:
 
         logs = np.full(places.size, -np.inf)
         logs[here] = -_log_odds(weights[here], self.log_weights[left])
-        # An item of zero mass has a chance once no other is left; then all have the same.
+        # Items without mass only have a chance when no others are left; then all are equal.
         before = np.arange(places.size)
         due = ~here & (np.cumsum(here) == np.count_nonzero(heavy))
         logs[due] = -np.log(self.n - before[due])
@@ -181,7 +180,7 @@ class PlackettLuce:
 
     @property
     def _heavy(self) -> NDArray[np.bool_]:
-        """Which items have mass."""
+        """The items that have mass, as a mask."""
         return self.log_weights > -np.inf
 
     def _checked(self, ranking: ArrayLike) -> NDArray[np.intp]:
@@ -194,28 +193,26 @@ class PlackettLuce:
             or not 0 <= int(places.min()) <= int(places.max()) < self.n
             or np.unique(places).size < places.size
         ):
-            raise InputError(
-                f"A ranking has to name positions from 0 to {self.n - 1}, none of them twice."
-            )
+            raise InputError(f"A ranking must have distinct positions from 0 to {self.n - 1}.")
         return places.astype(np.intp)
 
 
 def deterministic(scores: ArrayLike, k: int) -> NDArray[np.intp]:
     """Return the one ranking by score: the positions of the min(k, n) best, best first.
 
-    Of equal scores the first position wins.
+    Ties go to the first position.
 
     Args:
         scores: Shape (n,), finite.
         k: The cut-off, at least 1.
 
     Raises:
-        InputError: There is no score, one is not finite, or k is below 1.
+        InputError: There are no scores, one is not finite, or k is below 1.
     """
     values = -_scores(scores)
     _check_cut(k)
     if k < values.size:
-        # All that may be among the first k, in order of position.
+        # All positions that may be among the first k, in order.
         places = np.flatnonzero(values <= np.partition(values, k - 1)[k - 1])
     else:
         places = np.arange(values.size)
@@ -225,14 +222,14 @@ def deterministic(scores: ArrayLike, k: int) -> NDArray[np.intp]:
 def _log_odds(placed: FloatArray, left: FloatArray) -> FloatArray:
     """Return ln((w_i + … + w_r + W)/w_i) for each item of a ranking, shape (r,).
 
-    Only differences of log weights are formed, since weights themselves may overflow.
+    We only use differences of log weights, since the weights themselves may overflow.
 
     Args:
-        placed: ln w of the items of the ranking, shape (r,).
-        left: ln w of those that are not in it; W is their sum.
+        placed: ln w of the items in the ranking, shape (r,).
+        left: ln w of the items that are not in it; W is the sum of their weights.
     """
     odds = np.empty_like(placed)
-    # ln of what follows an item over its own weight; −∞ where nothing follows.
+    # ln of the total weight after an item, divided by its own; −∞ if nothing follows.
     rest = -np.inf
     with np.errstate(over="ignore"):
         if placed.size and left.size:
@@ -249,27 +246,27 @@ def _scores(scores: ArrayLike) -> FloatArray:
     values = _numbers(scores)
     _check_pool(values)
     if not np.isfinite(values).all():
-        raise InputError("A score is not a finite number: leave the document out or score it anew.")
+        raise InputError("A score is not a finite number; correct it, or leave the document out.")
     return values
 
 
 def _numbers(values: ArrayLike) -> FloatArray:
     try:
         return np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError):  # text, lists of several lengths, 10**400
+    except (TypeError, ValueError, OverflowError):  # Text, ragged lists, 10**400.
         raise InputError(
-            "These are not all floating point numbers: give a list with one for each item."
+            "Some values are not floating point numbers; give a list with one number for each item."
         ) from None
 
 
 def _check_pool(values: FloatArray) -> None:
     if values.ndim != 1 or not values.size:
-        raise InputError("There is nothing to rank: give a list with one number for each item.")
+        raise InputError("There is nothing to rank; give a list with one number for each item.")
 
 
 def _check_cut(k: int) -> None:
     if not _is_count(k):
-        raise InputError(f"A ranking has to be cut at a whole k of at least 1, not {k}.")
+        raise InputError(f"The cut-off k must be a whole number of at least 1, not {k}.")
 
 
 def _is_count(value: object) -> bool:

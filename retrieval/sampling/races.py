@@ -1,11 +1,11 @@
 """Exact samples from Plackett–Luce as races of exponential clocks.
 
-Item i arrives after a time T_i ~ Exp(rate w_i). The order of arrival is Plackett–Luce: the next one
-is i with probability w_i over the weights of those that have not arrived. With log w_i + Gumbel
-noise as −ln T_i this is the same as sorting by perturbed log weights (Yellott 1977).
+Item i arrives after a time T_i ~ Exp(rate w_i). The order of arrival is Plackett–Luce: the next
+item is i with probability w_i over the total weight of the items still missing. With log w_i +
+Gumbel noise as −ln T_i, this is the same as sorting by perturbed log weights (Yellott 1977).
 
-All times are logarithms, ln T_i = ln E_i − ln w_i with E_i ~ Exp(1), so that weights may differ by
-any factor.
+All times are logarithms, ln T_i = ln E_i − ln w_i with E_i ~ Exp(1), so weights may differ by any
+factor.
 """
 
 from __future__ import annotations
@@ -26,40 +26,40 @@ IntArray = NDArray[np.intp]
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 CELLS = 1 << 22
-"""At most so many clocks are run at once; it bounds the memory to about 100 MB."""
+"""The most clocks to run at once; limits memory to about 100 MB."""
 
 HEAD = 8
-"""Items with clocks of their own for each place in a lazy race.
+"""How many items have their own clocks for each place in a lazy race.
 
-With 8k of the heaviest, those of them that are not yet placed outweigh the at most k placed ones of
-the tail by 7 to 1, whatever the weights. So few arrivals are repeats, and rounds are few.
+With the 8k heaviest items, those not yet placed outweigh the at most k placed items of the tail by
+7 to 1, whatever the weights. So there are few repeated arrivals, and few rounds.
 """
 
 SHORT, SHORT_PER_PLACE = 100, 45
-"""Both ways cost about the same, by measurement, at 100 items for k = 1, 140 for 5, 330 for 10, 900
-for 20, 2,100 for 50 and 4,900 for 100."""
+"""Both methods take about equally long, as measured, at 100 items for k = 1, 140 for 5, 330 for
+10, 900 for 20, 2,100 for 50 and 4,900 for 100."""
 
 SOME = 1 << 15
-"""So many items are enough to tell about how heavy the heaviest are."""
+"""This many items are enough to estimate how heavy the heaviest are."""
 
 PRECISE = 1e6
-"""Log weights further apart than this make noise of about 1 too coarse to be added to them."""
+"""If log weights are further apart than this, noise of about 1 is lost when added to them."""
 
 GAP = 750.0
-"""exp(−750) is 0: across such a gap no item overtakes another, so a wider one changes nothing."""
+"""exp(−750) is 0: no item overtakes another across such a gap, so a wider one changes nothing."""
 
 
 def race(log_weights: FloatArray, samples: int, k: int, stream: np.random.Generator) -> IntArray:
-    """Draw rankings in the quicker of the two ways.
+    """Draw rankings by the faster of the two methods.
 
     Args:
         log_weights: ln w, shape (n,), finite, up to a constant.
         samples: N, at least 1.
         k: From 1 to n.
-        stream: Where the random numbers come from.
+        stream: The source of random numbers.
 
     Returns:
-        Shape (N, k): positions, best first.
+        The positions, best first, shape (N, k).
     """
     if log_weights.size < max(SHORT, SHORT_PER_PLACE * k - SHORT):
         return dense_race(log_weights, samples, k, stream)
@@ -67,10 +67,10 @@ def race(log_weights: FloatArray, samples: int, k: int, stream: np.random.Genera
 
 
 def close_gaps(log_weights: FloatArray) -> FloatArray:
-    """Return log weights of the same law, at most 0, from which noise is not rounded away.
+    """Return log weights with the same distribution, at most 0, that rounding does not affect.
 
-    α = 32 gives logits up to 2^32, and α = 100 such that neighbouring floating point numbers are
-    2^48 apart: equal items would then be told apart by their position alone.
+    α = 32 gives logits up to 2^32, and α = 100 logits at which neighbouring floating point numbers
+    are 2^48 apart: equal items would then only be ordered by position.
 
     Args:
         log_weights: Shape (n,), finite.
@@ -89,7 +89,7 @@ def close_gaps(log_weights: FloatArray) -> FloatArray:
 def dense_race(
     log_weights: FloatArray, samples: int, k: int, stream: np.random.Generator
 ) -> IntArray:
-    """Draw rankings with a clock for each item in each sample; as :func:`race`."""
+    """Draw rankings with a clock for each item in each sample; see :func:`race`."""
     n = log_weights.size
     log_weights = close_gaps(log_weights)
     at_once = max(1, CELLS // n)
@@ -106,15 +106,15 @@ def dense_race(
 class LazyRace:
     """A race that does not touch every item in every sample.
 
-    The heaviest items, the head, have clocks of their own. All others, the tail, arrive as one
-    Poisson process of their total rate W: each arrival is item j with probability w_j/W, and one
-    that came before is ignored. What is left of the process of each item is then one of rate w_j,
-    whose first arrival is Exp(w_j), so the race is exact.
+    The heaviest items, the head, have their own clocks. All others, the tail, arrive as one Poisson
+    process with their total rate W: each arrival is item j with probability w_j/W, and we ignore an
+    item that came before. What is left of each item's process has rate w_j, and its first arrival
+    is Exp(w_j), so the race is exact.
 
     Attributes:
-        head: Positions, shape (h,); better ``HEAD`` times k of them than fewer.
-        head_weights: Their log weights, gaps closed.
-        tail: Of all items; the head has no weight there.
+        head: Positions, shape (h,); preferably ``HEAD`` times k of them.
+        head_weights: Their log weights, with gaps closed.
+        tail: The table of all items; head items have no weight in it.
         tail_weight: ln W, on the scale of the head's.
     """
 
@@ -129,30 +129,30 @@ class LazyRace:
 
         Args:
             log_weights: Shape (n,), finite.
-            size: Of the head, below n.
+            size: The size of the head, below n.
         """
         heaviest = _heaviest(log_weights, size + 1)
         head, first_of_tail = heaviest[1:], heaviest[0]
         tail = WeightTable.of(log_weights, head, log_weights[first_of_tail])
-        # The tail's own weights get no noise, so its heaviest alone has a gap to close.
+        # The tail's own weights get no noise, so only its heaviest needs its gap closed.
         closed = close_gaps(log_weights[heaviest])
         return cls(head, closed[1:], tail, float(closed[0]) + math.log(tail.total))
 
     def sample(
         self, samples: int, k: int, stream: np.random.Generator, arrivals: int | None = None
     ) -> IntArray:
-        """Draw rankings; as :func:`race`.
+        """Draw rankings; see :func:`race`.
 
-        A round watches the race up to a certain arrival of the tail. Where fewer than k items have
-        come by then the race goes on from there, with new clocks, since the exponential
+        A round watches the race up to a certain arrival of the tail. If fewer than k items have
+        come by then, the race continues from there with new clocks, since the exponential
         distribution has no memory.
 
         Args:
             samples: N, at least 1.
             k: At least 1, and at most the size of the head.
-            stream: Where the random numbers come from.
-            arrivals: How many arrivals of the tail a round watches, at least 1; as many as are
-                likely to be enough where None. They change the time alone.
+            stream: The source of random numbers.
+            arrivals: How many arrivals of the tail a round watches, at least 1; by default as many
+                as are probably enough. This only affects the time.
         """
         # One in eight may be a repeat, and a few more are cheaper than another round.
         arrivals = arrivals or k + k // 4 + 4
@@ -172,7 +172,7 @@ class LazyRace:
         return drawn
 
     def _round(self, rows: int, k: int, arrivals: int, stream: np.random.Generator) -> IntArray:
-        """Return who arrives, in order, with repeats; −1 for what is beyond the round's end.
+        """Return who arrives, in order, with repeats; −1 beyond the end of the round.
 
         The first k of the head are enough: at least as many of them are new as places are open.
         """
@@ -193,8 +193,8 @@ class LazyRace:
 def _heaviest(log_weights: FloatArray, size: int) -> IntArray:
     """Return the positions of the heaviest items, the lightest of them first.
 
-    What is lighter than so many of some of the items is none of them, so a few items tell which
-    others to look at.
+    An item lighter than this many of a sample of items cannot be one of them, so a sample shows
+    which items to look at.
     """
     some = log_weights[:: 1 + log_weights.size // SOME]
     if some.size < size:
@@ -206,14 +206,14 @@ def _heaviest(log_weights: FloatArray, size: int) -> IntArray:
 
 
 def _log_exponentials(stream: np.random.Generator, shape: tuple[int, int]) -> FloatArray:
-    """Return logarithms of exponential variates; −∞ for one that is 0, which comes first."""
+    """Return logarithms of exponential variates; −∞ for a 0, which comes first."""
     drawn = stream.standard_exponential(shape)
     with np.errstate(divide="ignore"):
         return np.asarray(np.log(drawn, out=drawn))
 
 
 def _earliest(times: FloatArray, k: int) -> tuple[IntArray, FloatArray]:
-    """Return the places of the k earliest of each row, in order, and their times."""
+    """Return the positions of the k earliest in each row, in order, and their times."""
     if k < times.shape[1]:
         places = np.argpartition(times, k - 1, axis=1)[:, :k]
         times = _rows_of(times, places)
@@ -224,10 +224,10 @@ def _earliest(times: FloatArray, k: int) -> tuple[IntArray, FloatArray]:
 
 
 def _first_distinct(items: IntArray, k: int) -> IntArray:
-    """Return the first k distinct items of each row in order, −1 for those that are missing.
+    """Return the first k distinct items of each row in order, padded with −1.
 
     Args:
-        items: Shape (N, c); −1 is no item.
+        items: Shape (N, c); −1 means no item.
         k: How many, at most c.
     """
     order = items.argsort(axis=1, kind="stable")
@@ -242,5 +242,5 @@ def _first_distinct(items: IntArray, k: int) -> IntArray:
 
 
 def _rows_of(values: NDArray[Scalar], places: IntArray) -> NDArray[Scalar]:
-    """Return from each row of values what stands at the places of the same row."""
+    """Return from each row of values those at the positions in the same row of places."""
     return values[np.arange(len(values))[:, None], places]

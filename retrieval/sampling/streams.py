@@ -1,4 +1,4 @@
-"""Random numbers that belong to a name, so that neither order nor parallelism changes them."""
+"""Random numbers that belong to a name, so that order and parallelism do not change them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ __all__ = ["stream_of"]
 
 
 def stream_of(seed: int, *names: str) -> np.random.Generator:
-    """Return the stream of random numbers of these names, e.g. of a retriever and a query's id.
+    """Return the stream of random numbers for these names, e.g. a retriever and a query's id.
 
-    The stream starts at a hash of the seed and the names, in their order. Equal arguments give
-    equal numbers, whatever else was drawn before; others give independent numbers.
+    The stream starts at a hash of the seed and the names, in order. Equal arguments give equal
+    numbers, whatever was drawn before; different arguments give independent numbers.
 
     Args:
         seed: Any whole number.
         *names: What the numbers are for; ``("a", "b")`` and ``("ab",)`` have different streams.
     """
-    # JSON keeps the names apart, whatever characters they have.
+    # JSON keeps the names apart, whatever characters they contain.
     digest = hashlib.sha256(json.dumps([int(seed), *names]).encode()).digest()
     return np.random.default_rng(int.from_bytes(digest, "big"))

@@ -1,4 +1,4 @@
-"""Draws of items with probability proportional to their weight, from many items."""
+"""Drawing from many items with probability proportional to their weight."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from fairqr.retrieval.exposure import FloatArray
 __all__ = ["WeightTable"]
 
 BLOCKS = 1 << 14
-"""So many sums are quick to make and to search; adding up a million one by one is not."""
+"""This many sums are fast to build and to search; adding up a million one by one is not."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WeightTable:
-    """Independent draws: first a block of neighbouring items by its sum, then one of its items.
+    """Independent draws: first a block of neighbouring items by its sum, then an item in it.
 
     Attributes:
-        blocks: The weights, shape (b, c), filled up with zeros; item j is at (j // c, j % c).
-        cumulative: Sums over the blocks, shape (b,). What is below 1e−16 of the last one is lost in
-            rounding; it would be drawn about as often.
+        blocks: The weights, shape (b, c), padded with zeros; item j is at (j // c, j % c).
+        cumulative: Sums over the blocks, shape (b,). Anything below 1e−16 of the last sum is lost
+            in rounding; it would be drawn about as rarely.
     """
 
     blocks: FloatArray
@@ -34,8 +34,8 @@ class WeightTable:
 
         Args:
             log_weights: ln w, shape (n,), finite.
-            without: The positions of items that are never drawn, however heavy they are.
-            unit: ln w of the heaviest of all others.
+            without: The positions of items that are never drawn, whatever their weight.
+            unit: ln w of the heaviest of the other items.
         """
         n = log_weights.size
         length = -(-n // BLOCKS)
@@ -50,13 +50,13 @@ class WeightTable:
 
     @property
     def total(self) -> float:
-        """The sum of all weights that are drawn from, in units of the heaviest; at least 1."""
+        """The sum of all weights to draw from, in units of the heaviest; at least 1."""
         return float(self.cumulative[-1])
 
     def draw(self, shape: tuple[int, int], stream: np.random.Generator) -> NDArray[np.intp]:
-        """Return positions of items; the same one may come again."""
+        """Return positions of items; an item may be drawn repeatedly."""
         reached = self.cumulative.searchsorted(stream.random(shape) * self.total, side="right")
-        # Rounding may reach the total itself, which belongs to the last block with any weight.
+        # Rounding may reach the total, which belongs to the last block with any weight.
         block = np.minimum(reached, self.cumulative.searchsorted(self.total))
         length = self.blocks.shape[1]
         if length == 1:

@@ -1,0 +1,30 @@
+"""Imports of libraries that only an extra of fairqr installs."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from fairqr.base.errors import InputError
+
+__all__ = ["library"]
+
+
+def library(name: str, what: str, extra: str = "evaluation") -> Any:
+    """Import a library and return its module.
+
+    Args:
+        name: The name of the module.
+        what: What needs the library, for the message: ``The measure ROUGE``.
+        extra: The extra that installs it.
+
+    Raises:
+        InputError: The library is not installed.
+    """
+    try:
+        return import_module(name)
+    except ImportError:
+        package = name.partition(".")[0]
+        raise InputError(
+            f"{what} needs {package}; install it with: pip install 'fairqr[{extra}]'"
+        ) from None
