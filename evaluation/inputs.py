@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from array import array
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from fairqr.base.errors import InputError, first_problem, one_line
+from fairqr.base.extras import library
 from fairqr.base.loops import run_blocking
 from fairqr.evaluation.collections.labels import Groups, Labels, scan_corpus, scan_engine
 from fairqr.evaluation.collections.targets import with_unknown
@@ -279,13 +279,7 @@ def _rows(given: Any, value: Sequence[str], what: str, forms: str) -> Iterator[t
 
 def _dataset(name: str) -> Qrels:
     """Return the judgements of an ir_datasets dataset."""
-    try:
-        datasets = importlib.import_module("ir_datasets")
-    except ImportError:
-        raise InputError(
-            f"There is no file {name}. If it is the id of an ir_datasets dataset, install it with: "
-            "pip install 'fairqr[evaluation]'"
-        ) from None
+    datasets = library("ir_datasets", f"There is no file {name}. A dataset of that id")
     try:
         dataset = datasets.load(name)
     except KeyError:

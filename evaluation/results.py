@@ -8,11 +8,12 @@ import io
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
 from fairqr.base.errors import InputError
+from fairqr.base.extras import library
 from fairqr.base.statistics import (
     PERMUTATIONS,
     Interval,
@@ -153,15 +154,9 @@ class Evaluation:
         Raises:
             InputError: pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError:
-            raise InputError(
-                "Data frames need pandas; install it with: pip install 'fairqr[evaluation]'"
-            ) from None
-        return pandas.DataFrame(
-            self.rows(), columns=["run", "query_id", "measure", "value", "reason"]
-        )
+        columns = ["run", "query_id", "measure", "value", "reason"]
+        found = library("pandas", "A data frame").DataFrame(self.rows(), columns=columns)
+        return cast("pandas.DataFrame", found)
 
     def rows(self) -> Iterator[tuple[str, str, str, float | None, str]]:
         """Yield run, query, measure, value, and the reason for a missing value."""

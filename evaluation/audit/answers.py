@@ -8,38 +8,42 @@ attributor judges which of them the answer can rest on.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from pydantic import Field, model_validator
+import numpy as np
 
 from fairqr.agents.attribution.verdicts import Attributor, Pair, Verdict, hypothesis_of
 from fairqr.agents.generators import GenerationRequest, Generator
-from fairqr.base.errors import FairqrError, IndexUnavailableError, SourceError, one_line
-from fairqr.base.statistics import stream
-from fairqr.evaluation.audit.asking import Pace
-from fairqr.evaluation.audit.observations import Observation
+from fairqr.base.errors import SourceError
+from fairqr.evaluation.audit.bundle import AuditFolder
+from fairqr.evaluation.audit.estimates import Estimate, shares, within
+from fairqr.evaluation.audit.parts import Part
 from fairqr.evaluation.audit.queries import AuditQuery
-from fairqr.evaluation.experiments.engine import Absence, Done, Keep, run_tasks
-from fairqr.evaluation.experiments.folder import Lines, Record
-from fairqr.evaluation.experiments.progress import StageWatcher
+from fairqr.evaluation.audit.records import AnsweredQuery, Observation
+from fairqr.evaluation.experiments.engine import Absence, Done
 from fairqr.prompts.template import PromptTemplate
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.table import CodedMemberships
+from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.schema import Attribute
+from fairqr.retrieval.table import CodedMemberships, decoded
 
 __all__ = [
     "PROMPT",
-    "AnswerPlan",
-    "AnsweredQuery",
+    "STAGES",
+    "AnswerFigures",
+    "Answers",
+    "GroupStages",
     "cited_in",
-    "run_answers",
-    "sampled",
+    "measure_answers",
 ]
 
 PROMPT = "cited_answer"
 """The id of the prompt."""
+
+STAGES = ("retrieved", "read", "cited", "used")
+"""What documents go through, in order."""
 
 LOOKED_AT = 20
 """If the documents of so many queries have no text, the texts are not there."""
@@ -47,58 +51,22 @@ LOOKED_AT = 20
 _CITATION = re.compile(r"\[(\s*\d+(?:\s*[,;]\s*\d+)*\s*)\]")
 
 
-class AnsweredQuery(Record):
-    """What became of the documents of one query.
-
-    Attributes:
-        query: The id of the query.
-        status: ``ok``; ``empty`` if the engine showed nothing, or the model wrote nothing; or
-            ``failed``.
-        message: Why it failed.
-        cited: For each document that the model read, whether the answer names its number.
-        used: For each of them, whether the answer can rest on it; None if that was not judged.
-        shown: By attribute, the memberships of the documents that the engine showed; those that
-            were read come first.
-    """
-
-    keys = ("query",)
-
-    query: str = Field(min_length=1)
-    status: Literal["ok", "empty", "failed"]
-    message: str = ""
-    cited: tuple[bool, ...] = ()
-    used: tuple[bool | None, ...] = ()
-    shown: dict[str, CodedMemberships] = Field({})
-
-    @property
-    def is_final(self) -> bool:
-        """Whether asking again would be no use."""
-        return self.status != "failed"
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> AnsweredQuery:
-        if len(self.cited) != len(self.used) or bool(self.cited) != (self.status == "ok"):
-            raise ValueError("there are not as many documents cited as used, or no answer")
-        for name, coded in self.shown.items():
-            rows, patterns = coded["rows"], coded["patterns"]
-            if len(rows) < len(self.used) or not all(0 <= row < len(patterns) for row in rows):
-                raise ValueError(f"the groups of '{name}' are not those of the documents")
-        return self
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerPlan:
-    """What is asked, and who is asked.
+@dataclass(frozen=True)
+class Answers(Part[AuditQuery, AnsweredQuery]):
+    """The questions to a model.
 
     Attributes:
         engine: Gives the texts of the documents.
-        generator: Answers.
-        attributor: Judges what an answer used.
+        generator: Answers; it has been started.
+        attributor: Judges what an answer used; it has been started.
         prompt: Asks for answers with citations.
         shown: How many documents count as shown.
         read: How many of them the model reads.
-        queries: The sample.
+        tasks: The sample of the queries.
     """
+
+    name = title = "answers"
+    record = AnsweredQuery
 
     engine: SearchEngine
     generator: Generator
@@ -106,67 +74,73 @@ class AnswerPlan:
     prompt: PromptTemplate
     shown: int
     read: int
-    queries: tuple[AuditQuery, ...]
+    tasks: tuple[AuditQuery, ...]
+
+    @property
+    def asked(self) -> str:
+        """The model."""
+        return self.generator.name
 
     def cost(self, done: int = 0) -> str:
-        """Say what is asked, at most.
-
-        Args:
-            done: How many queries have been answered.
-        """
-        left = len(self.queries) - done
-        pairs = left * self.read
+        """Say how many questions and judgements are left."""
+        left = len(self.tasks) - done
         return (
             f"at most {left:,} {'question' if left == 1 else 'questions'} for "
-            f"'{self.generator.name}', each with {self.read:,} documents, and {pairs:,} "
-            f"judgements by '{self.attributor.name}'"
+            f"'{self.generator.name}', each with {self.read:,} documents, and "
+            f"{left * self.read:,} judgements by '{self.attributor.name}'"
         )
 
-    async def answer(self, query: AuditQuery, observed: Observation) -> Done[AnsweredQuery]:
-        """Ask for one answer, and judge it.
+    async def start(self, folder: AuditFolder) -> None:
+        """Look at the documents of a few queries before a model is asked.
 
         Raises:
-            IndexUnavailableError: The engine, which gives the texts, is away.
+            SourceError: None of them has a text.
         """
+        every = (folder.observed(query.id) for query in self.tasks)
+        answered = [it for it in every if it.status == "ok"][:LOOKED_AT]
+        for observation in answered:
+            if any(map(_premise, await self._documents(observation))):
+                return
+        if answered:
+            raise SourceError(
+                f"'{self.engine.name}' gives no texts, so a model has nothing to read; name the "
+                "fields of its texts, or leave --answers out."
+            )
+
+    async def do(self, task: AuditQuery, folder: AuditFolder) -> Done[AnsweredQuery]:
+        """Ask for one answer, and judge it."""
+        observed = folder.observed(task.id)
         if observed.status != "ok":  # There is nothing to read.
-            return Done(AnsweredQuery(query=query.id, status="empty"), (None,))
-        try:
-            documents = await self.documents(observed)
-        except IndexUnavailableError:
-            raise
-        except FairqrError as error:
-            message = one_line(error)
-            failed = AnsweredQuery(query=query.id, status="failed", message=message)
-            return Done(failed, (None,))
-        size = min(self.shown, len(observed.ids))
-        shown = {
-            name: CodedMemberships(patterns=it["patterns"], rows=it["rows"][:size])
-            for name, it in observed.groups.items()
-        }
+            return Done(AnsweredQuery(query=task.id, status="empty"), (None,))
+        documents = await self._documents(observed)
         request = GenerationRequest(
             self.prompt,
-            query.text,
+            task.text,
             [_fields(it, number) for number, it in enumerate(documents, start=1)],
         )
         reply = await self.generator.generate(request)
         if reply.status not in ("ok", "empty"):
-            record = AnsweredQuery(query=query.id, status="failed", message=reply.message)
-            return Done(record, (Absence(reply.status, reply.message),), usage=reply.usage)
+            failed = AnsweredQuery(query=task.id, status="failed", message=reply.message)
+            return Done(failed, (Absence(reply.status, reply.message),), usage=reply.usage)
         if not reply.text:
-            record = AnsweredQuery(query=query.id, status="empty")
-            return Done(record, (None,), usage=reply.usage)
+            empty = AnsweredQuery(query=task.id, status="empty")
+            return Done(empty, (None,), usage=reply.usage)
         verdicts = await self._judged(reply.text, documents)
+        size = min(self.shown, len(observed.ids))
         record = AnsweredQuery(
-            query=query.id,
+            query=task.id,
             status="ok",
             cited=cited_in(reply.text, len(documents)),
             used=tuple(verdict.attributed for verdict in verdicts),
-            shown=shown,
+            shown={
+                name: CodedMemberships(patterns=it["patterns"], rows=it["rows"][:size])
+                for name, it in observed.groups.items()
+            },
         )
         usage = sum((verdict.usage for verdict in verdicts), reply.usage)
         return Done(record, (None,), usage=usage)
 
-    async def documents(self, observed: Observation) -> list[Document | None]:
+    async def _documents(self, observed: Observation) -> list[Document | None]:
         """Return the documents that the model reads; None for one that the engine lacks by now."""
         ids = observed.ids[: self.read]
         found = {it.id: it for it in await self.engine.documents(ids)}
@@ -177,15 +151,6 @@ class AnswerPlan:
         texts = [_premise(document) for document in documents]
         judged = iter(await self.attributor.judge([Pair(it, hypothesis) for it in texts if it]))
         return [next(judged) if text else Verdict("empty_document") for text in texts]
-
-
-def sampled(
-    queries: Sequence[AuditQuery], count: int, seed: int, purpose: str = "answers"
-) -> tuple[AuditQuery, ...]:
-    """Choose so many of the queries; the same ones in whatever order they are given."""
-    ordered = sorted(queries, key=lambda query: query.id)
-    places = stream(seed, purpose).permutation(len(ordered))[:count]
-    return tuple(ordered[place] for place in sorted(places.tolist()))
 
 
 def cited_in(answer: str, documents: int) -> tuple[bool, ...]:
@@ -199,67 +164,6 @@ def cited_in(answer: str, documents: int) -> tuple[bool, ...]:
     return tuple(number in numbers for number in range(1, documents + 1))
 
 
-async def run_answers(
-    plan: AnswerPlan,
-    lines: Lines[AnsweredQuery],
-    observations: Callable[[Iterable[str]], Mapping[str, Observation]],
-    *,
-    pace: Pace,
-    concurrency: int,
-    watcher: StageWatcher,
-) -> None:
-    """Ask for all answers that are not there yet.
-
-    Args:
-        plan: What to ask.
-        lines: Where they go.
-        observations: Returns what the engine answered to queries, by their ids.
-        pace: Of the requests to the engine.
-        concurrency: How many questions may be under way.
-        watcher: Told how far it is.
-
-    Raises:
-        IndexUnavailableError: The engine is away; the answers until then are kept.
-        ModelError: The model is away; the same.
-        SourceError: The documents have no texts.
-    """
-    observed = observations(query.id for query in plan.queries)
-
-    async def do(query: AuditQuery, keep: Keep[AnsweredQuery]) -> None:
-        await pace.wait()
-        keep(await plan.answer(query, observed[query.id]))
-
-    await run_tasks(
-        plan.queries,
-        do,
-        lines,
-        title="answers",
-        model=plan.generator.name,
-        key=lambda query: query.id,
-        start=lambda: _check_texts(plan, observed),
-        cost=plan.cost,
-        watcher=watcher,
-        at_once=concurrency,
-    )
-
-
-async def _check_texts(plan: AnswerPlan, observed: Mapping[str, Observation]) -> None:
-    """Look at the documents of a few queries before a model is asked.
-
-    Raises:
-        SourceError: None of them has a text.
-    """
-    answered = [it for it in observed.values() if it.status == "ok"][:LOOKED_AT]
-    for observation in answered:
-        if any(map(_premise, await plan.documents(observation))):
-            return
-    if answered:
-        raise SourceError(
-            f"'{plan.engine.name}' gives no texts, so a model has nothing to read; name the fields "
-            "of its texts, or leave --answers out."
-        )
-
-
 def _fields(document: Document | None, number: int) -> dict[str, str]:
     title, text = (document.title, document.text) if document else ("", "")
     return {"number": str(number), "title": title, "text": text}
@@ -268,3 +172,110 @@ def _fields(document: Document | None, number: int) -> dict[str, str]:
 def _premise(document: Document | None) -> str:
     parts = (document.title, document.text) if document else ()
     return "\n".join(part.strip() for part in parts if part.strip())
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStages:
+    """A group on the way to the answers: its share of the documents with a label at each stage.
+
+    Attributes:
+        attribute: The attribute.
+        group: The group.
+        retrieved: Among the documents that the engine showed.
+        read: Among those that the model read.
+        cited: Among those that answers name; NaN if none is.
+        used: Among those that answers can rest on; NaN if there is none.
+    """
+
+    attribute: str
+    group: str
+    retrieved: Estimate
+    read: Estimate
+    cited: Estimate
+    used: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerFigures:
+    """What the answers of an audit say.
+
+    Attributes:
+        generator: What answered.
+        attributor: What judged which documents were used.
+        questions: How many queries were asked as questions.
+        answered: How many have an answer.
+        failed: For how many the model failed.
+        citing: How many answers name a document.
+        unjudged: How many documents that were read have no verdict; they count as not used.
+        documents: How many were read.
+        groups: Of each attribute.
+    """
+
+    generator: str
+    attributor: str
+    questions: int
+    answered: int
+    failed: int
+    citing: int
+    unjudged: int
+    documents: int
+    groups: tuple[GroupStages, ...]
+
+
+def measure_answers(
+    records: Iterable[AnsweredQuery],
+    queries: Mapping[str, AuditQuery],
+    attributes: Mapping[str, Attribute],
+    *,
+    generator: str,
+    attributor: str,
+) -> AnswerFigures:
+    """Measure the shares of groups at each stage.
+
+    Args:
+        records: One for each question.
+        queries: By id; a query counts by its weight.
+        attributes: By name.
+        generator: What answered.
+        attributor: What judged.
+    """
+    listed = list(records)
+    answered = [it for it in listed if it.status == "ok"]
+    weights = np.array([queries[it.query].weight for it in answered])
+    return AnswerFigures(
+        generator=generator,
+        attributor=attributor,
+        questions=len(listed),
+        answered=len(answered),
+        failed=sum(it.status == "failed" for it in listed),
+        citing=sum(any(it.cited) for it in answered),
+        unjudged=sum(verdict is None for it in answered for verdict in it.used),
+        documents=sum(len(it.used) for it in answered),
+        groups=tuple(
+            stages
+            for attribute in attributes.values()
+            if answered
+            for stages in _stages(attribute, answered, weights)
+        ),
+    )
+
+
+def _stages(
+    attribute: Attribute, answered: list[AnsweredQuery], weights: FloatArray
+) -> Iterable[GroupStages]:
+    counted = np.array([_counted(it, attribute.name) for it in answered])
+    stages = [
+        [within(it, 0, 1) for it in shares(counted[:, stage], weights)]
+        for stage in range(len(STAGES))
+    ]
+    for group, *at in zip(attribute.universe, *stages, strict=False):
+        yield GroupStages(attribute.name, group, *at)
+
+
+def _counted(record: AnsweredQuery, attribute: str) -> FloatArray:
+    """Return how many documents of each group there are at each stage, shape (4, G)."""
+    shown = decoded(record.shown[attribute])
+    read = shown[: len(record.used)]
+    cited = np.array(record.cited, dtype=np.float64)
+    used = np.array([bool(verdict) for verdict in record.used], dtype=np.float64)
+    return np.stack([shown.sum(axis=0), read.sum(axis=0), cited @ read, used @ read])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -17,17 +17,23 @@ from fairqr.base.errors import (
     ModelUnavailableError,
     one_line,
 )
-from fairqr.evaluation.audit.observations import Observation
 from fairqr.evaluation.audit.queries import AuditQuery
-from fairqr.evaluation.experiments.engine import Absence, Done
-from fairqr.retrieval.dimension import Dimension
+from fairqr.evaluation.audit.records import KeptText, Observation
+from fairqr.evaluation.experiments.engine import Done, failure_of
+from fairqr.evaluation.experiments.folder import Lines
+from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine
+from fairqr.retrieval.engines.run import RunEngine
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.relevance_of_texts import comparable_from
 from fairqr.retrieval.schema import Attribute
-from fairqr.retrieval.table import DocumentTable, coded
+from fairqr.retrieval.sendable import sendable
+from fairqr.retrieval.table import CodedMemberships, coded
 
-__all__ = ["Asker", "Pace", "RelevanceOfTexts"]
+__all__ = ["Asker", "Pace", "RelevanceOfTexts", "TextKeeper", "paced"]
+
+LOOKED_UP = 100
+"""Up to so many relevant documents of several queries are looked up at a time."""
 
 WIDENED_BY = 20
 """How many documents a group's own query may add to the pool."""
@@ -53,6 +59,11 @@ class Pace:
         self._next = 0.0
         self._turn = asyncio.Lock()
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether there is a limit."""
+        return self._gap > 0
+
     async def wait(self) -> None:
         """Wait until a request may begin."""
         if not self._gap:
@@ -61,6 +72,165 @@ class Pace:
             now = time.monotonic()
             await asyncio.sleep(max(0.0, self._next - now))
             self._next = max(self._next, now) + self._gap
+
+
+class _PacedEngine:
+    """An engine whose requests begin when a pace allows it."""
+
+    def __init__(self, engine: SearchEngine, pace: Pace) -> None:
+        self._engine, self._pace = engine, pace
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    async def search(self, queries: Sequence[Query]) -> list[Hits]:
+        if not self._pace.is_limited:
+            return await self._engine.search(queries)
+        found = []
+        for query in queries:  # An engine may need a request for each.
+            await self._pace.wait()
+            found += await self._engine.search([query])
+        return found
+
+    async def documents(self, ids: Sequence[str]) -> list[Document]:
+        await self._pace.wait()
+        return await self._engine.documents(ids)
+
+    async def corpus_shares(self) -> Mapping[str, FloatArray]:
+        await self._pace.wait()
+        return await self._engine.corpus_shares()
+
+
+def paced(engine: SearchEngine, pace: Pace) -> SearchEngine:
+    """Return an engine for a graph that knows no pace; each of its requests waits for its turn."""
+    return cast("SearchEngine", _PacedEngine(engine, pace))
+
+
+class TextKeeper:
+    """Reads documents from an engine and keeps them, each once.
+
+    Args:
+        engine: Gives the documents; what it lacks is not kept.
+        lines: Where they go.
+    """
+
+    def __init__(self, engine: SearchEngine, lines: Lines[KeptText]) -> None:
+        self._engine, self._lines = engine, lines
+        self._kept = set(lines.done())
+
+    async def keep(self, ids: Sequence[str]) -> None:
+        """Keep those of these documents that are not kept yet.
+
+        Raises:
+            FairqrError: The engine fails.
+        """
+        new = [id_ for id_ in ids if (id_,) not in self._kept]
+        if not new:
+            return
+        found = await self._engine.documents(new)
+        with self._lines.writing():
+            for it in found:
+                kept = KeptText(id=it.id, title=sendable(it.title), text=sendable(it.text))
+                self._lines.add(kept)
+        self._kept.update((id_,) for id_ in new)
+
+
+class _Pool:
+    """The documents of a query, each once, with their groups.
+
+    Args:
+        hits: Those that were answered.
+
+    Attributes:
+        ids: In the order in which they came.
+        known: The same ids.
+    """
+
+    def __init__(self, hits: Hits) -> None:
+        self.ids = list(hits.ids)
+        self.known = set(hits.ids)
+        self._memberships = [hits.memberships]
+
+    def add(self, hits: Hits) -> None:
+        """Add the documents that are not there yet."""
+        new = [row for row, id_ in enumerate(hits.ids) if id_ not in self.known]
+        self.ids += [hits.ids[row] for row in new]
+        self.known.update(hits.ids)
+        self._memberships.append({name: held[new] for name, held in hits.memberships.items()})
+
+    def groups(self, attributes: Iterable[Attribute]) -> dict[str, CodedMemberships]:
+        """Return the memberships of all documents in these attributes."""
+        names = [attribute.name for attribute in attributes]
+        members = {name: [part[name] for part in self._memberships] for name in names}
+        return coded({name: np.concatenate(parts) for name, parts in members.items()}, names)
+
+
+class RelevantDocuments:
+    """Looks up relevant documents that were not answered, those of several queries at a time.
+
+    Args:
+        engine: Has them.
+        qrels: Judgements by query id.
+        order: The ids of the queries, in the order in which they are asked.
+        pace: Of the requests.
+    """
+
+    def __init__(
+        self,
+        engine: SearchEngine,
+        qrels: Mapping[str, Mapping[str, int]],
+        order: Sequence[str],
+        pace: Pace,
+    ) -> None:
+        self._engine, self._qrels, self._order, self._pace = engine, qrels, order, pace
+        self._places = {query: place for place, query in enumerate(order)}
+        self._turn = asyncio.Lock()
+        self._looked_up: frozenset[str] = frozenset()
+        self._found = Hits([], [], {})
+
+    async def of(self, query: str, ids: Collection[str]) -> Hits:
+        """Return those of the relevant documents of a query that the engine gives by their ids.
+
+        Raises:
+            FairqrError: The engine fails.
+        """
+        async with self._turn:
+            if not self._looked_up.issuperset(ids):
+                wanted = self._with_following(query, ids)
+                try:
+                    await self._look_up(wanted)
+                except FairqrError as error:
+                    if len(wanted) == len(ids) or isinstance(error, IndexUnavailableError):
+                        raise
+                    # The documents of another query may be to blame.
+                    await self._look_up(dict.fromkeys(ids))
+            found = self._found
+        rows = [row for row, id_ in enumerate(found.ids) if id_ in ids]
+        return Hits(
+            [found.ids[row] for row in rows],
+            [found.scores[row] for row in rows],
+            {name: held[rows] for name, held in found.memberships.items()},
+        )
+
+    def _with_following(self, query: str, ids: Collection[str]) -> dict[str, None]:
+        """Return these documents, and what the queries that are asked next may need."""
+        wanted = dict.fromkeys(ids)
+        for following in self._order[self._places.get(query, len(self._order)) + 1 :]:
+            relevant = relevant_in(self._qrels.get(following, {}))
+            if len(wanted) + len(relevant) > LOOKED_UP:
+                break
+            wanted.update(dict.fromkeys(relevant))
+        return wanted
+
+    async def _look_up(self, wanted: Mapping[str, None]) -> None:
+        await self._pace.wait()
+        (found,) = await self._engine.search([Query("", len(wanted), only=tuple(wanted))])
+        self._looked_up, self._found = frozenset(wanted), found
+
+
+def relevant_in(judged: Mapping[str, int]) -> list[str]:
+    """Return the documents that were judged relevant."""
+    return [id_ for id_, grade in judged.items() if grade > 0]
 
 
 def _text_of(query: AuditQuery) -> str:
@@ -75,6 +245,7 @@ class Asker:
         engine: The audited one. Its own ranking and scores say what it shows, and nothing else.
         attributes: The attributes whose groups are looked at.
         depth: How many documents a query asks for.
+        order: The ids of all queries, in the order in which they are asked.
         qrels: Judgements by query id, if there are any. A query without judgements has no known
             relevant document, and is left out of the figures that need them.
         texts: Estimates relevance where there are no judgements; None if that is impossible.
@@ -82,17 +253,25 @@ class Asker:
         twice: The ids of the queries to ask a second time.
         words: Returns what the engine is asked for a query: its text by default.
         pace: Of the requests.
+        keeper: Keeps the texts of the documents that are looked at; None if nobody asked for that.
     """
 
     engine: SearchEngine
     attributes: tuple[Attribute, ...]
     depth: int
+    order: Sequence[str] = ()
     qrels: Mapping[str, Mapping[str, int]] | None = None
     texts: RelevanceOfTexts | None = None
     widened: tuple[tuple[str, str], ...] = ()
     twice: Collection[str] = frozenset()
     words: Callable[[AuditQuery], str] = _text_of
     pace: Pace = field(default_factory=Pace)
+    keeper: TextKeeper | None = None
+    _relevant: RelevantDocuments = field(init=False)
+
+    def __post_init__(self) -> None:
+        relevant = RelevantDocuments(self.engine, self.qrels or {}, self.order, self.pace)
+        object.__setattr__(self, "_relevant", relevant)
 
     async def observe(self, query: AuditQuery) -> Done[Observation]:
         """Ask one query; a failure of the engine is an observation, too.
@@ -107,12 +286,13 @@ class Asker:
         except (ModelError, ModelUnavailableError):
             raise
         except FairqrError as error:
-            message = one_line(error)
-            seconds = time.perf_counter() - begun
-            failed = Observation(query=query.id, status="failed", message=message, seconds=seconds)
-            # An engine that cannot be reached ends the run in the end; a refused query does not.
-            away = isinstance(error, IndexUnavailableError)
-            return Done(failed, (Absence("unavailable", message),) if away else (None,))
+            failed = Observation(
+                query=query.id,
+                status="failed",
+                message=one_line(error),
+                seconds=time.perf_counter() - begun,
+            )
+            return failure_of(error, failed)
         return Done(record, (None,), warnings)
 
     async def _observed(
@@ -125,32 +305,32 @@ class Asker:
         if query.id in self.twice:
             (second,) = await self._search([Query(words, self.depth)])
             again = tuple(second.ids)
-        table = DocumentTable()
-        table.add(hits.ids, hits.memberships)
-        pool = list(hits.ids)
-        relevance: FloatArray | None = None
+        pool = _Pool(hits)
         levels: dict[str, float] = {}
+        searches: list[Hits] = []
+        hidden = 0
         warnings = hits.warnings
         if self.qrels is not None:
-            judged = self.qrels.get(query.id)
-            if judged is not None:
-                relevant = [id_ for id_, grade in judged.items() if grade > 0]
-                pool += await self._judged(table, relevant)
-                if any(id_ not in table for id_ in relevant):
-                    warnings += self._hidden
-                relevance = np.array([float(judged.get(id_, 0) > 0) for id_ in pool])
+            relevant = relevant_in(self.qrels.get(query.id, {}))
+            missing = dict.fromkeys(id_ for id_ in relevant if id_ not in pool.known)
+            if missing and self._knows_others:
+                pool.add(await self._relevant.of(query.id, missing))
+            hidden = self._hidden(pool, relevant)
+            if hidden:
+                warnings += (
+                    f"'{self.engine.name}' gives only documents that it answered, so the groups of "
+                    "other judged documents are not known and these are left out; what it hides is "
+                    "not seen.",
+                )
         elif self.texts is not None:
             searches = await self._within_groups(words)
             for found in searches:
-                new = [row for row, id_ in enumerate(found.ids) if id_ not in table]
-                ids = [found.ids[row] for row in new]
-                table.add(ids, {name: array[new] for name, array in found.memberships.items()})
-                pool += ids
-            if pool:
-                await self.pace.wait()
-                relevance = await self.texts.estimate_ids(query.text, pool)
-                if relevance is not None:
-                    levels = self._levels(pool, relevance, searches)
+                pool.add(found)
+        relevance = await self.relevance_of(query, pool.ids)
+        if searches and relevance is not None:
+            levels = self._levels(pool.ids, np.array(relevance), searches)
+        if self.keeper is not None:
+            await self.keeper.keep(pool.ids)
         observation = Observation(
             query=query.id,
             status="ok" if hits.ids else "empty",
@@ -158,38 +338,52 @@ class Asker:
             ids=tuple(hits.ids),
             scores=tuple(hits.scores),
             again=again,
-            pool=tuple(pool),
-            relevance=None if relevance is None else tuple(relevance.tolist()),
-            groups=coded(
-                _memberships(table, self.attributes, pool), {it.name for it in self.attributes}
-            ),
+            others=tuple(pool.ids[len(hits.ids) :]),
+            relevance=relevance,
+            groups=pool.groups(self.attributes),
             levels=levels,
+            hidden=hidden,
             seconds=seconds,
         )
         return observation, warnings
 
+    async def relevance_of(
+        self, query: AuditQuery, pool: Sequence[str]
+    ) -> tuple[float, ...] | None:
+        """Return how likely each document of a pool is relevant; None if nothing says so.
+
+        Judged documents have 0 or 1, and those that nobody judged 0.
+        """
+        if self.qrels is not None:
+            judged = self.qrels.get(query.id)
+            if judged is None:
+                return None
+            relevant = set(relevant_in(judged))
+            return tuple(float(id_ in relevant) for id_ in pool)
+        if self.texts is None or not pool:
+            return None
+        await self.pace.wait()
+        estimated = await self.texts.estimate_ids(query.text, pool)
+        return None if estimated is None else tuple(estimated.tolist())
+
     @property
-    def _hidden(self) -> tuple[str, ...]:
-        """What to say of judged documents that the engine does not give."""
+    def _knows_others(self) -> bool:
+        """Whether the engine gives the groups of documents that it did not answer.
+
+        Engines that only give what they answered to any query are not asked: what they know would
+        depend on the order of the queries.
+        """
+        return "read_by_id" in self.engine.capabilities or isinstance(self.engine, RunEngine)
+
+    def _hidden(self, pool: _Pool, relevant: Sequence[str]) -> int:
+        """Return how many relevant documents the engine may have, but does not give."""
         if "read_by_id" in self.engine.capabilities:
-            return ()  # They are not in the index, so no ranking could show them.
-        return (
-            f"'{self.engine.name}' gives only documents that it answered, so the groups of other "
-            "judged documents are not known and these are left out; what it hides is not seen.",
-        )
+            return 0  # They are not in the index, so no ranking could show them.
+        return sum(id_ not in pool.known for id_ in relevant)
 
     async def _search(self, queries: Sequence[Query]) -> list[Hits]:
         await self.pace.wait()
         return await self.engine.search(queries)
-
-    async def _judged(self, table: DocumentTable, relevant: Sequence[str]) -> list[str]:
-        """Add the relevant documents that were not answered, and return their ids."""
-        missing = tuple(id_ for id_ in relevant if id_ not in table)
-        if not missing:
-            return []
-        (found,) = await self._search([Query("", len(missing), only=missing)])
-        table.add(found.ids, found.memberships)
-        return found.ids
 
     async def _within_groups(self, text: str) -> list[Hits]:
         queries = [Query(text, WIDENED_BY, within=group) for group in self.widened]
@@ -205,10 +399,3 @@ class Asker:
             if len(found) == WIDENED_BY:
                 cut_off.setdefault(attribute, []).append([places[id_] for id_ in found.ids])
         return {name: comparable_from(relevance, held) for name, held in cut_off.items()}
-
-
-def _memberships(
-    table: DocumentTable, attributes: Sequence[Attribute], ids: Sequence[str]
-) -> dict[str, FloatArray]:
-    """Return the memberships of documents in each attribute."""
-    return {it.name: table.memberships(Dimension(it, (it,)), ids) for it in attributes}

@@ -11,17 +11,17 @@ from __future__ import annotations
 import contextlib
 import gzip
 import hashlib
+import itertools
 import json
-import math
 import os
 import re
 import secrets
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -33,15 +33,27 @@ from pydantic import (
     field_validator,
 )
 
-from fairqr.base.errors import FairqrError, InputError, first_problem, one_line
+from fairqr.base.errors import InputError, first_problem, one_line
 from fairqr.base.files import open_beside, sha256_of
 from fairqr.base.kept_file import KeptFile
-from fairqr.evaluation.audit.answers import AnsweredQuery
-from fairqr.evaluation.audit.observations import Observation
-from fairqr.evaluation.audit.pairs import PairScores
-from fairqr.evaluation.audit.probing import ProbedQuery
 from fairqr.evaluation.audit.queries import Queries
-from fairqr.evaluation.experiments.folder import Folder, FolderManifest, Lines, Record
+from fairqr.evaluation.audit.records import (
+    AnsweredQuery,
+    AuditRecord,
+    KeptText,
+    Observation,
+    PairScores,
+    ProbedQuery,
+    RefinedQuery,
+)
+from fairqr.evaluation.experiments.folder import (
+    LOCK,
+    Folder,
+    FolderManifest,
+    Lines,
+    Record,
+    followed,
+)
 from fairqr.retrieval.schema import Attribute
 
 __all__ = [
@@ -50,21 +62,16 @@ __all__ = [
     "AuditedEngine",
     "Redaction",
     "Relevance",
-    "Verification",
-    "verify",
+    "Store",
     "without_secrets",
 ]
 
 FIGURES = "audit.json"
 MANIFEST = "manifest.json"
-LOCK = ".lock"
 QUERIES = "raw/queries.json.gz"
-OBSERVATIONS = "raw/observations.jsonl.gz"
-PAIRS = "raw/pairs.jsonl.gz"
-ANSWERS = "raw/answers.jsonl.gz"
-PROBES = "raw/probes.jsonl.gz"
 REPLIES = "raw/replies.jsonl.gz"
-NEEDED = (FIGURES, QUERIES, OBSERVATIONS)
+TITLES = "raw/titles.json.gz"
+NEEDED = (FIGURES, QUERIES, "raw/observations.jsonl.gz")
 """What every audit has."""
 
 QUOTING = ("inputs", "command", "notes")
@@ -75,11 +82,9 @@ SHORT = 4
 
 PRIVATE = 0o600
 PRIVATE_FOLDER = 0o700
-ROUNDING = 1e-10
-"""Figures have 12 digits; where two machines round otherwise, the last digit may differ by one."""
+COMPRESSION = 1
+"""Of gzip. At level 6 files would be an eighth smaller, and take four times as long to write."""
 
-DIFFERENCES_SHOWN = 5
-COMPRESSION = 6
 REPLIES_AT_ONCE = 500
 MOST_REPLIES = 1 << 40
 """Bytes; replies are read here, and none is dropped."""
@@ -90,10 +95,12 @@ _SECRET_NAME = re.compile(rf".*{_SECRET}", re.IGNORECASE)
 _SECRET_VALUE = re.compile(rf"((?:[\w.-]*{_SECRET}|[?&]key|[?&]sig(?:nature)?)=)[^&#\s]+", re.I)
 _USER = re.compile(r"(://)[^/?#@\s]*@")
 _HALF_WRITTEN = re.compile(r"\..+\.[0-9a-f]{16}")
-_HASH = re.compile(r"[0-9a-f]{64}")
+HASH = re.compile(r"[0-9a-f]{64}")
 
 
-Q = TypeVar("Q", AnsweredQuery, ProbedQuery)
+_TITLES = TypeAdapter(dict[str, str])
+
+A = TypeVar("A", bound=AuditRecord)
 R = TypeVar("R", bound=Record)
 
 Relevance = Literal["judged", "estimated", "unknown"]
@@ -131,7 +138,9 @@ class AuditManifest(FolderManifest):
             guessed.
         seeds: Of all random numbers, by what they are for.
         command: The command, without secrets.
-        server: The server that was asked, with its version.
+        server: The product that searched, with its version; several, in order, if it changed while
+            the audit was interrupted. ``not told`` if the account may not see it, and empty if the
+            engine has none, such as an HTTP endpoint.
         notes: Sentences for the report.
         engine: The audited engine.
         documents: How many documents it held when the audit began; None if it does not say.
@@ -139,7 +148,8 @@ class AuditManifest(FolderManifest):
         relevance: What says which documents are relevant.
         encoder: What read the texts, if these were used.
         models: What else was asked than the engine: ``pairs`` scored versions of documents, the
-            ``generator`` answered, the ``attributor`` judged answers, the ``ranker`` was probed.
+            ``generator`` answered, the ``attributor`` judged answers, the ``ranker`` was probed,
+            the ``refiner`` refined queries.
         corpus_shares: The shares of the groups in the whole corpus, if the target names them.
         redacted: Whether pseudonyms stand in place of the queries.
         finished: When, in ISO 8601; empty while the audit runs.
@@ -179,9 +189,14 @@ class AuditManifest(FolderManifest):
             path = PurePosixPath(name)
             if path.is_absolute() or ".." in path.parts or str(path) != name:
                 raise ValueError(f"'{one_line(name)}' is no file of the folder")
-            if not _HASH.fullmatch(digest):
+            if not HASH.fullmatch(digest):
                 raise ValueError(f"'{one_line(name)}' has no SHA-256")
         return files
+
+    def without_place(self) -> Self:
+        """Return it without the place and the source of the engine."""
+        engine = self.engine.model_copy(update={"location": WITHHELD})
+        return self.model_copy(update={"engine": engine, "source": {}})
 
     @property
     def text(self) -> str:
@@ -248,25 +263,42 @@ class Redaction:
         ids = tuple(query.id for query in shuffled)
         return cls(replace(queries, queries=named), ids, pseudonyms)
 
-    def observation(self, observation: Observation) -> Observation:
-        """Return an observation under the pseudonym; what the engine said may quote the query."""
-        query = self.pseudonyms[observation.query]
-        return observation.model_copy(
-            update={"query": query, "message": _withheld(observation.message)}
-        )
-
-    def pair_scores(self, scores: PairScores) -> PairScores:
-        """Return the scores of a query, which they do not name, without what was said of it."""
-        return scores.model_copy(update={"message": _withheld(scores.message)})
-
-    def record(self, record: Q) -> Q:
-        """Return what models said of a query under its pseudonym."""
-        query = self.pseudonyms[record.query]
-        return record.model_copy(update={"query": query, "message": _withheld(record.message)})
+    def of_record(self, record: A) -> A:
+        """Return a record under the pseudonym of its query, without what may quote the query."""
+        return record.redacted(self.pseudonyms, f"{WITHHELD}, as it may quote the query")
 
 
-def _withheld(message: str) -> str:
-    return f"{WITHHELD}, as it may quote the query" if message else ""
+class Store(Generic[R]):
+    """The records of one part of an audit in ``raw/``: lines while it runs, and then packed.
+
+    Args:
+        raw: The folder.
+        name: Of the files.
+        record: The class of the records.
+        again: What is done again where a damaged line is removed, e.g. ``the query``.
+
+    Attributes:
+        lines: The records while the audit runs.
+    """
+
+    def __init__(self, raw: Path, name: str, record: type[R], again: str = "the query") -> None:
+        self.lines: Lines[R] = Lines(raw / f"{name}.jsonl", record, again, PRIVATE)
+        self._path = raw / f"{name}.jsonl.gz"
+        self._record: type[R] = record
+
+    def pack(self, lines: Iterable[bytes]) -> int:
+        """Compress lines and return how many there are; no file is made of none."""
+        return _pack(self._path, lines)
+
+    def read(self) -> Iterator[R]:
+        """Yield the records that were packed.
+
+        Raises:
+            InputError: The file is damaged, or every audit has it and it is missing.
+        """
+        if self._path.exists() or f"raw/{self._path.name}" in NEEDED:
+            with _reading(self._path), gzip.open(self._path) as stream:
+                yield from map(self._record.model_validate_json, stream)
 
 
 class AuditFolder(Folder[AuditManifest]):
@@ -276,11 +308,13 @@ class AuditFolder(Folder[AuditManifest]):
         folder: It is made where it is missing.
 
     Attributes:
-        raw: What the engine answered. Nobody but the owner may read it.
-        lines: The observations while the audit runs.
-        pair_lines: The scores of pairs while the audit runs.
-        answer_lines: What became of documents in answers while the audit runs.
-        probe_lines: What a model that was probed said while the audit runs.
+        raw: What the engine and models answered. Nobody but the owner may read it.
+        observations: What the engine answered.
+        refinements: What the refined queries of a model found.
+        pairs: The scores of versions of documents.
+        answers: What became of documents in answers.
+        probes: What a model that was probed said.
+        texts: The texts of documents.
         replies: The replies of models while the audit runs.
     """
 
@@ -291,14 +325,14 @@ class AuditFolder(Folder[AuditManifest]):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.raw = folder / "raw"
-        self.lines = Lines(self.raw / "observations.jsonl", Observation, "the query", PRIVATE)
-        self.pair_lines = Lines(self.raw / "pairs.jsonl", PairScores, "the query", PRIVATE)
-        self.answer_lines = Lines(
-            self.raw / "answers.jsonl", AnsweredQuery, "the question", PRIVATE
-        )
-        self.probe_lines = Lines(self.raw / "probes.jsonl", ProbedQuery, "the query", PRIVATE)
-        self.replies = self.raw / "replies.sqlite"
+        raw = self.raw = folder / "raw"
+        self.observations = Store(raw, "observations", Observation)
+        self.refinements = Store(raw, "refinements", RefinedQuery)
+        self.pairs = Store(raw, "pairs", PairScores)
+        self.answers = Store(raw, "answers", AnsweredQuery, "the question")
+        self.probes = Store(raw, "probes", ProbedQuery)
+        self.texts = Store(raw, "texts", KeptText, "its query")
+        self.replies = raw / "replies.sqlite"
         self._packed: Queries | None = None
         self._redaction: Redaction | None = None
 
@@ -342,14 +376,17 @@ class AuditFolder(Folder[AuditManifest]):
         super().check(manifest)
 
     def _resumed(self, begun: AuditManifest, manifest: AuditManifest) -> AuditManifest:
-        return begun if begun.finished else super()._resumed(begun, manifest)
+        if begun.finished:
+            return begun
+        begun = begun.model_copy(update={"server": followed(begun.server, manifest.server)})
+        return super()._resumed(begun, manifest)
 
-    def observed(self, ids: Iterable[str]) -> dict[str, Observation]:
-        """Return what was observed of these queries while the audit runs."""
-        return {found.query: found for found in self.lines.in_order((id_,) for id_ in ids)}
+    def observed(self, query: str) -> Observation:
+        """Return what was observed of a query while the audit runs."""
+        return next(self.observations.lines.in_order([(query,)]))
 
     def pack(self, queries: Queries, *, redact: bool = False) -> Queries:
-        """Compress what ``raw/`` keeps: queries, observations in their order, and replies.
+        """Compress what ``raw/`` keeps: queries, observations in their order, and all else.
 
         Args:
             queries: All queries of the audit.
@@ -358,63 +395,64 @@ class AuditFolder(Folder[AuditManifest]):
 
         Returns:
             The queries as they were packed. What is computed and shown must come from these and
-            from :meth:`observations`, so that no redacted query is anywhere.
+            from the stores, so that no redacted query is anywhere.
 
         Raises:
             InputError: A query has no observation, or a line is damaged.
         """
-        self._redaction = Redaction.of(queries) if redact else None
-        packed = self._redaction.queries if self._redaction else queries
-        ids = self._redaction.ids if self._redaction else [it.id for it in queries.queries]
-        with _packing(self.folder / QUERIES) as stream:
-            stream.write(TypeAdapter(Queries).dump_json(packed))
-        observed = 0
-        with _packing(self.folder / OBSERVATIONS) as stream:
-            for found in self.lines.in_order((id_,) for id_ in ids):
-                shown = self._redaction.observation(found) if self._redaction else found
-                stream.write(f"{shown.model_dump_json()}\n".encode())
-                observed += 1
+        redaction = self._redaction = Redaction.of(queries) if redact else None
+        packed = redaction.queries if redaction else queries
+        ids = redaction.ids if redaction else [it.id for it in queries.queries]
+        _pack(self.folder / QUERIES, [TypeAdapter(Queries).dump_json(packed)])
+        lines = self.observations.lines.lines_in_order((id_,) for id_ in ids)
+        if redaction:
+            lines = (
+                _line(redaction.of_record(Observation.model_validate_json(it))) for it in lines
+            )
+        observed = self.observations.pack(lines)
         if observed != len(ids):
             raise InputError(
                 f"The audit in {self.folder} has observed {observed:,} of {len(ids):,} queries; "
                 "run it again to go on with it."
             )
-        redaction = self._redaction
-        self._pack_lines(
-            PAIRS, self.pair_lines.read(), redaction.pair_scores if redaction else None
-        )
-        self._pack_lines(ANSWERS, self.answer_lines.read(), redaction.record if redaction else None)
-        self._pack_lines(PROBES, self.probe_lines.read(), redaction.record if redaction else None)
-        self._pack_replies()
+        stores: list[Store[Any]] = [self.refinements, self.pairs, self.answers, self.probes]
+        for store in stores:
+            found = store.lines.read()
+            shown = map(redaction.of_record, found) if redaction else found
+            store.pack(map(_line, sorted(shown, key=lambda record: record.key)))
+        texts = self.texts.lines
+        self.texts.pack(texts.lines_in_order(sorted(texts.done(), key=str)))
+        _pack(self.folder / REPLIES, () if redact else self._kept_replies())
         self._packed = queries
         return packed
 
-    def _pack_lines(
-        self, name: str, records: Sequence[R], redacted: Callable[[R], R] | None
-    ) -> None:
-        """Compress records in the order of their keys; no file is made of none."""
-        path = self.folder / name
-        path.unlink(missing_ok=True)
-        shown = sorted(map(redacted, records) if redacted else records, key=lambda it: it.key)
-        if not shown:
-            return
-        with _packing(path) as stream:
-            stream.writelines(f"{found.model_dump_json()}\n".encode() for found in shown)
-
-    def _pack_replies(self) -> None:
-        path = self.folder / REPLIES
-        path.unlink(missing_ok=True)
-        if self._redaction or not self.replies.exists():
+    def _kept_replies(self) -> Iterator[bytes]:
+        if not self.replies.exists():
             return
         kept: KeptFile[str] = KeptFile(self.replies, MOST_REPLIES)
-        with _packing(path) as stream:
-            after = ""
-            while found := kept.after(after, REPLIES_AT_ONCE):
-                after = max(found)
-                for key, reply in found.items():
-                    line = json.dumps({"key": key, "reply": reply}, ensure_ascii=False)
-                    stream.write(f"{line}\n".encode())
+        after = ""
+        while found := kept.after(after, REPLIES_AT_ONCE):
+            after = max(found)
+            for key, reply in found.items():
+                line = json.dumps({"key": key, "reply": reply}, ensure_ascii=False)
+                yield f"{line}\n".encode()
         kept.close()
+
+    def pack_titles(self, titles: Mapping[str, str]) -> None:
+        """Compress the titles of documents, by id; no file is made of none."""
+        _pack(self.folder / TITLES, [_TITLES.dump_json(dict(titles))] if titles else ())
+
+    def titles(self) -> dict[str, str]:
+        """Return the titles of documents that were packed, if any were.
+
+        Raises:
+            InputError: The file is damaged.
+        """
+        path = self.folder / TITLES
+        if not path.exists():
+            return {}
+        with _reading(path), gzip.open(path) as stream:
+            return _TITLES.validate_json(stream.read())
 
     def queries(self) -> Queries:
         """Return the queries that were packed.
@@ -426,52 +464,8 @@ class AuditFolder(Folder[AuditManifest]):
         with _reading(path), gzip.open(path) as stream:
             return TypeAdapter(Queries).validate_json(stream.read())
 
-    def observations(self) -> Iterator[Observation]:
-        """Yield the observations that were packed, in the order of the queries.
-
-        Raises:
-            InputError: They are missing or damaged.
-        """
-        path = self.folder / OBSERVATIONS
-        with _reading(path), gzip.open(path) as stream:
-            yield from map(Observation.model_validate_json, stream)
-
-    def pair_scores(self) -> list[PairScores]:
-        """Return the scores of pairs that were packed, if any were.
-
-        Raises:
-            InputError: They are damaged.
-        """
-        return self._packed_lines(PAIRS, PairScores)
-
-    def answers(self) -> list[AnsweredQuery]:
-        """Return what became of documents in answers, if any were asked for.
-
-        Raises:
-            InputError: The file is damaged.
-        """
-        return self._packed_lines(ANSWERS, AnsweredQuery)
-
-    def probes(self) -> list[ProbedQuery]:
-        """Return what a model that was probed said, if one was.
-
-        Raises:
-            InputError: The file is damaged.
-        """
-        return self._packed_lines(PROBES, ProbedQuery)
-
-    def _packed_lines(self, name: str, record: type[R]) -> list[R]:
-        path = self.folder / name
-        if not path.exists():
-            return []
-        with _reading(path), gzip.open(path) as stream:
-            return list(map(record.model_validate_json, stream))
-
-    def seal(self, **facts: Any) -> str:
+    def seal(self) -> str:
         """Note the hashes of all files, and remove what only a running audit needs.
-
-        Args:
-            facts: What else the manifest should say by now, such as ``server``.
 
         Returns:
             The digest of the audit.
@@ -481,7 +475,7 @@ class AuditFolder(Folder[AuditManifest]):
         """
         if self._packed is None:
             raise ValueError("the audit was not packed")
-        said = {**self.manifest().model_dump(), **facts}
+        said = self.manifest().model_dump()
         if self._redaction:
             held = {
                 text
@@ -499,11 +493,11 @@ class AuditFolder(Folder[AuditManifest]):
 
     def _hashes(self) -> dict[str, str]:
         """Return the hash of each file that is to be kept, by its path in the folder."""
-        files, others = _contents(self.folder)
+        files, others = contents_of(self.folder)
         if others:
             raise InputError(
-                f"The folder {self.folder} holds '{_shown(others[0])}', which is no file; remove "
-                "it, and run the audit again to go on with it."
+                f"The folder {self.folder} holds '{shown_name(others[0])}', which is no file; "
+                "remove it, and run the audit again to go on with it."
             )
         passing = {MANIFEST, *(path.relative_to(self.folder).as_posix() for path in self._working)}
         for name, path in files.items():
@@ -518,12 +512,9 @@ class AuditFolder(Folder[AuditManifest]):
     @property
     def _working(self) -> list[Path]:
         """What only a running audit needs."""
-        ends = ("", "-wal", "-shm")
-        kept = (self.lines, self.pair_lines, self.answer_lines, self.probe_lines)
-        return [
-            *(lines.path for lines in kept),
-            *(self.raw / f"{self.replies.name}{end}" for end in ends),
-        ]
+        names = ("observations", "refinements", "pairs", "answers", "probes", "texts")
+        replies = [f"{self.replies.name}{end}" for end in ("", "-wal", "-shm")]
+        return [self.raw / name for name in (*(f"{name}.jsonl" for name in names), *replies)]
 
     def _remove_working_files(self) -> None:
         if self.replies.exists():
@@ -543,14 +534,30 @@ def _hidden(value: Any, queries: set[str]) -> Any:
     return [_hidden(held, queries) for held in value]
 
 
-@contextlib.contextmanager
-def _packing(path: Path) -> Iterator[gzip.GzipFile]:
-    """Write a compressed file that is the same whenever and under whatever name it is written."""
+def _line(record: Record) -> bytes:
+    return f"{record.model_dump_json()}\n".encode()
+
+
+def _pack(path: Path, parts: Iterable[bytes]) -> int:
+    """Write a compressed file that is the same whenever and under whatever name it is written.
+
+    Returns:
+        How many parts there are; without any, there is no file.
+    """
+    path.unlink(missing_ok=True)
+    left = iter(parts)
+    first = next(left, None)
+    if first is None:
+        return 0
+    count = 0
     with (
         open_beside(path, PRIVATE) as beside,
         gzip.GzipFile("", "wb", COMPRESSION, beside, mtime=0) as stream,
     ):
-        yield stream
+        for part in itertools.chain([first], left):
+            stream.write(part)
+            count += 1
+    return count
 
 
 @contextlib.contextmanager
@@ -571,7 +578,7 @@ def _reading(path: Path) -> Iterator[None]:
     )
 
 
-def _contents(folder: Path) -> tuple[dict[str, Path], list[str]]:
+def contents_of(folder: Path) -> tuple[dict[str, Path], list[str]]:
     """Return the files of a folder by their paths in it, and what is neither file nor folder.
 
     The empty file that keeps other processes out is left out. No link is followed.
@@ -589,163 +596,6 @@ def _contents(folder: Path) -> tuple[dict[str, Path], list[str]]:
     return dict(sorted(files.items())), sorted(others)
 
 
-@dataclass(frozen=True, slots=True)
-class Verification:
-    """What checking an audit found.
-
-    Attributes:
-        digest: The SHA-256 of its manifest.
-        files: How many files have the hash that the manifest says.
-        recomputed: Whether the figures were computed again.
-        problems: One sentence each; none if the audit is as it was made.
-    """
-
-    digest: str
-    files: int
-    recomputed: bool
-    problems: tuple[str, ...]
-
-
-def verify(
-    folder: Path, digest: str | None = None, recompute: Callable[[Path], bytes] | None = None
-) -> Verification:
-    """Check that an audit is as it was made, without the engine.
-
-    Hashes alone show what was damaged. Who changes a file on purpose can change its hash in the
-    manifest, too: then the digest, which the audit printed, or the recomputed figures show it.
-
-    Args:
-        folder: The folder of the audit.
-        digest: What the audit printed at its end.
-        recompute: Returns what ``audit.json`` must hold, from ``raw/`` and the manifest.
-
-    Raises:
-        InputError: The folder holds no audit, or the digest is none.
-    """
-    wanted = None if digest is None else digest.strip().lower().removeprefix("sha256:")
-    if wanted is not None and not _HASH.fullmatch(wanted):
-        raise InputError(
-            f"'{one_line(wanted, 100)}' is no digest; give the 64 hexadecimal digits that the "
-            "audit printed."
-        )
-    try:
-        content = (folder / MANIFEST).read_bytes()
-    except OSError as error:
-        raise InputError(
-            f"{folder} holds no audit ({error.strerror}); make one with 'fairqr audit'."
-        ) from None
-    own = hashlib.sha256(content).hexdigest()
-    problems: list[str] = []
-    if wanted not in (None, own):
-        problems.append(
-            f"The digest of the audit is {own}, not {wanted}: the manifest was changed, or is that "
-            "of another audit."
-        )
-    try:
-        manifest = AuditManifest.model_validate_json(content)
-    except ValidationError as error:
-        where, why = first_problem(error)
-        at = f" at {_shown(where)}" if where else ""
-        problems.append(f"The manifest cannot be read{at}: {one_line(why)}.")
-        return Verification(own, 0, False, tuple(problems))
-    if manifest.text.encode() != content:
-        problems.append("The manifest was changed: it is not written as fairqr writes it.")
-    if not manifest.finished:
-        problems.append("The audit is not finished; run it again to go on with it.")
-        return Verification(own, 0, False, tuple(problems))
-    intact = _check_files(folder, manifest, problems)
-    if recompute is not None:
-        _check_figures(folder, recompute, problems)
-    return Verification(own, intact, recompute is not None, tuple(problems))
-
-
-def _check_files(folder: Path, manifest: AuditManifest, problems: list[str]) -> int:
-    files, others = _contents(folder)
-    for name in NEEDED:
-        if name not in manifest.files:
-            problems.append(f"The manifest does not list {name}, which every audit has.")
-    intact = 0
-    for name, wanted in manifest.files.items():
-        if name in others:
-            problems.append(f"{_shown(name)} is a link or a device, and no file.")
-        elif name not in files:
-            problems.append(f"The file {_shown(name)} is missing.")
-        else:
-            try:
-                is_intact = sha256_of(files[name]) == wanted
-                problem = "was changed"
-            except OSError as error:
-                is_intact, problem = False, f"cannot be read ({error.strerror})"
-            intact += is_intact
-            if not is_intact:
-                problems.append(f"The file {_shown(name)} {problem}.")
-    known = manifest.files.keys() | {MANIFEST}
-    problems += [
-        f"The file {_shown(name)} was added: the manifest does not list it."
-        for name in [*files, *others]
-        if name not in known
-    ]
-    return intact
-
-
-def _check_figures(folder: Path, recompute: Callable[[Path], bytes], problems: list[str]) -> None:
-    try:
-        kept = (folder / FIGURES).read_bytes()
-    except OSError as error:
-        problems.append(f"The figures cannot be compared: {FIGURES}: {error.strerror}.")
-        return
-    try:
-        again = recompute(folder)
-        if again == kept:
-            return
-        # Another machine may round otherwise.
-        different = list(_differences(json.loads(kept), json.loads(again)))
-    except (
-        ArithmeticError,
-        FairqrError,
-        LookupError,
-        OSError,
-        RecursionError,
-        TypeError,
-        ValueError,
-    ) as error:
-        why = one_line(error).rstrip(".") or type(error).__name__
-        problems.append(f"The figures cannot be computed again: {why}.")
-        return
-    problems += different[:DIFFERENCES_SHOWN]
-    if len(different) > DIFFERENCES_SHOWN:
-        more = len(different) - DIFFERENCES_SHOWN
-        problems.append(f"Further figures that differ from {FIGURES}: {more:,}.")
-
-
-def _differences(kept: Any, again: Any, where: str = "") -> Iterator[str]:
-    """Yield a sentence for each difference of two JSON documents, apart from rounding."""
-    if isinstance(kept, dict) and isinstance(again, dict):
-        for name in dict.fromkeys([*kept, *again]):
-            at = f"{where}.{name}" if where else name
-            if name not in again:
-                yield f"{FIGURES} has {_shown(at)}, which raw/ does not give."
-            elif name not in kept:
-                yield f"{FIGURES} lacks {_shown(at)}, which raw/ gives."
-            else:
-                yield from _differences(kept[name], again[name], at)
-    elif isinstance(kept, list) and isinstance(again, list) and len(kept) == len(again):
-        for place, (one, other) in enumerate(zip(kept, again, strict=True)):
-            yield from _differences(one, other, f"{where}[{place}]")
-    elif not _are_equal(kept, again):
-        said, given = (one_line(json.dumps(value), 60) for value in (kept, again))
-        yield f"{FIGURES} says {said} at {_shown(where)}, and raw/ gives {given}."
-
-
-def _are_equal(kept: Any, again: Any) -> bool:
-    numbers = [
-        isinstance(value, int | float) and not isinstance(value, bool) for value in (kept, again)
-    ]
-    if all(numbers):
-        return math.isclose(kept, again, rel_tol=ROUNDING, abs_tol=ROUNDING / 100)
-    return type(kept) is type(again) and bool(kept == again)
-
-
-def _shown(name: str) -> str:
+def shown_name(name: str) -> str:
     """Return a name that somebody else chose for a sentence, on one line and without controls."""
     return one_line("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in name))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fairqr.base.errors import InputError
 from fairqr.base.files import write_beside
@@ -16,29 +17,28 @@ from fairqr.base.statistics import corrected_by_holm, stream
 from fairqr.evaluation.audit.bundle import AuditFolder, AuditManifest
 from fairqr.evaluation.audit.estimates import (
     Estimate,
+    divided,
     effective_queries,
     jackknifed,
+    means,
     randomisation_p,
 )
+from fairqr.evaluation.audit.figures import Gathered
 from fairqr.evaluation.audit.finishing import Audit
-from fairqr.evaluation.audit.measuring import ByQuery
-from fairqr.evaluation.reports.writer import write_report
+from fairqr.evaluation.audit.outcomes import by_attribute
+from fairqr.evaluation.reports.writer import paragraphs, write_report
 from fairqr.retrieval.exposure import FloatArray
 
 __all__ = ["FIGURES", "Change", "Comparison", "as_json", "compare", "write_comparison"]
 
 ALPHA = 0.05
 FIGURES = ("lean", "exposure", "impact_ratio")
-SAME = ("k", "discount", "target")
+SAME = ("k", "discount", "target", "depth", "widen")
 """What both audits must measure by."""
 
-WORDS = {
-    "up": "went up",
-    "down": "went down",
-    "cannot_tell": "cannot be told from chance",
-    "too_few": "too few queries to tell",
-}
-"""What the report calls a direction."""
+COUNTS = ("queries", "only_first", "only_second", "effective", "tests")
+
+Places = NDArray[np.intp]
 
 Direction = Literal["up", "down", "cannot_tell", "too_few"]
 
@@ -66,6 +66,11 @@ class Change:
     change: Estimate
     direction: Direction = "cannot_tell"
 
+    @property
+    def is_tested(self) -> bool:
+        """Whether it has a test; an impact ratio has only an interval."""
+        return self.figure != "impact_ratio"
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -80,6 +85,8 @@ class Comparison:
         effective: How many queries of equal weight would tell as much.
         tests: How many tests were corrected for.
         changes: By attribute, group and figure.
+        too_many_failed: Which of both audits, ``first`` or ``second``, give no verdict, since too
+            many of their queries failed.
     """
 
     first: AuditManifest
@@ -90,32 +97,12 @@ class Comparison:
     effective: float
     tests: int
     changes: tuple[Change, ...]
+    too_many_failed: tuple[str, ...] = ()
 
     def sentences(self) -> list[str]:
         """Return what changed, in plain words."""
-        said = [
-            f"Compared over {self.queries:,} queries that both audits answered; "
-            f"{self.only_first:,} were asked only in the first, {self.only_second:,} only in the "
-            "second."
-        ]
-        sure = [it for it in self.changes if it.direction in ("up", "down")]
-        said += [
-            f"{it.attribute}: the {it.figure} of {it.group} went {it.direction} from "
-            f"{it.before:.3f} to {it.after:.3f}."
-            for it in sure
-        ]
-        if not sure:
-            too_few = all(it.direction == "too_few" for it in self.changes if _is_tested(it))
-            said.append(
-                "There are too few common queries to tell what changed."
-                if too_few
-                else "No change could be told from chance. This does not show that there is none."
-            )
-        return said
-
-
-def _is_tested(change: Change) -> bool:
-    return change.figure != "impact_ratio"
+        too_few = all(it.direction == "too_few" for it in self.changes if it.is_tested)
+        return paragraphs("audit_comparison", {"it": self, "too_few": too_few})
 
 
 def compare(first: Audit, second: Audit) -> Comparison:
@@ -132,29 +119,27 @@ def compare(first: Audit, second: Audit) -> Comparison:
             or no query.
     """
     _check(first, second)
-    after_by_name = {it.attribute: it for it in second.figures.by_query}
+    after_by_name = {it.dimension.name: it for it in second.figures.by_query}
     common: list[str] = []
     changes: list[Change] = []
     weights = np.zeros(0)
     for before in first.figures.by_query:
-        after = after_by_name.get(before.attribute)
-        if after is None or after.groups != before.groups:
+        after = after_by_name.get(before.dimension.name)
+        if after is None or after.dimension.groups != before.dimension.groups:
             continue
-        places = {query: place for place, query in enumerate(after.queries)}
-        common = [query for query in before.queries if query in places]
+        answered = set(after.queries)
+        common = [query for query in before.queries if query in answered]
         if not common:
             raise InputError("The audits answered no query that is the same in both.")
-        own = {query: place for place, query in enumerate(before.queries)}
-        rows = np.array([own[query] for query in common])
-        other = np.array([places[query] for query in common])
-        weights = before.weights[rows] / before.weights.sum()
-        weights = weights + after.weights[other] / after.weights.sum()
+        rows, other = (_places(it, common) for it in (before, after))
+        parts = [it.weights() / it.weights().sum() for it in (before, after)]
+        weights = parts[0][rows] + parts[1][other]
         changes += _changes(before, after, rows, other, weights, first.spec.seed)
     if not changes:
         raise InputError("The audits have no attribute with the same groups in both.")
-    tested = [it for it in changes if _is_tested(it)]
+    tested = [it for it in changes if it.is_tested]
     corrected = iter(corrected_by_holm([it.change.p for it in tested]))
-    changes = [_judged(it, next(corrected)) if _is_tested(it) else it for it in changes]
+    changes = [_judged(it, next(corrected)) if it.is_tested else it for it in changes]
     return Comparison(
         first=first.manifest,
         second=second.manifest,
@@ -164,7 +149,17 @@ def compare(first: Audit, second: Audit) -> Comparison:
         effective=effective_queries(weights),
         tests=sum(it.change.p is not None for it in changes),
         changes=tuple(changes),
+        too_many_failed=tuple(
+            which
+            for which, audit in (("first", first), ("second", second))
+            if audit.figures.too_many_failed
+        ),
     )
+
+
+def _places(gathered: Gathered, queries: Sequence[str]) -> Places:
+    by_id = {query: place for place, query in enumerate(gathered.queries)}
+    return np.array([by_id[query] for query in queries], dtype=np.intp)
 
 
 def _ids(audit: Audit) -> set[str]:
@@ -189,89 +184,72 @@ def _check(first: Audit, second: Audit) -> None:
 
 
 def _changes(
-    before: ByQuery,
-    after: ByQuery,
-    rows: FloatArray,
-    other: FloatArray,
+    before: Gathered,
+    after: Gathered,
+    rows: Places,
+    other: Places,
     weights: FloatArray,
     seed: int,
 ) -> Iterator[Change]:
+    attribute, groups = before.dimension.name, before.dimension.groups
+    sides = ((before, rows), (after, other))
     for figure in ("lean", "exposure"):
-        one, two = getattr(before, figure)[rows], getattr(after, figure)[other]
+        one, two = (
+            (it.leans()[0] if figure == "lean" else it.array(figure))[at] for it, at in sides
+        )
         known = ~np.isnan(one + two).any(axis=1)
         if not known.any():
             continue
         one, two, by = one[known], two[known], weights[known]
-        parts = np.concatenate([np.ones((len(one), 1)), two - one], axis=1)
-        changed = jackknifed(parts, by, lambda t: t[..., 1:] / t[..., :1])
-        random = stream(seed, f"comparison {before.attribute} {figure}")
+        random = stream(seed, f"comparison {attribute} {figure}")
         tests = randomisation_p(two - one, by, random)
-        for place, group in enumerate(before.groups):
-            yield Change(
-                before.attribute,
-                group,
-                figure,
-                float(by @ one[:, place] / by.sum()),
-                float(by @ two[:, place] / by.sum()),
-                replace(changed[place], p=tests[place]),
-            )
-    yield from _impact_ratios(before, after, rows, other, weights)
+        totals = [by @ values / by.sum() for values in (one, two)]
+        for group, was, is_, change, p in zip(
+            groups, *totals, means(two - one, by), tests, strict=True
+        ):
+            yield Change(attribute, group, figure, was.item(), is_.item(), replace(change, p=p))
+    parts = np.concatenate(
+        [it.array(name)[at] for it, at in sides for name in ("selected", "candidates")], axis=1
+    )
+    known = ~np.isnan(parts).any(axis=1)
+    if known.any():
+        yield from _impact_ratios(attribute, groups, parts[known], weights[known])
 
 
 def _impact_ratios(
-    before: ByQuery, after: ByQuery, rows: FloatArray, other: FloatArray, weights: FloatArray
+    attribute: str, groups: Sequence[str], parts: FloatArray, weights: FloatArray
 ) -> Iterator[Change]:
-    parts = np.concatenate(
-        [
-            before.selected[rows],
-            before.candidates[rows],
-            after.selected[other],
-            after.candidates[other],
-        ],
-        axis=1,
-    )
-    known = ~np.isnan(parts).any(axis=1)
-    if not known.any():
-        return
-    parts, by, size = parts[known], weights[known], len(before.groups)
-    totals = by @ parts
+    size, totals = len(groups), weights @ parts
     halves = slice(0, 2 * size), slice(2 * size, 4 * size)
     # The group that leads stays the same without a query, so that its own ratio is 1.
     leaders = [_leader(totals[half], size) for half in halves]
     if None in leaders:
         return
 
-    def changed(t: FloatArray) -> FloatArray:
-        one, two = (
+    def relative(t: FloatArray) -> list[FloatArray]:
+        return [
             _relative(t[..., half], size, leader)
             for half, leader in zip(halves, leaders, strict=True)
-        )
+        ]
+
+    def changed(t: FloatArray) -> FloatArray:
+        one, two = relative(t)
         return two - one
 
-    values = [
-        _relative(totals[half], size, leader) for half, leader in zip(halves, leaders, strict=True)
-    ]
-    found = jackknifed(parts, by, changed)
-    for place, group in enumerate(before.groups):
-        one, two = (float(ratios[place]) for ratios in values)
-        yield Change(before.attribute, group, "impact_ratio", one, two, found[place])
-
-
-def _rates(totals: FloatArray, size: int) -> FloatArray:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(totals[..., :size] / totals[..., size:])
+    found = jackknifed(parts, weights, changed)
+    for group, was, is_, change in zip(groups, *relative(totals), found, strict=True):
+        yield Change(attribute, group, "impact_ratio", was.item(), is_.item(), change)
 
 
 def _leader(totals: FloatArray, size: int) -> int | None:
     """Return the group with the highest rate; None if no group has one above 0."""
-    rates = _rates(totals, size)
+    rates = divided(totals[:size], totals[size:])
     return int(np.nanargmax(rates)) if (rates > 0).any() else None
 
 
 def _relative(totals: FloatArray, size: int, leader: int | None) -> FloatArray:
-    rates = _rates(totals, size)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(rates / rates[..., leader, None])
+    rates = divided(totals[..., :size], totals[..., size:])
+    return divided(rates, rates[..., leader, None])
 
 
 def _judged(change: Change, p: float | None) -> Change:
@@ -285,21 +263,15 @@ def _judged(change: Change, p: float | None) -> Change:
 
 def as_json(comparison: Comparison) -> Mapping[str, object]:
     """Return a comparison as plain data; what is undefined is None."""
-    changes = [
-        {key: _plain(value) for key, value in asdict(it).items()} for it in comparison.changes
-    ]
     return {
         "format": 1,
-        "queries": comparison.queries,
-        "only_first": comparison.only_first,
-        "only_second": comparison.only_second,
-        "effective": comparison.effective,
-        "tests": comparison.tests,
-        "changes": changes,
+        **{name: getattr(comparison, name) for name in COUNTS},
+        "too_many_failed": list(comparison.too_many_failed),
+        "changes": [_plain(asdict(it)) for it in comparison.changes],
     }
 
 
-def _plain(value: object) -> object:
+def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain(held) for key, held in value.items()}
     return None if isinstance(value, float) and value != value else value
@@ -315,17 +287,11 @@ def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
         raise InputError(f"The folder {folder} holds an audit; choose another.")
     content = folder / "comparison.json"
     write_beside(content, json.dumps(as_json(comparison), indent=1) + "\n")
-    by_attribute: dict[str, list[Change]] = {}
-    for change in comparison.changes:
-        by_attribute.setdefault(change.attribute, []).append(change)
     values = {
         "title": "What changed between two audits",
         "about": "",
-        "first": comparison.first,
-        "second": comparison.second,
+        "comparison": comparison,
         "sentences": comparison.sentences(),
-        "parts": list(by_attribute.items()),
-        "tests": comparison.tests,
-        "words": WORDS,
+        "changes": by_attribute(comparison.changes),
     }
     return [content, *write_report(folder, "audit_comparison", values, [])]

@@ -6,16 +6,15 @@ import math
 import operator
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from fairqr.base.errors import InputError, one_line
 from fairqr.evaluation.audit.estimates import Estimate
-from fairqr.evaluation.audit.figures import GroupFigures
+from fairqr.evaluation.audit.figures import ESTIMATES, GroupFigures
 from fairqr.evaluation.audit.measuring import AuditFigures
 
 __all__ = ["Condition", "broken", "parse_condition"]
 
-FIGURES = tuple(field.name for field in fields(GroupFigures) if field.type == "Estimate")
 OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "<=": operator.le,
     "<": operator.lt,
@@ -25,7 +24,6 @@ OPERATORS: dict[str, Callable[[float, float], bool]] = {
 _WRITTEN = re.compile(r"\s*([a-z_]+)\s*(<=|<|>=|>)\s*(\S+)\s*")
 TESTED = ("lean", "lack", "ranking_gap")
 """The figures that a verdict is about."""
-SURE = ("less", "more")
 SHOWN = 5
 """How many groups one sentence names."""
 
@@ -35,7 +33,7 @@ class Condition:
     """What must not hold for any group.
 
     Attributes:
-        figure: One of :data:`FIGURES`.
+        figure: One of :data:`ESTIMATES`.
         comparison: One of :data:`OPERATORS`.
         line: What the figure is compared with.
     """
@@ -55,11 +53,14 @@ class Condition:
             sure: Whether the whole interval must meet it, too. For a figure that a verdict is about
                 there must be one, which missing labels alone could not make wrong.
         """
-        if sure and self.figure in TESTED and (group.flips or group.verdict not in SURE):
+        if sure and self.figure in TESTED and (group.flips or not group.is_sure):
             return False
         estimate: Estimate = getattr(group, self.figure)
         meets = OPERATORS[self.comparison]
-        values = [estimate.value, *([estimate.low, estimate.high] if sure else [])]
+        ends = [estimate.low, estimate.high]
+        if self.figure in TESTED and all(map(math.isnan, ends)):
+            ends = [estimate.value]  # There is a verdict, and every query says the same.
+        values = [estimate.value, *(ends if sure else [])]
         # A comparison with NaN is never true.
         return all(meets(value, self.line) for value in values)
 
@@ -80,10 +81,10 @@ def parse_condition(text: str) -> Condition:
             f"'{one_line(text, 80)}' is not a condition; write a figure, a comparison and a "
             "number, such as 'impact_ratio < 0.8'."
         )
-    if found[1] not in FIGURES:
+    if found[1] not in ESTIMATES:
         raise InputError(
             f"There is no figure '{one_line(found[1], 60)}' of a group; choose among "
-            f"{', '.join(FIGURES)}."
+            f"{', '.join(ESTIMATES)}."
         )
     return Condition(found[1], found[2], line)
 

@@ -21,12 +21,27 @@ import numpy as np
 from fairqr.base.statistics import student_quantile, too_few
 from fairqr.retrieval.exposure import FloatArray
 
-__all__ = ["Estimate", "effective_queries", "jackknifed", "randomisation_p", "within"]
+__all__ = [
+    "Estimate",
+    "divided",
+    "effective_queries",
+    "jackknifed",
+    "means",
+    "most_unseen",
+    "randomisation_p",
+    "ratios",
+    "shares",
+    "within",
+]
 
 LEVEL = 0.95
 PERMUTATIONS = 20_000
 EXACT_UP_TO = 14
+ROUNDING = 1e-12
 CELLS_AT_ONCE = 1 << 22
+"""So many signs are drawn at a time; what is drawn depends on it."""
+CELLS_IN_CACHE = 1 << 17
+"""So many signs as numbers fit into the cache of a processor."""
 
 Statistic = Callable[[FloatArray], FloatArray]
 """Takes totals, shape (…, T), and returns figures, shape (…, M); NaN where one has no value."""
@@ -88,12 +103,62 @@ def jackknifed(
             half = student_quantile(LEVEL, max(1, int(effective) - 1)) * spread
             ends = np.stack([whole - half, whole + half])
             ends = np.exp(ends) if log else ends
-        # What no query changes says nothing of its spread.
-        ends[:, ~np.isfinite(spread) | (spread == 0)] = np.nan
+        # What no query changes, but for rounding, says nothing of its spread.
+        is_same = spread <= ROUNDING * (1 + np.abs(whole))
+        ends[:, ~np.isfinite(spread) | is_same] = np.nan
     return [
         Estimate(float(value), float(low), float(high), len(parts))
         for value, low, high in zip(values, *ends, strict=True)
     ]
+
+
+def means(values: FloatArray, weights: FloatArray, *, log: bool = False) -> list[Estimate]:
+    """Return the weighted mean of each column with its interval.
+
+    Args:
+        values: Shape (n, M).
+        weights: Of the queries, shape (n,).
+        log: As :func:`jackknifed` takes it.
+    """
+    parts = np.concatenate([np.ones((len(values), 1)), values], axis=1)
+    return jackknifed(parts, weights, lambda t: divided(t[..., 1:], t[..., :1]), log=log)
+
+
+def ratios(above: FloatArray, below: FloatArray, weights: FloatArray) -> list[Estimate]:
+    """Return Σ above / Σ below of each column with its interval, both of shape (n, M)."""
+    size = above.shape[1]
+    parts = np.concatenate([above, below], axis=1)
+    return jackknifed(parts, weights, lambda t: divided(t[..., :size], t[..., size:]))
+
+
+def shares(parts: FloatArray, weights: FloatArray) -> list[Estimate]:
+    """Return what each column makes of the total of all columns, shape (n, M)."""
+    return jackknifed(parts, weights, lambda t: divided(t, t.sum(axis=-1, keepdims=True)))
+
+
+def divided(above: FloatArray, below: FloatArray) -> FloatArray:
+    """Return above / below; NaN where below is 0."""
+    wide = np.broadcast_to(below, above.shape)
+    return np.asarray(np.divide(above, wide, out=np.full(above.shape, np.nan), where=wide > 0))
+
+
+def most_unseen(weights: FloatArray) -> float:
+    """Return the upper end of a mean that is 0 in every query, where no spread can be seen.
+
+    A mean μ of numbers from 0 to 1 lets at most 1 − μ of the queries show 0, so that n of n do
+    with a probability of at most (1 − μ)ⁿ. At 95 % the end is 1 − .025^(1/n), as for no success in
+    n trials (Clopper & Pearson 1934). By symmetry this is the distance from 1 where all show 1.
+
+    Args:
+        weights: Of the queries, shape (n,).
+
+    Returns:
+        NaN if there are too few queries to tell.
+    """
+    effective = effective_queries(weights)
+    if too_few(int(effective), 1 - LEVEL):
+        return float("nan")
+    return float(1 - ((1 - LEVEL) / 2) ** (1 / effective))
 
 
 def within(estimate: Estimate, least: float, greatest: float) -> Estimate:
@@ -134,8 +199,9 @@ def randomisation_p(
         size = (min(rows, PERMUTATIONS - start), count)
         # Bits are drawn eight at a time.
         drawn = random.integers(0, 256, (size[0], -(-count // 8)), dtype=np.uint8)
-        signs = 1.0 - 2.0 * np.unpackbits(drawn, axis=1, count=count)
-        as_far += (np.abs(signs @ weighted) >= observed).sum(axis=0)
+        for block in np.array_split(drawn, -(-drawn.size * 8 // CELLS_IN_CACHE)):
+            signs = 1.0 - 2.0 * np.unpackbits(block, axis=1, count=count)
+            as_far += (np.abs(signs @ weighted) >= observed).sum(axis=0)
     return _listed(as_far / (PERMUTATIONS + 1))
 
 

@@ -7,13 +7,14 @@ order of rank, then further ones that may be relevant.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.divergence import kullback_leibler
 from fairqr.retrieval.exposure import LOG2, Discount, FloatArray, group_exposure, normalise
-from fairqr.retrieval.relevance_aware import most_relevant
+from fairqr.retrieval.relevance_aware import Positions, most_relevant
 from fairqr.retrieval.target import Part, Target
 
 __all__ = ["LIKELY", "Answer", "Choices", "Shown", "attainable", "shown_by", "supply_of"]
@@ -41,6 +42,26 @@ class Choices:
 
 
 @dataclass(frozen=True, slots=True)
+class Candidates:
+    """The relevant documents of an answer.
+
+    Attributes:
+        counted: The relevance of each document of the pool that counts for shares of groups, 0 for
+            the others, shape (P,).
+        by_group: Σ counted · membership, shape (G,).
+        unlabelled: How many have no label.
+        share: Of each group; None if no candidate has a known group.
+        likely: The memberships of the documents that are more likely relevant than not.
+    """
+
+    counted: FloatArray
+    by_group: FloatArray
+    unlabelled: float
+    share: FloatArray | None
+    likely: FloatArray
+
+
+@dataclass(frozen=True)
 class Answer:
     """What an engine answered to one query, with what else it might have shown.
 
@@ -53,6 +74,8 @@ class Answer:
         is_judged: Whether relevance was judged, so that no re-ranking could know it.
         level: Documents less likely than this do not count for the target, nor as candidates: of
             some groups the pool has more of these than of others.
+        order: The rows that a re-ranking may choose from where relevance was judged, best first;
+            by default those that the engine answered.
     """
 
     members: FloatArray
@@ -60,13 +83,27 @@ class Answer:
     relevance: FloatArray | None
     is_judged: bool = False
     level: float = 0.0
+    order: Positions | None = None
 
-    @property
-    def comparable(self) -> FloatArray | None:
-        """The relevance of the documents that count for shares of groups, 0 for the others."""
+    @cached_property
+    def unlabelled(self) -> FloatArray:
+        """The unknown share of each document, shape (P,)."""
+        return np.asarray(np.maximum(1 - self.members.sum(axis=1), 0.0))
+
+    @cached_property
+    def candidates(self) -> Candidates | None:
+        """The relevant documents; None if no relevance is known."""
         if self.relevance is None:
             return None
-        return np.where(self.relevance >= self.level, self.relevance, 0.0)
+        counted = np.where(self.relevance >= self.level, self.relevance, 0.0)
+        by_group = counted @ self.members
+        return Candidates(
+            counted,
+            by_group,
+            float(counted @ self.unlabelled),
+            normalise(by_group) if by_group.any() else None,
+            self.members[self.relevance >= LIKELY],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +119,8 @@ class Shown:
             target or a relevant document.
         exposure_low: The exposure if no unlabelled document belonged to the group.
         exposure_high: The same if all of them did.
+        supply_low: The most that relevant documents could give to the group alone, if no unlabelled
+            one belonged to it; the supply where all of them have labels.
         target_low: The target if no unlabelled relevant document belonged to the group.
         target_high: The same if all of them did.
         attention: Σ discount · membership over the first k ranks, not normalised.
@@ -99,6 +138,7 @@ class Shown:
     supply: FloatArray
     exposure_low: FloatArray
     exposure_high: FloatArray
+    supply_low: FloatArray
     target_low: FloatArray
     target_high: FloatArray
     attention: FloatArray
@@ -119,45 +159,48 @@ def shown_by(answer: Answer, dimension: Dimension, choices: Choices) -> Shown:
     """
     undefined = np.full(len(dimension.groups), np.nan)
     shown = min(choices.k, answer.answered)
-    top, relevance, counted = answer.members[:shown], answer.relevance, answer.comparable
+    top, relevant = answer.members[:shown], answer.candidates
     weights = choices.discount.weights(shown)
-    given, total = group_exposure(top, choices.discount), float(weights.sum())
-    unlabelled = np.clip(1 - answer.members.sum(axis=1), 0, 1)
-    unknown = float(weights @ unlabelled[:shown])
+    given, total = weights @ top, float(weights.sum())
+    unknown = float(weights @ answer.unlabelled[:shown])
     known = float(given.sum())
+    count = top.sum(axis=0)
 
-    target = low = high = supply = undefined
-    share: FloatArray | None = None
-    if counted is not None:
-        due, unsure, all_due = counted @ answer.members, counted @ unlabelled, counted.sum()
-        share = normalise(due) if due.any() else None
+    supply = least = low = high = undefined
+    share = None if relevant is None else relevant.share
     target = _target(dimension, choices, share)
-    if not np.isnan(target).any():
+    if target is None:
+        target = undefined
+    else:
         low = high = target
         weight = _weight_of_relevance(dimension, choices)
-        if share is not None and weight:
+        if relevant is not None and share is not None and weight:
+            due, all_due = relevant.by_group, relevant.counted.sum()
             low = target + weight * (due / all_due - share)
-            high = target + weight * ((due + unsure) / all_due - share)
-        if relevance is not None:
-            likely = answer.members[relevance >= LIKELY]
-            supply = supply_of(likely, target, choices) if len(likely) else undefined
+            high = target + weight * ((due + relevant.unlabelled) / all_due - share)
+        if relevant is not None and len(relevant.likely):
+            supply = supply_of(relevant.likely, target, choices)
+            is_labelled = relevant.likely.sum() >= len(relevant.likely) - ROUNDING
+            least = supply if is_labelled else attainable(relevant.likely, choices)
 
-    selected, candidates, without_label = top.sum(axis=0), undefined, np.nan
-    if counted is not None:
-        selected, candidates, without_label = counted[:shown] @ top, due, float(unsure)
+    selected, candidates, without_label = count, undefined, np.nan
+    if relevant is not None:
+        selected, candidates = relevant.counted[:shown] @ top, relevant.by_group
+        without_label = relevant.unlabelled
     elif answer.answered > choices.k:
         candidates = answer.members[: answer.answered].sum(axis=0)
-        without_label = float(unlabelled[: answer.answered].sum())
+        without_label = float(answer.unlabelled[: answer.answered].sum())
     return Shown(
         exposure=given / known if known > ROUNDING else undefined,
         target=target,
         supply=supply,
         exposure_low=given / total if shown else undefined,
         exposure_high=(given + unknown) / total if shown else undefined,
+        supply_low=least,
         target_low=low,
         target_high=high,
         attention=given,
-        count=top.sum(axis=0),
+        count=count,
         selected=selected,
         candidates=candidates,
         unknown=unknown / total if shown else np.nan,
@@ -171,10 +214,11 @@ def _weight_of_relevance(dimension: Dimension, choices: Choices) -> float:
     return choices.target.parts.get("relevance", 0.0)
 
 
-def _target(dimension: Dimension, choices: Choices, share: FloatArray | None) -> FloatArray:
-    """Return ε*; NaN where it needs the groups of relevant documents and none is known."""
-    if _weight_of_relevance(dimension, choices) and share is None:
-        return np.full(len(dimension.groups), np.nan)
+def _target(dimension: Dimension, choices: Choices, share: FloatArray | None) -> FloatArray | None:
+    """Return ε*; None if it needs the groups of relevant documents and none is known."""
+    weight = _weight_of_relevance(dimension, choices)
+    if weight and (share is None or len(choices.target.parts) == 1):
+        return share
     estimates: dict[Part, FloatArray] = {}
     if share is not None:
         estimates["relevance"] = share

@@ -2,42 +2,55 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fairqr.base.statistics import corrected_by_holm
 from fairqr.evaluation.audit.estimates import (
     Estimate,
+    divided,
     jackknifed,
+    means,
+    most_unseen,
     randomisation_p,
+    ratios,
     within,
 )
 from fairqr.evaluation.audit.exposures import Shown
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.exposure import FloatArray
 
-__all__ = ["ESTIMATE_ERROR", "FOUR_FIFTHS", "Gathered", "GroupFigures", "Verdict", "corrected"]
+__all__ = [
+    "ESTIMATES",
+    "ESTIMATE_ERROR",
+    "FOUR_FIFTHS",
+    "Gathered",
+    "GroupFigures",
+    "Verdict",
+    "corrected",
+]
 
 ALPHA = 0.05
 FOUR_FIFTHS = 0.8
 """The line of the Uniform Guidelines on Employee Selection Procedures (29 CFR 1607.4 D)."""
+ROUNDING = 1e-12
 FEW_CANDIDATES = 30
 """Rates over fewer candidates are marked, and shown shrunken beside."""
 PRIOR_CANDIDATES = 10.0
 """A shrunken rate is that of so many further candidates with the rate of all groups together."""
-
-SHARES = ("exposure", "target", "supply", "absent", "attention", "selection_rate")
-"""Figures from 0 to 1, which no end of an interval leaves."""
 
 OF_ANSWERS = ("unknown", "unlabelled")
 BY_GROUP = tuple(field.name for field in fields(Shown) if field.name not in OF_ANSWERS)
 
 ESTIMATE_ERROR = 0.04
 """How far the estimate of relevance was found to put the share of a group too low or too high
-(docs/audit.md). A lean that is not beyond this may come from it, however many queries there are."""
+(docs/explanation/audits.md). A lean that is not beyond this may come from it, however many queries
+there are."""
 
 Verdict = Literal["less", "more", "within_error", "cannot_tell", "too_few"]
 """Whether a group surely gets less, or more, than the reachable part of its target. The lean is
@@ -59,6 +72,8 @@ class GroupFigures:
         lack: Target − exposure.
         lean: The lesser of target and supply, less the exposure, by query: above 0 the ranking
             withholds exposure from the group, below 0 it gives more than is due.
+        excess: The exposure less the greater of target and supply, by query: above 0 the ranking
+            gives what relevant documents of other groups could take over.
         ranking_gap: What the ranking withholds: the lean, if it is above 0.
         supply_gap: What no ranking of the relevant documents could give.
         exposure_ratio: Exposure / target, as a share of the highest of all groups.
@@ -70,13 +85,17 @@ class GroupFigures:
         selected: How many of its candidates stood among the first k, over all queries, without
             weights.
         candidates: How many candidates it had.
+        share_of_candidates: Its share of the labelled candidates of the attribute.
         is_small: Whether these are few.
         shrunken_rate: The selection rate, drawn to that of all groups as far as it is uncertain.
-        lean_low: The lean if missing labels were such that it is least.
-        lean_high: The lean if they were such that it is greatest.
+        below_four_fifths: Whether the impact ratio is below that line; None without a ratio.
+        lean_bounds: The lean if missing labels were such that it is least, and greatest.
         tested: What was tested: the lean, or the lack if no relevance is known.
         verdict: What the test says.
         flips: Whether missing labels alone could make a sure verdict wrong.
+        detectable: The lean that an audit of as many queries finds in four of five cases.
+        if_mended: The exposure that it would get if rankings were mended. Where a sample of the
+            queries was mended, it says how much the exposure of all would change.
     """
 
     attribute: str
@@ -86,6 +105,7 @@ class GroupFigures:
     supply: Estimate
     lack: Estimate
     lean: Estimate
+    excess: Estimate
     ranking_gap: Estimate
     supply_gap: Estimate
     exposure_ratio: Estimate
@@ -95,13 +115,30 @@ class GroupFigures:
     attention: Estimate
     selected: float
     candidates: float
+    share_of_candidates: float
     is_small: bool
     shrunken_rate: float
-    lean_low: float
-    lean_high: float
+    below_four_fifths: bool | None
+    lean_bounds: tuple[float, float]
     tested: Literal["lean", "lack"]
     verdict: Verdict = "cannot_tell"
     flips: bool = False
+    detectable: float = math.nan
+    if_mended: float = math.nan
+
+    @property
+    def test(self) -> Estimate:
+        """The figure that was tested."""
+        return self.lean if self.tested == "lean" else self.lack
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether the group surely gets less, or more."""
+        return self.verdict in ("less", "more")
+
+
+ESTIMATES = tuple(field.name for field in fields(GroupFigures) if field.type == "Estimate")
+"""The figures of a group that have an interval."""
 
 
 class Gathered:
@@ -109,19 +146,26 @@ class Gathered:
 
     Args:
         dimension: The groups.
+
+    Attributes:
+        dimension: The groups.
+        queries: The ids of the queries.
     """
 
     def __init__(self, dimension: Dimension) -> None:
         self.dimension = dimension
+        self.queries: list[str] = []
         self._weights: list[float] = []
         # One array a query takes far less memory than one for each of its figures.
         self._rows: list[FloatArray] = []
+        self._stacked = np.zeros((0, 0))
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    def add(self, weight: float, shown: Shown) -> None:
+    def add(self, weight: float, shown: Shown, query: str = "") -> None:
         """Take in the answer to a query that was answered, if only with nothing."""
+        self.queries.append(query)
         self._weights.append(weight)
         figures = [getattr(shown, name) for name in BY_GROUP]
         self._rows.append(np.concatenate([*figures, [shown.unknown, shown.unlabelled]]))
@@ -142,7 +186,9 @@ class Gathered:
 
     def _table(self) -> FloatArray:
         width = len(BY_GROUP) * len(self.dimension.groups) + len(OF_ANSWERS)
-        return np.array(self._rows).reshape(-1, width)
+        if len(self._stacked) < len(self._rows):
+            self._stacked = np.array(self._rows)
+        return self._stacked.reshape(-1, width)
 
     def leans(self) -> tuple[FloatArray, bool]:
         """Return the signed lean of each query, shape (n, G), and whether supply is known.
@@ -173,57 +219,76 @@ class Gathered:
         Args:
             random: Draws the signs of the randomisation tests.
         """
-        groups = len(self.dimension.groups)
-        weights = self.weights()
-        exposure, target = self.array("exposure"), self.array("target")
+        exposure, target, supply = map(self.array, ("exposure", "target", "supply"))
         lean, by_supply = self.leans()
-        lack = target - exposure
-        found = {
-            "exposure": self._means(exposure),
-            "target": self._means(target),
-            "supply": self._means(self.array("supply")),
+        lack, excess = target - exposure, exposure - np.maximum(target, supply)
+        selected, candidates = self.array("selected"), self.array("candidates")
+        attention, once = self.array("attention"), np.ones_like(exposure)
+        in_all = np.broadcast_to(attention.sum(axis=1, keepdims=True), attention.shape)
+        found: dict[str, Any] = {
+            "exposure": self._shares(exposure, once),
+            "target": [within(it, 0.0, 1.0) for it in self._means(target)],
+            "supply": [within(it, 0.0, 1.0) for it in self._means(supply)],
             "lack": self._means(lack),
             "lean": self._means(lean if by_supply else np.full_like(lean, np.nan)),
-            "attention": self._ratios(self.array("attention"), self.array("attention")),
-            "absent": self._means(self._absent()),
+            "excess": self._means(excess),
+            "supply_gap": self._supply_gaps(lean, lack, by_supply),
+            "exposure_ratio": self._relative(exposure, target, once),
+            "selection_rate": self._shares(selected, candidates),
+            "impact_ratio": self._relative(selected, candidates, candidates),
+            "absent": self._shares(self._absent(), once),
+            "attention": self._shares(attention, in_all),
         }
-        rows = ~np.isnan(lean).any(axis=1)
-        tests = (
-            randomisation_p(lean[rows], weights[rows], random) if rows.any() else [None] * groups
-        )
-        tested: Literal["lean", "lack"] = "lean" if by_supply else "lack"
-        found[tested] = [replace(it, p=p) for it, p in zip(found[tested], tests, strict=True)]
         found["ranking_gap"] = [_not_below_0(it) for it in found["lean"]]
-        found["supply_gap"] = self._supply_gaps(lean, lack, by_supply)
-        found["exposure_ratio"] = self._relative(exposure, target)
-        selected, candidates = self.array("selected"), self.array("candidates")
-        found["selection_rate"] = self._rates(selected, candidates)
-        for name in SHARES:
-            found[name] = [within(it, 0.0, 1.0) for it in found[name]]
-        found["impact_ratio"] = self._relative(selected, candidates)
-        chosen, all_candidates = _sums(selected, candidates)
-        overall = chosen.sum() / all_candidates.sum() if all_candidates.sum() else np.nan
-        shrunken = (chosen + PRIOR_CANDIDATES * overall) / (all_candidates + PRIOR_CANDIDATES)
-        low, high = self._bounds(by_supply)
+        tested: Literal["lean", "lack"] = "lean" if by_supply else "lack"
+        tests = self._tests(lean, found["excess"], excess, random)
+        found[tested] = [replace(it, p=p) for it, p in zip(found[tested], tests, strict=True)]
+        rows = ~np.isnan(selected + candidates).any(axis=1)
+        chosen, all_ = selected[rows].sum(axis=0), candidates[rows].sum(axis=0)
+        total = all_.sum()
+        overall = chosen.sum() / total if total else np.nan
+        columns = {
+            "selected": chosen,
+            "candidates": all_,
+            "share_of_candidates": all_ / total if total else np.full(len(all_), np.nan),
+            "is_small": all_ < FEW_CANDIDATES,
+            "shrunken_rate": (chosen + PRIOR_CANDIDATES * overall) / (all_ + PRIOR_CANDIDATES),
+        }
+        bounds = self._bounds(by_supply)
         return [
             GroupFigures(
                 attribute=self.dimension.name,
                 group=group,
-                **self._of(place, found),
-                selected=float(chosen[place]),
-                candidates=float(all_candidates[place]),
-                is_small=bool(all_candidates[place] < FEW_CANDIDATES),
-                shrunken_rate=float(shrunken[place]),
-                lean_low=float(low[place]),
-                lean_high=float(high[place]),
+                **{name: estimates[place] for name, estimates in found.items()},
+                **{name: column[place].item() for name, column in columns.items()},
+                below_four_fifths=_is_below(found["impact_ratio"][place].value, FOUR_FIFTHS),
+                lean_bounds=bounds[place],
                 tested=tested,
             )
             for place, group in enumerate(self.dimension.groups)
         ]
 
-    @staticmethod
-    def _of(place: int, found: dict[str, list[Estimate]]) -> dict[str, Any]:
-        return {name: estimates[place] for name, estimates in found.items()}
+    def _tests(
+        self,
+        lean: FloatArray,
+        means: Sequence[Estimate],
+        excess: FloatArray,
+        random: np.random.Generator,
+    ) -> list[float | None]:
+        """Test the lean of each group, or its excess where the lean is below 0.
+
+        Where supply is short, every group may have a lean below 0, and none an excess.
+        """
+        rows = ~np.isnan(lean).any(axis=1)
+        if not rows.any():
+            return [None] * lean.shape[1]
+        values, weights = lean[rows], self.weights()[rows]
+        is_more = (weights @ values < 0) & ~np.isnan(excess[rows]).any(axis=0)
+        found = randomisation_p(np.where(is_more, excess[rows], values), weights, random)
+        return [
+            1.0 if p is not None and more and mean.value <= 0 else p
+            for p, more, mean in zip(found, is_more.tolist(), means, strict=True)
+        ]
 
     def _absent(self) -> FloatArray:
         count = self.array("count")
@@ -234,43 +299,59 @@ class Gathered:
     def _means(self, values: FloatArray) -> list[Estimate]:
         """Return the weighted means over the queries that have values."""
         rows = ~np.isnan(values).any(axis=1)
-        parts = np.concatenate([np.ones((int(rows.sum()), 1)), values[rows]], axis=1)
-        return jackknifed(parts, self.weights()[rows], lambda t: _divided(t[..., 1:], t[..., :1]))
+        return means(values[rows], self.weights()[rows])
 
-    def _rates(self, above: FloatArray, below: FloatArray) -> list[Estimate]:
-        """Return Σ above / Σ below of each group, by the queries that have both."""
-        parts, weights, size = self._parts(above, below)
-        return jackknifed(parts, weights, lambda t: _divided(t[..., :size], t[..., size:]))
+    def _shares(self, above: FloatArray, below: FloatArray) -> list[Estimate]:
+        """Return Σ above / Σ below of each group, by the queries that have both.
 
-    def _relative(self, above: FloatArray, below: FloatArray) -> list[Estimate]:
-        """Return Σ above / Σ below of each group, as a share of the group that has most."""
-        parts, weights, size = self._parts(above, below)
-        totals = weights @ parts
-        rates = _divided(totals[:size], totals[size:])
+        Where it is 0 in all queries, or 1 in all, the interval is what so many of them leave open.
+        """
+        rows = self._with_both(above, below)
+        above, below, weights = above[rows], below[rows], self.weights()[rows]
+        found = []
+        for place, it in enumerate(ratios(above, below, weights)):
+            share, part, whole = within(it, 0.0, 1.0), above[:, place], below[:, place]
+            end = most_unseen(weights * whole)
+            if not (part > 0).any():
+                share = replace(share, low=share.value, high=share.value + end)
+            elif (part >= whole * (1 - ROUNDING)).all():
+                share = replace(share, low=share.value - end, high=share.value)
+            found.append(share)
+        return found
+
+    def _relative(self, above: FloatArray, below: FloatArray, most: FloatArray) -> list[Estimate]:
+        """Return Σ above / Σ below of each group, as a share of the group that has most.
+
+        Args:
+            above: Shape (n, G).
+            below: Shape (n, G).
+            most: What ``above`` can be at most, shape (n, G).
+        """
+        rows = self._with_both(above, below)
+        above, below, most, weights = above[rows], below[rows], most[rows], self.weights()[rows]
+        size, due = above.shape[1], weights @ below
+        rates = divided(weights @ above, due)
         if np.isnan(rates).all() or not np.nanmax(rates):
-            return [Estimate(np.nan, np.nan, np.nan, len(parts))] * size
+            return [Estimate(np.nan, np.nan, np.nan, len(above))] * size
         # The group that leads stays the same without a query, so that its own ratio is 1.
         leader = int(np.nanargmax(rates))
 
-        def ratios(t: FloatArray) -> FloatArray:
-            each = _divided(t[..., :size], t[..., size:])
-            return _divided(each, each[..., leader : leader + 1])
+        def relative(t: FloatArray) -> FloatArray:
+            each = divided(t[..., :size], t[..., size:])
+            return divided(each, each[..., leader : leader + 1])
 
-        return jackknifed(parts, weights, ratios, log=True)
+        found = jackknifed(np.concatenate([above, below], axis=1), weights, relative, log=True)
+        first = ratios(above, below, weights)[leader]
+        lead = first.value if np.isnan(first.low) else first.low
+        for place in np.flatnonzero(rates == 0) if lead > 0 else ():
+            by = weights * most[:, place]
+            high = float(most_unseen(by) * by.sum() / due[place] / lead)
+            found[place] = replace(found[place], low=0.0, high=high)
+        return found
 
-    def _ratios(self, above: FloatArray, below: FloatArray) -> list[Estimate]:
-        """Return the share of each group of a total over all groups."""
-        parts, weights, size = self._parts(above, below)
-        return jackknifed(
-            parts,
-            weights,
-            lambda t: _divided(t[..., :size], t[..., size:].sum(axis=-1, keepdims=True)),
-        )
-
-    def _parts(self, above: FloatArray, below: FloatArray) -> tuple[FloatArray, FloatArray, int]:
-        both = np.concatenate([above, below], axis=1)
-        rows = ~np.isnan(both).any(axis=1)
-        return both[rows], self.weights()[rows], above.shape[1]
+    @staticmethod
+    def _with_both(above: FloatArray, below: FloatArray) -> NDArray[np.bool_]:
+        return np.asarray(~np.isnan(above + below).any(axis=1))
 
     def _supply_gaps(self, lean: FloatArray, lack: FloatArray, by_supply: bool) -> list[Estimate]:
         """Return what of the lack the ranking is not to blame for."""
@@ -282,20 +363,20 @@ class Gathered:
 
         def gaps(t: FloatArray) -> FloatArray:
             due, leaning = t[..., 1 : groups + 1], t[..., groups + 1 :]
-            return _divided(due - np.maximum(leaning, 0.0), t[..., :1])
+            return divided(due - np.maximum(leaning, 0.0), t[..., :1])
 
         return [_not_below_0(it) for it in jackknifed(parts, self.weights()[rows], gaps)]
 
-    def _bounds(self, by_supply: bool) -> tuple[FloatArray, FloatArray]:
-        """Return the least and the greatest lean that missing labels could hide, shape (G,)."""
-        # What could be reached without a label is not known, so that the supply only bounds the
-        # target as far as it stands.
+    def _bounds(self, by_supply: bool) -> list[tuple[float, float]]:
+        """Return for each group the least and the greatest lean that missing labels could hide."""
         target_low, target_high = self.array("target_low"), self.array("target_high")
         if by_supply:
-            target_low = np.minimum(target_low, self.array("supply"))
+            # Labels might show that relevant documents of the group are rarer than the supply says.
+            least = np.minimum(self.array("supply"), self.array("supply_low"))
+            target_low = np.minimum(target_low, least)
         low = self._means(target_low - self.array("exposure_high"))
         high = self._means(target_high - self.array("exposure_low"))
-        return np.array([it.value for it in low]), np.array([it.value for it in high])
+        return [(one.value, other.value) for one, other in zip(low, high, strict=True)]
 
 
 def corrected(figures: Sequence[GroupFigures], *, error: float = 0.0) -> list[GroupFigures]:
@@ -305,39 +386,39 @@ def corrected(figures: Sequence[GroupFigures], *, error: float = 0.0) -> list[Gr
 
     Args:
         figures: Of all attributes, with uncorrected p values.
-        error: How far leans may be off by no chance. A verdict needs an interval beyond it.
+        error: How far leans may be off by no chance. A verdict needs an interval beyond it, and one
+            without 0 in any case.
     """
-    tests = [getattr(it, it.tested) for it in figures]
     judged = []
-    ps = corrected_by_holm([test.p for test in tests])
-    for group, test, p in zip(figures, tests, ps, strict=True):
-        verdict: Verdict = "cannot_tell"
-        if p is None:
-            verdict = "too_few"
-        elif p <= ALPHA and group.tested == "lean" and test.low <= error and test.high >= -error:
-            verdict = "within_error"
-        elif p <= ALPHA:
-            verdict = "less" if test.value > 0 else "more"
-        flips = (verdict == "less" and group.lean_low <= 0) or (
-            verdict == "more" and group.lean_high >= 0
-        )
-        changed = {group.tested: replace(test, p=p)}
+    ps = corrected_by_holm([it.test.p for it in figures])
+    for group, p in zip(figures, ps, strict=True):
+        test = replace(group.test, p=p)
+        verdict = _verdict(group, test, error)
+        low, high = group.lean_bounds
+        flips = (verdict == "less" and low <= 0) or (verdict == "more" and high >= 0)
+        changed: dict[str, Any] = {group.tested: test}
         judged.append(replace(group, **changed, verdict=verdict, flips=flips))
     return judged
 
 
-def _divided(above: FloatArray, below: FloatArray) -> FloatArray:
-    """Return above / below; NaN where below is 0."""
-    wide = np.broadcast_to(below, above.shape)
-    return np.asarray(np.divide(above, wide, out=np.full(above.shape, np.nan), where=wide > 0))
+def _verdict(group: GroupFigures, test: Estimate, error: float) -> Verdict:
+    if test.p is None:
+        return "too_few"
+    # A group gets more only if relevant documents of others could take something over.
+    is_more = group.tested == "lean" and test.value < 0
+    low, high = (group.excess.low, group.excess.high) if is_more else (test.low, test.high)
+    if test.p > ALPHA or low <= 0 <= high or (is_more and group.excess.value <= 0):
+        return "cannot_tell"
+    if group.tested == "lean" and low <= error and high >= -error:
+        return "within_error"
+    return "less" if test.value > 0 else "more"
+
+
+def _is_below(number: float, line: float) -> bool | None:
+    return None if math.isnan(number) else number < line
 
 
 def _not_below_0(estimate: Estimate) -> Estimate:
     """Cut a gap and its interval off at 0; it is the lean that is tested."""
     value = estimate.value if np.isnan(estimate.value) else max(0.0, estimate.value)
     return replace(within(estimate, 0.0, np.inf), value=value, p=None)
-
-
-def _sums(selected: FloatArray, candidates: FloatArray) -> tuple[FloatArray, FloatArray]:
-    rows = ~(np.isnan(selected).any(axis=1) | np.isnan(candidates).any(axis=1))
-    return selected[rows].sum(axis=0), candidates[rows].sum(axis=0)

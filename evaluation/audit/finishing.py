@@ -4,100 +4,71 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairqr.base.errors import InputError
-from fairqr.evaluation.audit.answer_figures import AnswerFigures, measure_answers
-from fairqr.evaluation.audit.answers import run_answers
-from fairqr.evaluation.audit.asking import Pace
+from fairqr.base.errors import FairqrError, InputError, one_line
+from fairqr.evaluation.audit.answers import measure_answers
+from fairqr.evaluation.audit.asking import paced
 from fairqr.evaluation.audit.bundle import AuditFolder, AuditManifest
 from fairqr.evaluation.audit.findings import findings_of
 from fairqr.evaluation.audit.layouts import DEFAULT, load_layout
-from fairqr.evaluation.audit.measuring import AuditFigures, measure
-from fairqr.evaluation.audit.outcomes import AuditFrames, AuditOutcome, audit_json, frames_of
-from fairqr.evaluation.audit.pair_figures import PairFigures, compare_versions
-from fairqr.evaluation.audit.pair_running import run_pairs
-from fairqr.evaluation.audit.probing import (
-    ProbeFigures,
-    measure_probes,
-    run_probes,
-    sides_in,
-)
+from fairqr.evaluation.audit.measuring import measure
+from fairqr.evaluation.audit.outcomes import AuditFrames, AuditOutcome, files_of, frames_of
+from fairqr.evaluation.audit.pair_files import Pairs
+from fairqr.evaluation.audit.pairs import BY_MODEL, compare_versions
+from fairqr.evaluation.audit.probes import measure_probes, sides_in
 from fairqr.evaluation.audit.queries import Queries
-from fairqr.evaluation.audit.report import draw_exposure, write_audit
-from fairqr.evaluation.audit.running import AuditPlan, run_audit
+from fairqr.evaluation.audit.refinements import measure_refinements
+from fairqr.evaluation.audit.report import documents_to_name, draw_exposure, write_audit
+from fairqr.evaluation.audit.running import AuditPlan, make_plan, open_texts
 from fairqr.evaluation.audit.specification import AuditSpec
+from fairqr.evaluation.experiments.folder import LOCK
 from fairqr.evaluation.experiments.progress import StageWatcher
+from fairqr.evaluation.qrels import Qrels
 from fairqr.evaluation.reports.writer import Figure
+from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.schema import Schema
+from fairqr.retrieval.sendable import sendable
 
 if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
     from pandas import DataFrame
 
-__all__ = ["Audit", "carry_out", "read_audit", "recompute"]
+__all__ = ["Audit", "audit_engine", "carry_out", "read_audit", "recompute"]
+
+LONGEST_TITLE = 200
+"""Characters; a source may name a text as the title."""
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True)
-class Audit:
-    """A finished audit.
+@dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True)
+class Audit(AuditOutcome):
+    """A finished audit: what came out of it, and the folder that keeps it.
 
     Attributes:
         folder: Where its files are. If the audit was given none, they are removed together with
             this object, and :meth:`write` keeps them.
         manifest: What it was made with.
-        spec: What it measures.
-        queries: All of them, redacted ones under their pseudonyms.
-        figures: All figures.
         digest: The SHA-256 of the manifest.
-        pairs: What the versions of documents say; None if none were given.
-        answers: Whose documents answers use; None if no model was asked.
-        probe: What a model does as a ranker; None if none was probed.
     """
 
     folder: Path
     manifest: AuditManifest
-    spec: AuditSpec
-    queries: Queries
-    figures: AuditFigures
     digest: str
-    pairs: PairFigures | None = None
-    answers: AnswerFigures | None = None
-    probe: ProbeFigures | None = None
-
-    @property
-    def outcome(self) -> AuditOutcome:
-        """What is written of it."""
-        engine = self.manifest.engine
-        about = {
-            "name": engine.name,
-            "engine": engine.engine,
-            "location": engine.location,
-            "retriever": engine.retriever,
-        }
-        return AuditOutcome(
-            spec=self.spec,
-            queries=self.queries,
-            figures=self.figures,
-            engine=about,
-            is_redacted=self.manifest.redacted,
-            pairs=self.pairs,
-            answers=self.answers,
-            probe=self.probe,
-        )
 
     @property
     def findings(self) -> list[str]:
         """Who gets less, how sure that is, and what mending would cost, in sentences."""
-        return findings_of(self.outcome)
+        return findings_of(self)
 
     @property
     def frames(self) -> AuditFrames:
         """All figures as DataFrames, by group, by query, by choice, and the costs of mending."""
-        return frames_of(self.outcome)
+        return frames_of(self)
 
     def to_frame(self) -> DataFrame:
         """Return the figures as a DataFrame with one row for each attribute and group."""
@@ -109,7 +80,7 @@ class Audit:
         Raises:
             InputError: matplotlib is not installed.
         """
-        return draw_exposure(self.outcome)
+        return draw_exposure(self)
 
     def write(self, folder: Path | str) -> Path:
         """Copy all files of the audit, with the report, into a folder, and return it.
@@ -121,17 +92,82 @@ class Audit:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise InputError(f"The folder {folder} is not empty; choose another.")
         shutil.copytree(
-            self.folder, folder, ignore=shutil.ignore_patterns(".lock"), dirs_exist_ok=True
+            self.folder, folder, ignore=shutil.ignore_patterns(LOCK), dirs_exist_ok=True
         )
         return folder
 
 
-class _How(TypedDict):
-    """How fast models and the engine are asked, and who is told."""
+async def audit_engine(
+    spec: AuditSpec,
+    engine: SearchEngine,
+    queries: Queries,
+    folder: AuditFolder,
+    *,
+    qrels: Qrels | None = None,
+    pairs: Pairs | None = None,
+    model: str | BaseChatModel | None = None,
+    base_url: str | None = None,
+    attributor: str,
+    rate: float | None = None,
+    concurrency: int,
+    watcher: StageWatcher,
+    redact: bool = False,
+    layout: str = DEFAULT,
+    withhold_place: bool = False,
+    command: Sequence[str] = (),
+) -> Audit:
+    """Ask an engine queries, measure who gets seen, and write and seal all files.
 
-    pace: Pace
-    concurrency: int
-    watcher: StageWatcher
+    Args:
+        spec: What to measure.
+        engine: The audited engine.
+        queries: What to ask.
+        folder: Where everything goes; an interrupted audit goes on there.
+        qrels: Judgements by query id. Without them relevance is estimated from texts, where that
+            is possible.
+        pairs: Documents in several versions.
+        model: What refines queries, answers questions and is probed; nothing by default.
+        base_url: Of a server of chat models.
+        attributor: What judges which documents an answer used.
+        rate: The most requests a second; no limit by default.
+        concurrency: How many queries may be under way.
+        watcher: Told how far it is.
+        redact: Put pseudonyms in place of queries.
+        layout: Of the report.
+        withhold_place: Name the engine alone, not where it is or how its source describes it.
+        command: How the audit was started, for the record.
+
+    Raises:
+        FairqrError: The audit cannot be carried out; the message says what to do.
+    """
+    models = None
+    if model is not None:
+        from fairqr.evaluation.audit.models import open_models  # Its imports take long.
+
+        models = open_models(
+            model, attributor, folder.replies, base_url=base_url, concurrency=concurrency
+        )
+    texts, without_texts = None, ""
+    if qrels is None:
+        counter = watcher.count("encoding texts")
+        texts, without_texts = await open_texts(engine, queries, counter, rate)
+    plan = await make_plan(
+        spec,
+        engine,
+        queries,
+        qrels=qrels,
+        texts=texts,
+        without_texts=without_texts,
+        rate=rate,
+        pairs=pairs,
+        asked=models,
+        command=command,
+    )
+    if withhold_place:
+        plan = replace(plan, manifest=plan.manifest.without_place())
+    return await carry_out(
+        plan, folder, concurrency=concurrency, watcher=watcher, redact=redact, layout=layout
+    )
 
 
 async def carry_out(
@@ -156,36 +192,51 @@ async def carry_out(
         layout: Of the report, one of :data:`fairqr.evaluation.audit.layouts.LAYOUTS`.
 
     Raises:
-        FairqrError: As :func:`run_audit` raises it, or a layout does not exist.
+        FairqrError: As :meth:`AuditPlan.run` raises it, or a layout does not exist.
     """
     load_layout(layout)  # a wrong name is an error before anything is asked
+    if redact and plan.keep_texts:
+        raise InputError(
+            "Redaction hides the queries, and texts of documents would tell them; leave out either "
+            "--redact or --keep-texts."
+        )
     with folder.locked():
         folder.check(plan.manifest)
-        if not (folder.exists() and folder.manifest().finished):
-            await run_audit(plan, folder, concurrency=concurrency, watcher=watcher)
-            folder.begin(plan.manifest)
-            how = _How(pace=plan.asker.pace, concurrency=concurrency, watcher=watcher)
-            if plan.pairs is not None:
-                await run_pairs(plan.pairs, folder, **how)
-            if plan.answers is not None:
-                await run_answers(plan.answers, folder.answer_lines, folder.observed, **how)
-            if plan.probe is not None:
-                await run_probes(plan.probe, folder.probe_lines, **how)
-            watcher.note("All queries were asked; the figures are computed.")
-            return await asyncio.to_thread(_finish, plan, folder, watcher, redact, layout)
-        return await asyncio.to_thread(read_audit, folder)
+        if folder.exists() and folder.manifest().finished:
+            return await asyncio.to_thread(read_audit, folder)
+        await plan.run(folder, concurrency=concurrency, watcher=watcher)
+        watcher.note("All queries were asked; the figures are computed.")
+        audit = await asyncio.to_thread(_packed, plan, folder, redact)
+        titles = await _titles(plan, audit, watcher)
+        await asyncio.to_thread(folder.pack_titles, titles)
+        audit = replace(audit, titles=titles)
+        return await asyncio.to_thread(_finish, audit, folder, watcher, layout)
 
 
-def _finish(
-    plan: AuditPlan, folder: AuditFolder, watcher: StageWatcher, redact: bool, layout: str
-) -> Audit:
-    """Measure, write and seal; this blocks."""
+def _packed(plan: AuditPlan, folder: AuditFolder, redact: bool) -> Audit:
+    """Pack what was asked, and measure it; this blocks."""
     folder.pack(plan.queries, redact=redact)
-    audit = _measured(folder)
-    # The manifest says so only once it is sealed.
-    outcome = replace(audit.outcome, is_redacted=redact)
+    # The folder says that it is redacted only once it is sealed.
+    return _measured(folder, folder.manifest().model_copy(update={"redacted": redact}))
+
+
+async def _titles(plan: AuditPlan, audit: Audit, watcher: StageWatcher) -> dict[str, str]:
+    """Return the titles of the documents that the report shows as examples, by id."""
+    ids = documents_to_name(audit) if audit.spec.titles else []
+    if not ids:
+        return {}
     try:
-        write_audit(folder.folder, outcome, layout)
+        found = await paced(plan.asker.engine, plan.asker.pace).documents(ids)
+    except FairqrError as error:
+        watcher.note(f"The report shows ids in place of titles: {one_line(error)}")
+        return {}
+    return {it.id: one_line(sendable(it.title), LONGEST_TITLE) for it in found if it.title.strip()}
+
+
+def _finish(audit: Audit, folder: AuditFolder, watcher: StageWatcher, layout: str) -> Audit:
+    """Write and seal; this blocks."""
+    try:
+        write_audit(folder.folder, audit, layout)
     except InputError as error:
         if not (folder.folder / "report.html").exists():
             raise
@@ -200,50 +251,78 @@ def read_audit(folder: AuditFolder) -> Audit:
     Raises:
         InputError: The folder holds no audit, one that is not finished, or a damaged one.
     """
-    if not folder.manifest().finished:
+    manifest = folder.manifest()
+    if not manifest.finished:
         raise InputError(
             f"The audit in {folder.folder} is not finished; run it again to go on with it."
         )
-    return _measured(folder)
+    return _measured(folder, manifest)
 
 
-def _measured(folder: AuditFolder) -> Audit:
-    manifest = folder.manifest()
-    spec = AuditSpec.model_validate(manifest.spec)
-    queries = folder.queries()
-    figures = measure(
-        spec,
-        Schema(attributes=manifest.attributes),
-        {query.id: query for query in queries.queries},
-        folder.observations(),
-        corpus_shares={name: np.array(held) for name, held in manifest.corpus_shares.items()},
-        relevance=manifest.relevance,
-    )
-    scores = folder.pair_scores()
-    models = manifest.models
-    pairs = compare_versions(models["pairs"], scores, spec.seed) if scores else None
-    answers = None
-    if answered := folder.answers():
-        answers = measure_answers(
-            answered,
-            {query.id: query for query in queries.queries},
-            manifest.attributes,
-            generator=models["generator"],
-            attributor=models["attributor"],
-        )
-    probe = None
-    if probed := folder.probes():
-        sides, _ = sides_in(spec.probe, manifest.attributes)
-        probe = measure_probes(probed, sides, models["ranker"], spec.seed)
-    return Audit(
-        folder.folder, manifest, spec, queries, figures, manifest.digest, pairs, answers, probe
-    )
-
-
-def recompute(folder: Path) -> bytes:
-    """Return what ``audit.json`` must hold, computed from ``raw/`` and the manifest.
+def recompute(folder: Path) -> dict[str, bytes]:
+    """Return what the files of figures must hold, computed from ``raw/`` and the manifest.
 
     Raises:
         InputError: A file is missing or damaged.
     """
-    return audit_json(_measured(AuditFolder(folder)).outcome)
+    kept = AuditFolder(folder)
+    return files_of(_measured(kept, kept.manifest()))
+
+
+def _measured(folder: AuditFolder, manifest: AuditManifest) -> Audit:
+    """Compute all figures of what is packed."""
+    spec, models = AuditSpec.model_validate(manifest.spec), manifest.models
+    queries = folder.queries()
+    by_id = {query.id: query for query in queries.queries}
+    schema = Schema(attributes=manifest.attributes)
+    shares = {name: np.array(held) for name, held in manifest.corpus_shares.items()}
+    figures = measure(
+        spec,
+        schema,
+        by_id,
+        folder.observations.read(),
+        corpus_shares=shares,
+        relevance=manifest.relevance,
+    )
+    parts: dict[str, Any] = {}
+    if scores := list(folder.pairs.read()):
+        by_model = spec.pairs_by == BY_MODEL
+        parts["pairs"] = compare_versions(
+            models["pairs"], scores, spec.seed, are_preferences=by_model
+        )
+    if answered := list(folder.answers.read()):
+        parts["answers"] = measure_answers(
+            answered,
+            by_id,
+            manifest.attributes,
+            generator=models["generator"],
+            attributor=models["attributor"],
+        )
+    if probed := list(folder.probes.read()):
+        sides, _ = sides_in(spec.probe, manifest.attributes)
+        parts["probe"] = measure_probes(probed, sides, models["ranker"], spec.seed)
+    if refined := list(folder.refinements.read()):
+        parts["refined"] = measure_refinements(
+            refined,
+            folder.observations.read(),
+            by_id,
+            spec,
+            schema,
+            corpus_shares=shares,
+            is_judged=manifest.relevance == "judged",
+            model=models["refiner"],
+        )
+    about = manifest.engine.model_dump(exclude={"state"})
+    return Audit(
+        folder=folder.folder,
+        manifest=manifest,
+        digest=manifest.digest,
+        spec=spec,
+        queries=queries,
+        figures=figures,
+        engine=about | ({"server": manifest.server} if manifest.server else {}),
+        titles=folder.titles(),
+        begun=manifest.started[:10],
+        is_redacted=manifest.redacted,
+        **parts,
+    )

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from fairqr.base.statistics import stream, student_quantile
 from fairqr.evaluation.audit.estimates import Estimate, effective_queries
-from fairqr.evaluation.audit.exposures import Answer, Choices, Shown, shown_by
+from fairqr.evaluation.audit.exposures import Answer, Choices, shown_by
 from fairqr.evaluation.audit.figures import ESTIMATE_ERROR, Gathered, GroupFigures, corrected
-from fairqr.evaluation.audit.mending import CurvePoint, curve, mended
-from fairqr.evaluation.audit.observations import Observation
+from fairqr.evaluation.audit.mending import (
+    MENDED_STEP,
+    CurvePoint,
+    Mendable,
+    after_mending,
+    curve,
+    mended,
+)
 from fairqr.evaluation.audit.queries import AuditQuery
+from fairqr.evaluation.audit.records import Observation
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.retrieval.dimension import TIMES, Dimension
 from fairqr.retrieval.exposure import Discount, FloatArray, intersection
@@ -25,21 +34,21 @@ from fairqr.retrieval.target import Target
 
 __all__ = [
     "AuditFigures",
-    "ByQuery",
     "Contribution",
     "Counts",
     "OtherChoice",
     "Stability",
     "Unanswered",
+    "answers_of",
+    "choices_of",
     "dimensions_to_measure",
     "measure",
+    "single_attributes",
 ]
 
 VARIED_OVER = 500
 """Other choices are measured over at most so many queries."""
 CONTRIBUTIONS = 10
-MENDED_STEP = 0.1
-"""How much of today's divergence remains in the re-rankings that are shown."""
 POWER = 0.8
 
 
@@ -55,6 +64,9 @@ class Counts:
         with_relevance: Answered, with a relevant document that is known or estimated.
         failed_share: The weight of the failed ones, as a share.
         empty_share: The same of the empty ones.
+        hidden: How many judged relevant documents are left out of answered queries, since the
+            engine does not give them and their groups are not known.
+        with_hidden: In how many queries there are such documents.
         effective: How many queries of equal weight would tell as much as those answered.
         relevance: What says what is relevant.
     """
@@ -64,6 +76,8 @@ class Counts:
     empty: int
     failed: int
     with_relevance: int
+    hidden: int
+    with_hidden: int
     failed_share: float
     empty_share: float
     effective: float
@@ -120,35 +134,6 @@ class Unanswered:
 
 
 @dataclass(frozen=True, slots=True)
-class ByQuery:
-    """The answered queries in one attribute; arrays have one row a query and one column a group.
-
-    Attributes:
-        attribute: The attribute.
-        groups: Its groups.
-        queries: The ids.
-        weights: Of the queries, shape (n,).
-        unknown: The share of each exposure that went to documents without a label, shape (n,).
-        exposure: NaN where undefined, shape (n, G).
-        target: The same.
-        lean: The same; above 0 the ranking withholds exposure.
-        selected: The candidates among the first k, shape (n, G); NaN where undefined.
-        candidates: All candidates.
-    """
-
-    attribute: str
-    groups: tuple[str, ...]
-    queries: tuple[str, ...]
-    weights: FloatArray
-    unknown: FloatArray
-    exposure: FloatArray
-    target: FloatArray
-    lean: FloatArray
-    selected: FloatArray
-    candidates: FloatArray
-
-
-@dataclass(frozen=True, slots=True)
 class Contribution:
     """A query that adds much to the lean against a group.
 
@@ -181,8 +166,6 @@ class AuditFigures:
         tests: How many tests were corrected for: the declared family.
         unknown: The share of the exposure that went to documents without a label, by attribute.
         unlabelled: How many candidates have no label, by attribute.
-        detectable: The lean that an audit of as many queries finds in four of five cases, by
-            attribute and group; NaN where it is not known.
         others: The leans by other choices.
         varied_over: Over how many queries these are.
         stability: None if no query was asked twice.
@@ -198,13 +181,12 @@ class AuditFigures:
     tests: int
     unknown: dict[str, Estimate]
     unlabelled: dict[str, float]
-    detectable: dict[tuple[str, str], float]
     others: list[OtherChoice]
     varied_over: int
     stability: Stability | None
     costs: dict[str, list[CurvePoint]]
     contributions: list[Contribution]
-    by_query: list[ByQuery]
+    by_query: list[Gathered]
     unanswered: list[Unanswered]
     too_many_failed: bool
 
@@ -219,6 +201,41 @@ def dimensions_to_measure(schema: Schema, spec: AuditSpec) -> list[Dimension]:
     pairs = itertools.combinations(names, 2) if spec.intersections else ()
     every = [*names, *(TIMES.join(pair) for pair in pairs if not any(TIMES in it for it in pair))]
     return [Dimension.named(schema, name) for name in every]
+
+
+def single_attributes(schema: Schema, spec: AuditSpec) -> list[Dimension]:
+    """Return the attributes of an audit without their combinations: those that are mended."""
+    return [it for it in dimensions_to_measure(schema, spec) if len(it.factors) == 1]
+
+
+def choices_of(
+    spec: AuditSpec, dimensions: Iterable[Dimension], corpus_shares: Mapping[str, FloatArray]
+) -> Choices:
+    """Return what to measure by, with the shares of the corpus where they are known."""
+    shares = {
+        d.name: d.independent_shares(corpus_shares)
+        for d in dimensions
+        if all(factor.name in corpus_shares for factor in d.factors)
+    }
+    return replace(spec.choices(), corpus_shares=shares)
+
+
+def answers_of(
+    observation: Observation, dimensions: Iterable[Dimension], *, is_judged: bool
+) -> list[Answer]:
+    """Return what was observed, in each dimension."""
+    members = {name: decoded(groups) for name, groups in observation.groups.items()}
+    relevance = None if observation.relevance is None else np.array(observation.relevance)
+    return [
+        Answer(
+            intersection([members[factor.name] for factor in dimension.factors]),
+            len(observation.ids),
+            relevance,
+            is_judged,
+            max((observation.levels.get(it.name, 0.0) for it in dimension.factors), default=0.0),
+        )
+        for dimension in dimensions
+    ]
 
 
 def measure(
@@ -240,250 +257,229 @@ def measure(
         corpus_shares: The shares of the groups in the whole corpus, for targets that name it.
         relevance: What says what is relevant: ``judged``, ``estimated`` or ``unknown``.
     """
-    is_judged = relevance == "judged"
     dimensions = dimensions_to_measure(schema, spec)
-    found = _Measuring(spec, dimensions, queries, corpus_shares or {}, is_judged=is_judged)
+    choices = choices_of(spec, dimensions, corpus_shares or {})
+    others = dict(_other_choices(spec, choices, dimensions))
+    measured = [_Dimension(it, choices, others) for it in dimensions]
+    order = stream(spec.seed, "order").permutation(len(queries))
+    places = dict(zip(sorted(queries), order.tolist(), strict=True))
+    tally: Counter[str] = Counter()
+    lost = {"empty": 0.0, "failed": 0.0}
+    weights: list[float] = []
+    unanswered: list[Unanswered] = []
+    twice: list[tuple[float, bool, float]] = []
     for observation in observations:
-        found.add(observation)
-    return found.figures(relevance)
-
-
-class _Measuring:
-    def __init__(
-        self,
-        spec: AuditSpec,
-        dimensions: list[Dimension],
-        queries: Mapping[str, AuditQuery],
-        corpus_shares: Mapping[str, FloatArray],
-        *,
-        is_judged: bool,
-    ) -> None:
-        self.is_judged = is_judged
-        self.spec, self.dimensions, self.queries = spec, dimensions, queries
-        shares = {
-            d.name: d.independent_shares(corpus_shares)
-            for d in dimensions
-            if all(factor.name in corpus_shares for factor in d.factors)
-        }
-        self.choices = replace(spec.choices(), corpus_shares=shares)
-        self.gathered = {d.name: Gathered(d) for d in dimensions}
-        self.others = dict(self._other_choices())
-        # Combinations would need the supply by each target, which takes long for many groups.
-        self.by_other = {
-            (choice, d.name): Gathered(d)
-            for choice in self.others
-            for d in dimensions
-            if len(d.factors) == 1
-        }
-        self.ids: list[str] = []
-        self.unanswered: list[Unanswered] = []
-        self.status = {"ok": 0, "empty": 0, "failed": 0}
-        self.lost = {"empty": 0.0, "failed": 0.0}
-        self.with_relevance = 0
-        self.twice: list[tuple[float, bool, float]] = []
-        order = stream(spec.seed, "order").permutation(len(queries))
-        places = dict(zip(sorted(queries), order.tolist(), strict=True))
-        self.is_varied = {id_ for id_, place in places.items() if place < VARIED_OVER}
-        self.is_mended = {id_ for id_, place in places.items() if place < spec.mend}
-        self.mendable: dict[str, list[tuple[Answer, FloatArray, float]]] = {
-            d.name: [] for d in dimensions
-        }
-        self.kept: dict[tuple[str, str], list[tuple[float, str, Observation]]] = {}
-
-    def _other_choices(self) -> Iterable[tuple[str, Choices]]:
-        spec, own = self.spec, self.choices
-        for k in dict.fromkeys((max(1, spec.k // 2), min(2 * spec.k, spec.depth - 1))):
-            if k != spec.k:
-                yield f"k = {k}", replace(own, k=k)
-        for text in ("log2", "rbp(0.8)", f"top_k({spec.k})"):
-            discount = Discount.parse(text)
-            if discount != spec.discount:
-                yield f"discount {text}", replace(own, discount=discount)
-        targets = [Target(parts={"relevance": 1.0}), Target(parts={"uniform": 1.0})]
-        if all(d.attribute.population is not None for d in self.dimensions):
-            targets.insert(1, Target(parts={"population": 1.0}))
-        for target in targets:
-            if target != spec.target:
-                yield f"target {next(iter(target.parts))}", replace(own, target=target)
-
-    def add(self, observation: Observation) -> None:
-        """Take in what was observed of a query."""
-        query = self.queries[observation.query]
-        self.status[observation.status] += 1
-        if observation.status != "ok":
-            self.lost[observation.status] += query.weight
-        if observation.again is not None and observation.status == "ok":
-            first, second = observation.ids[: self.spec.k], observation.again[: self.spec.k]
+        query, status = queries[observation.query], observation.status
+        tally[status] += 1
+        if status != "ok":
+            lost[status] += query.weight
+            unanswered.append(Unanswered(query.id, status, observation.message))
+            continue
+        weights.append(query.weight)
+        if observation.again is not None:
+            first, second = observation.ids[: spec.k], observation.again[: spec.k]
             shared = len(set(first) & set(second)) / max(len(first), len(second))
-            self.twice.append((query.weight, first == second, shared))
-        if observation.status != "ok":
-            self.unanswered.append(Unanswered(query.id, observation.status, observation.message))
-            return
-        self.ids.append(query.id)
-        answers = self._answers(observation)
-        relevance = answers[0].relevance
-        self.with_relevance += relevance is not None and bool((relevance > 0).any())
-        for dimension, answer in zip(self.dimensions, answers, strict=True):
-            shown = shown_by(answer, dimension, self.choices)
-            self.gathered[dimension.name].add(query.weight, shown)
-            if query.id in self.is_varied:
-                for (choice, name), gathered in self.by_other.items():
-                    if name == dimension.name:
-                        other = shown_by(answer, dimension, self.others[choice])
-                        gathered.add(query.weight, other)
-            has_target = relevance is not None and not np.isnan(shown.target).any()
-            if query.id in self.is_mended and has_target and len(dimension.factors) == 1:
-                self.mendable[dimension.name].append((answer, shown.target, query.weight))
-            self._keep(dimension, query, observation, shown)
+            twice.append((query.weight, first == second, shared))
+        tally["hidden"] += observation.hidden
+        tally["with_hidden"] += observation.hidden > 0
+        tally["with_relevance"] += any(it > 0 for it in observation.relevance or ())
+        is_varied, is_mended = places[query.id] < VARIED_OVER, places[query.id] < spec.mend
+        tally["varied"] += is_varied
+        answers = answers_of(observation, dimensions, is_judged=relevance == "judged")
+        for it, answer in zip(measured, answers, strict=True):
+            it.add(query, observation, answer, is_varied=is_varied, is_mended=is_mended)
+    weight = sum(query.weight for query in queries.values())
+    failed, empty = (lost[it] / weight if weight else 0.0 for it in ("failed", "empty"))
+    error = ESTIMATE_ERROR if relevance == "estimated" else 0.0
+    costs = {it.name: it.curve() for it in measured if it.mendable}
+    uncorrected = [group for it in measured for group in it.groups(spec.seed)]
+    groups = [
+        replace(
+            it,
+            detectable=_detectable(it, error),
+            if_mended=_if_mended(it, costs.get(it.attribute, [])),
+        )
+        for it in corrected(uncorrected, error=error)
+    ]
+    if failed > spec.failures:
+        groups = [replace(it, verdict="cannot_tell", flips=False) for it in groups]
+    return AuditFigures(
+        counts=Counts(
+            asked=len(queries),
+            answered=tally["ok"],
+            empty=tally["empty"],
+            failed=tally["failed"],
+            with_relevance=tally["with_relevance"],
+            hidden=tally["hidden"],
+            with_hidden=tally["with_hidden"],
+            failed_share=failed,
+            empty_share=empty,
+            effective=effective_queries(np.array(weights)),
+            relevance=relevance if tally["with_relevance"] else "unknown",
+        ),
+        groups=groups,
+        tests=sum(it.test.p is not None for it in groups),
+        unknown={it.name: it.gathered.unknown_mean() for it in measured},
+        unlabelled={it.name: it.gathered.unlabelled() for it in measured},
+        others=[other for choice in others for it in measured for other in it.by(choice, groups)],
+        varied_over=tally["varied"],
+        stability=_stability(twice),
+        costs=costs,
+        contributions=[found for it in measured for found in it.contributions(groups)],
+        by_query=[it.gathered for it in measured],
+        unanswered=sorted(unanswered, key=lambda it: it.query),
+        too_many_failed=failed > spec.failures,
+    )
 
-    def _keep(
-        self, dimension: Dimension, query: AuditQuery, observation: Observation, shown: Shown
+
+def _other_choices(
+    spec: AuditSpec, own: Choices, dimensions: Iterable[Dimension]
+) -> Iterable[tuple[str, Choices]]:
+    for k in dict.fromkeys((max(1, spec.k // 2), min(2 * spec.k, spec.depth - 1))):
+        if k != spec.k:
+            yield f"k = {k}", replace(own, k=k)
+    for text in ("log2", "rbp(0.8)", f"top_k({spec.k})"):
+        discount = Discount.parse(text)
+        if discount != spec.discount:
+            yield f"discount {text}", replace(own, discount=discount)
+    targets = [Target(parts={"relevance": 1.0}), Target(parts={"uniform": 1.0})]
+    if all(d.attribute.population is not None for d in dimensions):
+        targets.insert(1, Target(parts={"population": 1.0}))
+    for target in targets:
+        if target != spec.target:
+            yield f"target {next(iter(target.parts))}", replace(own, target=target)
+
+
+def _stability(twice: list[tuple[float, bool, float]]) -> Stability | None:
+    if not twice:
+        return None
+    weights, same, overlap = (np.array(column) for column in zip(*twice, strict=True))
+    total = weights.sum()
+    return Stability(len(weights), float(weights @ same / total), float(weights @ overlap / total))
+
+
+class _Dimension:
+    """What is gathered of all answers in one dimension.
+
+    Args:
+        dimension: The groups.
+        choices: What the audit measures by.
+        others: Other choices, by what they are called.
+
+    Attributes:
+        name: Of the dimension.
+        gathered: The figures of each query.
+        mendable: The answers to re-rank.
+    """
+
+    def __init__(
+        self, dimension: Dimension, choices: Choices, others: Mapping[str, Choices]
     ) -> None:
-        """Keep the observations that add most to a lean."""
+        self.name, self.gathered = dimension.name, Gathered(dimension)
+        self.mendable: list[Mendable] = []
+        self._dimension, self._choices, self._others = dimension, choices, others
+        # Combinations would need the supply by each target, which takes long for many groups.
+        self._is_single = len(dimension.factors) == 1
+        self._by_other = {it: Gathered(dimension) for it in others if self._is_single}
+        self._kept: dict[tuple[str, bool], list[_Kept]] = {}
+
+    def add(
+        self,
+        query: AuditQuery,
+        observation: Observation,
+        answer: Answer,
+        *,
+        is_varied: bool,
+        is_mended: bool,
+    ) -> None:
+        """Take in the answer to a query.
+
+        Args:
+            query: The query.
+            observation: What was observed of it.
+            answer: The same in this dimension.
+            is_varied: Whether to measure it by the other choices, too.
+            is_mended: Whether to re-rank it.
+        """
+        shown = shown_by(answer, self._dimension, self._choices)
+        self.gathered.add(query.weight, shown, query.id)
+        for choice, gathered in self._by_other.items() if is_varied else ():
+            other = shown_by(answer, self._dimension, self._others[choice])
+            gathered.add(query.weight, other)
+        has_target = answer.relevance is not None and not np.isnan(shown.target).any()
+        if is_mended and has_target and self._is_single:
+            self.mendable.append(Mendable(answer, shown.target, query.weight))
+        # Where the supply of other queries is known, one without it is in no lean.
+        has_supply = not np.isnan(shown.supply).any()
         leans = query.weight * (np.fmin(shown.target, shown.supply) - shown.exposure)
-        for group, lean in zip(dimension.groups, leans.tolist(), strict=True):
+        for group, lean in zip(self._dimension.groups, leans.tolist(), strict=True):
             if lean > 0:
-                held = self.kept.setdefault((dimension.name, group), [])
-                held.append((lean, query.id, observation))
-                held.sort(key=lambda it: (-it[0], it[1]))
+                held = self._kept.setdefault((group, has_supply), [])
+                held.append(_Kept(-lean, query.id, query.weight, shown.target, answer, observation))
+                held.sort(key=lambda it: it[:2])
                 del held[CONTRIBUTIONS:]
 
-    def figures(self, relevance: str) -> AuditFigures:
-        """Return all figures of what was taken in."""
-        asked = len(self.queries)
-        weight = sum(query.weight for query in self.queries.values())
-        lost = {name: value / weight if weight else 0.0 for name, value in self.lost.items()}
-        too_many = lost["failed"] > self.spec.failures
-        groups: list[GroupFigures] = []
-        for name, gathered in self.gathered.items():
-            groups += gathered.listed(stream(self.spec.seed, f"tests {name}"))
-        error = ESTIMATE_ERROR if relevance == "estimated" else 0.0
-        groups = corrected(groups, error=error)
-        tests = sum(getattr(it, it.tested).p is not None for it in groups)
-        if too_many:
-            groups = [replace(it, verdict="cannot_tell", flips=False) for it in groups]
-        answered = np.array([self.queries[id_].weight for id_ in self.ids])
-        return AuditFigures(
-            counts=Counts(
-                asked=asked,
-                answered=self.status["ok"],
-                empty=self.status["empty"],
-                failed=self.status["failed"],
-                with_relevance=self.with_relevance,
-                failed_share=lost["failed"],
-                empty_share=lost["empty"],
-                effective=effective_queries(answered) if len(answered) else 0.0,
-                relevance=relevance if self.with_relevance else "unknown",
-            ),
-            groups=groups,
-            tests=tests,
-            unknown={name: it.unknown_mean() for name, it in self.gathered.items()},
-            unlabelled={name: it.unlabelled() for name, it in self.gathered.items()},
-            detectable={(it.attribute, it.group): _detectable(it, error) for it in groups},
-            others=self._by_other_choices(groups),
-            varied_over=len(self.is_varied.intersection(self.ids)),
-            stability=self._stability(),
-            costs={
-                name: curve(*_columns(held), self.choices)
-                for name, held in self.mendable.items()
-                if held
-            },
-            contributions=self._contributions(groups),
-            by_query=self._by_query(),
-            unanswered=sorted(self.unanswered, key=lambda it: it.query),
-            too_many_failed=too_many,
-        )
+    def groups(self, seed: int) -> list[GroupFigures]:
+        """Return the figures of all groups, with uncorrected tests."""
+        return self.gathered.listed(stream(seed, f"tests {self.name}"))
 
-    def _by_other_choices(self, groups: list[GroupFigures]) -> list[OtherChoice]:
-        own = {(it.attribute, it.group): getattr(it, it.tested).value for it in groups}
-        found = []
-        for (choice, name), gathered in self.by_other.items():
-            for group, lean in zip(gathered.dimension.groups, gathered.lean_means(), strict=True):
-                is_other = bool(np.sign(lean.value) == -np.sign(own[name, group]) != 0)
-                found.append(OtherChoice(choice, name, group, lean, is_other))
-        return found
+    def curve(self) -> list[CurvePoint]:
+        """Return what mending costs."""
+        return curve(self.mendable, self._choices, self._dimension.groups)
 
-    def _stability(self) -> Stability | None:
-        if not self.twice:
-            return None
-        weights, same, overlap = (np.array(column) for column in zip(*self.twice, strict=True))
-        total = weights.sum()
-        return Stability(
-            len(weights), float(weights @ same / total), float(weights @ overlap / total)
-        )
+    def by(self, choice: str, groups: Iterable[GroupFigures]) -> Iterator[OtherChoice]:
+        """Yield the leans by another choice; none for combinations."""
+        if choice in self._by_other:
+            own = [it for it in groups if it.attribute == self.name]
+            for it, lean in zip(own, self._by_other[choice].lean_means(), strict=True):
+                is_other = bool(np.sign(lean.value) == -np.sign(it.test.value) != 0)
+                yield OtherChoice(choice, self.name, it.group, lean, is_other)
 
-    def _contributions(self, groups: list[GroupFigures]) -> list[Contribution]:
-        found = []
-        by_name = {d.name: d for d in self.dimensions}
+    def contributions(self, groups: Iterable[GroupFigures]) -> Iterator[Contribution]:
+        """Yield the queries that add most to the leans against groups that surely get less."""
+        by_query, by_supply = self.gathered.leans()
+        sums = np.nansum(np.maximum(self.gathered.weights()[:, None] * by_query, 0.0), axis=0)
+        totals = dict(zip(self._dimension.groups, sums.tolist(), strict=True))
         for it in groups:
-            if it.verdict != "less":
+            if it.attribute != self.name or it.verdict != "less":
                 continue
-            gathered = self.gathered[it.attribute]
-            place = gathered.dimension.groups.index(it.group)
-            leans = gathered.weights() * gathered.leans()[0][:, place]
-            total = float(np.nansum(np.maximum(leans, 0.0)))
-            for part, query, observation in self.kept.get((it.attribute, it.group), []):
-                fair = self._fair(by_name[it.attribute], observation)
-                found.append(
-                    Contribution(
-                        attribute=it.attribute,
-                        group=it.group,
-                        query=query,
-                        share=part / total,
-                        lean=part / self.queries[query].weight,
-                        shown=observation.ids[: self.spec.k],
-                        fair=fair,
-                    )
+            for kept in self._kept.get((it.group, by_supply), []):
+                yield Contribution(
+                    attribute=self.name,
+                    group=it.group,
+                    query=kept.query,
+                    share=-kept.part / totals[it.group],
+                    lean=-kept.part / kept.weight,
+                    shown=kept.observation.ids[: self._choices.k],
+                    fair=self._fair(kept),
                 )
-        return found
 
-    def _answers(self, observation: Observation) -> list[Answer]:
-        """Return what was observed, in each dimension."""
-        members = {name: decoded(groups) for name, groups in observation.groups.items()}
-        relevance = None if observation.relevance is None else np.array(observation.relevance)
-        return [
-            Answer(
-                intersection([members[factor.name] for factor in dimension.factors]),
-                len(observation.ids),
-                relevance,
-                self.is_judged,
-                max(
-                    (observation.levels.get(it.name, 0.0) for it in dimension.factors), default=0.0
-                ),
-            )
-            for dimension in self.dimensions
-        ]
-
-    def _fair(self, dimension: Dimension, observation: Observation) -> tuple[str, ...]:
-        answer = self._answers(observation)[self.dimensions.index(dimension)]
-        target = shown_by(answer, dimension, self.choices).target
-        if answer.relevance is None or np.isnan(target).any():
+    def _fair(self, kept: _Kept) -> tuple[str, ...]:
+        if kept.answer.relevance is None or np.isnan(kept.target).any():
             return ()
-        best = mended(answer, target, self.choices, MENDED_STEP)
-        return tuple(observation.pool[row] for row in best.positions.tolist())
-
-    def _by_query(self) -> list[ByQuery]:
-        return [
-            ByQuery(
-                attribute=name,
-                groups=gathered.dimension.groups,
-                queries=tuple(self.ids),
-                weights=gathered.weights(),
-                unknown=gathered.unknown(),
-                exposure=gathered.array("exposure"),
-                target=gathered.array("target"),
-                lean=gathered.leans()[0],
-                selected=gathered.array("selected"),
-                candidates=gathered.array("candidates"),
-            )
-            for name, gathered in self.gathered.items()
-        ]
+        best = mended(kept.answer, kept.target, self._choices, MENDED_STEP)
+        return tuple(kept.observation.pool[row] for row in best.positions.tolist())
 
 
-def _columns(
-    held: list[tuple[Answer, FloatArray, float]],
-) -> tuple[list[Answer], list[FloatArray], list[float]]:
-    return [it[0] for it in held], [it[1] for it in held], [it[2] for it in held]
+class _Kept(NamedTuple):
+    """A query that adds much to a lean: its part of it, below 0 so that the greatest is first."""
+
+    part: float
+    query: str
+    weight: float
+    target: FloatArray
+    answer: Answer
+    observation: Observation
+
+
+def _if_mended(group: GroupFigures, points: list[CurvePoint]) -> float:
+    """Return what a group would get if rankings were mended; NaN where nothing was mended."""
+    point = after_mending(points)
+    if point is None:
+        return math.nan
+    change = point.exposure[group.group].value - points[0].exposure[group.group].value
+    share = group.exposure.value + change
+    return share if math.isnan(share) else min(max(share, 0.0), 1.0)
 
 
 def _detectable(group: GroupFigures, error: float) -> float:
@@ -492,7 +488,7 @@ def _detectable(group: GroupFigures, error: float) -> float:
     That is (t.975 + t.8)·standard error, by Student's quantiles, beyond what the estimate of
     relevance may be off by. The correction for the number of tests is left out.
     """
-    test = getattr(group, group.tested)
+    test = group.test
     if np.isnan(test.low) or test.queries < 2:
         return float("nan")
     freedom = test.queries - 1

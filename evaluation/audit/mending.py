@@ -2,23 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from fairqr.evaluation.audit.estimates import Estimate, jackknifed, within
+from fairqr.evaluation.audit.estimates import Estimate, means, ratios, within
 from fairqr.evaluation.audit.exposures import LIKELY, Answer, Choices
 from fairqr.retrieval.divergence import kullback_leibler
 from fairqr.retrieval.exposure import FloatArray, exposure
 from fairqr.retrieval.relevance import relevance_by_rank
 from fairqr.retrieval.relevance_aware import Positions, most_relevant
 
-__all__ = ["STEPS", "CurvePoint", "Mended", "curve", "mended"]
+__all__ = [
+    "MENDED_STEP",
+    "STEPS",
+    "Change",
+    "CurvePoint",
+    "Mendable",
+    "Mended",
+    "after_mending",
+    "compared_curves",
+    "curve",
+    "mended",
+]
 
 STEPS = (1.0, 0.5, 0.25, 0.1, 0.0)
 """How much of today's divergence may remain; at 1 a ranking is at most as far from its target as
 today's."""
+
+MENDED_STEP = 0.1
+"""How much of today's divergence remains in the re-rankings that are shown."""
+
+
+class Mendable(NamedTuple):
+    """An answer that can be re-ranked.
+
+    Attributes:
+        answer: With known relevance.
+        target: ε*, shape (G,).
+        weight: Of the query.
+    """
+
+    answer: Answer
+    target: FloatArray
+    weight: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +75,13 @@ class CurvePoint:
         step: How much of each query's divergence of today may remain; None for today's ranking.
         divergence: The mean divergence from the target.
         relevance: The relevance, as a share of today's.
-        exposure: The mean share of the exposure of each group.
+        exposure: The mean share of the exposure of each group, by its name.
     """
 
     step: float | None
     divergence: Estimate
     relevance: Estimate
-    exposure: tuple[Estimate, ...]
+    exposure: Mapping[str, Estimate]
 
 
 def mended(answer: Answer, target: FloatArray, choices: Choices, step: float | None) -> Mended:
@@ -76,8 +105,8 @@ def mended(answer: Answer, target: FloatArray, choices: Choices, step: float | N
     if step is None:
         return _measured(answer, target, choices, today)
     if answer.is_judged:
-        rows = np.arange(answer.answered, dtype=np.intp)
-        worth = relevance_by_rank(answer.answered)
+        rows = np.arange(answer.answered, dtype=np.intp) if answer.order is None else answer.order
+        worth = relevance_by_rank(len(rows))
     else:
         rows = np.union1d(today, np.flatnonzero(answer.relevance >= LIKELY))
         worth = answer.relevance[rows]
@@ -102,46 +131,100 @@ def _measured(answer: Answer, target: FloatArray, choices: Choices, rows: Positi
     return Mended(rows, distance, float(weights @ relevance[rows]), shares)
 
 
-def curve(
-    answers: Sequence[Answer],
-    targets: Sequence[FloatArray],
-    weights: Sequence[float],
-    choices: Choices,
-) -> list[CurvePoint]:
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a wider pool changes at one step of a curve.
+
+    Attributes:
+        step: Of the curve.
+        divergence: The mean divergence with the wider pool less that without it.
+        relevance: The same of the relevance, as a share of today's.
+    """
+
+    step: float
+    divergence: Estimate
+    relevance: Estimate
+
+
+def after_mending(points: Iterable[CurvePoint]) -> CurvePoint | None:
+    """Return where the re-rankings stand that aim at a tenth of today's distance."""
+    return next((point for point in points if point.step == MENDED_STEP), None)
+
+
+def curve(answers: Sequence[Mendable], choices: Choices, groups: Sequence[str]) -> list[CurvePoint]:
     """Return what mending costs: today's rankings first, then ever fairer ones.
 
     Args:
-        answers: With known relevance.
-        targets: ε* of each, shape (G,) each.
-        weights: Of each query.
+        answers: Of all queries.
         choices: What to measure by.
+        groups: Their names.
 
     Returns:
         Nothing if no answer shows anything relevant with a known group.
     """
-    today = [mended(a, t, choices, None) for a, t in zip(answers, targets, strict=True)]
-    kept = [i for i, it in enumerate(today) if not np.isnan(it.divergence) and it.relevance > 0]
-    if not kept:
-        return []
-    by = np.array([weights[i] for i in kept])
-    points = []
-    for step in (None, *STEPS):
-        found = [mended(answers[i], targets[i], choices, step) for i in kept]
-        parts = np.array(
-            [
-                (1.0, it.divergence, it.relevance, today[i].relevance, *it.exposure)
-                for i, it in zip(kept, found, strict=True)
-            ]
-        )
-        (divergence,) = jackknifed(parts, by, lambda t: t[..., 1:2] / t[..., :1])
-        (relevance,) = jackknifed(parts, by, lambda t: t[..., 2:3] / t[..., 3:4])
-        exposures = jackknifed(parts, by, lambda t: t[..., 4:] / t[..., :1])
-        points.append(
+    return _points(*_rows(answers, choices), groups)
+
+
+def compared_curves(
+    found: Sequence[tuple[Mendable, Answer]], choices: Choices, groups: Sequence[str]
+) -> tuple[list[CurvePoint], list[CurvePoint], list[Change]]:
+    """Return what mending costs, what it costs with a wider pool, and the changes by step.
+
+    Args:
+        found: For each query its answer, and the same with more documents behind those of the pool.
+        choices: What to measure by.
+        groups: Their names.
+    """
+    without, by = _rows([it for it, _ in found], choices)
+    with_more, _ = _rows([it._replace(answer=wider) for it, wider in found], choices)
+    changes = []
+    for step, one in without.items():
+        if step is not None:
+            more = with_more[step] - one
+            (divergence,) = means(more[:, :1], by)
+            (relevance,) = ratios(more[:, 1:2], one[:, 2:3], by)
+            changes.append(Change(step, divergence, relevance))
+    return _points(without, by, groups), _points(with_more, by, groups), changes
+
+
+def _rows(
+    answers: Sequence[Mendable], choices: Choices
+) -> tuple[dict[float | None, FloatArray], FloatArray]:
+    """Return by step what each query adds, and the weights of these queries.
+
+    A row is divergence, relevance, today's relevance, and the exposure of each group. Queries that
+    show nothing relevant with a known group are left out.
+    """
+    today = [mended(it.answer, it.target, choices, None) for it in answers]
+    kept = [
+        (it, now)
+        for it, now in zip(answers, today, strict=True)
+        if not np.isnan(now.divergence) and now.relevance > 0
+    ]
+    found: dict[float | None, FloatArray] = {}
+    for step in (None, *STEPS) if kept else ():
+        rows = []
+        for it, now in kept:
+            new = mended(it.answer, it.target, choices, step)
+            rows.append((new.divergence, new.relevance, now.relevance, *new.exposure))
+        found[step] = np.array(rows)
+    return found, np.array([it.weight for it, _ in kept])
+
+
+def _points(
+    rows: Mapping[float | None, FloatArray], weights: FloatArray, groups: Sequence[str]
+) -> list[CurvePoint]:
+    found = []
+    for step, held in rows.items():
+        divergence, *exposure = means(held[:, [0, *range(3, held.shape[1])]], weights)
+        (relevance,) = ratios(held[:, 1:2], held[:, 2:3], weights)
+        shares = [within(it, 0.0, 1.0) for it in exposure]
+        found.append(
             CurvePoint(
                 step,
                 within(divergence, 0.0, np.inf),
                 within(relevance, 0.0, np.inf),
-                tuple(within(it, 0.0, 1.0) for it in exposures),
+                dict(zip(groups, shares, strict=True)),
             )
         )
-    return points
+    return found

@@ -11,17 +11,20 @@ import io
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from fairqr.evaluation.audit.answer_figures import STAGES, AnswerFigures
+import numpy as np
+
+from fairqr.evaluation.audit.answers import STAGES, AnswerFigures
 from fairqr.evaluation.audit.estimates import Estimate
-from fairqr.evaluation.audit.figures import ALPHA, FOUR_FIFTHS, GroupFigures
-from fairqr.evaluation.audit.measuring import MENDED_STEP, AuditFigures, Contribution
+from fairqr.evaluation.audit.figures import ALPHA, ESTIMATES, GroupFigures
+from fairqr.evaluation.audit.measuring import AuditFigures
 from fairqr.evaluation.audit.mending import CurvePoint
-from fairqr.evaluation.audit.pair_figures import PairFigures
-from fairqr.evaluation.audit.probing import ProbeFigures
+from fairqr.evaluation.audit.pairs import PairFigures, VersionComparison
+from fairqr.evaluation.audit.probes import ProbeFigures
 from fairqr.evaluation.audit.queries import AuditQuery, Queries
+from fairqr.evaluation.audit.refinements import RefinedFigures
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.evaluation.reports.tables import frame
 from fairqr.evaluation.reports.text import plain
@@ -31,21 +34,15 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 __all__ = [
-    "ESTIMATES",
     "FORMAT",
     "AuditFrames",
     "AuditOutcome",
     "PrintedQuery",
-    "after_mending",
-    "answers_csv",
     "audit_json",
+    "by_attribute",
+    "files_of",
     "frames_of",
     "is_combination",
-    "mended_exposure",
-    "pairs_csv",
-    "queries_csv",
-    "results_csv",
-    "shares_of_candidates",
 ]
 
 FORMAT = 1
@@ -53,25 +50,6 @@ FORMAT = 1
 
 DIGITS = 12
 DIGITS_BY_QUERY = 6
-
-ESTIMATES = (
-    "exposure",
-    "target",
-    "supply",
-    "lack",
-    "lean",
-    "ranking_gap",
-    "supply_gap",
-    "exposure_ratio",
-    "selection_rate",
-    "impact_ratio",
-    "absent",
-    "attention",
-)
-"""The figures of a group that have an interval, as :class:`GroupFigures` explains them."""
-
-PAIR_ESTIMATES = ("difference", "higher", "equal")
-"""The figures of two versions that have an interval, as :class:`VersionComparison` explains."""
 
 FORMULA = ("=", "+", "-", "@")
 """A spreadsheet would compute a cell that begins with one of these."""
@@ -91,6 +69,11 @@ class PrintedQuery:
     id: str | None
     text: str | None
 
+    @property
+    def is_shown(self) -> bool:
+        """Whether readers may know what was asked."""
+        return self.text is not None
+
 
 @dataclass(frozen=True, slots=True)
 class AuditOutcome:
@@ -106,6 +89,9 @@ class AuditOutcome:
         pairs: What the versions of documents say; None if none were given.
         answers: Whose documents answers use; None if no model was asked.
         probe: What a model does as a ranker; None if none was probed.
+        refined: What mending costs with refined queries; None if no model refined any.
+        begun: The day on which the audit was begun, in ISO 8601; empty if it is not known. Only the
+            report has it, so that the figures of equal audits are equal.
     """
 
     spec: AuditSpec
@@ -117,6 +103,8 @@ class AuditOutcome:
     pairs: PairFigures | None = None
     answers: AnswerFigures | None = None
     probe: ProbeFigures | None = None
+    refined: RefinedFigures | None = None
+    begun: str = ""
 
     def printed(self) -> dict[str, PrintedQuery]:
         """Return what may be printed of each query, by its id."""
@@ -134,39 +122,28 @@ class AuditOutcome:
 
     def attributes(self) -> dict[str, list[GroupFigures]]:
         """Return the figures of the groups of each attribute, and of each combination."""
-        found: dict[str, list[GroupFigures]] = {}
-        for group in self.figures.groups:
-            found.setdefault(group.attribute, []).append(group)
-        return found
+        return by_attribute(self.figures.groups)
+
+
+class _OfAttribute(Protocol):
+    @property
+    def attribute(self) -> str: ...
+
+
+G = TypeVar("G", bound=_OfAttribute)
+
+
+def by_attribute(figures: Iterable[G]) -> dict[str, list[G]]:
+    """Return figures of groups by their attributes, in the order given."""
+    found: dict[str, list[G]] = {}
+    for it in figures:
+        found.setdefault(it.attribute, []).append(it)
+    return found
 
 
 def is_combination(attribute: str) -> bool:
     """Return whether an attribute combines several."""
     return TIMES in attribute
-
-
-def after_mending(points: Sequence[CurvePoint]) -> CurvePoint | None:
-    """Return where a re-ranking stands that leaves a tenth of today's distance."""
-    return next((point for point in points if point.step == MENDED_STEP), None)
-
-
-def mended_exposure(outcome: AuditOutcome) -> dict[tuple[str, str], float]:
-    """Return what each group would get if rankings were mended, by attribute and group.
-
-    Where a sample of the queries was mended, it says how much the exposure of all would change. NaN
-    where nothing was mended.
-    """
-    found = {}
-    for attribute, groups in outcome.attributes().items():
-        curve = outcome.figures.costs.get(attribute, [])
-        point = after_mending(curve)
-        for place, it in enumerate(groups):
-            change = math.nan
-            if point is not None:
-                change = point.exposure[place].value - curve[0].exposure[place].value
-            share = it.exposure.value + change
-            found[attribute, it.group] = share if math.isnan(share) else min(max(share, 0.0), 1.0)
-    return found
 
 
 def audit_json(outcome: AuditOutcome) -> bytes:
@@ -181,206 +158,88 @@ def audit_json(outcome: AuditOutcome) -> bytes:
 
 
 def _audit_object(outcome: AuditOutcome) -> dict[str, Any]:
-    figures, queries, counts = outcome.figures, outcome.queries, outcome.figures.counts
-    printed = outcome.printed()
+    figures, queries = outcome.figures, outcome.queries
+    counts = _plain(figures.counts)
+    refined, pairs, probe = (_plain(it) for it in (outcome.refined, outcome.pairs, outcome.probe))
+    if refined:
+        refined["costs"] = _listed("attribute", refined["costs"])
+    if probe:
+        probe["lists"] = _listed("asker", probe["lists"])
+    if pairs:
+        tested = sum(it["difference"]["p"] is not None for it in pairs["comparisons"])
+        pairs["tests"] = _tests(tested)
     return {
         "format": FORMAT,
         "kind": "fairqr audit",
         "spec": outcome.spec.model_dump(mode="json")
         | {"discount": str(outcome.spec.discount), "target": str(outcome.spec.target)},
         "engine": dict(outcome.engine),
-        "relevance": counts.relevance,
+        "relevance": counts.pop("relevance"),
         "queries": {
             "design": queries.design,
             "lines": queries.lines,
             "distinct": queries.distinct,
             "weight": queries.weight,
-            "asked": counts.asked,
-            "answered": counts.answered,
-            "empty": counts.empty,
-            "failed": counts.failed,
-            "with_relevance": counts.with_relevance,
-            "empty_share": counts.empty_share,
-            "failed_share": counts.failed_share,
-            "effective": counts.effective,
             "too_many_failed": figures.too_many_failed,
+            **counts,
         },
-        "tests": {"family": figures.tests, "correction": "Holm", "alpha": ALPHA},
+        "tests": _tests(figures.tests),
         "attributes": [
             {
                 "attribute": attribute,
                 "groups": [group.group for group in groups],
-                "unlabelled_exposure": _estimate(figures.unknown[attribute]),
+                "unlabelled_exposure": _plain(figures.unknown[attribute]),
                 "unlabelled_candidates": figures.unlabelled[attribute],
             }
             for attribute, groups in outcome.attributes().items()
         ],
-        "groups": list(_group_objects(outcome)),
-        "other_choices": {
-            "queries": figures.varied_over,
-            "leans": [
-                {
-                    "choice": it.choice,
-                    "attribute": it.attribute,
-                    "group": it.group,
-                    "lean": _estimate(it.lean),
-                    "is_other": it.is_other,
-                }
-                for it in figures.others
-            ],
-        },
-        "stability": figures.stability
-        and {
-            "queries": figures.stability.queries,
-            "same": figures.stability.same,
-            "overlap": figures.stability.overlap,
-        },
+        "groups": _plain(figures.groups),
+        "other_choices": {"queries": figures.varied_over, "leans": _plain(figures.others)},
+        "stability": _plain(figures.stability),
         "costs": [
-            {
-                "attribute": attribute,
-                "points": [_point(point, outcome.attributes()[attribute]) for point in points],
-            }
+            {"attribute": attribute, "points": _plain(points)}
             for attribute, points in figures.costs.items()
         ],
-        "contributions": [_contribution(it, printed[it.query]) for it in figures.contributions],
-        "pairs": outcome.pairs and _pairs(outcome.pairs),
-        "answers": outcome.answers and _answers(outcome.answers),
-        "probe": outcome.probe and _probe(outcome.probe),
+        "refined": refined,
+        "contributions": list(_contributions(outcome)),
+        "pairs": pairs,
+        "answers": _plain(outcome.answers),
+        "probe": probe,
     }
 
 
-def _probe(figures: ProbeFigures) -> dict[str, Any]:
-    return {
-        "model": figures.model,
-        "attribute": figures.attribute,
-        "words": list(figures.words),
-        "queries": figures.queries,
-        "one_sided": figures.one_sided,
-        "failed": figures.failed,
-        "verdict": figures.verdict,
-        "sentence": figures.sentence,
-        "pairs": figures.pairs,
-        "protected_wins": figures.protected_wins,
-        "unprotected_wins": figures.unprotected_wins,
-        "flips": figures.flips,
-        "p": figures.p,
-        "lists": [{"asker": asker, **_estimate(it)} for asker, it in figures.lists.items()],
-    }
+def _tests(family: int) -> dict[str, Any]:
+    return {"family": family, "correction": "Holm", "alpha": ALPHA}
 
 
-def _answers(figures: AnswerFigures) -> dict[str, Any]:
-    return {
-        "generator": figures.generator,
-        "attributor": figures.attributor,
-        "questions": figures.questions,
-        "answered": figures.answered,
-        "failed": figures.failed,
-        "citing": figures.citing,
-        "documents": figures.documents,
-        "unjudged": figures.unjudged,
-        "groups": [
-            {
-                "attribute": it.attribute,
-                "group": it.group,
-                **{stage: _estimate(getattr(it, stage)) for stage in STAGES},
-            }
-            for it in figures.groups
-        ],
-    }
+def _contributions(outcome: AuditOutcome) -> Iterator[dict[str, Any]]:
+    printed = outcome.printed()
+    for it in outcome.figures.contributions:
+        query = printed[it.query]
+        yield _plain(it) | {"number": query.number, "query": query.id, "text": query.text}
 
 
-def _pairs(figures: PairFigures) -> dict[str, Any]:
-    return {
-        "scored_by": figures.scorer,
-        "queries": figures.queries,
-        "failed": figures.failed,
-        "missing": figures.missing,
-        "tests": {
-            "family": sum(it.difference.p is not None for it in figures.comparisons),
-            "correction": "Holm",
-            "alpha": ALPHA,
-        },
-        "comparisons": [
-            {
-                "first": it.first,
-                "second": it.second,
-                "pairs": it.pairs,
-                **{name: _estimate(getattr(it, name)) for name in PAIR_ESTIMATES},
-            }
-            for it in figures.comparisons
-        ],
-    }
+def _plain(found: Any) -> Any:
+    """Return figures as plain data: objects by their fields, and an estimate with its interval."""
+    if isinstance(found, Estimate):
+        ends = [found.low, found.high]
+        interval = None if any(map(math.isnan, ends)) else ends
+        return {"value": found.value, "interval": interval, "queries": found.queries, "p": found.p}
+    if isinstance(found, CurvePoint):
+        by_name = {it.name: _plain(getattr(found, it.name)) for it in fields(found)}
+        return by_name | {"exposure": _listed("group", by_name["exposure"])}
+    if is_dataclass(found):
+        return {it.name: _plain(getattr(found, it.name)) for it in fields(found)}
+    if isinstance(found, Mapping):
+        return {name: _plain(value) for name, value in found.items()}
+    if isinstance(found, list | tuple):
+        return [_plain(value) for value in found]
+    return found
 
 
-def _group_objects(outcome: AuditOutcome) -> Iterator[dict[str, Any]]:
-    shares, mended = shares_of_candidates(outcome.figures.groups), mended_exposure(outcome)
-    for group, share in zip(outcome.figures.groups, shares, strict=True):
-        key = (group.attribute, group.group)
-        ratio = group.impact_ratio.value
-        yield {
-            "attribute": group.attribute,
-            "group": group.group,
-            **{name: _estimate(getattr(group, name)) for name in ESTIMATES},
-            "tested": group.tested,
-            "verdict": group.verdict,
-            "flips": group.flips,
-            "lean_bounds": [group.lean_low, group.lean_high],
-            "if_mended": mended[key],
-            "detectable": outcome.figures.detectable.get(key, math.nan),
-            "below_four_fifths": None if math.isnan(ratio) else ratio < FOUR_FIFTHS,
-            "selected": group.selected,
-            "candidates": group.candidates,
-            "share_of_candidates": share,
-            "is_small": group.is_small,
-            "shrunken_rate": group.shrunken_rate,
-        }
-
-
-def shares_of_candidates(groups: Iterable[GroupFigures]) -> list[float]:
-    """Return which share each group has of the labelled candidates of its attribute."""
-    listed = list(groups)
-    totals: dict[str, float] = {}
-    for it in listed:
-        totals[it.attribute] = totals.get(it.attribute, 0.0) + it.candidates
-    return [
-        it.candidates / totals[it.attribute] if totals[it.attribute] else math.nan for it in listed
-    ]
-
-
-def _estimate(it: Estimate) -> dict[str, Any]:
-    has_interval = not (math.isnan(it.low) or math.isnan(it.high))
-    return {
-        "value": it.value,
-        "interval": [it.low, it.high] if has_interval else None,
-        "queries": it.queries,
-        "p": it.p,
-    }
-
-
-def _point(point: CurvePoint, groups: list[GroupFigures]) -> dict[str, Any]:
-    return {
-        "step": point.step,
-        "divergence": _estimate(point.divergence),
-        "relevance": _estimate(point.relevance),
-        "exposure": [
-            {"group": group.group, **_estimate(it)}
-            for group, it in zip(groups, point.exposure, strict=True)
-        ],
-    }
-
-
-def _contribution(it: Contribution, query: PrintedQuery) -> dict[str, Any]:
-    return {
-        "attribute": it.attribute,
-        "group": it.group,
-        "number": query.number,
-        "query": query.id,
-        "text": query.text,
-        "share": it.share,
-        "lean": it.lean,
-        "shown": list(it.shown),
-        "fair": list(it.fair),
-    }
+def _listed(what: str, by_name: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return what is known by name as a list that holds the names, too."""
+    return [{what: name, **held} for name, held in by_name.items()]
 
 
 def _rounded(found: Any) -> Any:
@@ -394,127 +253,116 @@ def _rounded(found: Any) -> Any:
     return found
 
 
-def results_csv(outcome: AuditOutcome) -> str:
-    """Return ``results.csv``: one row for each attribute and group."""
-    return _csv(_group_rows(outcome), GROUP_COLUMNS, DIGITS)
+class Table(NamedTuple):
+    """Rows for CSV and for DataFrames.
 
-
-def queries_csv(outcome: AuditOutcome) -> str:
-    """Return ``queries.csv``: one row for each query, attribute and group.
-
-    A query that found nothing or failed has one row, without an attribute.
+    Attributes:
+        columns: Their names.
+        rows: Values by the names; what is missing has no value.
     """
-    return _csv(_query_rows(outcome), QUERY_COLUMNS, DIGITS_BY_QUERY)
+
+    columns: Sequence[str]
+    rows: Iterable[Mapping[str, Any]]
 
 
-def answers_csv(outcome: AuditOutcome) -> str:
-    """Return ``answers.csv``: one row for each attribute and group."""
-    return _csv(_answer_rows(outcome), ANSWER_COLUMNS, DIGITS)
+def files_of(outcome: AuditOutcome) -> dict[str, bytes]:
+    """Return the content of the files that hold figures: ``audit.json``, and the tables.
+
+    ``results.csv`` has a row for each attribute and group, and ``queries.csv`` one for each query,
+    attribute and group; a query that found nothing or failed has one without an attribute.
+    """
+    tables = _tables(outcome)
+    contents = {
+        "audit.json": audit_json(outcome),
+        "results.csv": _csv(tables["groups"], DIGITS),
+        "queries.csv": _csv(tables["queries"], DIGITS_BY_QUERY),
+    }
+    if outcome.pairs is not None:
+        contents["pairs.csv"] = _csv(tables["pairs"], DIGITS)
+    if outcome.answers is not None:
+        contents["answers.csv"] = _csv(tables["answers"], DIGITS)
+    return contents
 
 
-def pairs_csv(outcome: AuditOutcome) -> str:
-    """Return ``pairs.csv``: one row for each two versions; empty but for its head without pairs."""
-    return _csv(_pair_rows(outcome), PAIR_COLUMNS, DIGITS)
-
+PAIR_ESTIMATES = ("difference", "higher", "equal")
+"""The figures of two versions that have an interval, as :class:`VersionComparison` explains."""
 
 _ENDS = ("", "_low", "_high", "_queries")
+
+
+def _with_ends(*names: str) -> list[str]:
+    return [f"{name}{end}" for name in names for end in _ENDS]
+
+
 GROUP_COLUMNS = (
-    "attribute",
-    "group",
-    "verdict",
-    "tested",
-    "p",
-    "flips",
-    *(f"{name}{end}" for name in ESTIMATES for end in _ENDS),
-    "lean_least",
-    "lean_greatest",
-    "if_mended",
-    "detectable",
-    "below_four_fifths",
-    "selected",
-    "candidates",
-    "share_of_candidates",
-    "is_small",
-    "shrunken_rate",
+    *("attribute", "group", "verdict", "tested", "p", "flips"),
+    *_with_ends(*ESTIMATES),
+    *("lean_least", "lean_greatest", "if_mended", "detectable", "below_four_fifths"),
+    *("selected", "candidates", "share_of_candidates", "is_small", "shrunken_rate"),
 )
 QUERY_COLUMNS = (
-    "number",
-    "query",
-    "text",
-    "weight",
-    "status",
-    "attribute",
-    "group",
-    "exposure",
-    "target",
-    "lean",
-    "unlabelled",
-)
-
-PAIR_COLUMNS = (
-    "first",
-    "second",
-    "pairs",
-    *(f"{name}{end}" for name in PAIR_ESTIMATES for end in _ENDS),
-    "p",
-)
-ANSWER_COLUMNS = (
-    "attribute",
-    "group",
-    *(f"{stage}{end}" for stage in STAGES for end in _ENDS),
+    *("number", "query", "text", "weight", "status", "attribute", "group"),
+    *("exposure", "target", "lean", "unlabelled"),
 )
 COST_COLUMNS = (
-    "attribute",
-    "step",
-    "divergence",
-    "relevance",
-    "group",
-    "exposure",
-    "low",
-    "high",
+    *("attribute", "curve", "step", "divergence", "relevance"),
+    *("group", "exposure", "low", "high"),
 )
 CONTRIBUTION_COLUMNS = (
-    "attribute",
-    "group",
-    "number",
-    "query",
-    "text",
-    "share",
-    "lean",
-    "shown",
-    "fair",
+    *("attribute", "group", "number", "query", "text", "share", "lean", "shown", "fair"),
 )
 
 
-def _group_rows(outcome: AuditOutcome) -> Iterator[dict[str, Any]]:
-    for group, row in zip(outcome.figures.groups, _group_objects(outcome), strict=True):
-        for name in ESTIMATES:
-            row |= _with_ends(name, getattr(group, name))
-        row["p"] = getattr(group, group.tested).p
-        row["lean_least"], row["lean_greatest"] = row.pop("lean_bounds")
+def _tables(outcome: AuditOutcome) -> dict[str, Table]:
+    """Return all tables of an audit, by their names in :class:`AuditFrames`."""
+    pairs = outcome.pairs.comparisons if outcome.pairs else ()
+    answers = outcome.answers.groups if outcome.answers else ()
+    choices = ("choice", "attribute", "group", "lean", "low", "high", "is_other")
+    return {
+        "groups": Table(GROUP_COLUMNS, _flat(outcome.figures.groups, ESTIMATES)),
+        "queries": Table(QUERY_COLUMNS, _query_rows(outcome)),
+        "choices": Table(choices, _choice_rows(outcome)),
+        "costs": Table(COST_COLUMNS, _cost_rows(outcome)),
+        "contributions": Table(CONTRIBUTION_COLUMNS, _contributions(outcome)),
+        "pairs": Table(
+            ("first", "second", "pairs", *_with_ends(*PAIR_ESTIMATES), "p"),
+            _flat(pairs, PAIR_ESTIMATES),
+        ),
+        "answers": Table(("attribute", "group", *_with_ends(*STAGES)), _flat(answers, STAGES)),
+    }
+
+
+def _flat(figures: Iterable[Any], estimates: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Yield figures as the rows of a table, with a column for each end of an estimate."""
+    for it in figures:
+        row = {field.name: getattr(it, field.name) for field in fields(it)}
+        for name in estimates:
+            held: Estimate = row.pop(name)
+            values = (held.value, held.low, held.high, held.queries)
+            row |= dict(zip(_with_ends(name), values, strict=True))
+        if isinstance(it, GroupFigures):
+            row["p"] = it.test.p
+            row["lean_least"], row["lean_greatest"] = row.pop("lean_bounds")
+        elif isinstance(it, VersionComparison):
+            row["p"] = it.difference.p
         yield row
 
 
-def _pair_rows(outcome: AuditOutcome) -> Iterator[dict[str, Any]]:
-    for it in outcome.pairs.comparisons if outcome.pairs else ():
-        row: dict[str, Any] = {"first": it.first, "second": it.second, "pairs": it.pairs}
-        for name in PAIR_ESTIMATES:
-            row |= _with_ends(name, getattr(it, name))
-        yield row | {"p": it.difference.p}
+def _choice_rows(outcome: AuditOutcome) -> Iterator[dict[str, Any]]:
+    for row in _flat(outcome.figures.others, ["lean"]):
+        yield row | {"low": row["lean_low"], "high": row["lean_high"]}
 
 
-def _answer_rows(outcome: AuditOutcome) -> Iterator[dict[str, Any]]:
-    for it in outcome.answers.groups if outcome.answers else ():
-        row: dict[str, Any] = {"attribute": it.attribute, "group": it.group}
-        for stage in STAGES:
-            row |= _with_ends(stage, getattr(it, stage))
-        yield row
-
-
-def _with_ends(name: str, it: Estimate) -> dict[str, Any]:
-    """Return the columns of an estimate."""
-    values = (it.value, it.low, it.high, it.queries)
-    return dict(zip((f"{name}{end}" for end in _ENDS), values, strict=True))
+def _cost_rows(outcome: AuditOutcome) -> Iterator[dict[str, Any]]:
+    curves = [("all", *it) for it in outcome.figures.costs.items()]
+    for attribute, cost in outcome.refined.costs.items() if outcome.refined else ():
+        curves += [("without", attribute, cost.without), ("refined", attribute, cost.refined)]
+    for kind, attribute, points in curves:
+        for point in points:
+            values = (attribute, kind, point.step, point.divergence.value, point.relevance.value)
+            for group, it in point.exposure.items():
+                row = (*values, group, it.value, it.low, it.high)
+                yield dict(zip(COST_COLUMNS, row, strict=True))
 
 
 def _query_rows(outcome: AuditOutcome) -> Iterator[dict[str, Any]]:
@@ -532,29 +380,23 @@ def _query_rows(outcome: AuditOutcome) -> Iterator[dict[str, Any]]:
         }
 
     for part in outcome.figures.by_query:
-        columns = [array.tolist() for array in (part.exposure, part.target, part.lean)]
-        unlabelled = part.unknown.tolist()
-        for row, query in enumerate(part.queries):
-            shared = first(query, "ok") | {"attribute": part.attribute}
-            for place, group in enumerate(part.groups):
-                exposure, target, lean = (column[row][place] for column in columns)
-                yield shared | {
-                    "group": group,
-                    "exposure": exposure,
-                    "target": target,
-                    "lean": lean,
-                    "unlabelled": unlabelled[row],
-                }
+        arrays = np.stack([part.array("exposure"), part.array("target"), part.leans()[0]], axis=2)
+        unlabelled = part.unknown().tolist()
+        for query, rows, unknown in zip(part.queries, arrays.tolist(), unlabelled, strict=True):
+            shared = first(query, "ok") | {"attribute": part.dimension.name, "unlabelled": unknown}
+            for group, values in zip(part.dimension.groups, rows, strict=True):
+                named = dict(zip(("exposure", "target", "lean"), values, strict=True))
+                yield shared | {"group": group} | named
     for it in outcome.figures.unanswered:
         yield dict.fromkeys(QUERY_COLUMNS) | first(it.query, it.status)
 
 
-def _csv(rows: Iterable[Mapping[str, Any]], columns: tuple[str, ...], digits: int) -> str:
+def _csv(table: Table, digits: int) -> bytes:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([_cell(row.get(name), digits) for name in columns] for row in rows)
-    return stream.getvalue()
+    writer.writerow(table.columns)
+    writer.writerows([_cell(row.get(name), digits) for name in table.columns] for row in table.rows)
+    return stream.getvalue().encode()
 
 
 def _cell(found: object, digits: int) -> str:
@@ -576,7 +418,8 @@ class AuditFrames:
         groups: A row for each attribute and group, as in ``results.csv``.
         queries: A row for each query, attribute and group, as in ``queries.csv``.
         choices: The lean of each group by other choices than the audit's own.
-        costs: A row for each point of a curve of mending, and group.
+        costs: A row for each point of a curve of mending, and group. ``curve`` is ``all``; with a
+            model, those over the refined queries are ``without`` it and ``refined``.
         contributions: The queries that add most to a lean, with the ids that are shown and those
             that a fair re-ranking would show.
         pairs: A row for each two versions of documents, as in ``pairs.csv``; empty without any.
@@ -598,39 +441,9 @@ def frames_of(outcome: AuditOutcome) -> AuditFrames:
     Raises:
         InputError: pandas is not installed.
     """
-    found = _audit_object(outcome)
-    choices = [
-        {**it, "lean": it["lean"]["value"], **_ends(it["lean"])}
-        for it in found["other_choices"]["leans"]
-    ]
-    costs = [
-        {
-            "attribute": curve["attribute"],
-            "step": point["step"],
-            "divergence": point["divergence"]["value"],
-            "relevance": point["relevance"]["value"],
-            "group": it["group"],
-            "exposure": it["value"],
-            **_ends(it),
-        }
-        for curve in found["costs"]
-        for point in curve["points"]
-        for it in point["exposure"]
-    ]
-    groups = [{name: row[name] for name in GROUP_COLUMNS} for row in _group_rows(outcome)]
     return AuditFrames(
-        groups=frame(GROUP_COLUMNS, groups),
-        queries=frame(QUERY_COLUMNS, list(_query_rows(outcome))),
-        choices=frame(("choice", "attribute", "group", "lean", *_LOW_HIGH, "is_other"), choices),
-        costs=frame(COST_COLUMNS, costs),
-        contributions=frame(CONTRIBUTION_COLUMNS, found["contributions"]),
-        pairs=frame(PAIR_COLUMNS, list(_pair_rows(outcome))),
-        answers=frame(ANSWER_COLUMNS, list(_answer_rows(outcome))),
+        **{
+            name: frame(columns, [{it: row[it] for it in columns} for row in rows])
+            for name, (columns, rows) in _tables(outcome).items()
+        }
     )
-
-
-_LOW_HIGH = ("low", "high")
-
-
-def _ends(estimate: Mapping[str, Any]) -> dict[str, float]:
-    return dict(zip(_LOW_HIGH, estimate["interval"] or (math.nan, math.nan), strict=True))

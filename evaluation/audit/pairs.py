@@ -1,229 +1,200 @@
-"""Counterfactual pairs: the same document in two versions, and what scores each of them.
+"""Counterfactual pairs: what scores each version of a document, and which scores higher.
 
-A file says which queries to ask and which documents to score for them, as Grep-BiasIR (Krieg et
-al. 2023) does: a row is a query, a document, and the version that the document is in. Nothing of
-the texts is kept.
+Nothing of the texts is kept. A query is a cluster: its pairs are averaged first.
 """
 
 from __future__ import annotations
 
-import csv
-import hashlib
+import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, Protocol
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from pydantic import ConfigDict, Field, model_validator
+import numpy as np
 
 from fairqr.agents.ranking.item_ranker import ItemRanker, RankItem
+from fairqr.agents.ranking.pairwise import PairwiseJudge
 from fairqr.agents.ranking.rankers import open_ranker
-from fairqr.base.errors import InputError, SourceError, one_line
-from fairqr.evaluation.experiments.folder import Record
-from fairqr.retrieval.documents import encodable, identifier, numbered_lines, parse_object
+from fairqr.base.errors import InputError, ModelError, ModelUnavailableError, one_line
+from fairqr.base.loops import run_together
+from fairqr.base.statistics import corrected_by_holm, stream
+from fairqr.evaluation.audit.bundle import AuditFolder
+from fairqr.evaluation.audit.estimates import (
+    Estimate,
+    Statistic,
+    jackknifed,
+    randomisation_p,
+    within,
+)
+from fairqr.evaluation.audit.pair_files import PairDocument, PairQuery, Pairs
+from fairqr.evaluation.audit.parts import Part
+from fairqr.evaluation.audit.records import PairScores
+from fairqr.evaluation.experiments.engine import Done, is_away
+from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import Query, SearchEngine, require
+from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.pools.base import PoolRetriever
 from fairqr.retrieval.pools.open import POOL_RETRIEVERS, open_pool_retriever
 
+if TYPE_CHECKING:
+    from fairqr.agents.chat import ChatModel
+
 __all__ = [
     "BY_ENGINE",
-    "EngineScorer",
-    "PairDocument",
-    "PairQuery",
+    "BY_MODEL",
+    "PairFigures",
     "PairScorer",
-    "PairScores",
-    "Pairs",
+    "ScoredPairs",
+    "VersionComparison",
+    "compare_versions",
     "open_pair_scorer",
-    "read_pairs",
     "scored",
 ]
 
 BY_ENGINE = "engine"
 """The name of the audited engine as what scores pairs."""
 
+BY_MODEL = "pairwise"
+"""The name of a language model that compares two versions, rather than to score each."""
+
 RANKERS = ("monot5", "monobert")
 """The rankers that give a score to each document."""
 
-COLUMNS = ("query", "pair", "version", "document", "title", "text")
+
+@dataclass(frozen=True)
+class ScoredPairs(Part[PairQuery, PairScores]):
+    """The queries whose pairs are scored.
+
+    Attributes:
+        scorer: Scores them; it has been started.
+        tasks: The queries of the file.
+    """
+
+    name = title = "pairs"
+    record = PairScores
+    ends = (ModelUnavailableError,)
+
+    scorer: PairScorer
+    tasks: tuple[PairQuery, ...]
+
+    @property
+    def asked(self) -> str:
+        """What scores."""
+        return f"'{self.scorer.name}'"
+
+    @property
+    def is_by_engine(self) -> bool:
+        """Whether the audited engine scores its own documents."""
+        return self.scorer.is_by_engine
+
+    def cost(self, done: int = 0) -> str:
+        """Say how many versions are left."""
+        left = self.tasks[done:]
+        documents, queries = sum(len(it.documents) for it in left), len(left)
+        requests = ""
+        if self.is_by_engine:
+            requests = f", up to {queries:,} requests"
+        elif self.scorer.is_by_model:  # two documents are compared in both orders
+            requests = f", {documents:,} questions"
+        what = "query" if queries == 1 else "queries"
+        return f"{documents:,} versions for {queries:,} {what} by '{self.scorer.name}'{requests}"
+
+    async def do(self, task: PairQuery, folder: AuditFolder) -> Done[PairScores]:
+        """Score the documents of one query."""
+        return Done(scored(task, await self.scorer.scores(task)), (None,))
+
+
+Scores = list[float | None]
+"""One for each document, None for one that is not there; higher is better."""
 
 
 @dataclass(frozen=True, slots=True)
-class PairDocument:
-    """One version of a document.
+class PairScorer:
+    """What scores the documents of a query.
 
     Attributes:
-        pair: Tells which documents of a query are versions of the same.
-        version: The name of the version.
-        id: Of the document in the audited engine; None if the row holds a text.
-        title: May be empty.
-        text: May be empty.
+        name: For the report.
+        start: Makes ready what is asked; raises ModelUnavailableError if something is missing.
+        scores: Scores the documents.
+        is_by_engine: Whether the audited engine is asked.
+        is_by_model: Whether a language model is asked, which compares two versions.
     """
 
-    pair: str
-    version: str
-    id: str | None = None
-    title: str = ""
-    text: str = ""
+    name: str
+    start: Callable[[], Awaitable[None]]
+    scores: Callable[[PairQuery], Awaitable[Scores]]
+    is_by_engine: bool = False
+    is_by_model: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PairQuery:
-    """A query, and the documents to score for it.
-
-    Attributes:
-        number: Its place among the queries of the file, from 1 on.
-        text: The query.
-        documents: Each in at least two versions.
-    """
-
-    number: int
-    text: str
-    documents: tuple[PairDocument, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Pairs:
-    """The content of a file of pairs.
-
-    Attributes:
-        queries: In the order of the file.
-        are_texts: Whether rows hold texts, rather than ids of the audited engine.
-    """
-
-    queries: tuple[PairQuery, ...]
-    are_texts: bool
-
-    @property
-    def fingerprint(self) -> str:
-        """The SHA-256 of the content."""
-        return hashlib.sha256(repr(self.queries).encode()).hexdigest()
-
-
-class PairScores(Record):
-    """The scores of a query's documents; it names neither the query nor the documents.
-
-    Attributes:
-        query: The number of the query.
-        status: ``ok`` or ``failed``.
-        message: Why it failed.
-        pairs: For each document, the number of its pair within the query.
-        versions: For each document, its version.
-        scores: For each document; None if the engine does not have it.
-    """
-
-    model_config = ConfigDict(allow_inf_nan=False)
-    keys = ("query",)
-
-    query: int = Field(ge=1)
-    status: Literal["ok", "failed"]
-    message: str = ""
-    pairs: tuple[int, ...] = ()
-    versions: tuple[str, ...] = ()
-    scores: tuple[float | None, ...] = ()
-
-    @property
-    def is_final(self) -> bool:
-        """Whether asking again would be no use."""
-        return self.status != "failed"
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> PairScores:
-        if not len(self.pairs) == len(self.versions) == len(self.scores):
-            raise ValueError("there are not as many versions and scores as documents")
-        if len(set(zip(self.pairs, self.versions, strict=True))) != len(self.pairs):
-            raise ValueError("a pair has a version twice")
-        return self
-
-
-class PairScorer(Protocol):
-    """Scores the documents of a query."""
-
-    @property
-    def name(self) -> str:
-        """What scores, for the report."""
-        ...
-
-    async def start(self) -> None:
-        """Make ready; raises ModelUnavailableError if something is missing."""
-        ...
-
-    async def scores(self, query: PairQuery) -> list[float | None]:
-        """Return a score for each document, None for one that is not there; higher is better."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class EngineScorer:
-    """The audited engine, which scores its own documents.
-
-    Attributes:
-        engine: It can score given documents.
-    """
-
-    engine: SearchEngine
-
-    @property
-    def name(self) -> str:
-        """The name of the engine."""
-        return self.engine.name
-
-    async def start(self) -> None:
-        """Nothing has to be made ready."""
-
-    async def scores(self, query: PairQuery) -> list[float | None]:
+def _engine_scorer(engine: SearchEngine) -> PairScorer:
+    async def scores(query: PairQuery) -> Scores:
         """Ask for all documents of a query in one request."""
         ids = tuple(dict.fromkeys(it.id for it in query.documents if it.id is not None))
-        (hits,) = await self.engine.search([Query(query.text, len(ids), only=ids)])
+        (hits,) = await engine.search([Query(query.text, len(ids), only=ids)])
         found = dict(zip(hits.ids, hits.scores, strict=True))
         return [None if it.id is None else found.get(it.id) for it in query.documents]
 
+    async def start() -> None:
+        """Nothing has to be made ready."""
 
-@dataclass(frozen=True, slots=True)
-class _RetrieverScorer:
-    retriever: PoolRetriever
+    return PairScorer(engine.name, start, scores, is_by_engine=True)
 
-    @property
-    def name(self) -> str:
-        return self.retriever.name
 
-    async def start(self) -> None:
-        await self.retriever.start()
-
-    async def scores(self, query: PairQuery) -> list[float | None]:
+def _retriever_scorer(retriever: PoolRetriever) -> PairScorer:
+    async def scores(query: PairQuery) -> Scores:
         texts = [_read(it).shown("title_text") for it in query.documents]
-        return list((await self.retriever.scores(query.text, texts)).tolist())
+        return list((await retriever.scores(query.text, texts)).tolist())
+
+    return PairScorer(retriever.name, retriever.start, scores)
 
 
-@dataclass(frozen=True, slots=True)
-class _RankerScorer:
-    ranker: ItemRanker
-
-    @property
-    def name(self) -> str:
-        return self.ranker.name
-
-    async def start(self) -> None:
-        await self.ranker.start()
-
-    async def scores(self, query: PairQuery) -> list[float | None]:
-        ranking = await self.ranker.rank(query.text, [_read(it) for it in query.documents])
+def _ranker_scorer(ranker: ItemRanker) -> PairScorer:
+    async def scores(query: PairQuery) -> Scores:
+        ranking = await ranker.rank(query.text, [_read(it) for it in query.documents])
         if ranking.scores is None:
-            raise InputError(ranking.message or f"{self.name} gave no scores.")
+            raise InputError(ranking.message or f"{ranker.name} gave no scores.")
         return list(ranking.scores)
+
+    return PairScorer(ranker.name, ranker.start, scores)
+
+
+def _judge_scorer(judge: PairwiseJudge) -> PairScorer:
+    async def scores(query: PairQuery) -> Scores:
+        """Compare each two documents in both orders, so that a preference for a place cancels."""
+        items = [_read(it) for it in query.documents]
+        compared = await run_together(
+            judge.compare(query.text, one, other)
+            for one, other in zip(items[::2], items[1::2], strict=True)
+        )
+        found: Scores = []
+        for comparison in compared:
+            for reply in (comparison.one_first, comparison.other_first):
+                if is_away(reply.status, reply.usage):
+                    raise ModelError(reply.status, reply.message)
+            one = {"one": 1.0, "other": 0.0, None: 0.5}[comparison.winner]
+            found += [one, 1 - one]
+        return found
+
+    return PairScorer(f"{BY_MODEL}({judge.model.name})", judge.start, scores, is_by_model=True)
 
 
 def _read(document: PairDocument) -> RankItem:
     return RankItem(f"{document.pair} {document.version}", document.title, document.text)
 
 
-def open_pair_scorer(name: str, pairs: Pairs, engine: SearchEngine) -> PairScorer:
+def open_pair_scorer(
+    name: str, pairs: Pairs, engine: SearchEngine, model: ChatModel | None = None
+) -> PairScorer:
     """Return what scores pairs.
 
     Args:
-        name: ``engine`` for the audited one, a retriever over small pools, or a ranker that scores.
+        name: ``engine`` for the audited one, a retriever over small pools, a ranker that scores, or
+            ``pairwise`` for the model, which compares each two documents that follow each other.
         pairs: What is to be scored.
         engine: The audited one.
+        model: The model, if one is given.
 
     Raises:
         InputError: There is nothing of this name, or it cannot score what the file holds.
@@ -237,134 +208,24 @@ def open_pair_scorer(name: str, pairs: Pairs, engine: SearchEngine) -> PairScore
                 "what reads texts with --pairs-by, such as dense or monot5."
             )
         require(engine, "rescore", "Scoring pairs")
-        return EngineScorer(engine)
+        return _engine_scorer(engine)
     if not pairs.are_texts:
         raise InputError(
             f"The pairs are ids of documents, and '{one_line(name, 80)}' reads texts; put the "
             "texts into a column 'text', or let the engine score them (--pairs-by engine)."
         )
+    if name == BY_MODEL:
+        if model is None:
+            raise InputError(
+                "Comparing pairs needs a chat model; name one with --model, such as openai:gpt-4o."
+            )
+        return _judge_scorer(PairwiseJudge(model, PromptLibrary().get(BY_MODEL)))
     if name in RANKERS:
-        return _RankerScorer(open_ranker(name))
+        return _ranker_scorer(open_ranker(name))
     if name.partition(":")[0] in {it.partition("[")[0] for it in POOL_RETRIEVERS}:
-        return _RetrieverScorer(open_pool_retriever(name))
-    choices = ", ".join([BY_ENGINE, *POOL_RETRIEVERS, *RANKERS])
+        return _retriever_scorer(open_pool_retriever(name))
+    choices = ", ".join([BY_ENGINE, *POOL_RETRIEVERS, *RANKERS, BY_MODEL])
     raise InputError(f"Nothing scores pairs as '{one_line(name, 80)}'; choose {choices}.")
-
-
-def read_pairs(path: Path) -> Pairs:
-    """Read a file of pairs: JSON Lines, or CSV with the columns in its first line.
-
-    The columns are ``query``; ``version``; ``document``, an id of the engine, or ``text`` with
-    perhaps ``title``; and ``pair``, which tells which documents of a query are versions of the
-    same. Without ``pair`` all documents of a query are.
-
-    Raises:
-        CorpusError: The file cannot be read.
-        SourceError: A line is wrong; it is named.
-        InputError: The file holds no pairs.
-    """
-    are_texts: bool | None = None
-    found: dict[str, dict[tuple[str, str], PairDocument]] = {}
-    lines: dict[tuple[str, str], int] = {}
-    for number, row in _rows(path):
-        try:
-            query, document = _document(row)
-            if are_texts is None:
-                are_texts = document.id is None
-            if are_texts != (document.id is None):
-                raise ValueError("some lines have a document's id, and others a text")
-            held = found.setdefault(query, {})
-            key = (document.pair, document.version)
-            if key in held:
-                which = f"'{one_line(document.version, 80)}'"
-                raise ValueError(
-                    f"the version {which} of its pair was there before; tell the pairs of a query "
-                    "apart in a column 'pair'"
-                )
-        except ValueError as error:
-            raise _wrong(path, number, str(error)) from None
-        held[key] = document
-        lines.setdefault((query, document.pair), number)
-    if are_texts is None:
-        raise InputError(f"The pairs {path} are empty; give a row for each version of a document.")
-    for (query, pair), number in lines.items():
-        if sum(one == pair for one, _ in found[query]) < 2:
-            raise _wrong(path, number, "its document has no second version")
-    queries = tuple(
-        PairQuery(number, query, tuple(held.values()))
-        for number, (query, held) in enumerate(found.items(), start=1)
-    )
-    return Pairs(queries, are_texts)
-
-
-def _document(row: Mapping[str, Any]) -> tuple[str, PairDocument]:
-    """Return the query of a row, and its document."""
-    query, version, text = (_text(row, name) for name in ("query", "version", "text"))
-    for name, value in (("query", query), ("version", version)):
-        if not value:
-            raise ValueError(f"it has no {name}")
-    pair = "" if row.get("pair") is None else str(row["pair"]).strip()
-    id_ = row.get("document")
-    if id_ in (None, ""):
-        if not text:
-            raise ValueError("it has neither a document nor a text")
-        return query, PairDocument(pair, version, None, _text(row, "title"), text)
-    if text:
-        raise ValueError("it has both a document and a text; leave one out")
-    return query, PairDocument(pair, version, identifier(id_))
-
-
-def _text(row: Mapping[str, Any], name: str) -> str:
-    value = row.get(name)
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise ValueError(f"its {name} is not text")
-    return " ".join(encodable(value, name).split())
-
-
-def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield the number and the columns of each line."""
-    if path.name.lower().removesuffix(".gz").endswith((".json", ".jsonl", ".ndjson")):
-        for number, line in numbered_lines(path):
-            try:
-                yield number, parse_object(line)
-            except ValueError as error:
-                raise _wrong(path, number, str(error)) from None
-        return
-    yield from _csv_rows(path, _lines(path))
-
-
-def _lines(path: Path) -> Iterable[str]:
-    for number, line in numbered_lines(path):
-        try:
-            yield line.decode()
-        except UnicodeDecodeError:
-            raise _wrong(path, number, "it is not UTF-8 text") from None
-
-
-def _csv_rows(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    reader = csv.reader(lines, strict=True, skipinitialspace=True)
-    names: Sequence[str] = ()
-    try:
-        for cells in reader:
-            if not names:
-                names = [cell.strip().casefold() for cell in cells]
-                if not {"query", "version"} <= set(names) or len(set(names)) != len(names):
-                    what = f"it names {one_line(', '.join(names), 200)}"
-                    todo = f"name each column once, of {', '.join(COLUMNS)}"
-                    raise _wrong(path, reader.line_num, what, todo)
-            elif len(cells) != len(names):
-                what = f"it has {len(cells)} columns, and the first line {len(names)}"
-                raise _wrong(path, reader.line_num, what)
-            else:
-                yield reader.line_num, dict(zip(names, cells, strict=True))
-    except csv.Error as error:
-        raise _wrong(path, reader.line_num, f"it is not CSV ({one_line(error)})") from None
-
-
-def _wrong(path: Path, number: int, what: str, todo: str = "fix the line") -> SourceError:
-    return SourceError(f"The pairs {path}, line {number}: {what}; {todo}.")
 
 
 def scored(query: PairQuery, scores: Sequence[float | None]) -> PairScores:
@@ -377,9 +238,156 @@ def scored(query: PairQuery, scores: Sequence[float | None]) -> PairScores:
         raise ValueError("a score is no finite number")
     numbers = {pair: n for n, pair in enumerate(dict.fromkeys(it.pair for it in query.documents))}
     return PairScores(
-        query=query.number,
+        query=query.id,
         status="ok",
         pairs=tuple(numbers[it.pair] for it in query.documents),
         versions=tuple(it.version for it in query.documents),
         scores=tuple(scores),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class VersionComparison:
+    """Two versions of the same documents.
+
+    Attributes:
+        first: A version.
+        second: The other one.
+        pairs: How many pairs have a score in both versions.
+        difference: The mean score of the first less that of the second, in standard deviations of
+            these scores; where a model compared them, the share of pairs in which it prefers the
+            first less the share in which it prefers the second. With the p value of the paired
+            randomisation test.
+        higher: The share of pairs in which the first scores higher, or is preferred.
+        equal: The share of pairs in which both score the same, or none is preferred.
+    """
+
+    first: str
+    second: str
+    pairs: int
+    difference: Estimate
+    higher: Estimate
+    equal: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class PairFigures:
+    """What the pairs of an audit say.
+
+    Attributes:
+        scored_by: What scored them.
+        are_preferences: Whether a model compared them, so that there are no scores.
+        queries: How many queries were asked.
+        failed: How many of them failed.
+        missing: How many documents have no score, since the engine does not hold them.
+        comparisons: Of each two versions; tests are corrected by Holm for all of them.
+    """
+
+    scored_by: str
+    are_preferences: bool
+    queries: int
+    failed: int
+    missing: int
+    comparisons: tuple[VersionComparison, ...]
+
+
+def compare_versions(
+    scorer: str, records: Iterable[PairScores], seed: int, *, are_preferences: bool = False
+) -> PairFigures:
+    """Compare each two versions.
+
+    Args:
+        scorer: What scored them.
+        records: One for each query.
+        seed: Chooses the signs of the tests.
+        are_preferences: Whether a model compared the versions.
+    """
+    statistic = _mean if are_preferences else _standardised
+    listed = list(records)
+    by_query = [_by_pair(it) for it in listed]
+    versions = dict.fromkeys(version for it in listed for version in it.versions)
+    found = [
+        compared
+        for first, second in itertools.combinations(versions, 2)
+        if (compared := _compared(first, second, by_query, seed, statistic)) is not None
+    ]
+    corrected = corrected_by_holm([it.difference.p for it in found])
+    return PairFigures(
+        scored_by=scorer,
+        are_preferences=are_preferences,
+        queries=len(listed),
+        failed=sum(it.status == "failed" for it in listed),
+        missing=sum(score is None for it in listed for score in it.scores),
+        comparisons=tuple(
+            replace(it, difference=replace(it.difference, p=p))
+            for it, p in zip(found, corrected, strict=True)
+        ),
+    )
+
+
+def _by_pair(record: PairScores) -> list[dict[str, float]]:
+    """Return the scores of each pair of a query by version."""
+    pairs: dict[int, dict[str, float]] = {}
+    for pair, version, score in zip(record.pairs, record.versions, record.scores, strict=True):
+        if score is not None:
+            pairs.setdefault(pair, {})[version] = score
+    return list(pairs.values())
+
+
+def _compared(
+    first: str,
+    second: str,
+    by_query: list[list[dict[str, float]]],
+    seed: int,
+    statistic: Statistic,
+) -> VersionComparison | None:
+    """Return a comparison, its test not corrected; None if no document has both versions."""
+    scores = [
+        np.array([(it[first], it[second]) for it in pairs if first in it and second in it])
+        for pairs in by_query
+    ]
+    scores = [it for it in scores if len(it)]
+    if not scores:
+        return None
+    middle = np.concatenate(scores).mean()  # Squares of small numbers lose fewer digits.
+    parts = np.array([_parts(it - middle) for it in scores])
+    weights = np.ones(len(parts))
+    (difference,) = jackknifed(parts, weights, statistic)
+    higher, equal = jackknifed(parts, weights, lambda totals: totals[..., 4:] / totals[..., :1])
+    random = stream(seed, f"pairs {first} {second}")
+    (p,) = randomisation_p(parts[:, 1:2], weights, random)
+    return VersionComparison(
+        first,
+        second,
+        sum(map(len, scores)),
+        replace(difference, p=p),
+        within(higher, 0, 1),
+        within(equal, 0, 1),
+    )
+
+
+def _parts(scores: FloatArray) -> FloatArray:
+    """Return what a query adds: 1, and means of the difference, score, square and who is higher."""
+    difference = scores[:, 0] - scores[:, 1]
+    means = (
+        difference.mean(),
+        scores.mean(),
+        (scores**2).mean(),
+        (difference > 0).mean(),
+        (difference == 0).mean(),
+    )
+    return np.array([1.0, *means])
+
+
+def _mean(totals: FloatArray) -> FloatArray:
+    """Return the mean difference, shape (…, 1)."""
+    return np.asarray(totals[..., 1:2] / totals[..., :1])
+
+
+def _standardised(totals: FloatArray) -> FloatArray:
+    """Return the mean difference in standard deviations, shape (…, 1); NaN if no score differs."""
+    count, difference, mean, square = (totals[..., place] for place in range(4))
+    spread = np.sqrt(np.maximum(square / count - (mean / count) ** 2, 0.0))
+    differs = spread > 0
+    values = np.where(differs, difference / count / np.where(differs, spread, 1.0), np.nan)
+    return np.asarray(values[..., None])

@@ -1,32 +1,28 @@
-"""The report of an audit: what its template shows, its figures, and all files that come out."""
+"""The report of an audit: what its template shows, and its figures."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fairqr.base.errors import InputError
 from fairqr.base.files import write_beside
-from fairqr.evaluation.audit.answer_figures import STAGES
+from fairqr.evaluation.audit.answers import STAGES
 from fairqr.evaluation.audit.estimates import Estimate
-from fairqr.evaluation.audit.figures import FEW_CANDIDATES, FOUR_FIFTHS, GroupFigures
-from fairqr.evaluation.audit.findings import due_of, findings_of, smallest_found
+from fairqr.evaluation.audit.figures import FEW_CANDIDATES, GroupFigures
+from fairqr.evaluation.audit.findings import due_of, findings_of
 from fairqr.evaluation.audit.layouts import DEFAULT, Layout, load_layout
 from fairqr.evaluation.audit.measuring import Contribution
+from fairqr.evaluation.audit.mending import CurvePoint, after_mending
 from fairqr.evaluation.audit.outcomes import (
     AuditOutcome,
     PrintedQuery,
-    after_mending,
-    answers_csv,
-    audit_json,
+    by_attribute,
+    files_of,
     is_combination,
-    mended_exposure,
-    pairs_csv,
-    queries_csv,
-    results_csv,
-    shares_of_candidates,
 )
 from fairqr.evaluation.reports.drawing import GREY, LINES, can_draw
 from fairqr.evaluation.reports.plots import Bar, draw_bars, draw_series
@@ -34,22 +30,19 @@ from fairqr.evaluation.reports.tables import cell, frame
 from fairqr.evaluation.reports.text import (
     Markdown,
     counted,
-    difference,
-    p_value,
     percent,
     percent_span,
     points,
     points_span,
     shown,
     span,
-    value,
 )
 from fairqr.evaluation.reports.writer import Figure, write_report
 
-if TYPE_CHECKING:
-    from pandas import DataFrame
+__all__ = ["documents_to_name", "draw_exposure", "figures_of", "values_of", "write_audit"]
 
-__all__ = ["draw_exposure", "figures_of", "values_of", "write_audit"]
+LEADING = 3
+"""So many findings stand above the picture, so that both are seen first."""
 
 MOST_GROUPS = 40
 """So many groups of one attribute stand in a table; all are in ``results.csv``."""
@@ -103,15 +96,7 @@ def write_audit(folder: Path, outcome: AuditOutcome, layout: str = DEFAULT) -> l
             All other files are written by then.
     """
     arranged = load_layout(layout)
-    contents: dict[str, str | bytes] = {
-        "audit.json": audit_json(outcome),
-        "results.csv": results_csv(outcome),
-        "queries.csv": queries_csv(outcome),
-    }
-    if outcome.pairs is not None:
-        contents["pairs.csv"] = pairs_csv(outcome)
-    if outcome.answers is not None:
-        contents["answers.csv"] = answers_csv(outcome)
+    contents = files_of(outcome)
     for name, content in contents.items():
         write_beside(folder / name, content)
     written = [folder / name for name in contents]
@@ -133,43 +118,47 @@ def values_of(outcome: AuditOutcome, layout: Layout | None = None) -> dict[str, 
         "layout": layout,
         "spec": outcome.spec,
         "engine": outcome.engine,
+        "begun": outcome.begun,
         "queries": outcome.queries,
         "counts": figures.counts,
         "figures": figures,
         "due": due_of(outcome),
         "relevance": RELEVANCE[figures.counts.relevance],
         "findings": findings_of(outcome),
+        "leading": LEADING,
         "attributes": {
             attribute: {
                 "left_out": max(0, len(groups) - MOST_GROUPS),
-                "gaps": _gaps(outcome, _first(groups)),
-                "rates": _rates(outcome, attribute, layout.small_category),
-                "seen": _seen(_first(groups)),
-                "labels": _labels(_first(groups)),
-                "detectable": _detectable(outcome, _first(groups)),
-                "choices": _choices(outcome, _first(groups)),
+                "groups": _first(groups),
+                "has_candidates": any(it.candidates for it in groups),
+                "others": [it for it in figures.others if it.attribute == attribute],
                 "unknown": figures.unknown[attribute],
-                "unlabelled": figures.unlabelled[attribute],
-                "smallest": smallest_found(outcome, groups),
+                "unlabelled": round(figures.unlabelled[attribute]),
                 "flips": [it.group for it in groups if it.flips],
             }
             for attribute, groups in attributes.items()
         },
         "few_candidates": FEW_CANDIDATES,
-        "others": _others(outcome),
-        "has_costs": bool(figures.costs),
-        "costs": _costs(outcome),
+        "turned": _turned(outcome),
+        "has_sure": any(it.is_sure for it in figures.groups),
+        "refined": outcome.refined,
         "contributions": list(_contributions(outcome)),
-        "most_queries": MOST_QUERIES,
         "most_documents": MOST_DOCUMENTS,
-        "unanswered": _unanswered(outcome),
         "messages": _messages(outcome),
         "pairs": outcome.pairs,
-        "pair_table": _pair_table(outcome),
         "answers": outcome.answers,
-        "answer_tables": _answer_tables(outcome),
+        "answer_groups": by_attribute(outcome.answers.groups) if outcome.answers else {},
+        "most_groups": MOST_GROUPS,
         "probe": outcome.probe,
-        "probe_table": _probe_table(outcome),
+        "verdicts": VERDICTS,
+        "share": _share,
+        "in_points": _points,
+        "ratio": lambda it: cell("–" if math.isnan(it.value) else f"{it.value:.2f}", span(it)),
+        "number": _count,
+        "step": _step,
+        "exposures": _exposures,
+        "unsigned": lambda lean: Markdown(points(lean).lstrip("+")),
+        "shortened": lambda text: _shortened(text, LONGEST),
     }
 
 
@@ -179,8 +168,8 @@ def _first(groups: Sequence[GroupFigures], most: int = MOST_GROUPS) -> list[Grou
         return list(groups)
 
     def rank(it: GroupFigures) -> tuple[bool, float]:
-        lean = getattr(it, it.tested).value
-        return it.verdict not in ("less", "more"), -(0.0 if math.isnan(lean) else abs(lean))
+        lean = it.test.value
+        return not it.is_sure, -(0.0 if math.isnan(lean) else abs(lean))
 
     kept = {id(it) for it in sorted(groups, key=rank)[:most]}
     return [it for it in groups if id(it) in kept]
@@ -190,143 +179,26 @@ def _share(it: Estimate) -> Markdown:
     return cell(percent(it.value), percent_span(it))
 
 
-def _points(it: Estimate) -> Markdown:
-    return cell(points(it.value), points_span(it))
+def _points(it: Estimate, *notes: str) -> Markdown:
+    return cell(points(it.value), points_span(it), *notes)
 
 
-def _doubts(outcome: AuditOutcome, it: GroupFigures) -> Iterator[str]:
-    """Yield what else than the ranking could make a sure verdict."""
-    if it.flips:
-        yield "labels could turn it"
+def _count(number: float) -> str:
+    """Write a number of documents, which is not whole where relevance is a probability."""
+    return f"{number:,.0f}" if number == round(number) else f"{number:,.1f}"
 
 
-def _gaps(outcome: AuditOutcome, groups: Sequence[GroupFigures]) -> DataFrame:
-    rows = [
-        {
-            "group": it.group,
-            "verdict": cell(VERDICTS[it.verdict], *_doubts(outcome, it)),
-            "exposure": _share(it.exposure),
-            "target": _share(it.target),
-            "supply": _share(it.supply),
-            "lean": _points(it.lean),
-            "ranking gap": _points(it.ranking_gap),
-            "supply gap": _points(it.supply_gap),
-            "p by Holm": p_value(getattr(it, it.tested).p),
-            "queries": getattr(it, it.tested).queries,
-        }
-        for it in groups
-    ]
-    return frame(["group"], rows)
+def _step(step: float | None) -> str:
+    return "today's ranking" if step is None else f"at most {100 * step:g}%"
 
 
-def _rates(outcome: AuditOutcome, attribute: str, small: float | None) -> DataFrame:
-    groups = outcome.attributes()[attribute]
-    shares = dict(zip((it.group for it in groups), shares_of_candidates(groups), strict=True))
-    rows = []
-    for it in _first(groups):
-        flags = []
-        if it.impact_ratio.value < FOUR_FIFTHS:
-            flags.append("below four fifths")
-        if it.is_small:
-            flags.append("few candidates")
-        if small is not None and shares[it.group] < small:
-            flags.append(f"below {100 * small:g}% of the candidates")
-        rows.append(
-            {
-                "group": it.group,
-                "candidates": cell(_count(it.candidates), percent(shares[it.group])),
-                "selected": _count(it.selected),
-                "selection rate": _share(it.selection_rate),
-                "impact ratio": cell(_ratio(it.impact_ratio.value), span(it.impact_ratio)),
-                "shrunken rate": percent(it.shrunken_rate) if it.is_small else "",
-                "marks": ", ".join(flags),
-            }
-        )
-    found = frame(["group"], rows)
-    # A column without a word would be taken for one of numbers.
-    empty = [name for name in ("shrunken rate", "marks") if not any(found[name])]
-    return found.drop(columns=empty)
+def _exposures(point: CurvePoint) -> str:
+    return "; ".join(f"{group} {percent(it.value)}" for group, it in point.exposure.items())
 
 
-def _seen(groups: Sequence[GroupFigures]) -> DataFrame:
-    rows = [
-        {
-            "group": it.group,
-            "absent": _share(it.absent),
-            "attention": _share(it.attention),
-            "exposure ratio": cell(_ratio(it.exposure_ratio.value), span(it.exposure_ratio)),
-        }
-        for it in groups
-    ]
-    return frame(["group"], rows)
-
-
-def _labels(groups: Sequence[GroupFigures]) -> DataFrame:
-    rows = [
-        {
-            "group": it.group,
-            "lean": points(getattr(it, it.tested).value),
-            "least": points(it.lean_low),
-            "greatest": points(it.lean_high),
-            "verdict": VERDICTS[it.verdict],
-            "what labels could change": _turned(it),
-        }
-        for it in groups
-    ]
-    return frame(["group"], rows)
-
-
-def _turned(it: GroupFigures) -> str:
-    if it.verdict not in ("less", "more"):
-        return "no verdict to turn"
-    return "they could turn the verdict" if it.flips else "the verdict stays"
-
-
-def _detectable(outcome: AuditOutcome, groups: Sequence[GroupFigures]) -> DataFrame:
-    rows = []
-    for it in groups:
-        test: Estimate = getattr(it, it.tested)
-        found = outcome.figures.detectable.get((it.attribute, it.group), math.nan)
-        rows.append(
-            {
-                "group": it.group,
-                "lean": _points(test),
-                "queries": test.queries,
-                "found four times in five": points(found).lstrip("+"),
-            }
-        )
-    return frame(["group"], rows)
-
-
-def _choices(outcome: AuditOutcome, groups: Sequence[GroupFigures]) -> DataFrame:
-    """Return the lean of each group by each choice; nothing for combinations."""
-    others = {
-        (it.group, it.choice): it
-        for it in outcome.figures.others
-        if it.attribute == groups[0].attribute
-    }
-    choices = list(dict.fromkeys(choice for _, choice in others))
-    if not choices:
-        return frame(["group"])
-    rows: list[dict[str, object]] = []
-    for it in groups:
-        row: dict[str, object] = {
-            "group": it.group,
-            "this audit": _points(getattr(it, it.tested)),
-        }
-        for choice in choices:
-            other = others[it.group, choice]
-            note = "the other way" if other.is_other else ""
-            row[choice] = cell(points(other.lean.value), points_span(other.lean), note)
-        rows.append(row)
-    return frame(["group"], rows)
-
-
-def _others(outcome: AuditOutcome) -> list[str]:
+def _turned(outcome: AuditOutcome) -> list[str]:
     """Say of each choice that turns a sure verdict that it does."""
-    sure = {
-        (it.attribute, it.group) for it in outcome.figures.groups if it.verdict in ("less", "more")
-    }
+    sure = {(it.attribute, it.group) for it in outcome.figures.groups if it.is_sure}
     return [
         f"{it.attribute}, {it.group}: by {it.choice} the lean points the other way."
         for it in outcome.figures.others
@@ -334,61 +206,54 @@ def _others(outcome: AuditOutcome) -> list[str]:
     ]
 
 
-def _costs(outcome: AuditOutcome) -> DataFrame:
-    attributes = outcome.attributes()
-    rows = []
-    for attribute, curve in outcome.figures.costs.items():
-        for point in curve:
-            shares = "; ".join(
-                f"{it.group} {percent(share.value)}"
-                for it, share in zip(attributes[attribute], point.exposure, strict=True)
-            )
-            rows.append(
-                {
-                    "attribute": attribute,
-                    "distance that may be left": _step(point.step),
-                    "queries": point.divergence.queries,
-                    "divergence from the target": cell(
-                        value(point.divergence.value), span(point.divergence)
-                    ),
-                    "relevance, of today's": cell(
-                        percent(point.relevance.value), percent_span(point.relevance)
-                    ),
-                    "exposure": shares,
-                }
-            )
-    return frame(["attribute"], rows)
-
-
-def _step(step: float | None) -> str:
-    return "today's ranking" if step is None else f"at most {100 * step:g}%"
-
-
 def _contributions(outcome: AuditOutcome) -> Iterator[dict[str, Any]]:
-    """Yield the queries that add most, for the groups of attributes first."""
+    """Yield the queries that add most, with their documents."""
     printed = outcome.printed()
+    for (attribute, group), kept in _examples(outcome).items():
+        rows = []
+        for it in kept:
+            query = printed[it.query]
+            titles = outcome.titles if query.is_shown else {}
+            ranks = _rankings(it).values()
+            rows.append((_query(outcome, query), it, [_documents(held, titles) for held in ranks]))
+        together = sum(it.share for it in kept)
+        yield {"attribute": attribute, "group": group, "rows": rows, "together": together}
+
+
+def _examples(outcome: AuditOutcome) -> dict[tuple[str, str], list[Contribution]]:
+    """Return the queries that add most by attribute and group, those of attributes first."""
     by_group: dict[tuple[str, str], list[Contribution]] = {}
     for it in sorted(outcome.figures.contributions, key=lambda it: is_combination(it.attribute)):
         by_group.setdefault((it.attribute, it.group), []).append(it)
-    for (attribute, group), found in list(by_group.items())[:MOST_LISTS]:
-        kept = found[:MOST_QUERIES]
-        rows = [
-            {
-                "query": _query(outcome, printed[it.query]),
-                "part of the lean": percent(it.share),
-                "lean": points(it.lean),
-                "shown today": _documents(outcome, it.shown),
-                "a fair re-ranking": _documents(outcome, it.fair),
-                "would come in": _documents(outcome, it.fair, it.shown),
-            }
-            for it in kept
-        ]
-        yield {
-            "attribute": attribute,
-            "group": group,
-            "table": frame(["query"], rows),
-            "together": sum(it.share for it in kept),
-        }
+    first = list(by_group.items())[:MOST_LISTS]
+    return {key: found[:MOST_QUERIES] for key, found in first}
+
+
+def _rankings(it: Contribution) -> dict[str, dict[str, int]]:
+    """Return the rankings of a query that are shown, each as the ranks of its documents."""
+    today, fair = (
+        {id_: rank for rank, id_ in enumerate(ids, start=1)} for ids in (it.shown, it.fair)
+    )
+    new = {id_: rank for id_, rank in fair.items() if id_ not in today}
+    return {"shown today": today, "a fair re-ranking": fair, "would come in": new}
+
+
+def documents_to_name(outcome: AuditOutcome) -> list[str]:
+    """Return the ids of the documents whose titles the report would show.
+
+    They stand beside queries that may be printed: the titles of what a query finds tell what was
+    asked.
+    """
+    printed = outcome.printed()
+    ids = [
+        id_
+        for kept in _examples(outcome).values()
+        for it in kept
+        if printed[it.query].is_shown
+        for ranks in _rankings(it).values()
+        for id_ in list(ranks)[:MOST_DOCUMENTS]
+    ]
+    return list(dict.fromkeys(ids))
 
 
 def _query(outcome: AuditOutcome, it: PrintedQuery) -> Markdown:
@@ -399,15 +264,13 @@ def _query(outcome: AuditOutcome, it: PrintedQuery) -> Markdown:
     return cell(_shortened(it.text, LONGEST_QUERY), _shortened(it.id, LONGEST))
 
 
-def _documents(outcome: AuditOutcome, ranking: Sequence[str], hidden: Sequence[str] = ()) -> str:
-    """Return the first of a ranking that are not hidden, by their titles where they are known."""
-    ranks = {id_: rank for rank, id_ in enumerate(ranking, start=1)}
-    ids = [id_ for id_ in ranking if id_ not in hidden]
+def _documents(ranks: Mapping[str, int], titles: Mapping[str, str]) -> str:
+    """Return the first documents with their ranks, by their titles where they are known."""
     named = [
-        f"({ranks[id_]}) {_shortened(outcome.titles.get(id_, id_), LONGEST)}"
-        for id_ in ids[:MOST_DOCUMENTS]
+        f"({rank}) {_shortened(titles.get(id_, id_), LONGEST)}"
+        for id_, rank in list(ranks.items())[:MOST_DOCUMENTS]
     ]
-    more = len(ids) - MOST_DOCUMENTS
+    more = len(ranks) - MOST_DOCUMENTS
     return "; ".join([*named, f"{more} more"] if more > 0 else named) or "none"
 
 
@@ -415,34 +278,14 @@ def _shortened(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[:longest]}…"
 
 
-def _unanswered(outcome: AuditOutcome) -> DataFrame:
-    counts = outcome.figures.counts
-    rows = [
-        {"queries": "asked", "number": counts.asked, "by weight": percent(1.0)},
-        {
-            "queries": "answered",
-            "number": counts.answered,
-            "by weight": percent(1 - counts.empty_share - counts.failed_share),
-        },
-        {
-            "queries": "found nothing",
-            "number": counts.empty,
-            "by weight": percent(counts.empty_share),
-        },
-        {"queries": "failed", "number": counts.failed, "by weight": percent(counts.failed_share)},
-    ]
-    return frame(["queries"], rows)
-
-
 def _messages(outcome: AuditOutcome) -> list[Markdown]:
     """Return why queries failed, the most frequent reasons first; a reason may quote the query."""
     printed = outcome.printed()
-    times: dict[str, int] = {}
-    for it in outcome.figures.unanswered:
-        if it.status == "failed":
-            is_shown = printed[it.query].text is not None
-            message = it.message if is_shown else "withheld, as the reason may quote the query"
-            times[message] = times.get(message, 0) + 1
+    times = Counter(
+        it.message if printed[it.query].is_shown else "withheld, as the reason may quote the query"
+        for it in outcome.figures.unanswered
+        if it.status == "failed"
+    )
     found = sorted(times.items(), key=lambda it: (-it[1], it[0]))[:MOST_MESSAGES]
     return [
         Markdown(f"{counted(number, 'query', 'queries')}: {shown(message or 'no reason given')}")
@@ -450,94 +293,31 @@ def _messages(outcome: AuditOutcome) -> list[Markdown]:
     ]
 
 
-def _pair_table(outcome: AuditOutcome) -> DataFrame:
-    rows = [
-        {
-            "versions": f"{_shortened(it.first, LONGEST)} and {_shortened(it.second, LONGEST)}",
-            "pairs": it.pairs,
-            "difference": cell(difference(it.difference.value), span(it.difference)),
-            "first higher": _share(it.higher),
-            "both equal": _share(it.equal),
-            "p by Holm": p_value(it.difference.p),
-            "queries": it.difference.queries,
-        }
-        for it in (outcome.pairs.comparisons if outcome.pairs else ())
-    ]
-    return frame(["versions"], rows)
-
-
-def _answer_tables(outcome: AuditOutcome) -> dict[str, DataFrame]:
-    """Return the shares of the groups of each attribute at each stage."""
-    rows: dict[str, list[dict[str, object]]] = {}
-    for it in outcome.answers.groups if outcome.answers else ():
-        shares = {stage: _share(getattr(it, stage)) for stage in STAGES}
-        rows.setdefault(it.attribute, []).append({"group": it.group, **shares})
-    return {name: frame(["group"], found[:MOST_GROUPS]) for name, found in rows.items()}
-
-
-def _probe_table(outcome: AuditOutcome) -> DataFrame:
-    """Return what the model did with pairs, and with lists for each asker."""
-    probe = outcome.probe
-    if probe is None:
-        return frame(["asked"])
-    protected, other = probe.words
-    rows: list[dict[str, object]] = [
-        {"asked": "pairs", "figure": figure, "value": cell(f"{count:,}", f"of {probe.pairs:,}")}
-        for figure, count in (
-            (f"{protected} preferred in both orders", probe.protected_wins),
-            (f"{other} preferred in both orders", probe.unprotected_wins),
-            ("preferred changes with the order", probe.flips),
-        )
-    ]
-    whom = {"neutral": "nobody in particular", "protected": protected, "unprotected": other}
-    rows += [
-        {
-            "asked": f"lists for {whom[asker]}",
-            "figure": f"exposure of {protected} by that of {other}",
-            "value": cell(_ratio(it.value), span(it)),
-        }
-        for asker, it in probe.lists.items()
-    ]
-    return frame(["asked"], rows)
-
-
 def _answer_bars(outcome: AuditOutcome) -> Iterator[Figure]:
     if outcome.answers is None or not outcome.answers.groups:
         return
     panels: dict[str, list[Bar]] = {}
     told = []
-    for it in outcome.answers.groups:
-        bars = panels.setdefault(it.attribute, [])
-        if len(bars) == MOST_GROUPS:
-            continue
-        marks = {stage: getattr(it, stage).value for stage in STAGES[:-1]}
-        bars.append(Bar(it.group, (it.used.value, it.used.low, it.used.high), "used", marks))
-        listed = ", ".join(f"{stage} {percent(getattr(it, stage).value)}" for stage in STAGES)
-        told.append(f"{it.attribute}, {it.group}: {listed}")
+    for attribute, groups in by_attribute(outcome.answers.groups).items():
+        for it in groups[:MOST_GROUPS]:
+            values = {stage: getattr(it, stage).value for stage in STAGES}
+            used = (values["used"], it.used.low, it.used.high)
+            marks = {stage: values[stage] for stage in STAGES[:-1]}
+            panels.setdefault(attribute, []).append(Bar(it.group, used, "used", marks))
+            listed = ", ".join(f"{stage} {percent(value)}" for stage, value in values.items())
+            told.append(f"{attribute}, {it.group}: {listed}")
     yield Figure(
         "answers",
-        "Whose documents answers use. A bar is the share of a group among the documents that "
-        "answers can rest on, and its thin line the 95% interval; the marks are its shares among "
-        "the documents that were retrieved, read and cited.",
         f"Bars of shares by group. {'; '.join(told)}.",
         draw_bars(panels, {"used": LINES[0][0]}, "share of the documents with a label"),
     )
-
-
-def _count(number: float) -> str:
-    """Write a number of documents, which is not whole where relevance is a probability."""
-    return f"{number:,.0f}" if number == round(number) else f"{number:,.1f}"
-
-
-def _ratio(number: float) -> str:
-    return "–" if math.isnan(number) else f"{number:.2f}"
 
 
 def figures_of(outcome: AuditOutcome) -> list[Figure]:
     """Draw the figures; none without matplotlib."""
     if not can_draw() or not outcome.figures.counts.answered:
         return []
-    return [draw_exposure(outcome), *_cost_curve(outcome), *_answer_bars(outcome)]
+    return [draw_exposure(outcome), *_cost_curves(outcome), *_answer_bars(outcome)]
 
 
 def draw_exposure(outcome: AuditOutcome) -> Figure:
@@ -548,17 +328,17 @@ def draw_exposure(outcome: AuditOutcome) -> Figure:
     """
     if not can_draw():
         raise InputError("A plot needs matplotlib; install it with: pip install 'fairqr[plot]'")
-    due, mended = due_of(outcome), mended_exposure(outcome)
+    due = due_of(outcome)
     panels: dict[str, list[Bar]] = {}
     told = []
-    for attribute, groups in outcome.attributes().items():
-        if is_combination(attribute):
-            continue
+    attributes = outcome.attributes()
+    drawn = [name for name in attributes if not is_combination(name)] or [*attributes]
+    for attribute, groups in ((name, attributes[name]) for name in drawn):
         point = after_mending(outcome.figures.costs.get(attribute, []))
         bars = []
         for it in _first(groups, MOST_BARS):
             marks = {due: it.target.value, "what relevant documents could give": it.supply.value}
-            marks["if mended"] = mended[attribute, it.group]
+            marks["if mended"] = it.if_mended
             dot = (it.exposure.value, it.exposure.low, it.exposure.high)
             bars.append(Bar(it.group, dot, VERDICTS[it.verdict], marks))
             told.append(
@@ -573,29 +353,33 @@ def draw_exposure(outcome: AuditOutcome) -> Figure:
         panels[title] = bars
     return Figure(
         "exposure",
-        "Who gets seen. A bar is the share of the exposure that a group gets today, and its thin "
-        f"line the 95% interval; the upright mark is its {due}, the diamond what a ranking of "
-        "relevant documents could give at most, the triangle what the group would get if rankings "
-        "were mended until a tenth of the distance is left. The colour says what the test says.",
         f"Bars of exposure by group. {'; '.join(told)}.",
         draw_bars(panels, COLOURS, "share of the exposure"),
     )
 
 
-def _cost_curve(outcome: AuditOutcome) -> Iterator[Figure]:
+def _cost_curves(outcome: AuditOutcome) -> Iterator[Figure]:
+    yield from _cost_curve("cost", outcome.figures.costs.items())
+    if outcome.refined is not None:
+        lines = [
+            (f"{attribute}, {name}", curve)
+            for attribute, cost in outcome.refined.costs.items()
+            for name, curve in (("without the model", cost.without), ("with it", cost.refined))
+        ]
+        yield from _cost_curve("refined", lines)
+
+
+def _cost_curve(name: str, curves: Iterable[tuple[str, Sequence[CurvePoint]]]) -> Iterator[Figure]:
     points_: list[Mapping[str, object]] = []
-    for attribute, curve in outcome.figures.costs.items():
+    for line, curve in curves:
         for point in curve:
             label = "today" if point.step is None else f"{100 * point.step:g}%"
             x, y = point.divergence.value, 100 * point.relevance.value
-            points_.append({"line": attribute, "x": x, "y": y, "label": label})
+            points_.append({"line": line, "x": x, "y": y, "label": label})
     if points_:
         listed = "; ".join(f"{it['line']}, {it['label']}: {it['y']:.1f}%" for it in points_)
         yield Figure(
-            "cost",
-            "What mending would cost. From right to left the rankings come nearer to the target; "
-            "the height is their relevance, as a share of that of today's rankings. Labels say how "
-            "much of today's distance may be left.",
+            name,
             f"Lines of relevance over divergence: {listed}.",
             draw_series(
                 frame((), points_), "divergence from the target (nats)", "relevance (% of today's)"

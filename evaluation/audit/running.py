@@ -1,7 +1,4 @@
-"""An audit from its plan to its observations: what it asks, how long that takes, and where it goes.
-
-A query with an observation is not asked again, so an audit that was stopped goes on where it was.
-"""
+"""The plan of an audit: what it asks, in which parts, and how long that takes."""
 
 from __future__ import annotations
 
@@ -9,21 +6,16 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from fairqr.base.errors import (
-    IndexUnavailableError,
-    InputError,
-    ModelError,
-    SourceError,
-    TargetError,
-    one_line,
-)
+import numpy as np
+
+from fairqr.base.errors import FairqrError, InputError, SourceError, TargetError, one_line
 from fairqr.base.statistics import stream
 from fairqr.base.weights.cache import is_pulled
-from fairqr.evaluation.audit.answers import PROMPT, AnswerPlan, sampled
-from fairqr.evaluation.audit.asking import Asker, Pace, RelevanceOfTexts
+from fairqr.evaluation.audit.answers import PROMPT, Answers
+from fairqr.evaluation.audit.asking import Asker, Pace, RelevanceOfTexts, TextKeeper, paced
 from fairqr.evaluation.audit.bundle import (
     AuditedEngine,
     AuditFolder,
@@ -31,17 +23,25 @@ from fairqr.evaluation.audit.bundle import (
     Relevance,
     without_secrets,
 )
-from fairqr.evaluation.audit.measuring import dimensions_to_measure
-from fairqr.evaluation.audit.observations import Observation
-from fairqr.evaluation.audit.pair_running import PairPlan
-from fairqr.evaluation.audit.pairs import Pairs, open_pair_scorer
-from fairqr.evaluation.audit.probing import LIST, ProbePlan, sides_in
+from fairqr.evaluation.audit.measuring import (
+    choices_of,
+    dimensions_to_measure,
+    single_attributes,
+)
+from fairqr.evaluation.audit.pair_files import Pairs
+from fairqr.evaluation.audit.pairs import BY_MODEL, ScoredPairs, open_pair_scorer
+from fairqr.evaluation.audit.parts import Part, sampled
+from fairqr.evaluation.audit.probes import LIST, Probes, sides_in
 from fairqr.evaluation.audit.queries import AuditQuery, Queries
+from fairqr.evaluation.audit.records import Observation
+from fairqr.evaluation.audit.refinements import Refinements
 from fairqr.evaluation.audit.specification import AuditSpec
-from fairqr.evaluation.experiments.engine import Keep, run_tasks
+from fairqr.evaluation.collections.query_targets import check_target
+from fairqr.evaluation.experiments.engine import Done
 from fairqr.evaluation.experiments.progress import StageWatcher, time_left
 from fairqr.evaluation.qrels import Qrels
 from fairqr.prompts.library import PromptLibrary
+from fairqr.retrieval.dimension import TIMES, Dimension
 from fairqr.retrieval.documents import Progress
 from fairqr.retrieval.encoders.encoder import text_of
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
@@ -53,9 +53,9 @@ from fairqr.retrieval.schema import Attribute
 from fairqr.retrieval.source import Source
 
 if TYPE_CHECKING:
-    from fairqr.evaluation.audit.answering import AskedModels
+    from fairqr.evaluation.audit.models import AskedModels
 
-__all__ = ["AuditPlan", "make_plan", "open_texts", "run_audit"]
+__all__ = ["AuditPlan", "make_plan", "open_texts"]
 
 PROBED = 10
 """So many documents of so many queries tell whether an engine gives texts."""
@@ -73,18 +73,19 @@ class AuditPlan:
         queries: All of them.
         asker: Asks them.
         rate: The most requests a second.
-        pairs: What to score beside; None without pairs.
-        answers: What to ask a model; None if nothing.
-        probe: What to probe; None if nothing.
+        later: What is asked once the queries were.
     """
 
     manifest: AuditManifest
     queries: Queries
     asker: Asker
     rate: float | None = None
-    pairs: PairPlan | None = None
-    answers: AnswerPlan | None = None
-    probe: ProbePlan | None = None
+    later: tuple[Part[Any, Any], ...] = ()
+
+    @property
+    def keep_texts(self) -> bool:
+        """Whether to keep the texts of documents."""
+        return bool(self.manifest.spec["keep_texts"])
 
     def requests(self, done: int = 0) -> int:
         """Return how many requests the queries that are left take, at most.
@@ -93,21 +94,88 @@ class AuditPlan:
             done: How many queries have been asked.
         """
         asker = self.asker
-        each = 1 + (asker.qrels is not None)
+        each = 1 + (asker.qrels is not None) + self.keep_texts
         if asker.texts is not None:
             each += 1 + bool(asker.widened)
         left = len(self.queries.queries) - done
         return left * each + min(left, len(asker.twice))
 
     def cost(self, done: int = 0) -> str:
-        """Say what is asked, and how long that takes at least."""
+        """Say what is asked of the engine, how long that takes at least, and what comes then."""
         left, requests = len(self.queries.queries) - done, self.requests(done)
         queries = f"{left:,} {'query' if left == 1 else 'queries'}"
         said = f"{queries} for '{self.asker.engine.name}', up to {requests:,} requests"
         if self.rate:
             at_least = time_left(left / self.rate)
             said += f", at most {self.rate:g} a second, so at least {at_least}"
-        return said
+        return "; then ".join([said, *(part.cost() for part in self.later)])
+
+    async def run(self, folder: AuditFolder, *, concurrency: int, watcher: StageWatcher) -> None:
+        """Ask what has not been asked yet.
+
+        Args:
+            folder: Where the records go; locked while this runs.
+            concurrency: How many queries may be under way.
+            watcher: Told how far it is.
+
+        Raises:
+            InputError: The folder holds another audit.
+            IndexUnavailableError: The engine is away; the records until then are kept.
+            SourceError: No document has a label of an attribute.
+            ModelError: A model or an encoder fails; the same.
+        """
+        for sentence in self.manifest.notes:
+            watcher.note(sentence)
+        asker = self.asker
+        if self.keep_texts:
+            keeper = TextKeeper(paced(asker.engine, asker.pace), folder.texts.lines)
+            asker = replace(asker, keeper=keeper)
+        labels = _Labels(asker.engine.name, asker.attributes)
+        queries = _AskedQueries(self, self.queries.queries, asker, labels)
+        await queries.run(folder, concurrency=concurrency, watcher=watcher)
+        labels.check()
+        folder.begin(self.manifest)
+        for part in self.later:
+            await part.run(folder, concurrency=concurrency, watcher=watcher)
+
+
+@dataclass(frozen=True)
+class _AskedQueries(Part[AuditQuery, Observation]):
+    """The queries of an audit, which the engine is asked."""
+
+    name = "observations"
+    title = "queries"
+    record = Observation
+    ends = (FairqrError,)
+
+    plan: AuditPlan
+    tasks: tuple[AuditQuery, ...]
+    asker: Asker
+    labels: _Labels
+
+    @property
+    def is_by_engine(self) -> bool:
+        """It is."""
+        return True
+
+    @property
+    def asked(self) -> str:
+        """The engine."""
+        return f"The engine '{self.asker.engine.name}'"
+
+    def cost(self, done: int = 0) -> str:
+        """Say what the whole audit costs."""
+        return self.plan.cost(done)
+
+    async def start(self, folder: AuditFolder) -> None:
+        """Begin the folder: nothing is written before everything is there."""
+        folder.begin(self.plan.manifest)
+
+    async def do(self, task: AuditQuery, folder: AuditFolder) -> Done[Observation]:
+        """Ask one query."""
+        found = await self.asker.observe(task)
+        self.labels.take(found.record)
+        return found
 
 
 async def make_plan(
@@ -134,72 +202,74 @@ async def make_plan(
         without_texts: Why there are no estimates, and what to do; a whole sentence.
         rate: The most requests a second.
         pairs: Documents in several versions, if there are any; ``spec.pairs_by`` scores them.
-        asked: The models that ``spec.answers`` and ``spec.probe`` ask.
+        asked: The model that refines queries, and that ``spec.answers`` and ``spec.probe`` ask.
         command: How the audit was started, for the record.
 
     Raises:
         InputError: An attribute does not exist, or there are none; or the target needs relevance,
             and nothing says what is relevant.
+        TargetError: The target names what does not exist, or a population that is not given.
         UnsupportedError: The target needs the groups of the whole corpus, which the engine cannot
             count.
     """
-    if not engine.schema.attributes:
-        raise InputError(
-            f"'{engine.name}' has no attributes to audit; describe them in its schema, or in the "
-            "source."
-        )
     if rate is not None and not 0 < rate < math.inf:
         raise InputError(f"The rate is requests a second, above 0, not {rate:g}.")
-    dimensions = dimensions_to_measure(engine.schema, spec)
+    dimensions = _dimensions(spec, engine)
     attributes = {factor.name: factor for dimension in dimensions for factor in dimension.factors}
-    relevance: Relevance = "unknown"
     if qrels is not None:
-        relevance, texts = "judged", None
-        if not any(query.id in qrels for query in queries.queries):
-            first = queries.queries[0].id
-            raise InputError(
-                f"The judgements have none of the queries, such as '{one_line(first, 80)}'; give "
-                "the queries the ids that the judgements use, in a column 'id'."
-            )
-    elif texts is not None:
-        relevance = "estimated"
-    notes = []
-    if relevance == "unknown":
-        needs = without_texts or "Nothing says which documents are relevant; give judgements."
-        if "target" in spec.model_fields_set and spec.target.parts.get("relevance"):
-            raise TargetError(
-                f"{needs} Or choose a target that does not need them, such as uniform:1."
-            )
-        if spec.target.parts.get("relevance"):
-            notes.append(
-                f"{needs} Until then no gaps are measured, unless a target such as uniform:1 says "
-                "what each group should get."
-            )
+        _check_judgements(qrels, queries)
+    estimated: Relevance = "unknown" if texts is None else "estimated"
+    relevance: Relevance = estimated if qrels is None else "judged"
+    notes = _notes(spec, without_texts) if relevance == "unknown" else []
     shares: dict[str, tuple[float, ...]] = {}
     if spec.target.parts.get("corpus"):
         require(engine, "corpus_shares", "A target with the part 'corpus'")
         counted = await engine.corpus_shares()
         shares = {name: tuple(counted[name].tolist()) for name in attributes if name in counted}
-    pair_plan = None
+    pace = Pace(rate)
+    slow = paced(engine, pace)
+    if spec.keep_texts and not await _gives_texts(slow, _searches(engine, queries)):
+        raise InputError(
+            f"'{engine.name}' gives no texts that could be kept; leave out --keep-texts, or name "
+            "the fields of its texts."
+        )
+    asker = Asker(
+        engine,
+        tuple(attributes.values()),
+        spec.depth,
+        order=[query.id for query in queries.queries],
+        qrels=qrels,
+        texts=texts if relevance == "estimated" else None,
+        widened=_widened(spec, engine, attributes) if relevance == "estimated" else (),
+        # A file says the same again.
+        twice=frozenset() if isinstance(engine, RunEngine) else _twice(spec, queries),
+        words=_words(engine),
+        pace=pace,
+    )
+    models: dict[str, str] = {}
+    later: list[Part[Any, Any]] = []
+    if scored := await _pairs(spec, slow, pairs, asked):
+        later.append(scored)
+        models["pairs"] = scored.scorer.name
+    if answers := await _answers(spec, slow, queries, asked):
+        later.append(answers)
+        models |= {"generator": answers.generator.name, "attributor": answers.attributor.name}
+    if probes := await _probes(spec, slow, queries, asked, attributes, asker.words):
+        later.append(probes)
+        models["ranker"] = probes.model.name
+    if asked is not None:
+        why_not = _why_not_refined(spec, engine, asked, relevance)
+        if not why_not:
+            refinements = await _refinements(spec, asker, queries, asked, shares)
+            later.insert(0, refinements)
+            models["refiner"] = refinements.model.name
+        elif answers is None and probes is None and spec.pairs_by != BY_MODEL:
+            raise InputError(f"The model '{asked.name}' has nothing to do here: {why_not}.")
+        elif spec.refined:
+            notes.append(f"'{asked.name}' refines no queries: {why_not}.")
     inputs = {} if qrels is None else {"judgements": _fingerprint(qrels, queries)}
     if pairs is not None:
-        pair_plan = PairPlan(pairs, open_pair_scorer(spec.pairs_by, pairs, engine))
-        await pair_plan.scorer.start()
         inputs["pairs"] = pairs.fingerprint
-    elif "pairs_by" in spec.model_fields_set:
-        raise InputError("'pairs_by' says what scores pairs; name their file with --pairs, too.")
-    if asked is not None and not (spec.answers or spec.probe):
-        raise InputError(
-            "A model answers or is probed; say how many answers with --answers, or what to probe "
-            "with --probe."
-        )
-    answers = await _answer_plan(spec, engine, queries, asked)
-    models = {} if pair_plan is None else {"pairs": pair_plan.scorer.name}
-    if answers is not None:
-        models |= {"generator": answers.generator.name, "attributor": answers.attributor.name}
-    probe = await _probe_plan(spec, engine, queries, asked, attributes)
-    if probe is not None:
-        models["ranker"] = probe.model.name
     info = await engine.info()
     manifest = AuditManifest(
         spec=spec.model_dump(mode="json"),
@@ -217,6 +287,7 @@ async def make_plan(
             state=info.fingerprint if engine.in_process else "",
         ),
         documents=info.documents,
+        server=info.server,
         attributes={name: engine.schema.attribute(name) for name in attributes},
         relevance=relevance,
         encoder=MiniLmEncoder.name if relevance == "estimated" else "",
@@ -224,28 +295,71 @@ async def make_plan(
         corpus_shares=shares,
         notes=tuple(notes),
     )
-    asker = Asker(
-        engine,
-        tuple(attributes.values()),
-        spec.depth,
-        qrels=qrels,
-        texts=texts,
-        widened=_widened(spec, engine, attributes) if relevance == "estimated" else (),
-        # A file says the same again.
-        twice=frozenset() if isinstance(engine, RunEngine) else _twice(spec, queries),
-        words=_words(engine),
-        pace=Pace(rate),
-    )
-    return AuditPlan(manifest, queries, asker, rate, pair_plan, answers, probe)
+    return AuditPlan(manifest, queries, asker, rate, tuple(later))
 
 
-async def _answer_plan(
-    spec: AuditSpec,
-    engine: SearchEngine,
-    queries: Queries,
-    asked: AskedModels | None,
-) -> AnswerPlan | None:
-    """Return what to ask a model, which is started; None if nothing.
+def _dimensions(spec: AuditSpec, engine: SearchEngine) -> list[Dimension]:
+    """Return what is measured, once the target is known to fit it."""
+    if not engine.schema.attributes:
+        raise InputError(
+            f"'{engine.name}' has no attributes to audit; describe them in its schema, or in the "
+            "source."
+        )
+    dimensions = dimensions_to_measure(engine.schema, spec)
+    lacking = spec.target.without_population([it.attribute for it in dimensions])
+    if lacking and TIMES in lacking[0]:
+        raise TargetError(
+            f"The schema gives no population for a part of '{lacking[0]}'; add one, or leave "
+            "combinations out with --set intersections=false."
+        )
+    check_target(spec.target, dimensions)
+    return dimensions
+
+
+def _check_judgements(qrels: Qrels, queries: Queries) -> None:
+    if not any(query.id in qrels for query in queries.queries):
+        first = queries.queries[0].id
+        raise InputError(
+            f"The judgements have none of the queries, such as '{one_line(first, 80)}'; give "
+            "the queries the ids that the judgements use, in a column 'id'."
+        )
+
+
+def _notes(spec: AuditSpec, without_texts: str) -> list[str]:
+    """Say what is not measured without relevance; a target that was asked for must not need it."""
+    if not spec.target.parts.get("relevance"):
+        return []
+    needs = without_texts or "Nothing says which documents are relevant; give judgements."
+    if "target" in spec.model_fields_set:
+        raise TargetError(f"{needs} Or choose a target that does not need them, such as uniform:1.")
+    return [
+        f"{needs} Until then no gaps are measured, unless a target such as uniform:1 says what "
+        "each group should get."
+    ]
+
+
+async def _pairs(
+    spec: AuditSpec, engine: SearchEngine, pairs: Pairs | None, asked: AskedModels | None
+) -> ScoredPairs | None:
+    """Return the pairs to score, by what is started; None if there are none."""
+    if pairs is None:
+        if "pairs_by" in spec.model_fields_set:
+            raise InputError(
+                "'pairs_by' says what scores pairs; name their file with --pairs, too."
+            )
+        return None
+    if spec.pairs_by == BY_MODEL:
+        pairs = pairs.two_by_two()
+    chat = None if asked is None else asked.chat
+    scorer = open_pair_scorer(spec.pairs_by, pairs, engine, chat)
+    await scorer.start()
+    return ScoredPairs(scorer, pairs.queries)
+
+
+async def _answers(
+    spec: AuditSpec, engine: SearchEngine, queries: Queries, asked: AskedModels | None
+) -> Answers | None:
+    """Return the questions to a model, which is started; None if there are none.
 
     Raises:
         InputError: Answers are wanted, and no model or no texts are there.
@@ -253,28 +367,34 @@ async def _answer_plan(
     """
     if not spec.answers:
         return None
-    if asked is None:
+    if asked is None or asked.generator is None:
         raise InputError("Answers need a model; name one with --model, such as openai:gpt-4o.")
     if spec.read > spec.k:
         raise InputError(
             f"The model is to read {spec.read} documents, and only {spec.k} count as shown; lower "
             "'read', or raise k."
         )
-    generator, attributor = asked.generator, asked.attributor
-    await generator.start()
-    await attributor.start()
-    prompt = PromptLibrary().get(PROMPT)
-    chosen = sampled(queries.queries, spec.answers, spec.seed)
-    return AnswerPlan(engine, generator, attributor, prompt, spec.k, spec.read, chosen)
+    await asked.generator.start()
+    await asked.attributor.start()
+    return Answers(
+        engine,
+        asked.generator,
+        asked.attributor,
+        PromptLibrary().get(PROMPT),
+        spec.k,
+        spec.read,
+        sampled(queries.queries, spec.answers, spec.seed),
+    )
 
 
-async def _probe_plan(
+async def _probes(
     spec: AuditSpec,
     engine: SearchEngine,
     queries: Queries,
     asked: AskedModels | None,
     attributes: Mapping[str, Attribute],
-) -> ProbePlan | None:
+    words: Callable[[AuditQuery], str],
+) -> Probes | None:
     """Return what to probe; None if nothing.
 
     Raises:
@@ -290,12 +410,61 @@ async def _probe_plan(
         )
     await asked.chat.start()
     chosen = sampled(queries.queries, spec.probed, spec.seed, "probe")
-    documents = min(spec.k, LIST)
-    return ProbePlan(engine, asked.chat, sides, protected, documents, chosen, _words(engine))
+    return Probes(engine, asked.chat, sides, protected, min(spec.k, LIST), chosen, words)
+
+
+def _why_not_refined(
+    spec: AuditSpec, engine: SearchEngine, asked: AskedModels, relevance: Relevance
+) -> str:
+    """Return why the model refines no queries, as a part of a sentence; empty if it does."""
+    if asked.refiner is None:
+        return "it only answers; say how many answers with --answers"
+    if not spec.refined:
+        return "it is to refine no queries; it could answer, be probed, or compare pairs"
+    if relevance == "unknown":
+        return "nothing says which documents are relevant"
+    if "new_queries" not in engine.capabilities:
+        return f"'{engine.name}' answers only the queries that it was made with"
+    return ""
+
+
+async def _refinements(
+    spec: AuditSpec,
+    asker: Asker,
+    queries: Queries,
+    asked: AskedModels,
+    corpus_shares: Mapping[str, Sequence[float]],
+) -> Refinements:
+    """Return the queries to refine, by a model that is started.
+
+    Raises:
+        ModelUnavailableError: The model cannot be started.
+        UnsupportedError: It needs an engine that can do more.
+    """
+    # Without a model no graph is needed, and its imports take long.
+    from fairqr.graph.search.rankers import model_of
+
+    model = model_of(asked.refiner, paced(asker.engine, asker.pace))
+    if model is None:
+        raise ValueError("no model is given")
+    await model.start()
+    dimensions = single_attributes(asker.engine.schema, spec)
+    shares = {name: np.array(held) for name, held in corpus_shares.items()}
+    return Refinements(
+        asker,
+        model,
+        spec,
+        tuple(dimensions),
+        choices_of(spec, dimensions, shares),
+        sampled(queries.queries, spec.refined, spec.seed, "refined"),
+    )
 
 
 async def open_texts(
-    engine: SearchEngine, queries: Queries, progress: Progress | None = None
+    engine: SearchEngine,
+    queries: Queries,
+    progress: Progress | None = None,
+    rate: float | None = None,
 ) -> tuple[TextRelevance | None, str]:
     """Open what estimates relevance from the texts of an engine's documents.
 
@@ -303,6 +472,7 @@ async def open_texts(
         engine: Gives the texts.
         queries: Those of the audit.
         progress: Told how many texts have been encoded, if any have to be.
+        rate: The most requests a second; no limit by default.
 
     Returns:
         The estimator and nothing; or None, and a sentence that says why there is none and what to
@@ -316,22 +486,29 @@ async def open_texts(
             "Relevance cannot be estimated without MiniLM; run 'fairqr models pull minilm', or "
             "give judgements."
         )
-    searches = [query.text for query in queries.queries]
-    if isinstance(engine, RunEngine):
-        # Words that the run does not know would find nothing.
-        searches = [query.id for query in queries.queries if query.id in engine.rankings]
-        if all(query.id == query.text for query in queries.queries):
-            return None, (
-                f"Relevance cannot be estimated without the texts of the queries of "
-                f"'{engine.name}'; give the file of its queries, or judgements."
-            )
-    texts = await TextRelevance.open(engine, open_encoder(MiniLmEncoder.name), progress, searches)
-    if not texts.reference.texts and not await _gives_texts(engine, searches):
+    searches = _searches(engine, queries)
+    if isinstance(engine, RunEngine) and all(it.id == it.text for it in queries.queries):
+        return None, (
+            f"Relevance cannot be estimated without the texts of the queries of '{engine.name}'; "
+            "give the file of its queries, or judgements."
+        )
+    slow = paced(engine, Pace(rate))
+    encoder = open_encoder(MiniLmEncoder.name)
+    texts = await TextRelevance.open(engine, encoder, progress, searches, slow)
+    if not texts.reference.texts and not await _gives_texts(slow, searches):
         return None, (
             f"Relevance cannot be estimated, since '{engine.name}' gives no texts; give "
             "judgements, or name the fields of its texts."
         )
     return texts, ""
+
+
+def _searches(engine: SearchEngine, queries: Queries) -> list[str]:
+    """Return what finds documents of an engine."""
+    if isinstance(engine, RunEngine):
+        # Words that the run does not know would find nothing.
+        return [query.id for query in queries.queries if query.id in engine.rankings]
+    return [query.text for query in queries.queries]
 
 
 async def _gives_texts(engine: SearchEngine, searches: Sequence[str]) -> bool:
@@ -417,55 +594,3 @@ class _Labels:
                 f"queries has a label of '{name}'; check its field or its file of labels, or "
                 "leave the attribute out."
             )
-
-
-async def run_audit(
-    plan: AuditPlan, folder: AuditFolder, *, concurrency: int, watcher: StageWatcher
-) -> None:
-    """Ask all queries that have no observation yet.
-
-    Args:
-        plan: What to ask.
-        folder: Where observations go; locked while this runs.
-        concurrency: How many queries may be under way.
-        watcher: Told how far it is.
-
-    Raises:
-        InputError: The folder holds another audit, or another process runs one there.
-        IndexUnavailableError: The engine is away; what was observed until then is kept.
-        SourceError: No document has a label of an attribute.
-        ModelError: An encoder fails.
-    """
-    queries = plan.queries.queries
-    labels = _Labels(plan.asker.engine.name, plan.asker.attributes)
-
-    async def start() -> None:
-        # Nothing is written before everything is there.
-        folder.begin(plan.manifest)
-
-    async def do(query: AuditQuery, keep: Keep[Observation]) -> None:
-        found = await plan.asker.observe(query)
-        labels.take(found.record)
-        keep(found)
-
-    folder.check(plan.manifest)
-    for sentence in plan.manifest.notes:
-        watcher.note(sentence)
-    try:
-        await run_tasks(
-            queries,
-            do,
-            folder.lines,
-            title="queries",
-            model=f"The engine '{plan.asker.engine.name}'",
-            key=lambda query: query.id,
-            start=start,
-            cost=plan.cost,
-            watcher=watcher,
-            at_once=concurrency,
-        )
-    except ModelError as error:
-        if error.status != "unavailable":
-            raise
-        raise IndexUnavailableError(str(error)) from None
-    labels.check()

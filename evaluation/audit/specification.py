@@ -80,10 +80,17 @@ class AuditSpec(BaseModel):
         ge=0,
         description="Work out for so many of the queries what a fair re-ranking would cost.",
     )
+    refined: int = Field(
+        50,
+        ge=0,
+        description="If a model is given, refine so many of the queries by it, to see what a fair "
+        "re-ranking would cost with what they find.",
+    )
     pairs_by: str = Field(
         "engine",
         description="What scores the versions of --pairs: the audited engine, or what reads texts: "
-        "dense[:ENCODER], splade[:MODEL], contriever[:MODEL], bm25, monot5 or monobert.",
+        "dense[:ENCODER], splade[:MODEL], contriever[:MODEL], bm25, monot5 or monobert; or "
+        "pairwise, the model of --model, which compares two versions in both orders.",
     )
     answers: int = Field(
         0,
@@ -111,6 +118,16 @@ class AuditSpec(BaseModel):
         ge=0,
         description="Queries that were asked less often than this are not printed in the report. "
         "Where nothing says how often, all are printed.",
+    )
+    titles: bool = Field(
+        True,
+        description="Keep the titles of the documents that the report shows as examples; "
+        "otherwise it shows their ids.",
+    )
+    keep_texts: bool = Field(
+        False,
+        description="Keep the titles and texts of all documents that are looked at; by default no "
+        "texts are kept.",
     )
     seed: Seed = Field(0, description="Chooses the sample, and the signs of the tests.")
 

@@ -97,7 +97,7 @@ def parse_topic(data: Any) -> Topic:
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise ValueError("a text of it has half a surrogate pair") from None
+            raise ValueError("one of its texts has half a surrogate pair") from None
     return Topic(id_, title.strip(), tuple(word.strip() for word in keywords if word.strip()))
 
 
@@ -274,8 +274,8 @@ def load_collection(folder: Path, name: str | None = None, split: str | None = N
     name = name or folder.resolve().name
     if missing := missing_files(folder):
         raise CorpusError(
-            f"The folder {folder} is no collection: it lacks {', '.join(missing)}; "
-            "docs/collections.md describes the layout."
+            f"The folder {folder} is not a collection: it lacks {', '.join(missing)}; "
+            "docs/how-to/bring-a-collection.md describes the layout."
         )
     split, path = _chosen(name, splits_of(folder), split)
     own_topics = folder / f"topics-{split}.jsonl"

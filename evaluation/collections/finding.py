@@ -55,15 +55,13 @@ class Loader:
 
     Attributes:
         name: How the command calls it.
-        summary: What it reads, in a few words.
-        recognises: Whether a folder has such files; None for one that is only used by name.
         run: Writes into an empty folder.
+        recognises: Whether a folder has such files; None for one that is only used by name.
     """
 
     name: str
-    summary: str
-    recognises: Callable[[Path], bool] | None
     run: Callable[[Sequence[Path], Path, Progress | None], ImportReport]
+    recognises: Callable[[Path], bool] | None = None
 
 
 LOADERS = {
@@ -71,29 +69,17 @@ LOADERS = {
     for loader in (
         Loader(
             "trec-fair-2021",
-            "the official files of TREC Fair 2021",
-            functools.partial(is_trec_fair, year=2021),
             functools.partial(import_trec_fair, 2021),
+            functools.partial(is_trec_fair, year=2021),
         ),
         Loader(
             "trec-fair-2022",
-            "the official files of TREC Fair 2022",
-            functools.partial(is_trec_fair, year=2022),
             functools.partial(import_trec_fair, 2022),
+            functools.partial(is_trec_fair, year=2022),
         ),
-        Loader(
-            "trec2022-subset",
-            "the folder with biographies of TREC Fair 2022, joined with Pantheon",
-            is_subset,
-            import_subset,
-        ),
-        Loader(
-            "ir-datasets",
-            "trec-fair/2021 or trec-fair/2022, which ir_datasets fetches",
-            None,
-            import_ir_dataset,
-        ),
-        Loader("jsonl", "your documents, schema, topics and qrels", None, import_jsonl),
+        Loader("trec2022-subset", import_subset, is_subset),
+        Loader("ir-datasets", import_ir_dataset),
+        Loader("jsonl", import_jsonl),
     )
 }
 
@@ -165,8 +151,9 @@ def find_collection(
     loader = recognise(folder)
     if loader is None:
         raise CorpusError(
-            f"The folder {folder} is no collection: it lacks {', '.join(missing_files(folder))}, "
-            "and no loader knows its files; docs/collections.md describes the layouts."
+            f"The folder {folder} is not a collection: it lacks "
+            f"{', '.join(missing_files(folder))}, and no loader knows its files; "
+            "see docs/how-to/bring-a-collection.md."
         )
     imported = _import_on_the_fly(folder, loader, root, progress)
     return load_collection(imported, imported.name, split)

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fairqr.base.errors import CorpusError, InputError, one_line
+from fairqr.base.extras import library
 from fairqr.base.files import write_beside
 from fairqr.evaluation.collections.building import (
     DiskTable,
@@ -169,7 +170,7 @@ def _weighted(label: Any) -> dict[str, float]:
         return {label: 1.0}
     if isinstance(label, Mapping):
         if not all(_is_weight(weight) for weight in label.values()):
-            raise ValueError("a weight of its label is no number of 0 or more")
+            raise ValueError("a weight in one of its labels is not a number of 0 or more")
         return {str(name): float(weight) for name, weight in label.items()}
     if isinstance(label, Iterable):
         names = list(label)
@@ -505,7 +506,7 @@ def import_ir_dataset(
     match = _NAME.fullmatch(name)
     if match is None:
         raise InputError(
-            f"'{one_line(name)}' is no collection of TREC Fair in ir_datasets; name "
+            f"'{one_line(name)}' is not a TREC Fair dataset of ir_datasets; name "
             "trec-fair/2021 or trec-fair/2022."
         )
     year: Year = 2021 if match[1] == "2021" else 2022
@@ -525,13 +526,7 @@ def import_ir_dataset(
 
 
 def _load(name: str) -> Any:
-    try:
-        import ir_datasets
-    except ImportError:
-        raise InputError(
-            "This import needs ir_datasets; install it with: pip install 'fairqr[evaluation]'"
-        ) from None
-    return ir_datasets.load(name)
+    return library("ir_datasets", "This import").load(name)
 
 
 def _topics(name: str) -> TopicSet:

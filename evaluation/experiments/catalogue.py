@@ -9,11 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
-from fairqr.base.errors import InputError, first_problem, one_line
+from fairqr.base.errors import InputError, one_line
 from fairqr.evaluation.experiments.kinds import KINDS, SEARCH, AnyExperiment, Kind
-from fairqr.retrieval.schema import load_yaml
+from fairqr.retrieval.schema import load_yaml, validated
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -99,14 +97,7 @@ class ExperimentFile:
             if isinstance(value, Mapping) and isinstance(before, Mapping):
                 value = {**before, **value}
             values[name] = value
-        try:
-            return self.kind.spec.model_validate(values)
-        except ValidationError as error:
-            where, reason = first_problem(error)
-            at = f" at {where}" if where else ""
-            raise InputError(
-                f"The experiment {self.path} is wrong{at}: {one_line(reason)}."
-            ) from None
+        return validated(self.kind.spec, values, f"The experiment {self.path}", InputError)
 
 
 def read_experiment(name: str | Path) -> ExperimentFile:
@@ -122,7 +113,7 @@ def read_experiment(name: str | Path) -> ExperimentFile:
     kind = values.get("kind", SEARCH)
     if not isinstance(kind, str) or kind not in KINDS:
         raise InputError(
-            f"The experiment {path} is of the unknown kind '{one_line(kind)}'; "
+            f"The experiment {path} has the unknown kind '{one_line(kind)}'; "
             f"write one of {', '.join(KINDS)}."
         )
     return ExperimentFile(path, KINDS[kind], values)

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from fairqr.agents.replies import Usage
-from fairqr.base.errors import FairqrError, ModelError, one_line
+from fairqr.base.errors import FairqrError, IndexUnavailableError, ModelError, one_line
 from fairqr.base.prices import configured_prices
 from fairqr.evaluation.experiments.folder import Lines, Record
 from fairqr.evaluation.experiments.progress import StageWatcher, time_left
@@ -42,6 +42,7 @@ __all__ = [
     "Stage",
     "Timing",
     "by_job",
+    "failure_of",
     "is_away",
     "run_stages",
     "run_tasks",
@@ -294,6 +295,16 @@ class Done(Generic[R]):
     usage: Usage = field(default_factory=Usage)
     work: float = 1.0
     is_held: bool = False
+
+
+def failure_of(error: FairqrError, record: R) -> Done[R]:
+    """Return a record that says that what was asked failed.
+
+    An engine or a model that is away ends a run in the end; a question that it refuses does not.
+    """
+    status = error.status if isinstance(error, ModelError) else "unavailable"
+    is_away = isinstance(error, ModelError | IndexUnavailableError)
+    return Done(record, (Absence(status, one_line(error)) if is_away else None,))
 
 
 Keep = Callable[[Done[R]], bool]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.metadata
-import json
 import os
 import platform
 import string
@@ -25,7 +24,17 @@ from fairqr.agents.replies import Usage
 from fairqr.base.errors import InputError, first_problem, one_line
 from fairqr.base.files import write_beside
 
-__all__ = ["Folder", "FolderManifest", "Lines", "Record", "file_name", "read_settings", "spent"]
+__all__ = [
+    "LOCK",
+    "Folder",
+    "FolderManifest",
+    "Lines",
+    "Record",
+    "file_name",
+    "followed",
+    "read_settings",
+    "spent",
+]
 
 LIBRARIES = (
     "fairqr",
@@ -48,7 +57,11 @@ LIBRARIES = (
 )
 """What results may depend on, as far as it is installed; some come with an extra."""
 
+LOCK = ".lock"
+"""The file in a folder that is held by the process which works on it."""
+
 LONGEST = 120
+THEN = ", then "
 _PLAIN = frozenset(string.ascii_letters + string.digits + "+._")
 
 
@@ -59,7 +72,8 @@ class Record(BaseModel):
         keys: The values that tell records of one file apart.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # Numbers that are undefined or infinite stay what they are.
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
     keys: ClassVar[tuple[str, ...]]
 
@@ -130,6 +144,8 @@ M = TypeVar("M", bound=FolderManifest)
 class Lines(Generic[R]):
     """A file with one record a line.
 
+    Each line is read once: where its record stands is kept in memory.
+
     Args:
         path: The file; it is made when something is written.
         record: The class of the records; of two with the same key the later one counts.
@@ -142,7 +158,11 @@ class Lines(Generic[R]):
         self._record = record
         self._what = what
         self._mode = mode
-        self._open: IO[str] | None = None
+        self._open: IO[bytes] | None = None
+        self._starts: dict[Hashable, int] = {}
+        self._not_final: set[Hashable] = set()
+        self._end = 0
+        self._seen: tuple[int, int] | None = None
 
     def read(self) -> list[R]:
         """Return what was done, a later record of the same key in place of an earlier.
@@ -154,67 +174,97 @@ class Lines(Generic[R]):
 
     def in_order(self, keys: Iterable[Hashable]) -> Iterator[R]:
         """Yield the records of these keys, as :meth:`read` has them, one at a time in memory."""
-        starts = {record.key: start for start, record in self._records()}
-        if not starts:
+        return map(self._record.model_validate_json, self.lines_in_order(keys))
+
+    def lines_in_order(self, keys: Iterable[Hashable]) -> Iterator[bytes]:
+        """Yield the lines of these keys, as :meth:`in_order` yields records."""
+        self._look()
+        if not self._starts:
             return
         with self.path.open("rb") as stream:
             for key in keys:
-                if key in starts:
-                    stream.seek(starts[key])
-                    yield self._record.model_validate_json(stream.readline())
+                if key in self._starts:
+                    stream.seek(self._starts[key])
+                    yield stream.readline()
 
     def done(self) -> set[Hashable]:
         """Return the keys of what was done and need not be done again."""
-        is_final = {record.key: record.is_final for _, record in self._records()}
-        return {key for key, final in is_final.items() if final}
+        self._look()
+        return self._starts.keys() - self._not_final
 
-    def _records(self) -> Iterator[tuple[int, R]]:
-        """Yield where each record begins, and the record."""
-        for number, start, line in self._whole():
-            try:
-                record = self._record.model_validate_json(line)
-            except ValidationError as error:
-                kinds = {problem["type"] for problem in error.errors()}
-                is_other = kinds <= {"missing", "extra_forbidden"}
-                raise InputError(
-                    f"{self.path}, line {number}, is damaged{' or of another version' * is_other}; "
-                    f"remove the line, and {self._what} is done again"
-                    f"{', or run it all into another folder' * is_other}."
-                ) from None
-            yield start, record
+    def _look(self) -> None:
+        """Note all records, unless the file is as this object saw or wrote it last."""
+        if self._open is not None or self._stamp() == self._seen:
+            return
+        self._starts, self._not_final, self._end = {}, set(), 0
+        for line, record in self._records():
+            self._note(line, record)
+        self._seen = self._stamp()
 
-    def _whole(self) -> Iterator[tuple[int, int, bytes]]:
-        """Yield number, first byte and content of each line."""
+    def _stamp(self) -> tuple[int, int] | None:
+        """Return what changes with each write, or None if there is no file."""
+        try:
+            state = self.path.stat()
+        except FileNotFoundError:
+            return None
+        return state.st_mtime_ns, state.st_size
+
+    def _note(self, line: bytes, record: R) -> None:
+        """Note a record that stands behind all that were noted before."""
+        self._starts[record.key] = self._end
+        (self._not_final.discard if record.is_final else self._not_final.add)(record.key)
+        self._end += len(line)
+
+    def _records(self) -> Iterator[tuple[bytes, R]]:
+        """Yield each whole line, and the record in it."""
         start = 0
         with contextlib.suppress(FileNotFoundError), self.path.open("rb") as stream:
-            for number, line in enumerate(stream, start=1):
+            for line in stream:
                 # What stands behind the last line feed is the half line that a kill left.
-                if line.endswith(b"\n"):
-                    yield number, start, line
+                if not line.endswith(b"\n"):
+                    return
+                try:
+                    record = self._record.model_validate_json(line)
+                except ValidationError as error:
+                    raise self._damaged(start, error) from None
+                yield line, record
                 start += len(line)
+
+    def _damaged(self, start: int, error: ValidationError) -> InputError:
+        number = self.path.read_bytes().count(b"\n", 0, start) + 1
+        kinds = {problem["type"] for problem in error.errors()}
+        is_other = kinds <= {"missing", "extra_forbidden"}
+        return InputError(
+            f"{self.path}, line {number}, is damaged{' or of another version' * is_other}; "
+            f"remove the line, and {self._what} is done again"
+            f"{', or run it all into another folder' * is_other}."
+        )
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
         """Open the file for :meth:`add`; what a kill left half written is cut off."""
-        end = max((start + len(line) for _, start, line in self._whole()), default=0)
-        if self.path.exists() and self.path.stat().st_size != end:
-            os.truncate(self.path, end)
+        self._look()
+        if self.path.exists() and self.path.stat().st_size != self._end:
+            os.truncate(self.path, self._end)
 
         def opener(path: str, flags: int) -> int:
             return os.open(path, flags, self._mode)
 
         try:
-            with open(self.path, "a", encoding="utf-8", opener=opener) as self._open:
+            with open(self.path, "ab", opener=opener) as self._open:
                 yield
         finally:
             self._open = None
+            self._seen = self._stamp()
 
     def add(self, record: R) -> None:
         """Write a record; it survives the death of this process."""
         if self._open is None:
             raise ValueError("the store is not open for writing")
-        self._open.write(json.dumps(record.model_dump(), ensure_ascii=False) + "\n")
+        line = record.model_dump_json().encode() + b"\n"
+        self._open.write(line)
         self._open.flush()
+        self._note(line, record)
 
 
 def read_settings(path: Path, kind: type[B], what: str, made_with: str, again: str) -> B:
@@ -305,7 +355,7 @@ class Folder(Generic[M]):
         """
         if not self.exists():
             # A kill may have left the lock and a file that was to become the manifest.
-            own = (".lock", f".{self._manifest.name}.")
+            own = (LOCK, f".{self._manifest.name}.")
             if self.folder.is_dir() and any(
                 not path.name.startswith(own) for path in self.folder.iterdir()
             ):
@@ -327,13 +377,12 @@ class Folder(Generic[M]):
         """Note the versions that a run goes on with, where they are others."""
         versions = dict(begun.versions)
         for name, version in manifest.versions.items():
-            told = versions.get(name, version)
-            if told.split(", then ")[-1] != version:
-                versions[name] = f"{told}, then {version}"
-        if versions != begun.versions:
-            begun = begun.model_copy(update={"versions": versions})
-            write_beside(self._manifest, begun.model_dump_json(indent=1) + "\n")
-        return begun
+            versions[name] = followed(versions.get(name, version), version)
+        resumed = begun.model_copy(update={"versions": versions})
+        text = resumed.model_dump_json(indent=1) + "\n"
+        if self._manifest.read_text(encoding="utf-8") != text:
+            write_beside(self._manifest, text)
+        return resumed
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -344,7 +393,7 @@ class Folder(Generic[M]):
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
-            held = FileLock(self.folder / ".lock").acquire(0)
+            held = FileLock(self.folder / LOCK).acquire(0)
         except Timeout:
             raise InputError(
                 f"Another process runs the {self.what} in {self.folder}; wait for it to end."
@@ -357,6 +406,11 @@ class Folder(Generic[M]):
         path = self.folder / name
         write_beside(path, content)
         return path
+
+
+def followed(told: str, version: str) -> str:
+    """Return what is said of versions that followed each other."""
+    return told if told.split(THEN)[-1] == version else f"{told}{THEN}{version}"
 
 
 def file_name(*parts: Any) -> str:

@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairqr.base.errors import InputError
+from fairqr.base.extras import library
 from fairqr.evaluation.experiments.measured import Measured
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.experiments.specification import Experiment
@@ -137,11 +136,7 @@ class Kind:
         Raises:
             InputError: As :meth:`measure` raises it; or matplotlib is not installed.
         """
-        check_pandas()
-        if find_spec("matplotlib") is None:
-            raise InputError(
-                "Figures need matplotlib; install it with: pip install 'fairqr[evaluation]'"
-            )
+        library("matplotlib", "A figure")
         return self.measure(folder).draw()
 
     def report(self, folder: Path, note: Callable[[str], None]) -> list[Path]:
@@ -167,10 +162,7 @@ def check_pandas() -> None:
     Raises:
         InputError: pandas is not installed.
     """
-    if find_spec("pandas") is None:
-        raise InputError(
-            "Measuring a run needs pandas; install it with: pip install 'fairqr[evaluation]'"
-        )
+    library("pandas", "Measuring a run")
 
 
 KINDS: Mapping[str, Kind] = {

@@ -91,13 +91,11 @@ class Plan:
         manifest: What it is done with.
         topics: Those that are searched for.
         cells: In the order in which they are done.
-        left_out: Sentences about what the experiment names and the collection lacks.
     """
 
     manifest: Manifest
     topics: tuple[Topic, ...]
     cells: tuple[Cell, ...]
-    left_out: tuple[str, ...]
 
 
 def make_plan(experiment: Experiment, collection: Collection, prompts: PromptLibrary) -> Plan:
@@ -108,28 +106,29 @@ def make_plan(experiment: Experiment, collection: Collection, prompts: PromptLib
             context does not fit it.
     """
     experiment = _with_retrievers(experiment)
-    left_out: list[str] = []
+    notes: list[str] = []
     schema = collection.corpus.schema
     named = [TIMES.join(factors_of(name)) for name in experiment.attributes]
     attributes = tuple(dict.fromkeys(named)) or tuple(schema.attributes)
     judge = experiment.judge or collection.about.target
     for attribute in attributes:
         dimension = Dimension.named(schema, attribute)
-        Target.parse(experiment.target).check([dimension.attribute])
+        if experiment.target is not None:
+            Target.parse(experiment.target).check([dimension.attribute])
     longest = max(len(topic.keywords) for topic in collection.topics)
     forms = [form for form in experiment.query_forms() if not form.keywords or longest]
     if len(forms) < len(experiment.query_forms()):
-        left_out.append("The topics have no keywords, so only their titles are searched for.")
+        notes.append("The topics have no keywords, so only their titles are searched for.")
     if not forms:
         raise InputError(
             f"The topics of '{collection.name}' have no keywords; add 'title' to the queries."
         )
     topics = tuple(topic for topic in collection.topics if collection.relevant(topic.id))
     if missing := len(collection.topics) - len(topics):
-        left_out.append(f"Left out are topics without a relevant document: {missing}.")
+        notes.append(f"Left out are topics without a relevant document: {missing}.")
     topics = topics[: experiment.topics]
-    left_out += _on_training(experiment, len(topics))
-    left_out += _on_cutoffs(experiment)
+    notes += _on_training(experiment, len(topics))
+    notes += _on_cutoffs(experiment)
     cells = tuple(_cells(experiment, attributes, forms))
     for cell in cells:
         cell.context(experiment)
@@ -147,9 +146,9 @@ def make_plan(experiment: Experiment, collection: Collection, prompts: PromptLib
         encoder=default_encoder_of(
             cell.system.retriever for cell in cells if experiment.corpus_of(cell.system) is None
         ),
-        notes=tuple(left_out),
+        notes=tuple(notes),
     )
-    return Plan(manifest, topics, cells, tuple(left_out))
+    return Plan(manifest, topics, cells)
 
 
 def _with_retrievers(experiment: Experiment) -> Experiment:
@@ -560,7 +559,7 @@ async def run(experiment: Experiment, options: RunOptions) -> None:
     collection = find_collection(experiment.collection, experiment.split)
     plan = make_plan(experiment, collection, options.prompts)
     store = Store(options.folder)
-    for sentence in plan.left_out:
+    for sentence in plan.manifest.notes:
         options.watcher.note(sentence)
     async with options.pool(store.replies) as pool:
         await run_searches(plan, collection, store, pool, watcher=options.watcher)

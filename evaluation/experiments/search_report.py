@@ -111,7 +111,10 @@ def _part(table: Table) -> dict[str, Any]:
         "tests": differences.tests.max() if len(differences) else 0,
         "common_topics": table.common.topic.nunique(),
         "common_means": _means(table, table.means(table.common)),
-        "has_trade_off": table.relevance is not None and table.fairness is not None,
+        "fairness": table.fairness,
+        "fairness_up": bool(table.fairness and table.measures[table.fairness].higher_is_better),
+        "is_product": _is_their_product(table),
+        "hidden_groups": table.rounds.filter(like="target of ").shape[1] - MOST_GROUPS,
         "rounds": list(used.groupby("system", sort=False)),
         "stops": _reasons(used),
         "drift": table.drift,
@@ -306,31 +309,26 @@ def _trade_off(table: Table) -> Iterator[Figure]:
     if points.empty:
         return
     up = table.measures[y].higher_is_better
-    main, both = table.measures[table.main], {str(table.measures[name]) for name in (x, y)}
-    product = isinstance(main, Product) and {str(factor) for factor in main.factors} == both
-    curves = (
-        " On a dotted curve the product of both means is the same; the mean of the products, which "
-        "the table has, differs a little."
-        if product
-        else ""
-    )
     listed = "; ".join(f"{it.Index} {it.x:.4f}, {it.y:.4f}" for it in points.itertuples())
     yield Figure(
         _name("trade_off", table),
-        f"{_title(table)}: relevance ({x}) against fairness ({y}) of each system, means over "
-        f"topics with 95% intervals. Best is {'top' if up else 'top, where it is low,'} "
-        f"right.{curves}",
         f"Scatter plot of {x} and {y}: {listed}.",
-        draw_trade_off(points, x, y, product=product, y_up=up is not False),
+        draw_trade_off(points, x, y, product=_is_their_product(table), y_up=up is not False),
     )
+
+
+def _is_their_product(table: Table) -> bool:
+    """Tell whether systems are compared by the product of the two measures of the trade-off."""
+    main = table.measures[table.main]
+    both = {str(table.measures.get(name or "")) for name in (table.relevance, table.fairness)}
+    return isinstance(main, Product) and {str(factor) for factor in main.factors} == both
 
 
 def _exposure(table: Table) -> Iterator[Figure]:
     """Yield the plot of the exposure of groups by round."""
     rounds = table.rounds
     targets = rounds.filter(like="target of ").mean().sort_values(ascending=False, kind="stable")
-    groups = [name.removeprefix("target of ") for name in targets.index]
-    shown, hidden = groups[:MOST_GROUPS], len(groups) - MOST_GROUPS
+    shown = [name.removeprefix("target of ") for name in targets.index[:MOST_GROUPS]]
     if not shown:
         return
     panels = {
@@ -343,14 +341,8 @@ def _exposure(table: Table) -> Iterator[Figure]:
         for system, found in rounds.groupby("system", sort=False)
     }
     told = "; ".join(f"{system}: {_said(lines[shown[0]])}" for system, lines in panels.items())
-    left = f" {hidden} groups with a lower target are not shown." if hidden > 0 else ""
     yield Figure(
         _name("exposure", table),
-        f"{_title(table)}: the share of exposure of each group in the list that each round had, "
-        "before any re-ranking (round 0 is the original query), and its target (dashed), as the "
-        "search estimates it. Means over the topics that still ran and had a labelled document, "
-        "whose number stands below the round: those that were near the target have stopped."
-        f"{left}",
         f"Lines by round, one panel for each system. Exposure of {shown[0]}: {told}.",
         draw_panels(panels, "share of exposure", context=False),
     )
@@ -361,8 +353,6 @@ def _divergence(table: Table) -> Iterator[Figure]:
         table,
         "divergence",
         "divergence",
-        "the divergence KL(ε*‖ε) of each round's list, before any re-ranking, from the target that "
-        "the search estimates, in nats",
         "divergence (nats)",
     )
 
@@ -373,12 +363,11 @@ def _drift(table: Table) -> Iterator[Figure]:
             table,
             "drift",
             "relevance",
-            f"{table.relevance} of the list that each round had, before any re-ranking",
             table.relevance,
         )
 
 
-def _by_round(table: Table, kind: str, column: str, what: str, label: str) -> Iterator[Figure]:
+def _by_round(table: Table, kind: str, column: str, label: str) -> Iterator[Figure]:
     panels = {
         str(system): {str(system): _lines(found, column)}
         for system, found in table.rounds.groupby("system", sort=False)
@@ -388,8 +377,6 @@ def _by_round(table: Table, kind: str, column: str, what: str, label: str) -> It
     told = "; ".join(f"{system}: {_said(lines[system])}" for system, lines in panels.items())
     yield Figure(
         _name(kind, table),
-        f"{_title(table)}: {what}. Means over the topics that still ran and had a value, whose "
-        "number stands below the round; the other systems are grey.",
         f"Lines by round, one panel for each system. Means: {told}.",
         draw_panels(panels, label, context=True),
     )

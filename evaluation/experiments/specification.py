@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -16,6 +16,7 @@ from fairqr.evaluation.experiments.options import Options
 from fairqr.evaluation.measures.text import parse_measures
 from fairqr.graph.search.context import Context, Method, make_context
 from fairqr.retrieval.encoders.opening import AUTO
+from fairqr.retrieval.target import DEFAULT_TARGET
 
 __all__ = ["Experiment", "QueryForm", "System", "Training"]
 
@@ -28,22 +29,6 @@ _SETTING = re.compile(r"\{(\w+)\}")
 
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class _Searching(_Part):
-    """A part that says what is searched."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _names_a_corpus(cls, data: Any) -> Any:
-        """Refuse the names that ``corpus`` had before."""
-        for name in ("backend", "source"):
-            if isinstance(data, Mapping) and name in data:
-                raise ValueError(
-                    f"there is no '{name}' any more; name what is searched as 'corpus: NAME', or "
-                    "leave it out for the embedded index"
-                )
-        return data
 
 
 class QueryForm(_Part):
@@ -63,7 +48,7 @@ class QueryForm(_Part):
         """
         match = _FORM.fullmatch(text)
         if not match:
-            raise ValueError(f"'{text}' is not a form of query; write title or title+10")
+            raise ValueError(f"'{one_line(text)}' is not a form of query; write title or title+10")
         return cls(keywords=int(match[1] or 0))
 
 
@@ -83,7 +68,7 @@ class Training(_Part):
     options: dict[str, Any] = {}
 
 
-class System(_Searching):
+class System(_Part):
     """One of the systems that are compared.
 
     Attributes:
@@ -111,7 +96,7 @@ class System(_Searching):
     @classmethod
     def _is_one_line(cls, name: str) -> str:
         if not name.isprintable() or name != name.strip():
-            raise ValueError(f"the name '{one_line(name)}' is no line of plain text; rename it")
+            raise ValueError(f"the name '{one_line(name)}' is not one plain line; rename it")
         return name
 
     @field_validator("retriever")
@@ -138,10 +123,7 @@ class System(_Searching):
             if not values:
                 raise ValueError(f"'{setting}' varies over no value; list at least one")
         for system in self.expanded():
-            try:
-                context = system._context
-            except InputError as error:
-                raise ValueError(str(error).rstrip(".")) from None
+            context = system._context
             is_trained = context.strategy.final_step in ("deltr", "dlf")
             if is_trained and self.train is None and "weights" not in context.options:
                 raise ValueError(f"'{self.name}' needs weights: give it 'train: {{folds: 5}}'")
@@ -181,7 +163,7 @@ class System(_Searching):
         return make_context(method=self.method, k=1, **self.settings)
 
 
-class Experiment(Options, _Searching):
+class Experiment(Options):
     """An experiment."""
 
     filled = ("seeds",)
@@ -210,9 +192,10 @@ class Experiment(Options, _Searching):
         None, ge=1, description="Use only the first so many topics; all by default."
     )
     k: int = Field(20, ge=1, le=1000, description="How many documents each system returns.")
-    target: str = Field(
-        "retrieved:0.5,population:0.5",
-        description="The target of the searches, which see no judgements.",
+    target: str | None = Field(
+        None,
+        description="The target of the searches, which see no judgements; that of a search by "
+        "default.",
     )
     judge: str | None = Field(
         None,
@@ -261,22 +244,24 @@ class Experiment(Options, _Searching):
         systems = [{**named, **one} if isinstance(one, dict) else one for one in systems]
         return {**given, "systems": systems}
 
+    @property
+    def search_target(self) -> str:
+        """The target of the searches, as it is written."""
+        return self.target or str(DEFAULT_TARGET)
+
     @model_validator(mode="after")
     def _is_whole(self) -> Experiment:
         for form in self.queries:
             QueryForm.parse(form)
-        try:
-            parse_measures(self.measures)
-            make_context(target=self.target, k=self.k)
-            for system in self.all_systems():
-                try:
-                    make_context(method=system.method, k=self.k, **system.settings)
-                except InputError as error:
-                    raise ValueError(f"'{system.name}': {str(error).rstrip('.')}") from None
-            if self.judge:
-                as_target(self.judge)
-        except InputError as error:
-            raise ValueError(str(error).rstrip(".")) from None
+        parse_measures(self.measures)
+        make_context(target=self.target, k=self.k)
+        for system in self.all_systems():
+            try:
+                make_context(method=system.method, k=self.k, **system.settings)
+            except InputError as error:
+                raise ValueError(f"'{system.name}': {error}") from None
+        if self.judge:
+            as_target(self.judge)
         names = [system.name for system in self.all_systems()]
         for name in names:
             if names.count(name) > 1:

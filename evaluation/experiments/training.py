@@ -7,9 +7,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
 
-from fairqr.base.errors import InputError, first_problem, one_line
+from fairqr.base.errors import InputError
 from fairqr.evaluation.qrels import Qrels
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.measurement import estimate_target, vector_of
@@ -21,6 +20,7 @@ from fairqr.retrieval.rerankers.deltr import DeltrTraining, train_deltr
 from fairqr.retrieval.rerankers.dlf import DlfTraining, train_dlf
 from fairqr.retrieval.rerankers.examples import Examples, TargetOf, gather_examples
 from fairqr.retrieval.rerankers.weights import TrainedModel
+from fairqr.retrieval.schema import validated
 from fairqr.retrieval.table import DocumentTable
 
 __all__ = ["TRAINED", "folds_of", "gather", "train"]
@@ -85,7 +85,7 @@ async def _target_at_query_time(
     engine: SearchEngine, dimensions: Sequence[Dimension], context: Context
 ) -> TargetOf:
     shares: Mapping[str, FloatArray] = {}
-    if context.target.parts.get("corpus"):
+    if context.effective_target.parts.get("corpus"):
         require(engine, "corpus_shares", "The target part 'corpus'")
         shares = await engine.corpus_shares()
 
@@ -105,11 +105,6 @@ async def train(
         InputError: An option is wrong, or there is nothing to learn from.
     """
     model, trainer = TRAINED[method]
-    try:
-        checked = model.model_validate(dict(options))
-    except ValidationError as error:
-        where, reason = first_problem(error)
-        raise InputError(
-            f"The option '{where}' of the training of {method} is wrong: {one_line(reason)}."
-        ) from None
+    whole = "its options"
+    checked = validated(model, dict(options), f"The training of {method}", InputError, whole)
     return await asyncio.to_thread(trainer, examples.only(topics), checked)

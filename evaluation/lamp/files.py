@@ -11,6 +11,7 @@ from typing import Any, NoReturn, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fairqr.base.errors import CorpusError, InputError, first_problem, one_line
+from fairqr.base.extras import library
 from fairqr.retrieval.documents import open_text
 
 __all__ = ["Entry", "Outputs", "find_files", "is_lamp", "read_entries", "read_json", "read_outputs"]
@@ -99,7 +100,7 @@ def _questions_in(folder: Path) -> Path:
     if not found:
         raise CorpusError(
             f"The folder {folder} has no questions.json, nor a file such as dev_questions.json; "
-            "docs/lamp.md describes LaMP's files."
+            "docs/how-to/measure-fair-rag.md describes LaMP's files."
         )
     for stem in (QUESTIONS, f"dev_{QUESTIONS}"):
         for path in found:
@@ -174,12 +175,7 @@ def read_json(path: Path) -> Iterator[tuple[str, Any]]:
         CorpusError: The file cannot be read on, or is not valid JSON.
         InputError: ijson is not installed.
     """
-    try:
-        import ijson
-    except ImportError:
-        raise InputError(
-            "LaMP's files are read with ijson; install it with: pip install 'fairqr[lamp]'"
-        ) from None
+    ijson = library("ijson", "Reading LaMP's files", "lamp")
     with open_text(path) as file:
         try:
             if file.read(len(MARK)) != MARK:

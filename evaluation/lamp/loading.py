@@ -51,13 +51,11 @@ def load_lamp(
         CorpusError: A file is missing or malformed, or no question can be asked.
         InputError: The task is unknown or not the file's, or a number is below 1.
     """
-    if limit < 1 or (pool is not None and pool < 1):
-        raise InputError("The numbers of queries and of documents must be 1 or more.")
     questions, outputs = find_files(path)
     left_out: Counter[str] = Counter()
     entries: dict[str, Entry] = {}
     for entry in itertools.islice(read_entries(questions), limit):
-        left_out["its id stands twice"] += entry.id in entries
+        left_out["its id appears twice"] += entry.id in entries
         entries.setdefault(entry.id, entry)
     if not entries:
         raise CorpusError(f"{questions} has no question; each entry is an id, input and profile.")

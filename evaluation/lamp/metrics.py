@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from fairqr.base.errors import InputError
+from fairqr.base.extras import library
 from fairqr.evaluation.rag.collection import Utility
 
 __all__ = [
@@ -167,12 +167,9 @@ class Rouge:
 
 @functools.cache
 def _scorer(kind: str) -> Any:
-    try:
-        from rouge_score import rouge_scorer
-    except ImportError:
-        raise InputError(
-            "The measure ROUGE needs rouge_score; install it with: pip install 'fairqr[lamp]'"
-        ) from None
+    library("rouge_score", "The measure ROUGE", "lamp")
+    from rouge_score import rouge_scorer
+
     return rouge_scorer.RougeScorer([kind], use_stemmer=False)
 
 

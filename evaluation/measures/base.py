@@ -66,6 +66,8 @@ class Measure(ABC):
     """Its usual text."""
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """The values that a parameter can have besides None."""
+    set_by_convention: ClassVar[tuple[str, ...]] = ()
+    """The parameters that the convention of a track sets, if the measure takes one."""
 
     k: int | None = None
 
@@ -82,6 +84,12 @@ class Measure(ABC):
             if value is not None and value not in choices:
                 raise InputError(
                     f"{self.name} has no {parameter} '{value}'; choose {' or '.join(choices)}."
+                )
+        convention = getattr(self, "convention", None)
+        for parameter in self.set_by_convention if convention else ():
+            if parameter in self.parameters():
+                raise InputError(
+                    f"{self.name}(convention={convention}) sets the {parameter}; leave it out."
                 )
 
     @property

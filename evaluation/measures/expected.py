@@ -49,11 +49,13 @@ class _ExpectedExposure(TakesConvention, GroupMeasure, QueryMeasure):
     """
 
     choices: ClassVar = {
+        **GroupMeasure.choices,
         "normalization": ("bounds", "none", FAIR_RAG),
         "items": ("pool", "corpus"),
         "documents": ("relevant", "all"),
         "convention": ("trec2022",),
     }
+    set_by_convention = ("discount",)
 
     discount: Discount | None = None
     normalization: str | None = None
@@ -75,8 +77,6 @@ class _ExpectedExposure(TakesConvention, GroupMeasure, QueryMeasure):
                 f"{self.name} by group needs a cut-off, to whose ranks the target is scaled; "
                 f"write {self.name}@20(attribute={self.attribute})."
             )
-        if self.convention and self.discount:
-            raise InputError(f"{self.name}(convention=trec2022) sets the discount; leave it out.")
         if self.normalization == FAIR_RAG:
             self._check_fair_rag()
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import ClassVar, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,8 +38,6 @@ __all__ = [
     "TakesConvention",
 ]
 
-UNKNOWN_CHOICES = ("exclude", "group")
-
 
 @dataclass(frozen=True, kw_only=True)
 class GroupMeasure(Measure):
@@ -50,15 +49,13 @@ class GroupMeasure(Measure):
             nobody, ``group`` makes them a group. Defaults to the schema's policy.
     """
 
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"unknown": get_args(UnknownPolicy)}
+
     attribute: str | None = None
     unknown: UnknownPolicy | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.unknown not in (None, *UNKNOWN_CHOICES):
-            raise InputError(
-                f"{self.name} has no unknown '{self.unknown}'; choose exclude or group."
-            )
         if self.attribute is not None:
             parts = [part.strip() for part in factors_of(self.attribute)]
             object.__setattr__(self, "attribute", TIMES.join(parts))
@@ -192,7 +189,7 @@ class Exposure(_OfOneGroup, RankingMeasure):
     range = "0 to 1, a share"
     summary = "the share of exposure that a group gets"
     example = "Exposure@20(attribute=gender,group=female)"
-    choices: ClassVar = {"form": ("share", "per_member")}
+    choices: ClassVar = {**GroupMeasure.choices, "form": ("share", "per_member")}
 
     form: str = "share"
     discount: Discount = LOG2
@@ -347,14 +344,15 @@ class AWRF(TakesConvention, _OfExposure):
     range = "0.307 to 1; 0 to 1 with unit=bits"
     summary = "1 − JS(exposure, target): attention-weighted rank fairness"
     example = "AWRF@20(attribute=gender)"
-    choices: ClassVar = {"unit": ("nats", "bits"), "convention": ("trec2022",)}
+    choices: ClassVar = {
+        **GroupMeasure.choices,
+        "unit": ("nats", "bits"),
+        "convention": ("trec2022",),
+    }
+    set_by_convention = ("discount", "unknown", "unit")
 
     unit: Unit = "nats"
     convention: Convention | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_convention(self, "discount", "unknown", "unit")
 
     @property
     def weighting(self) -> Discount:
@@ -380,7 +378,7 @@ class JS(_OfExposure):
     range = "0 to 0.693; 0 to 1 with unit=bits"
     summary = "Jensen–Shannon divergence of exposure and target"
     example = "JS@20(attribute=gender,unit=bits)"
-    choices: ClassVar = {"unit": ("nats", "bits")}
+    choices: ClassVar = {**GroupMeasure.choices, "unit": ("nats", "bits")}
 
     unit: Unit = "nats"
 
@@ -405,7 +403,10 @@ class KL(_OfExposure):
     range = "0 to about ln(groups/smoothing), nats"
     summary = "Kullback–Leibler divergence of target and exposure, smoothed"
     example = "KL@20(attribute=gender)"
-    choices: ClassVar = {"direction": ("target_exposure", "exposure_target")}
+    choices: ClassVar = {
+        **GroupMeasure.choices,
+        "direction": ("target_exposure", "exposure_target"),
+    }
 
     smoothing: float = DEFAULT_SMOOTHING
     direction: Direction = "target_exposure"
@@ -458,12 +459,3 @@ class NDKL(_AgainstTarget):
 def _check_smoothing(smoothing: float) -> None:
     if not 0 <= smoothing < 1:
         raise InputError(f"The smoothing must be at least 0 and below 1, not {smoothing:g}.")
-
-
-def _check_convention(measure: AWRF, *set_by_it: str) -> None:
-    changed = measure.parameters()
-    for name in set_by_it:
-        if measure.convention and name in changed:
-            raise InputError(
-                f"{measure.name}(convention={measure.convention}) sets the {name}; leave it out."
-            )

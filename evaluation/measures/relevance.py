@@ -13,7 +13,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from fairqr.base.errors import InputError
 from fairqr.evaluation.batch import Batch
 from fairqr.evaluation.measures.base import Convention, Need, RankingMeasure
 from fairqr.evaluation.relevance import average_precision, ndcg, precision, recall, reciprocal_rank
@@ -57,15 +56,11 @@ class NDCG(_Relevance):
     summary = "discounted cumulative gain, divided by the best possible"
     example = "nDCG@20"
     choices: ClassVar = {"gains": ("graded", "binary"), "convention": ("trec2022",)}
+    set_by_convention = ("discount", "gains")
 
     discount: Discount = LOG2
     gains: str = "graded"
     convention: Convention | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.convention and (self.discount != LOG2 or self.gains != "graded"):
-            raise InputError("nDCG(convention=trec2022) sets discount and gains; leave them out.")
 
     def of_rankings(self, batch: Batch) -> Scores:
         """Return nDCG of each ranking."""

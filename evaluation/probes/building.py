@@ -14,7 +14,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 
@@ -34,7 +33,7 @@ from fairqr.evaluation.probes.collection import (
     read_probe_collection,
     shortfalls,
 )
-from fairqr.evaluation.probes.specification import ProbeExperiment, ProbeSource
+from fairqr.evaluation.probes.specification import ProbeExperiment, ProbeSettings, ProbeSource
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.documents import Progress
 from fairqr.retrieval.engines.engine import Query, SearchEngine
@@ -61,54 +60,43 @@ TELL_EVERY = 10_000
 async def build_probe_collection(
     collection: Collection,
     sides: Sides,
+    settings: ProbeSettings,
     *,
-    size: int = 200,
-    order: Order = "shuffled",
-    seed: int = 0,
     texts: bool = True,
-    queries: int | None = None,
     engine: SearchEngine | None = None,
-    source: str | None = None,
     progress: Progress | None = None,
 ) -> ProbeCollection:
-    """Draw the items of each topic, and put them in an order.
-
-    A cell gets size/4 documents, drawn without replacement. One that has fewer stays short, and
-    the others are not filled up for it. A topic without a relevant item is dropped. All others have
-    items of both sides, since what is relevant for any topic is a candidate for each, and so items
-    in two cells or more. How many queries are asked for does not change what each has.
+    """Build a probe collection.
 
     Args:
-        collection: Its documents are read once; no more of them are held than are drawn.
-        sides: Which documents are protected; one of no side is left out.
-        size: Items of a query, a multiple of 4.
-        order: See :func:`fairqr.evaluation.probes.building.reorder`.
-        seed: Of the draws and of the order.
-        texts: Keep texts beside titles.
-        queries: At most so many, the first ones that are not dropped; topics after them are not
-            looked at. All where None.
-        engine: Over the documents, for the order ``bm25``.
-        source: What finds the collection again; its name where None.
-        progress: Told now and then how many documents were read.
+        collection: With judgements.
+        sides: Which groups are protected.
+        settings: How many queries and items, in which order, and drawn by which seed.
+        texts: Whether items keep their texts.
+        engine: Over the documents; only the order ``bm25`` needs it.
+        progress: Told how many documents are read.
 
     Raises:
-        InputError: A number is out of range, there is no such order, the order needs an
-            engine, or a side has no item at all.
-        CorpusError: The documents cannot be read, or a line is none.
-        UnknownAttributeError: The schema has no such attribute.
-        IndexUnavailableError: The engine cannot be reached.
+        InputError: No relevant document is on one of the sides, or there is no engine for ``bm25``.
+        CorpusError: The documents cannot be read.
     """
-    _check(size, order, seed, queries, engine)
-    each = size // len(CELLS)
+    each = settings.size // len(CELLS)
     fingerprint = await asyncio.to_thread(source_fingerprint, collection)
     drawn = await asyncio.to_thread(
-        draw_items, collection, sides, each=each, seed=seed, texts=texts, progress=progress
+        draw_items,
+        collection,
+        sides,
+        each=each,
+        seed=settings.seed,
+        texts=texts,
+        progress=progress,
     )
-    kept, without_relevant = _queries(collection.topics, drawn, each, queries)
+    kept, without_relevant = _queries(collection.topics, drawn, each, settings.queries)
     protected, unprotected = sides.words
+    order = settings.order or "shuffled"
     manifest = ProbeManifest(
         name=f"{collection.name}, {sides.attribute}: {protected}",
-        source=source or collection.name,
+        source=settings.collection or collection.name,
         split=collection.split,
         source_fingerprint=fingerprint,
         attribute=sides.attribute,
@@ -116,9 +104,9 @@ async def build_probe_collection(
         unprotected=unprotected,
         protected_groups=sides.protected,
         unprotected_groups=sides.unprotected,
-        size=size,
+        size=settings.size,
         order=order,
-        seed=seed,
+        seed=settings.seed,
         texts=texts,
         queries=len(kept),
         dropped={"no_relevant_item": without_relevant} if without_relevant else {},
@@ -162,49 +150,21 @@ def _queries(
     return kept, without
 
 
-def _check(
-    size: int, order: str, seed: int, queries: int | None, engine: SearchEngine | None
-) -> None:
-    if size < len(CELLS) or size % len(CELLS):
-        raise InputError(
-            f"The number of items of a query must be a multiple of {len(CELLS)}, such as 200, "
-            f"not {size}."
-        )
-    if order not in get_args(Order):
-        raise InputError(f"There is no order '{order}'; choose {', '.join(get_args(Order))}.")
-    if order == "bm25" and engine is None:
-        raise InputError("The order bm25 needs a search engine over the documents; give one.")
-    if seed < 0:
-        raise InputError(f"The seed must be 0 or more, not {seed}.")
-    if queries is not None and queries < 1:
-        raise InputError(f"The number of queries must be 1 or more, not {queries}.")
-
-
 async def open_probe_collections(
     experiment: ProbeExperiment, *, texts: bool, preparing: Preparing | None = None
 ) -> list[ProbeCollection]:
-    """Read or build the probe collections of an experiment, in its order.
+    """Build or read all collections of an experiment.
 
     Args:
-        experiment: Names their sources.
-        texts: Keep texts beside titles.
-        preparing: Told what is imported, read and indexed.
+        experiment: Names them.
+        texts: Whether items keep their texts.
+        preparing: Told what begins.
 
     Raises:
         InputError: Two have one name; and as :func:`open_probe_collection` raises it.
     """
     collections = [
-        await open_probe_collection(
-            source,
-            experiment.collection,
-            experiment.split,
-            size=experiment.size,
-            order=experiment.order,
-            seed=experiment.seed,
-            queries=experiment.queries,
-            texts=texts,
-            preparing=preparing,
-        )
+        await open_probe_collection(source, experiment, texts=texts, preparing=preparing)
         for source in experiment.sources
     ]
     names = [collection.manifest.name for collection in collections]
@@ -217,60 +177,38 @@ async def open_probe_collections(
 
 async def open_probe_collection(
     source: ProbeSource,
-    collection_name: str | None,
-    split: str | None = None,
+    settings: ProbeSettings,
     *,
-    size: int = 200,
-    order: Order | None = None,
-    seed: int = 0,
-    queries: int | None = None,
     texts: bool = True,
     preparing: Preparing | None = None,
 ) -> ProbeCollection:
-    """Read a probe collection, or build it.
-
-    A folder says its size, seed and texts itself. It gives the first ``queries``, in another order
-    where one is named.
+    """Build a probe collection, or read one that was built.
 
     Args:
-        source: The folder, or the attribute and its protected groups.
-        collection_name: What :func:`fairqr.evaluation.collections.finding.find_collection` finds.
-        split: Its judgements, where there are several.
-        size: Items of a query, a multiple of 4.
-        order: Initial; where None, that of the folder, or ``shuffled``.
-        seed: Of the draws and of the order.
-        queries: At most so many of the first; all where None.
-        texts: Keep texts beside titles.
-        preparing: Told what is imported, read and indexed.
+        source: A folder, or an attribute and a protected group.
+        settings: Of a folder, only the order and the number of queries count.
+        texts: Whether items keep their texts, where a collection is built.
+        preparing: Told what begins.
 
     Raises:
-        InputError: The folder has no probe collection, or none can be built of what is named.
-        CorpusError: There is no such collection, or its documents cannot be read.
-        UnknownAttributeError: The schema has no such attribute.
-        IndexUnavailableError: The index, which only ``bm25`` needs, cannot be reached.
+        InputError: The folder or the collection is not there, damaged, or has not what is named.
     """
-    if queries is not None and queries < 1:
-        raise InputError(f"The number of queries must be 1 or more, not {queries}.")
     if source.folder is not None:
         read = await asyncio.to_thread(read_probe_collection, Path(source.folder))
-        return await _in_order(first_queries(read, queries), order, preparing)
-    if collection_name is None or source.attribute is None or source.protected is None:
+        return await _in_order(first_queries(read, settings.queries), settings.order, preparing)
+    if settings.collection is None or source.attribute is None or source.protected is None:
         raise InputError("Name a collection, an attribute and its protected group, or a folder.")
-    collection = await _find(collection_name, split, preparing)
+    collection = await _find(settings.collection, settings.split, preparing)
     attribute = collection.corpus.schema.attribute(source.attribute)
     sides = parse_sides(attribute, source.protected, source.words)
-    engine = await _engine(collection, preparing) if order == "bm25" else None
+    engine = await _engine(collection, preparing) if settings.order == "bm25" else None
     try:
         return await build_probe_collection(
             collection,
             sides,
-            size=size,
-            order=order or "shuffled",
-            seed=seed,
+            settings,
             texts=texts,
-            queries=queries,
             engine=engine,
-            source=collection_name,
             progress=preparing(f"reading {collection.name}") if preparing else None,
         )
     finally:

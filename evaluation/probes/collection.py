@@ -102,7 +102,7 @@ class ProbeQuery(BaseModel):
     @model_validator(mode="after")
     def _ids_are_distinct(self) -> ProbeQuery:
         if len({item.id for item in self.items}) < len(self.items):
-            raise ValueError("an item stands twice")
+            raise ValueError("an item appears twice")
         return self
 
     def of_cell(self, cell: Cell) -> list[ProbeItem]:

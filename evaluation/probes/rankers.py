@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast, get_args
 
 from fairqr.agents.ranking.item_ranker import Cost, ItemRanker, ItemRanking, RankItem
 from fairqr.agents.ranking.model import RankingModel
@@ -73,18 +73,12 @@ def parse_ranker(name: str) -> NamedRanker:
         InputError: A model is missing behind ``pairwise:``, or one stands behind ``initial``.
     """
     kind, colon, model = name.partition(":")
-    if kind == INITIAL:
-        if colon:
-            raise InputError(f"'{one_line(name)}' is no ranker; '{INITIAL}' takes no model.")
-        return NamedRanker("initial")
-    if kind == "monot5":
-        return NamedRanker("monot5", model)
-    if kind == "monobert":
-        return NamedRanker("monobert", model)
-    if kind == "pairwise":
-        if not model:
-            raise InputError("A pairwise ranker needs a model, such as pairwise:openai:gpt-4o.")
-        return NamedRanker("pairwise", model)
+    if kind == INITIAL and colon:
+        raise InputError(f"'{one_line(name)}' is not a ranker; '{INITIAL}' takes no model.")
+    if kind == "pairwise" and not model:
+        raise InputError("A pairwise ranker needs a model, such as pairwise:openai:gpt-4o.")
+    if kind in get_args(Kind) and kind != "listwise":
+        return NamedRanker(cast("Kind", kind), model)
     return NamedRanker("listwise", name)
 
 
@@ -118,26 +112,14 @@ def open_probe_ranker(
     named = parse_ranker(name)
     if named.kind == "initial":
         return Initial()
-    if not named.asks_a_model:
-        return open_ranker(
-            named.kind,
-            options=RankerOptions(
-                shown=experiment.shown_to_neural,
-                length=experiment.length,
-                weights=named.model or None,
-            ),
-        )
     size = Window.parse(window or NO_WINDOW)
-    return open_ranker(
-        named.kind,
-        model,
-        prompts,
-        RankerOptions(
-            shown=experiment.shown,
-            length=experiment.length,
-            window=size.size,
-            step=size.step,
-            versions=experiment.prompts,
-            concurrency=concurrency,
-        ),
+    options = RankerOptions(
+        shown=experiment.shown if named.asks_a_model else experiment.shown_to_neural,
+        length=experiment.length,
+        window=size.size,
+        step=size.step,
+        versions=experiment.prompts,
+        weights=None if named.asks_a_model else named.model or None,
+        concurrency=concurrency,
     )
+    return open_ranker(named.kind, model, prompts, options)

@@ -92,13 +92,9 @@ def figures_of(measured: Found) -> list[Figure]:
         return [figure for e in measured.manifest.collections for figure in _places(measured, e)]
     if isinstance(measured, MeasuredPairwise):
         figures = measured.figures.assign(label=measured.figures.model)
-        return list(_wins("pairs", "pairs", figures, ""))
+        return list(_wins("pairs", figures))
     figures = measured.figures.assign(label=measured.figures.when)
-    told = ", before and after tuning. Tuning should bring the two dots of a row together, and not "
-    return [
-        *_wins("tuning", "held-out pairs", figures, f"{told}both to 0"),
-        *_losses(measured.losses),
-    ]
+    return [*_wins("tuning", figures), *_losses(measured.losses)]
 
 
 def mean_cell(row: Any, *, signed: bool = False) -> Markdown:
@@ -195,14 +191,15 @@ def _rows(measured: MeasuredListwise, entry: CollectionEntry) -> Iterator[dict[s
     first = measured.manifest.rankings.askers[0]
     words = {"protected": entry.built.protected, "unprotected": entry.built.unprotected}
     own = measured.lists[measured.lists.collection == entry.name]
+    events_of, places_of = (
+        dict(iter(frame.groupby(KEYS, sort=False))) for frame in (measured.events, measured.places)
+    )
     for key, found in own.groupby(KEYS, sort=False):
         _, ranker, window, asker = key
         if ranker == INITIAL and asker != first:
             continue
-        events, places = (
-            frame[(frame[KEYS] == list(key)).all(axis=1)]
-            for frame in (measured.events, measured.places)
-        )
+        events = events_of.get(key, measured.events[:0])
+        places = places_of.get(key, measured.places[:0])
         happened = events.groupby(["event", "kind"])["count"].sum()
         word = words.get(asker)
         yield {
@@ -262,10 +259,6 @@ def _places(measured: MeasuredListwise, entry: CollectionEntry) -> Iterator[Figu
         )
         yield Figure(
             _places_name(entry, number),
-            f"{entry.name}: the ranks of the protected items by ranker and query (as figure 3 of "
-            "the paper): the share of them in each part of the list, its beginning on the left. "
-            "The dashed line is an even spread, which a random order comes near to; higher bars on "
-            "the left favour the protected group. n is the number of protected items.",
             f"Histograms of the places of protected items: {told}.",
             draw_histograms({name: drawn[name] for name in names}),
         )
@@ -291,7 +284,7 @@ def _read_by_reply(measured: MeasuredPairwise) -> list[str]:
     return [model for model, votes, weighed in sums.itertuples() if votes and not weighed]
 
 
-def _wins(kind: str, what: str, figures: DataFrame, more: str) -> Iterator[Figure]:
+def _wins(kind: str, figures: DataFrame) -> Iterator[Figure]:
     """Yield for each collection which group wins pairs, by kind of pairs and ``label``."""
     figures = figures[figures.kind.isin(["relevant", "irrelevant"])]
     for name, found in figures.groupby("collection", sort=False):
@@ -312,8 +305,6 @@ def _wins(kind: str, what: str, figures: DataFrame, more: str) -> Iterator[Figur
         }
         yield Figure(
             file_name(kind, name),
-            f"{name}: the share of {what} that the protected and the unprotected item wins in both "
-            f"orders, with 95% bootstrap intervals over queries{more}.",
             f"Shares of pairs: {told}.",
             draw_dots(titles, series, "share of pairs"),
         )
@@ -388,9 +379,6 @@ def _losses(losses: DataFrame) -> Iterator[Figure]:
     means = _training(losses)["losses"]
     yield Figure(
         "loss",
-        "The loss of each step, and in colour its mean over the steps around it. The dotted line "
-        f"is ln 2 = {AT_RANDOM:.4f}, the loss of a model that holds both labels for equally "
-        "likely. Winners were dealt at random, so a loss below it is what was learnt by heart.",
         f"The mean loss in {len(means)} parts of the training, in order: "
         f"{', '.join(map(value, means))}.",
         drawing,

@@ -17,10 +17,10 @@ from fairqr.agents.ranking.item_ranker import Cost, ItemRanker, ItemRanking
 from fairqr.agents.ranking.lean import PROTECTED, UNPROTECTED
 from fairqr.agents.ranking.model import RankingModel
 from fairqr.agents.ranking.pairwise import PairwiseJudge
-from fairqr.base.errors import InputError, one_line
 from fairqr.evaluation.experiments.engine import Absence, Done, Stage, by_job, is_away, run_stages
 from fairqr.evaluation.experiments.folder import spent
 from fairqr.evaluation.experiments.kinds import RunOptions
+from fairqr.evaluation.experiments.options import check_prompts
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.probes.building import Preparing, open_probe_collections
 from fairqr.evaluation.probes.collection import ProbeCollection
@@ -94,11 +94,7 @@ async def make_probe_plan(
             collections have one name.
     """
     asked_with = _asked_with(experiment)
-    if unused := sorted(experiment.prompts.keys() - asked_with.keys()):
-        known = f"but with {', '.join(asked_with)}" if asked_with else "with any prompt"
-        raise InputError(
-            f"This asks not with the prompt '{one_line(unused[0])}' {known}; leave it out."
-        )
+    check_prompts(experiment.prompts.keys(), asked_with.keys())
     entries = []
     for name, asked in asked_with.items():
         prompt = prompts.get(name, experiment.prompts.get(name))

@@ -20,6 +20,7 @@ __all__ = [
     "LoraExperiment",
     "PairwiseExperiment",
     "ProbeExperiment",
+    "ProbeSettings",
     "ProbeSource",
     "Window",
 ]
@@ -75,7 +76,7 @@ class Window(BaseModel):
         match = _WINDOW.fullmatch(text)
         if not match or int(match[1]) < 2 or not 1 <= int(match[2]) < int(match[1]):
             raise ValueError(
-                f"'{one_line(text)}' is no window; write its size and its step, such as 20/10, "
+                f"'{one_line(text)}' is not a window; write its size and its step, such as 20/10, "
                 "the step smaller than the size"
             )
         return cls(size=int(match[1]), step=int(match[2]))
@@ -84,10 +85,10 @@ class Window(BaseModel):
         return f"{self.size}/{self.step}"
 
 
-class ProbeExperiment(Options):
-    """What all have in common."""
+class ProbeSettings(BaseModel):
+    """How probe collections are built."""
 
-    filled: ClassVar[tuple[str, ...]] = ("sources",)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     collection: str | None = Field(
         None,
@@ -98,19 +99,28 @@ class ProbeExperiment(Options):
         description="Which judgements to use, if the collection has several sets, such as train "
         "or eval.",
     )
-    sources: tuple[ProbeSource, ...] = Field(
-        description="The probe collections: an attribute and a protected group each, or a folder."
-    )
     queries: Count | None = Field(
         None, description="Use only the first so many queries of each source; all by default."
     )
-    size: Count = Field(200, description="Items per query, a multiple of 4.")
+    size: Annotated[int, Field(ge=4, multiple_of=4, strict=True)] = Field(
+        200, description="Items per query, a multiple of 4."
+    )
     order: Order | None = Field(
         None,
         description="The initial order of the items: shuffled, bm25 or discriminatory. Defaults "
         "to that of the folder, or to shuffled.",
     )
     seed: Seed = Field(0, description="The seed of all random draws.")
+
+
+class ProbeExperiment(ProbeSettings, Options):
+    """What all have in common."""
+
+    filled: ClassVar[tuple[str, ...]] = ("sources",)
+
+    sources: tuple[ProbeSource, ...] = Field(
+        description="The probe collections: an attribute and a protected group each, or a folder."
+    )
     prompts: dict[str, str] = Field(
         {}, description="The version of a prompt, by its name, such as pairwise=v2."
     )

@@ -25,6 +25,7 @@ from fairqr.base.neural import Pretrained
 from fairqr.base.statistics import stream
 from fairqr.evaluation.experiments.engine import Keep, Stage, run_stages
 from fairqr.evaluation.experiments.kinds import RunOptions
+from fairqr.evaluation.experiments.options import check_prompts
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.probes.building import open_probe_collections
 from fairqr.evaluation.probes.collection import ProbeCollection, ProbeQuery
@@ -83,7 +84,8 @@ def split_queries(ids: Iterable[str], train_share: float, seed: int) -> tuple[se
     known = sorted(set(ids))
     if len(known) < 2:
         raise InputError(
-            f"With {len(known)} queries none can be held out; take a collection with two or more."
+            "Some queries are held out, so there must be two or more; the collection has "
+            f"{len(known)}."
         )
     order = stream(seed, "split of the queries").permutation(len(known))
     train = min(max(round(train_share * len(known)), 1), len(known) - 1)
@@ -161,11 +163,7 @@ async def make_lora_plan(experiment: LoraExperiment, prompts: PromptLibrary) -> 
         FairqrError: What it names is not there, or no pair is left to train on or to probe with.
     """
     base = _base(experiment.model)
-    if unused := sorted(experiment.prompts.keys() - {"pairwise"}):
-        raise InputError(
-            f"Tuning asks not with the prompt '{one_line(unused[0])}' but with pairwise; leave it "
-            "out."
-        )
+    check_prompts(experiment.prompts.keys(), {"pairwise"})
     prompt = prompts.get("pairwise", experiment.prompts.get("pairwise"))
     collections = await open_probe_collections(experiment, texts=experiment.shown != "title")
     train_on, hold_out = split_queries(

@@ -71,10 +71,6 @@ class Draw:
             query,
         )
 
-    def samples(self, experiment: FairRagExperiment) -> int:
-        """Return how many rankings are drawn."""
-        return 1 if self.policy == "deterministic" else experiment.samples
-
     def answered(self, experiment: FairRagExperiment) -> int:
         """Return from how many of them answers are generated."""
         return 1 if self.policy == "deterministic" else experiment.answered

@@ -23,7 +23,6 @@ __all__ = [
     "curve_of",
     "curves_of",
     "differences_of",
-    "excess_of",
     "intervals_of",
     "points_of",
 ]
@@ -100,20 +99,6 @@ def differences_of(values: DataFrame, name: Name = Name.EE_D) -> DataFrame:
         for one, other in itertools.combinations(by_policy, 2):
             samples[retriever, one, other] = (by_policy[other] - by_policy[one]).dropna()
     return _family(values, ["retriever", "one", "other"], samples)
-
-
-def excess_of(values: DataFrame) -> DataFrame:
-    """Test whether what is used is more concentrated than what is shown, for every α.
-
-    Args:
-        values: Of one collection.
-
-    Returns:
-        The tests by ``generator``, ``retriever`` and ``policy``.
-    """
-    keys = ["generator", "retriever", "policy"]
-    by_query = _by_query(values[values.kind == "plackett-luce"], keys, Name.SHARE_EXCESS)
-    return _family(values, keys, dict(iter(by_query.groupby(level=keys, observed=True))))
 
 
 def points_of(values: DataFrame, keys: Sequence[str], x: Name, y: Name) -> DataFrame:

@@ -76,8 +76,6 @@ def load_notables(limit: int = 1000, pool: int | None = None) -> RagCollection:
         InputError: A number is below 1.
     """
     size = POOL if pool is None else pool
-    if limit < 1 or size < 1:
-        raise InputError("The numbers of queries and of documents must be 1 or more.")
     collection = find_collection("notables")
     documents = list(collection.corpus.documents())
     by_id = {document.id: document for document in documents}
@@ -206,8 +204,6 @@ def load_jsonl(
         SchemaError: The schema is wrong.
         InputError: There is no such metric, or a number is below 1.
     """
-    if limit < 1 or (pool is not None and pool < 1):
-        raise InputError("The numbers of queries and of documents must be 1 or more.")
     stem = path.name.removesuffix(".gz").removesuffix(".jsonl")
     about = _read_about(path.with_name(f"{stem}.yaml"))
     chosen = metric or about.metric
@@ -223,7 +219,7 @@ def load_jsonl(
         try:
             query, blank = _query(line, schema, pool)
             if query.id in queries:
-                raise ValueError(f"the id '{one_line(query.id)}' stands twice")
+                raise ValueError(f"the id '{one_line(query.id)}' appears twice")
         except (ValueError, RecursionError) as error:
             deep = isinstance(error, RecursionError)
             what = "it is nested too deeply" if deep else one_line(error)
@@ -285,7 +281,7 @@ def _query(line: bytes, schema: Schema | None, pool: int | None) -> tuple[RagQue
         where, reason = first_problem(error)
         raise ValueError(f"{where or 'the line'}: {reason}") from None
     except UnicodeEncodeError:
-        raise ValueError("a text of it has half a surrogate pair") from None
+        raise ValueError("one of its texts has half a surrogate pair") from None
     except json.JSONDecodeError:
         raise ValueError("it is not valid JSON") from None
     documents: dict[str, PoolDocument] = {}
@@ -299,7 +295,7 @@ def _query(line: bytes, schema: Schema | None, pool: int | None) -> tuple[RagQue
         try:
             document = _document(fields, schema)
             if document.id in documents:
-                raise ValueError(f"its id '{one_line(document.id)}' stands twice")
+                raise ValueError(f"its id '{one_line(document.id)}' appears twice")
         except ValueError as error:
             raise ValueError(f"document {place} of the pool: {error}") from None
         documents[document.id] = document
@@ -347,6 +343,8 @@ def find_rag_collection(
         SchemaError: A schema is wrong.
         InputError: There is no such task or metric, or a number is below 1.
     """
+    if limit < 1 or (pool is not None and pool < 1):
+        raise InputError("The numbers of queries and of documents must be 1 or more.")
     if name == "notables":
         if task is not None:
             raise InputError("The collection notables has one task; leave the task out.")
@@ -362,5 +360,6 @@ def find_rag_collection(
         raise CorpusError(f"{one_line(path)} cannot be read: {error.strerror or error}.") from None
     raise CorpusError(
         f"There is no collection of questions '{one_line(name)}'; name notables, a folder with "
-        "LaMP's questions.json and outputs.json, or a file .jsonl (docs/lamp.md)."
+        "LaMP's questions.json and outputs.json, or a file .jsonl; see "
+        "docs/how-to/measure-fair-rag.md."
     )

@@ -410,20 +410,17 @@ class UtilityBounds:
     """
 
     def __init__(self, records: Iterable[PolicyRecord]) -> None:
-        self._all: dict[tuple[str, str, str], float] = {}
-        self._oracle: dict[tuple[str, str, str], float] = {}
-        self._retriever: dict[tuple[str, str, str, str], float] = {}
+        self._best: dict[tuple[str, ...], float] = {}
         for record in records:
             values = [answer.utility or 0.0 for answer in record.answers if is_answer(answer)]
             if not values:
                 continue
-            key, best = (record.collection, record.generator, record.query), max(values)
-            self._all[key] = max(best, self._all.get(key, best))
-            if record.policy == "oracle":
-                self._oracle[key] = max(best, self._oracle.get(key, best))
-            elif record.policy == "plackett-luce":
-                own = (*key, record.retriever)
-                self._retriever[own] = max(best, self._retriever.get(own, best))
+            query, best = (record.collection, record.generator, record.query), max(values)
+            # A deterministic ranking counts among all only; the oracle has no retriever.
+            scopes = [("all", ""), ("retriever", record.retriever)]
+            for scope in scopes[:1] if record.policy == "deterministic" else scopes:
+                key = (*query, *scope)
+                self._best[key] = max(best, self._best.get(key, best))
 
     def greatest(self, record: PolicyRecord, scope: Scope = "all") -> Score:
         """Return u_max for the query and generator of a record.
@@ -436,10 +433,8 @@ class UtilityBounds:
         Returns:
             Undefined where no such answer is there.
         """
-        key = (record.collection, record.generator, record.query)
-        if scope == "all":
-            found = [self._all.get(key)]
-        else:
-            found = [self._oracle.get(key), self._retriever.get((*key, record.retriever))]
-        known = [value for value in found if value is not None]
+        query = (record.collection, record.generator, record.query)
+        retrievers = ("",) if scope == "all" else ("", record.retriever)
+        keys = [(*query, scope, retriever) for retriever in retrievers]
+        known = [self._best[key] for key in keys if key in self._best]
         return max(known) if known else Undefined(Reason.NO_ANSWER)

@@ -93,7 +93,6 @@ class Name(StrEnum):
     EE_D_K_ANSWERED = "EE-D/k, answered"
     EAE_D_K = "EAE-D/k"
     SHARE = "EAE-D/(k·EAR)"
-    SHARE_EXCESS = "EAE-D/(k·EAR) − EE-D/k"
     USED_NOT_USEFUL = "use of not useful"
 
 
@@ -238,16 +237,13 @@ def _of_use(answers: _Answers | None, useful: NDArray[np.bool_]) -> dict[Name, S
         return dict.fromkeys(OF_USE, Undefined(Reason.NO_VERDICT))
     n, k = useful.size, answers.rankings.shape[1]
     shown, used = answers.shown(n), answers.used(n)
-    even = float(shown @ shown) / k
-    share = measures.attribution_share(used)
     return {
         Name.EAR: measures.expected_attribution_rate(
             answers.attributed, answers.judged, answers.times
         ),
-        Name.EE_D_K_ANSWERED: even,
+        Name.EE_D_K_ANSWERED: float(shown @ shown) / k,
         Name.EAE_D_K: measures.attributed_disparity(used, k),
-        Name.SHARE: share,
-        Name.SHARE_EXCESS: share if isinstance(share, Undefined) else share - even,
+        Name.SHARE: measures.attribution_share(used),
         Name.USED_NOT_USEFUL: measures.not_useful(used, useful),
     }
 

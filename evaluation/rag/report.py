@@ -12,7 +12,6 @@ from fairqr.evaluation.rag.comparing import (
     EDGES,
     curves_of,
     differences_of,
-    excess_of,
     intervals_of,
     points_of,
 )
@@ -64,23 +63,6 @@ AGAINST = {
 """The plots of one measure against another: x, y, and what has a line."""
 
 DIAGONAL = ("use", "share")
-LINES = {
-    "retriever": "A line for each retriever, the mean over generators, over its α, which stand at "
-    "the points, and its deterministic ranking (fixed). The star is the oracle, which puts useful "
-    "documents first in random order.",
-    "generator": "A line for each generator, the mean over retrievers, over α, which stand at the "
-    "points, and the deterministic rankings (fixed). The star is the oracle, the mean over "
-    "generators.",
-}
-READING = {
-    "relevance": "Up and to the left is best.",
-    "utility_by_relevance": "Up and to the right is best.",
-    "utility_by_disparity": "Up and to the left is best.",
-    "use": "On the dotted line, use is as uneven as exposure. No point is above it: where little "
-    "is used, this measure is low.",
-    "share": "Above the dotted line, what is used is more concentrated than what is shown. A point "
-    "below it says nothing: use that is picked evenly, and not always, is below.",
-}
 
 
 def values_of(measured: MeasuredRag) -> dict[str, Any]:
@@ -119,21 +101,19 @@ def _part(measured: MeasuredRag, entry: CollectionEntry) -> dict[str, Any]:
     groups = measured.groups[measured.groups.collection == entry.name]
     group_measures = measured.group_measures
     differences = differences_of(values)
-    excess = excess_of(values)
     return {
         "entry": entry,
         "title": entry.title,
         "falls": list(_falls(values, differences)),
         "wasted": list(_wasted(values)),
-        "concentrated": excess[excess.holds & (excess.difference > 0)],
         "figures": {name: file_name(name, entry.title) for name in ("disparity", *AGAINST)},
+        "axes": {name: axes for name, (*axes, _) in AGAINST.items()},
         "rankings": _means(values, BY_POLICY, OF_RANKINGS),
         "differences": differences,
         "curves": curves_of(values),
         "answers": _means(values, BY_GENERATOR, OF_ANSWERS),
         "official": _official(official),
         "use": _means(values, BY_GENERATOR, OF_USE),
-        "excess": excess,
         "constant": _constant(values),
         "undefined": _undefined(measured.reasons.loc[values.index]),
         "groups": [
@@ -189,11 +169,7 @@ def _means(
     """Return a row of means for each policy, as texts."""
     found = means_of(values, keys, names)
     found["cell"] = [
-        cell(
-            (difference if row.measure == Name.SHARE_EXCESS else value)(row.mean),
-            span([row.low, row.high]),
-            f"n={row.queries}",
-        )
+        cell(value(row.mean), span([row.low, row.high]), f"n={row.queries}")
         for row in found.itertuples()
     ]
     return _wide(found, keys, "measure", list(names))
@@ -341,8 +317,6 @@ def _disparity(title: str, values: DataFrame) -> Iterator[Figure]:
     )
     yield Figure(
         file_name("disparity", title),
-        f"{title}: normalised EE-D by α, mean over queries. 0 is even exposure, 1 that of one "
-        "fixed ranking; the larger α, the nearer the samples are to the deterministic ranking.",
         f"Lines of EE-D by policy: {told}.",
         draw_series(
             points.assign(label=""),
@@ -375,8 +349,6 @@ def _against(name: str, title: str, values: DataFrame) -> Iterator[Figure]:
     )
     yield Figure(
         file_name(name, title),
-        f"{title}: {y} against {x}, means over the queries that have both. "
-        f"{LINES[by]} {READING.get(name, '')}".strip(),
         f"Lines of {y} over {x}: {told}.",
         draw_series(points, str(x), str(y), star="oracle", diagonal=name in DIAGONAL),
     )

@@ -25,6 +25,7 @@ from fairqr.agents.generators import open_generator
 from fairqr.base.errors import InputError, one_line
 from fairqr.evaluation.experiments.engine import Keep, Stage, run_stages
 from fairqr.evaluation.experiments.kinds import RunOptions
+from fairqr.evaluation.experiments.options import check_prompts
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.rag.answering import (
     Asked,
@@ -69,13 +70,9 @@ __all__ = ["cost_of", "make_rag_plan", "open_collections", "run_fair_rag"]
 
 STORE = RagStore
 
-CHARACTERS_PER_TOKEN = 4
-"""An estimate for English text."""
-
 Cost = Counter[str]
-"""What is still to be done, at most: queries may be dropped, and rankings be equal. The parts are
-answers for ``labels`` and from ``rankings``, ``attributions`` that are judged, and ``tokens`` that
-generators read and write, roughly, before long prompts are cut."""
+"""What is still to be done, at most: answers for ``labels`` and from ``rankings``, and
+``attributions``. Queries may be dropped, and rankings may be equal."""
 
 GivenLabels = Mapping[tuple[str, str], Sequence[LabelRecord]]
 """Labels that another run made, by the names of the collection and the generator."""
@@ -219,7 +216,7 @@ def cost_in_words(cost: Cost) -> str:
         return "nothing is left to ask"
     return (
         f"at most {answers:,} answers ({cost['labels']:,} of them for labels), "
-        f"{cost['attributions']:,} attributions, about {cost['tokens']:,} tokens"
+        f"{cost['attributions']:,} attributions"
     )
 
 
@@ -242,64 +239,35 @@ def cost_of(
     experiment: FairRagExperiment,
     *,
     labelled: Collection[str],
-    kept: Collection[str] | None,
+    kept: Collection[str],
     done: Collection[Hashable],
 ) -> Cost:
-    """Estimate what is still to be done for a generator on a collection, at most.
+    """Return what is still to be done for a generator on a collection, at most.
 
     Args:
         part: Both of them.
         experiment: What is asked.
         labelled: The ids of the queries that have labels.
-        kept: The ids of those that have enough useful documents; None where it is not known.
+        kept: The ids of those that have enough useful documents.
         done: The keys of the records that are there.
     """
     cost = Cost()
+    draws = draws_of(experiment)
     for query in part.collection.queries:
         if query.id not in labelled:
-            cost += _of_labels(query, part.prompt)
-        if kept is None or query.id not in labelled or query.id in kept:
-            draws = draws_of(experiment)
-            todo = [draw for draw in draws if draw.key(*part.name, query.id) not in done]
-            cost += _of_answers(query, part.prompt, todo, experiment)
+            cost["labels"] += labelling_calls([query])
+        elif query.id not in kept:
+            continue
+        todo = [draw for draw in draws if draw.key(*part.name, query.id) not in done]
+        # Deterministic rankings are the same under every seed.
+        fixed = {draw.retriever for draw in todo if draw.policy == "deterministic"}
+        drawn = sum(draw.answered(experiment) for draw in todo if draw.policy != "deterministic")
+        places = min(experiment.k, len(query.pool))
+        answers = min(len(fixed) + drawn, math.perm(len(query.pool), places))
+        cost["rankings"] += answers
+        if experiment.attributor != NO_ATTRIBUTOR:
+            cost["attributions"] += answers * places
     return cost
-
-
-def _of_labels(query: RagQuery, prompt: PromptTemplate) -> Cost:
-    calls = labelling_calls([query])
-    read = calls * _asked(query, prompt) + sum(_lengths(query))
-    return Cost(labels=calls, tokens=_tokens(read) + calls * prompt.defaults.max_tokens)
-
-
-def _of_answers(
-    query: RagQuery, prompt: PromptTemplate, draws: Sequence[Draw], experiment: FairRagExperiment
-) -> Cost:
-    places = min(experiment.k, len(query.pool))
-    # Deterministic rankings are the same under every seed.
-    fixed = {draw.retriever for draw in draws if draw.policy == "deterministic"}
-    drawn = sum(draw.answered(experiment) for draw in draws if draw.policy != "deterministic")
-    answers = min(len(fixed) + drawn, math.perm(len(query.pool), places))
-    lengths = _lengths(query)
-    documents = places * sum(lengths) / len(lengths)
-    read = answers * (_asked(query, prompt) + documents)
-    return Cost(
-        rankings=answers,
-        attributions=0 if experiment.attributor == NO_ATTRIBUTOR else answers * places,
-        tokens=_tokens(read) + answers * prompt.defaults.max_tokens,
-    )
-
-
-def _asked(query: RagQuery, prompt: PromptTemplate) -> int:
-    """Return how many characters a prompt has without documents."""
-    return len(query.question) + sum(len(message.content) for message in prompt.messages)
-
-
-def _lengths(query: RagQuery) -> list[int]:
-    return [sum(map(len, document.fields.values())) for document in query.pool]
-
-
-def _tokens(characters: float) -> int:
-    return math.ceil(characters / CHARACTERS_PER_TOKEN)
 
 
 def match_labels(plan: RagPlan, folders: Sequence[Path]) -> GivenLabels:
@@ -494,12 +462,7 @@ def _wanted(plan: RagPlan, part: Part) -> LabelManifest:
 async def run(experiment: FairRagExperiment, options: RunOptions) -> None:
     """Do all that is not done yet, and say first what it will cost at most."""
     collections = open_collections(experiment)
-    asked_with = {collection.task.prompt for collection in collections}
-    if unused := sorted(options.prompts_set - asked_with):
-        raise InputError(
-            f"The collections do not ask with the prompt '{one_line(unused[0])}' but with "
-            f"{', '.join(sorted(asked_with))}; set the version of one of these."
-        )
+    check_prompts(options.prompts_set, {collection.task.prompt for collection in collections})
     store = RagStore(options.folder)
     attributor = _attributor(experiment.attributor, options.prompts)
     unchecked = unchecked_warning(attributor) if attributor else None

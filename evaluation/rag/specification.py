@@ -106,10 +106,10 @@ class FairRagExperiment(Options):
     @model_validator(mode="after")
     def _is_whole(self) -> FairRagExperiment:
         if not self.attributor.strip() or not self.attributor.isprintable():
-            raise ValueError(f"'{one_line(self.attributor)}' is no name")
+            raise ValueError(f"'{one_line(self.attributor)}' is not a name")
         if self.generated is not None and self.generated > self.samples:
             raise ValueError(
-                f"{self.generated} of {self.samples} samples cannot be generated from; "
+                f"there are only {self.samples} samples to answer from, not {self.generated}; "
                 "lower 'generated', or raise 'samples'"
             )
         return self

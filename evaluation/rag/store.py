@@ -121,7 +121,7 @@ class PolicyRecord(Record):
     def _fits_its_pool(self) -> PolicyRecord:
         places, length = range(len(self.pool)), min(self.k, len(self.pool))
         if not _are_distinct(self.useful, places):
-            raise ValueError("'useful' has what is no place in the pool, or one twice")
+            raise ValueError("'useful' names a place outside the pool, or one place twice")
         for ranking in self._rankings():
             if len(ranking) != length or not _are_distinct(ranking, places):
                 raise ValueError(f"a ranking is not made of {length} places in the pool")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from html import escape
+from pathlib import Path
 
+from jinja2 import Environment, FileSystemLoader
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
@@ -13,43 +15,9 @@ from fairqr.evaluation.reports.drawing import INK, PAPER, RULE
 
 __all__ = ["to_html"]
 
-# Even if something slipped through the escaping, a browser would fetch and run nothing.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-
+TEMPLATES = Path(__file__).parent / "templates"
 SCALE = 1.5
 """How large a figure may be, in pixels of the page for each of its points."""
-
-_CSS = """
-:root { color-scheme: light dark; --ink: #1b1b1f; --paper: #fff; --soft: #5a5a64; --rule: #d5d5dc;
-  --best: #eef4fb; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e9e9ee; --paper: #17181c; --soft: #a6a6b0; --rule: #3a3b42; --best: #1d2b3a; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 72rem; padding: 1rem; background: var(--paper);
-  color: var(--ink); font: 1rem/1.5 system-ui, sans-serif; overflow-wrap: break-word; }
-p, li, figcaption, h1, h2, h3 { max-width: 48rem; }
-h1 { line-height: 1.2; } h2 { margin-top: 2.5rem; border-top: 1px solid var(--rule);
-  padding-top: 1rem; }
-nav ul { columns: 16rem; padding-left: 1.2rem; } a { color: inherit; }
-.scroll { overflow-x: auto; margin: 1rem 0; position: relative; }
-.scroll:focus-visible { outline: 2px solid currentColor; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-caption { text-align: left; color: var(--soft); padding-bottom: .4rem; }
-caption span { display: block; max-width: min(48rem, calc(100vw - 2rem)); }
-th, td { padding: .35rem .8rem .35rem 0; border-bottom: 1px solid var(--rule); vertical-align: top;
-  text-align: left; max-width: 28rem; } th { font-weight: 600; }
-thead th { vertical-align: bottom; } tbody th { min-width: 9rem; } .number { text-align: right; }
-td.best { background: var(--best); }
-td em, tbody th em { display: block; color: var(--soft); font: .83rem/1.5 system-ui, sans-serif;
-  min-width: 9rem; } .number em { margin-left: auto; max-width: 13rem; }
-figure { margin: 1.5rem 0; } figure svg { width: 100%; min-width: 30rem;
-  height: auto; } figcaption { color: var(--soft); }
-.hidden { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
-@media print { .scroll { overflow: visible; } tr, figure { break-inside: avoid; }
-  h2, caption { break-after: avoid; } table { font-size: .7rem; }
-  td em, tbody th em { font-size: .6rem; } td em, tbody th, tbody th em { min-width: 0; }
-  th, td { padding-right: .5rem; } td:not(.number) { overflow-wrap: anywhere; } }
-"""
 
 
 def to_html(markdown: str, figures: Mapping[str, str]) -> str:
@@ -61,22 +29,20 @@ def to_html(markdown: str, figures: Mapping[str, str]) -> str:
     """
     reader = MarkdownIt("commonmark", {"html": False}).enable("table")
     tokens = reader.parse(markdown)
-    title = next(escape(_text(tokens[place + 1])) for place, _ in _headings(tokens, "h1"))
-    listed = "".join(
-        f'<li><a href="#s{number}">{escape(_text(tokens[place + 1]))}</a></li>\n'
-        for number, (place, _) in enumerate(_headings(tokens, "h2"), start=1)
-    )
-    for number, (_, heading) in enumerate(_headings(tokens, "h2"), start=1):
-        heading.attrSet("id", f"s{number}")
+    titles = [_text(tokens[place + 1]) for place, _ in _headings(tokens, "h1")]
+    parts = list(_headings(tokens, "h2"))
+    for number, (_, opening) in enumerate(parts, start=1):
+        opening.attrSet("id", f"s{number}")
     body = reader.renderer.render(list(_arranged(tokens, figures)), reader.options, {})
-    head, rest = body.split("</h1>\n", 1)
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{title}</title>\n<style>{_CSS}</style>\n</head>\n<body>\n<main>\n"
-        f'{head}</h1>\n<nav aria-label="Contents">\n<ul>\n{listed}</ul>\n</nav>\n'
-        f"{rest}</main>\n</body>\n</html>\n"
+    heading, rest = body.split("</h1>\n", 1)
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, keep_trailing_newline=True
+    )
+    return environment.get_template("page.html.j2").render(
+        title=titles[0],
+        parts=[_text(tokens[place + 1]) for place, _ in parts],
+        heading=heading,
+        rest=rest,
     )
 
 

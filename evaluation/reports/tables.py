@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from fairqr.base.errors import InputError
+from fairqr.base.extras import library
 from fairqr.evaluation.reports.text import Markdown, shown
 
 if TYPE_CHECKING:
@@ -23,13 +23,9 @@ def frame(columns: Sequence[str], rows: Sequence[Mapping[str, Any]] = ()) -> Dat
     Raises:
         InputError: pandas is not installed.
     """
-    try:
-        from pandas import DataFrame
-    except ImportError:
-        raise InputError(
-            "Tables need pandas; install it with: pip install 'fairqr[evaluation]'"
-        ) from None
-    return DataFrame(rows) if rows else DataFrame(columns=list(columns))
+    pandas = library("pandas", "A table")
+    found = pandas.DataFrame(rows) if rows else pandas.DataFrame(columns=list(columns))
+    return cast("DataFrame", found)
 
 
 def records_of(found: DataFrame) -> list[dict[str, Any]]:

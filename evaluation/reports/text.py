@@ -55,6 +55,8 @@ def plain(text: object) -> str:
     Such characters show as U+FFFD.
     """
     flat = " ".join(str(text).split())
+    if flat.isprintable():
+        return flat
     return "".join(c if c.isprintable() else "\ufffd" for c in flat)
 
 

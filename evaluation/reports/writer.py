@@ -5,7 +5,8 @@ of it. In a template
 
 - ``{{ … }}`` prints text, which is escaped: a name is never markup. The functions of
   :mod:`fairqr.evaluation.reports.text` are filters that write numbers;
-- ``{{ figure(NAME) }}`` puts a figure where it belongs, if it was drawn;
+- ``{% call figure(NAME) %}CAPTION{% endcall %}`` puts a figure where it belongs, if it was drawn;
+  the caption says what it shows and how to read it;
 - ``{{ table(frame) }}`` writes a DataFrame whose cells are texts, see
   :mod:`fairqr.evaluation.reports.tables`;
 - the paragraph before a table is its caption, and the one behind a figure is the figure's.
@@ -17,18 +18,21 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairqr.base.errors import InputError
+from fairqr.base.extras import library
 from fairqr.base.files import write_beside
 from fairqr.evaluation.reports import tables, text
 from fairqr.evaluation.reports.drawing import can_draw
 
-__all__ = ["FOLDER", "Figure", "render", "write_report"]
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+__all__ = ["FOLDER", "Figure", "paragraphs", "render", "write_report"]
 
 FOLDER = "figures"
 TEMPLATES = Path(__file__).parent / "templates"
-EXTRA = "install it with: pip install 'fairqr[evaluation]'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +41,11 @@ class Figure:
 
     Attributes:
         name: Of its file, without the ending; each figure of a report has another.
-        caption: What it shows and how to read it.
         alt: What can be seen in it, for those who do not see it.
         svg: The drawing, as a whole SVG file.
     """
 
     name: str
-    caption: str
     alt: str
     svg: str
 
@@ -71,10 +73,9 @@ def write_report(
             Jinja or markdown-it-py is not, and nothing is written.
     """
     markdown = render(template, values, figures)
-    try:
-        from fairqr.evaluation.reports.page import to_html
-    except ImportError:
-        raise InputError(f"A report needs markdown-it-py; {EXTRA}") from None
+    library("markdown_it", "A report")
+    from fairqr.evaluation.reports.page import to_html
+
     page = to_html(markdown, {f"{FOLDER}/{figure.name}.svg": figure.svg for figure in figures})
     # Figures first, so that the report never names one that is not there.
     written = [_write(folder / FOLDER / f"{figure.name}.svg", figure.svg) for figure in figures]
@@ -82,7 +83,7 @@ def write_report(
     if not can_draw():
         raise InputError(
             f"{reports[0]} and {reports[1].name} were written without plots, which need "
-            f"matplotlib; {EXTRA}"
+            "matplotlib; install it with: pip install 'fairqr[evaluation]'"
         )
     return [*reports, *written]
 
@@ -98,20 +99,7 @@ def render(template: str, values: Mapping[str, Any], figures: Sequence[Figure] =
     Raises:
         InputError: Jinja is not installed.
     """
-    try:
-        from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    except ImportError:
-        raise InputError(f"A report needs Jinja; {EXTRA}") from None
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        undefined=StrictUndefined,
-        finalize=text.shown,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701 - HTML is made later, from Markdown that shown() escapes
-    )
-    environment.filters.update({name: getattr(text, name) for name in text.__all__})
+    environment = _environment(text.shown)
     environment.globals.update(
         figure=_placer(figures), table=tables.table, cell=tables.cell, can_draw=can_draw()
     )
@@ -119,15 +107,46 @@ def render(template: str, values: Mapping[str, Any], figures: Sequence[Figure] =
     return re.sub(r"\n{3,}", "\n\n", found).strip() + "\n"
 
 
-def _placer(figures: Sequence[Figure]) -> Callable[[str], text.Markdown]:
+def paragraphs(template: str, values: Mapping[str, Any]) -> list[str]:
+    """Return the paragraphs of a template of plain text, each on one line.
+
+    Args:
+        template: Its name, such as ``audit_findings`` for ``audit_findings.txt.j2``.
+        values: What it shows.
+
+    Raises:
+        InputError: Jinja is not installed.
+    """
+    found = _environment(text.plain).get_template(f"{template}.txt.j2").render(values)
+    return [" ".join(it.split()) for it in re.split(r"\n\s*\n", found) if it.strip()]
+
+
+def _environment(finalize: Callable[[Any], str]) -> Environment:
+    library("jinja2", "A report")
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        undefined=StrictUndefined,
+        finalize=finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701 - HTML is made later, from Markdown that shown() escapes
+    )
+    environment.filters.update({name: getattr(text, name) for name in text.__all__})
+    return environment
+
+
+def _placer(figures: Sequence[Figure]) -> Callable[[str, Callable[[], str]], text.Markdown]:
     named = {figure.name: figure for figure in figures}
 
-    def placed(name: str) -> text.Markdown:
-        """Return a figure with its caption; nothing if it was not drawn."""
+    def placed(name: str, caller: Callable[[], str]) -> text.Markdown:
+        """Return a figure with the caption of the template; nothing if it was not drawn."""
         figure = named.get(name)
         if figure is None:
             return text.Markdown()
         image = f"![{text.escaped(figure.alt)}]({FOLDER}/{figure.name}.svg)"
-        return text.Markdown(f"{image}\n\n{text.escaped(figure.caption)}")
+        return text.Markdown(f"{image}\n\n{caller().strip()}\n\n")
 
     return placed

@@ -50,7 +50,7 @@ def parse_workers(text: str | int | None, concurrency: int | None = None) -> Wor
         return Workers(said, concurrency)
     if isinstance(text, bool) or not said.isdecimal() or not 1 <= int(said) <= MOST_AT_ONCE:
         raise InputError(
-            f"The workers '{one_line(said, 60)}' are none; write a number from 1 to "
+            f"The workers cannot be '{one_line(said, 60)}'; write a number from 1 to "
             f"{MOST_AT_ONCE}, ray, ray://local or ray://HOST:PORT."
         )
     if concurrency is not None:

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from fairqr.agents.cache import ReplyCache, ReplyFile
-from fairqr.base.errors import InputError, WorkersError, one_line
+from fairqr.base.errors import WorkersError, one_line
+from fairqr.base.extras import library
 from fairqr.evaluation.workers.choice import DEFAULT_AT_ONCE, MOST_AT_ONCE, Workers
 from fairqr.evaluation.workers.tools import Job, LocalPool, P, Pool, Tools
 from fairqr.evaluation.workers.worker import Failure, Replies, Worker, versions_here
@@ -236,12 +237,7 @@ def connected(address: str) -> Iterator[None]:
         WorkersError: It cannot be reached, or has other versions.
     """
     _prepare(address)
-    try:
-        import ray
-    except ImportError:
-        raise InputError(
-            "Workers on Ray need the extra 'ray'; install it with: pip install 'fairqr[ray]'"
-        ) from None
+    ray = library("ray", "Work on Ray", "ray")
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     own: dict[str, Any] = {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
     try:

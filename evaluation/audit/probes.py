@@ -9,22 +9,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pydantic import ConfigDict, Field
 
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.ranking.lean import PairOutcome, pair_figures
 from fairqr.agents.ranking.verdict import VerdictKind, verdict
-from fairqr.base.errors import InputError, one_line
+from fairqr.base.errors import FairqrError, InputError, one_line
 from fairqr.base.statistics import stream
-from fairqr.evaluation.audit.asking import Pace
-from fairqr.evaluation.audit.estimates import Estimate, jackknifed
+from fairqr.evaluation.audit.bundle import AuditFolder
+from fairqr.evaluation.audit.estimates import Estimate, means
+from fairqr.evaluation.audit.parts import Part
 from fairqr.evaluation.audit.queries import AuditQuery
-from fairqr.evaluation.experiments.engine import Absence, Done, Keep, run_tasks
-from fairqr.evaluation.experiments.folder import Lines, Record
-from fairqr.evaluation.experiments.progress import StageWatcher
+from fairqr.evaluation.audit.records import AskerName, ProbedQuery
+from fairqr.evaluation.experiments.engine import Absence, Done
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.schema import Attribute
 from fairqr.retrieval.sides import Sides, parse_sides
@@ -32,54 +32,15 @@ from fairqr.retrieval.sides import Sides, parse_sides
 if TYPE_CHECKING:
     from fairqr.graph.probe.result import ProbeResult
 
-__all__ = [
-    "LIST",
-    "ProbeFigures",
-    "ProbePlan",
-    "ProbedQuery",
-    "measure_probes",
-    "run_probes",
-    "sides_in",
-]
-
-Asker = Literal["neutral", "unprotected", "protected"]
+__all__ = ["LIST", "ProbeFigures", "Probes", "measure_probes", "sides_in"]
 
 LIST = 20
 """So many documents stand in one list; more do not take part."""
 
 
-class ProbedQuery(Record):
-    """What a model said of the documents of one query; it names no document.
-
-    Attributes:
-        query: The id of the query.
-        status: ``ok``; ``one_sided`` if the engine showed documents of one side only; or
-            ``failed``.
-        message: Why it failed.
-        pairs: For each pair which side was preferred when the protected document came first, which
-            one when the other did, and the log-odds of both.
-        ratios: For each asker the exposure of a protected document by that of another one in the
-            list that the model ordered.
-    """
-
-    model_config = ConfigDict(allow_inf_nan=False)
-    keys = ("query",)
-
-    query: str = Field(min_length=1)
-    status: Literal["ok", "one_sided", "failed"]
-    message: str = ""
-    pairs: tuple[tuple[str, str, float | None, float | None], ...] = ()
-    ratios: dict[Asker, float] = Field({})
-
-    @property
-    def is_final(self) -> bool:
-        """Whether asking again would be no use."""
-        return self.status != "failed"
-
-
-@dataclass(frozen=True, slots=True)
-class ProbePlan:
-    """What is probed.
+@dataclass(frozen=True)
+class Probes(Part[AuditQuery, ProbedQuery]):
+    """The queries on which a model is probed.
 
     Attributes:
         engine: Shows the documents.
@@ -87,24 +48,52 @@ class ProbePlan:
         sides: The two sides.
         protected: How the sides were written.
         documents: How many of the results of a query take part.
-        queries: The sample.
+        tasks: The sample of the queries.
         words: Returns what the engine is asked for a query.
     """
+
+    name = title = "probes"
+    record = ProbedQuery
+    ends = (FairqrError,)
 
     engine: SearchEngine
     model: ChatModel
     sides: Sides
     protected: str
     documents: int
-    queries: tuple[AuditQuery, ...]
+    tasks: tuple[AuditQuery, ...]
     words: Callable[[AuditQuery], str]
 
+    @property
+    def asked(self) -> str:
+        """The model."""
+        return self.model.name
+
     def cost(self, done: int = 0) -> str:
-        """Say what is asked, at most."""
-        left = len(self.queries) - done
+        """Say how many questions are left."""
+        left = len(self.tasks) - done
         # Each document stands in one pair, which is asked in both orders; and there are 3 lists.
         questions = left * (2 * (self.documents // 2) + 3)
         return f"a probe of '{self.model.name}' on {left:,} queries, about {questions:,} questions"
+
+    async def do(self, task: AuditQuery, folder: AuditFolder) -> Done[ProbedQuery]:
+        """Probe the model with the documents of one query."""
+        from fairqr.graph.probe.result import ProbeResult
+
+        graph, context = self._graph
+        state = await graph.ainvoke({"query": self.words(task)}, context=context)
+        return _done(task.id, ProbeResult.model_validate(state["probe"]))
+
+    @cached_property
+    def _graph(self) -> tuple[Any, Any]:
+        # Reading an audit needs no graph, and its imports take long.
+        from fairqr.graph.probe.builder import build_probe_graph
+        from fairqr.graph.probe.context import probe_context
+
+        context = probe_context(
+            attribute=self.sides.attribute, protected=self.protected, k=self.documents
+        )
+        return build_probe_graph(self.engine, self.model, context=context), context
 
 
 def sides_in(text: str, attributes: Mapping[str, Attribute]) -> tuple[Sides, str]:
@@ -123,56 +112,6 @@ def sides_in(text: str, attributes: Mapping[str, Attribute]) -> tuple[Sides, str
             f"groups to protect, such as {next(iter(attributes))}=GROUP."
         )
     return parse_sides(attributes[name.strip()], protected), protected.strip()
-
-
-async def run_probes(
-    plan: ProbePlan,
-    lines: Lines[ProbedQuery],
-    *,
-    pace: Pace,
-    concurrency: int,
-    watcher: StageWatcher,
-) -> None:
-    """Probe the model on all queries that have no record yet.
-
-    Args:
-        plan: What to probe.
-        lines: Where records go.
-        pace: Of the searches; reading documents comes on top.
-        concurrency: How many queries may be under way.
-        watcher: Told how far it is.
-
-    Raises:
-        ModelError: The model is away; what it said until then is kept.
-        FairqrError: The engine fails.
-    """
-    # Reading an audit needs no graph, and its imports take long.
-    from fairqr.graph.probe.builder import build_probe_graph
-    from fairqr.graph.probe.context import probe_context
-    from fairqr.graph.probe.result import ProbeResult
-
-    context = probe_context(
-        attribute=plan.sides.attribute, protected=plan.protected, k=plan.documents
-    )
-    graph = build_probe_graph(plan.engine, plan.model, context=context)
-
-    async def do(query: AuditQuery, keep: Keep[ProbedQuery]) -> None:
-        await pace.wait()
-        state = await graph.ainvoke({"query": plan.words(query)}, context=context)
-        keep(_done(query.id, ProbeResult.model_validate(state["probe"])))
-
-    await run_tasks(
-        plan.queries,
-        do,
-        lines,
-        title="probes",
-        model=plan.model.name,
-        key=lambda query: query.id,
-        start=plan.model.start,
-        cost=plan.cost,
-        watcher=watcher,
-        at_once=concurrency,
-    )
 
 
 def _done(query: str, found: ProbeResult) -> Done[ProbedQuery]:
@@ -237,7 +176,7 @@ class ProbeFigures:
     unprotected_wins: int
     flips: int
     p: float | None
-    lists: Mapping[Asker, Estimate]
+    lists: Mapping[AskerName, Estimate]
 
 
 def measure_probes(
@@ -259,7 +198,7 @@ def measure_probes(
     ]
     figures = pair_figures(outcomes, stream(seed, "probe"))
     said = verdict(figures, sides.words)
-    askers: tuple[Asker, ...] = ("neutral", "unprotected", "protected")
+    askers: tuple[AskerName, ...] = ("neutral", "unprotected", "protected")
     ratios = {asker: [it.ratios[asker] for it in listed if asker in it.ratios] for asker in askers}
     return ProbeFigures(
         model=model,
@@ -275,13 +214,9 @@ def measure_probes(
         unprotected_wins=figures.unprotected.count,
         flips=figures.flips.count,
         p=said.p,
-        lists={asker: _mean(values) for asker, values in ratios.items() if values},
+        lists={
+            asker: means(np.array(values)[:, None], np.ones(len(values)), log=True)[0]
+            for asker, values in ratios.items()
+            if values
+        },
     )
-
-
-def _mean(values: list[float]) -> Estimate:
-    parts = np.array([(1.0, value) for value in values])
-    (mean,) = jackknifed(
-        parts, np.ones(len(parts)), lambda totals: totals[..., 1:] / totals[..., :1], log=True
-    )
-    return mean
