@@ -1,1 +1,1 @@
-"""The LangGraph machine: state, context, nodes and builder."""
+"""The three LangGraph graphs: search, answer and probe; and the service."""

@@ -1,82 +1,74 @@
-"""Replies of models, kept beside the states of a run.
+"""What a run has done so far, kept elsewhere, so that another process can resume it.
 
-A step may ask many questions, but its state is only saved when all are answered. So each reply is
-saved at once, as a pending write of the state that the step started from. LangGraph ignores it,
-because it belongs to none of its tasks, and removes it when the thread is deleted.
+A resumed run starts from the beginning. A step that had ended returns its earlier update, and a
+question that a model had answered is not asked again. We recognise steps by their name and their
+input state, and questions by their text. Their order does not count, since parallel steps may
+change it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
-from fairqr.agents.journal import Journal, journaled
+from langgraph.types import Overwrite
+
+from fairqr.agents.journal import current_journal
 from fairqr.agents.replies import Reply, Usage
 
-if TYPE_CHECKING:
-    from langchain_core.runnables import RunnableConfig
-    from langgraph.checkpoint.base import BaseCheckpointSaver
-    from langgraph.runtime import ExecutionInfo
+__all__ = ["RunJournal", "kept_update", "run_journal"]
 
-__all__ = ["Replies", "kept_replies", "step_journal"]
-
-_CHANNEL = "fairqr.reply"
 _FINAL = ("ok", "parse_error", "refused", "invalid_request", "unsupported")
 """Asking again would not change these statuses. After others, such as a timeout, we ask again."""
 
 
-class Replies:
-    """The replies of models in a thread since its last saved state.
+class RunJournal:
+    """The journal of one run; see :class:`fairqr.agents.journal.Journal`.
 
     Args:
-        saver: The checkpointer that keeps the thread.
-        thread: The name of the thread.
+        keep: Keeps the reply to a question, given its key and a record of plain data.
+        steps: The updates of the steps that have ended, by key.
+        replies: The records that ``keep`` was given, by key.
     """
 
-    def __init__(self, saver: BaseCheckpointSaver[Any], thread: str) -> None:
-        self._saver = saver
-        self._thread = thread
-        self._kept: dict[str, Any] = {}
-
-    async def load(self, states: Iterable[RunnableConfig]) -> None:
-        """Read the replies beside these states: of a graph, and of the graphs inside it."""
-        self._kept = {}
-        for state in states:
-            kept = await self._saver.aget_tuple(state)
-            writes = (kept.pending_writes if kept else None) or []
-            self._kept |= {id_: value for id_, channel, value in writes if channel == _CHANNEL}
-
-    def get(self, id_: str) -> Any:
-        """Return the record with an id, or None if there is none."""
-        return self._kept.get(id_)
-
-    async def put(self, graph: str, checkpoint: str, id_: str, record: Mapping[str, Any]) -> None:
-        """Save a record beside the state with that id, in the namespace of its graph."""
-        config: Any = {
-            "configurable": {
-                "thread_id": self._thread,
-                "checkpoint_ns": graph,
-                "checkpoint_id": checkpoint,
-            }
-        }
-        await self._saver.aput_writes(config, [(_CHANNEL, dict(record))], id_)
-
-
-class _StepJournal:
-    """The replies of one step; see :class:`fairqr.agents.journal.Journal`."""
-
-    def __init__(self, replies: Replies, step: ExecutionInfo) -> None:
-        self._replies = replies
-        # The namespace of a step is the namespace of its graph, followed by a part of its own.
-        self._graph = step.checkpoint_ns.rpartition("|")[0]
-        self._checkpoint = step.checkpoint_id
-        self._task = step.task_id
+    def __init__(
+        self,
+        keep: Callable[[str, dict[str, Any]], Awaitable[None]],
+        steps: Mapping[str, Mapping[str, Any]] | None = None,
+        replies: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        self._keep = keep
+        self._steps = dict(steps or {})
+        self._replies = dict(replies or {})
         self._asked: Counter[str] = Counter()
+        self._keys: dict[str, str] = {}
+
+    @property
+    def resumed(self) -> bool:
+        """Whether an earlier attempt has finished a step or got a reply."""
+        return bool(self._steps or self._replies)
+
+    def begin(self, name: str, state: object, task: str) -> dict[str, Any] | None:
+        """Return the update of a step from an earlier attempt, or None if it has to run.
+
+        Args:
+            name: The name of the node.
+            state: The state that the node gets, as plain data.
+            task: LangGraph's id of this execution.
+        """
+        given = json.dumps(state, sort_keys=True, separators=(",", ":"))
+        key = f"{name}:{hashlib.sha256(given.encode()).hexdigest()[:32]}"
+        self._keys[task] = key
+        kept = self._steps.get(key)
+        return None if kept is None else dict(kept)
+
+    def key_of(self, task: str) -> str:
+        """Return the key of a step that has begun; it is the same in each attempt."""
+        return self._keys[task]
 
     async def once(
         self,
@@ -84,8 +76,9 @@ class _StepJournal:
         check: Callable[[Mapping[str, Any]], Mapping[str, Any]],
         ask: Callable[[], Awaitable[Reply]],
     ) -> Reply:
+        """Return the kept reply to a question, or ask it and keep the reply."""
         short = hashlib.sha256(key.encode()).hexdigest()[:32]
-        id_ = f"{self._task}:{short}:{self._asked[short]}"
+        id_ = f"{short}:{self._asked[short]}"  # if a question is asked twice, keep both replies
         self._asked[short] += 1
         if (kept := self._replies.get(id_)) is not None:
             try:
@@ -94,9 +87,24 @@ class _StepJournal:
                 pass  # another version of fairqr wrote it
         reply = await ask()
         if reply.status in _FINAL:
-            record = {**dataclasses.asdict(reply), "value": dict(reply.value)}
-            await self._replies.put(self._graph, self._checkpoint, id_, record)
+            await self._keep(id_, {**dataclasses.asdict(reply), "value": dict(reply.value)})
         return reply
+
+
+def run_journal() -> RunJournal | None:
+    """Return the journal of the current run, or None if it has none."""
+    journal = current_journal()
+    return journal if isinstance(journal, RunJournal) else None
+
+
+def kept_update(update: Mapping[str, Any], overwrites: list[str]) -> dict[str, Any]:
+    """Return the update of a step from its kept form.
+
+    Args:
+        update: The update as plain data.
+        overwrites: The keys with values that replace those of the state and are not added to them.
+    """
+    return {key: Overwrite(value) if key in overwrites else value for key, value in update.items()}
 
 
 def _reply_of(
@@ -106,31 +114,3 @@ def _reply_of(
         raise ValueError("no such status")
     value = check(record["value"]) if record["status"] == "ok" else {}
     return Reply(record["status"], value, record["message"], Usage(**record["usage"]))
-
-
-_replies: ContextVar[Replies | None] = ContextVar("fairqr_replies", default=None)
-
-
-@contextmanager
-def kept_replies(replies: Replies | None) -> Iterator[None]:
-    """Let the steps that run inside keep replies there."""
-    token = _replies.set(replies)
-    try:
-        yield
-    finally:
-        _replies.reset(token)
-
-
-@contextmanager
-def step_journal(info: ExecutionInfo | None) -> Iterator[None]:
-    """Keep the replies of models in a step.
-
-    Args:
-        info: The step. Its ids are the same when it is done again. None outside of a graph.
-    """
-    replies = _replies.get()
-    journal: Journal | None = None
-    if replies is not None and info is not None:
-        journal = _StepJournal(replies, info)
-    with journaled(journal):
-        yield

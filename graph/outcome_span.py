@@ -1,4 +1,4 @@
-"""What steps record in their spans: scores as evaluations, and at the end what the run cost."""
+"""Records scores in the spans of steps, and at the end what the run cost."""
 
 from __future__ import annotations
 

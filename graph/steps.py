@@ -1,4 +1,4 @@
-"""What the nodes of all three graphs share."""
+"""Helpers for the nodes of all three graphs."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from fairqr.agents.cache import remembering
 from fairqr.agents.language_model import calling_after_replies
 from fairqr.base.loops import run_blocking
 from fairqr.base.telemetry import span
-from fairqr.graph.journal import step_journal
+from fairqr.graph.journal import run_journal
 from fairqr.graph.search.context import Context, checked_context
 from fairqr.graph.usage import running_from, running_seconds
 
 __all__ = ["CONCURRENCY", "SEARCH", "Node", "Route", "Update", "context_of", "forgotten", "traced"]
 
 CONCURRENCY = 8
-"""How many rankings are answered from or judged, or parts of a probe run, at the same time."""
+"""How many rankings are answered or judged, or parts of a probe run, at the same time."""
 
 SEARCH = "search"
-"""The node of an answer and of a probe that is the graph of a search."""
+"""The node that runs the search graph inside an answer or a probe."""
 
 Update = dict[str, Any]
 """What a node changes in the state."""
@@ -34,18 +34,23 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def traced(node: Method) -> Method:
-    """Run a node in a span of its name, count its time, and journal the replies of models.
+    """Run a node in a span, and count its time. If the journal has its update, return that instead.
 
     After each reply of a model, LangGraph's stream ``custom`` gets
-    ``{"progress": {"node": NAME, "replies": NUMBER}}``, where the number counts the node's replies.
+    ``{"progress": {"node": NAME, "replies": NUMBER}}``. The number counts the node's replies.
 
-    The state's ``seconds`` are how long the steps have taken by the end of the node, plus what the
-    node itself adds. The first node of a graph overwrites them, since the thread may hold those of
-    an earlier run.
+    The state's ``seconds`` are the time of all steps up to the end of the node, plus what the node
+    itself adds. The first node of a graph overwrites them, since the thread may contain those of an
+    earlier run.
     """
 
     @functools.wraps(node)
     async def timed(self: object, state: Any, runtime: Runtime[Any]) -> Update:
+        info, journal = runtime.execution_info, run_journal()
+        if journal is not None and info is not None:
+            kept = journal.begin(node.__name__, state, info.task_id)
+            if kept is not None:
+                return kept
         replies = itertools.count(1)
 
         def report() -> None:
@@ -55,7 +60,6 @@ def traced(node: Method) -> Method:
         with (
             span(f"fairqr.{node.__name__}"),
             calling_after_replies(report),
-            step_journal(runtime.execution_info),
             remembering(),
             running_from(before := state.get("seconds", 0.0)),
         ):
@@ -80,13 +84,13 @@ class Node(Runnable[Any, Any]):
         self.name = step.__name__
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Update:
-        """Do the step on an event loop of our own, and wait for it."""
+        """Run the step on our own event loop, and wait for it."""
         return run_blocking(self._step(input, get_runtime()))
 
     async def ainvoke(
         self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
     ) -> Update:
-        """Do the step."""
+        """Run the step."""
         return await self._step(input, get_runtime())
 
 
@@ -104,11 +108,11 @@ class Route(Runnable[Any, Any]):
         self.name = choose.__name__
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        """Choose."""
+        """Choose the next nodes."""
         return self._choose(input)
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        """Choose."""
+        """Choose the next nodes."""
         return self._choose(input)
 
 
@@ -120,9 +124,9 @@ def context_of(runtime: Runtime[Any], default: C) -> C:
 
     Args:
         runtime: The runtime of a step.
-        default: The context that the graph was built with. It applies if the caller gave none, and
-            if the graph is part of a graph with a context of its own. If the caller gave the
-            context of another of our graphs, the values set there override those of the default.
+        default: The context that the graph was built with. It applies if the caller gave none, or
+            if the graph is part of a graph with another context. If the caller gave the context of
+            another of our graphs, the values set there override the default's.
 
     Raises:
         InputError: The two contexts contradict each other.
@@ -141,5 +145,5 @@ def context_of(runtime: Runtime[Any], default: C) -> C:
 
 
 def forgotten(state: Mapping[str, Any], *results: str) -> Update:
-    """Return an update without the results of an earlier run, which a thread may still hold."""
+    """Return an update that clears the results of an earlier run, if the thread has any."""
     return {name: None for name in results if state.get(name) is not None}

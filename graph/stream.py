@@ -1,21 +1,22 @@
-"""Running one of the graphs, and yielding its steps and its progress as they happen."""
+"""Runs one of the graphs, and yields its steps and its progress as they happen."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
 from langchain_core.messages import AIMessageChunk
 from langchain_core.runnables.config import var_child_runnable_config
-from langgraph.types import Overwrite, StateSnapshot
+from langgraph.types import Overwrite
 
+from fairqr.agents.journal import journaled
 from fairqr.base.telemetry import span
 from fairqr.graph.answer.context import AnswerContext
-from fairqr.graph.journal import Replies, kept_replies
+from fairqr.graph.journal import RunJournal
 from fairqr.graph.search.context import Context
 from fairqr.graph.steps import SEARCH
 
@@ -34,22 +35,25 @@ class Step:
         update: What it changed in the state of its graph. The update of ``rerank`` has ``result``
             with the search result as plain data; ``summarise`` has ``answer``, and ``conclude``
             has ``probe``.
-        id: Identifies the step. If a resumed run yields or does a step again, the id is the same.
-            It is empty for a result that a resumed run already had.
+        id: Identifies the step. With a journal, it is the same when a resumed run yields the step
+            again.
+        overwrites: The keys of the update with values that replace those of the state; others may
+            be added to them.
     """
 
     name: str
     update: dict[str, Any]
     id: str = field(default="", compare=False)
+    overwrites: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a step is that asks models.
+    """The progress of a step that asks models.
 
     Attributes:
         node: The name of the step.
-        replies: How many replies of models it has got so far.
+        replies: How many replies of models it has received so far.
     """
 
     node: str
@@ -61,7 +65,13 @@ RunEvent = Step | Progress | AIMessageChunk
 
 
 async def run_graph(
-    graph: Any, query: str, context: Context, *, thread: str | None = None, resume: bool = False
+    graph: Any,
+    query: str,
+    context: Context,
+    *,
+    journal: RunJournal | None = None,
+    thread: str | None = None,
+    resume: bool = False,
 ) -> AsyncGenerator[RunEvent, None]:
     """Run one of the three graphs, and yield what happens.
 
@@ -72,26 +82,13 @@ async def run_graph(
             is given. The steps of the search inside an answer or a probe are yielded, too.
         query: What to search for, or the question to answer.
         context: What the run is asked to do.
-        thread: The name of the thread that keeps the run's states and the replies of models. A run
-            that was killed can be resumed from there. Only questions that were under way are asked
-            again. Without a thread, nothing is kept.
-        resume: Resume the run of the thread, with the same query and context. Yields the results so
-            far and the steps that ended after the last state was saved, and then goes on. If the
-            run was over, nothing more happens; if the thread is empty, the run starts.
+        journal: The journal of an earlier attempt with the same query and context. Steps that had
+            ended are yielded again, but do not run again.
+        thread: The name of the thread in which the checkpointer keeps the states.
+        resume: Resume the run of the thread after an interrupt.
     """
     config: dict[str, Any] = {"configurable": {"thread_id": thread}} if thread else {}
-    given: dict[str, Any] | None = {"query": query}
-    replies = Replies(graph.checkpointer, thread) if thread else None
-    if replies and resume:
-        kept = await graph.aget_state(config, subgraphs=True)
-        if kept.values:
-            for step in _happened_before(kept):
-                yield step
-            # Not `next`, which leaves out what has ended since, though its state was not kept yet.
-            if not kept.tasks:
-                return
-            await replies.load(state.config for state in _states(kept))
-            given = None
+    given = None if resume else {"query": query}
     # A run of ours keeps its own states, or none. Inside a node of another graph, it would inherit
     # that graph's checkpointer, and its mark that it resumes after an interrupt.
     apart = contextvars.copy_context()
@@ -113,19 +110,19 @@ async def run_graph(
         )
         try:
             with (
-                span("invoke_workflow fairqr", **_asked(context, thread, given is None)),
-                kept_replies(replies),
+                span("invoke_workflow fairqr", **_asked(context, thread, journal)),
+                journaled(journal),
             ):
                 async with aclosing(updates):
                     async for _, mode, update in updates:
-                        if (event := _event(mode, update)) is not None:
+                        if (event := _event(mode, update, journal)) is not None:
                             events.put_nowait(event)
                             await events.join()
         finally:
             events.put_nowait(None)
 
-    # A generator runs in the context of whoever asks it for the next step or closes it, so that
-    # a span cannot be open across its yields. A task has a context of its own.
+    # A generator runs in the context of the caller that requests the next event or closes it, so a
+    # span cannot be open across its yields. A task has a context of its own.
     task = asyncio.create_task(run(), context=apart)
     try:
         while (event := await events.get()) is not None:
@@ -136,55 +133,31 @@ async def run_graph(
         task.cancel()
         await asyncio.wait({task})
         if not task.cancelled():
-            task.exception()  # it has been raised above, or nobody is there to take it
+            task.exception()  # it was raised above, or nobody waits for it
 
 
-# "updates" would name no task, so a step that is done again would look like another one.
+# The mode "updates" names no task, so a repeated step would look like another one.
 _MODES: list[Any] = ["tasks", "custom"]
 
 ANSWERING = "generate"
 """The step whose messages are pieces of an answer."""
 
-_OUTCOMES = {"rerank": "result", "conclude": "probe", "summarise": "answer"}
-"""The steps that end a part of a run, and the key of the result in their update."""
 
-
-def _states(kept: StateSnapshot) -> Iterator[StateSnapshot]:
-    """Yield the state of a graph, and then the state of the graph that is running inside it."""
-    yield kept
-    for task in kept.tasks:
-        if isinstance(task.state, StateSnapshot):
-            yield from _states(task.state)
-
-
-def _happened_before(kept: StateSnapshot) -> Iterator[Step]:
-    """Yield the results so far, and the steps that ended after the last state was saved."""
-    for state in _states(kept):
-        for name, key in _OUTCOMES.items():
-            if state.values.get(key) is not None:
-                yield Step(name, {key: state.values[key]})
-    for state in _states(kept):
-        for task in state.tasks:
-            if task.result is None:
-                continue
-            if task.name == SEARCH:
-                yield Step("rerank", _plain(task.result))
-            else:
-                yield Step(task.name, _plain(task.result), task.id)
-
-
-def _event(mode: str, update: Any) -> RunEvent | None:
+def _event(mode: str, update: Any, journal: RunJournal | None) -> RunEvent | None:
     if mode == "messages":
         piece, about = update
         return piece if about.get("langgraph_node") == ANSWERING else None
-    if mode == "custom":  # nodes of others may write what they like
+    if mode == "custom":  # other nodes may write anything
         ours = isinstance(update, Mapping) and "progress" in update
         return Progress(**update["progress"]) if ours else None
     if "result" not in update or update["error"] is not None:  # it begins, or has failed
         return None
     if update["name"] == SEARCH:  # its own steps were yielded already
         return None
-    return Step(update["name"], _plain(update["result"]), update["id"])
+    result: dict[str, Any] = update["result"]
+    marked = tuple(key for key, value in result.items() if isinstance(value, Overwrite))
+    id_ = journal.key_of(update["id"]) if journal else update["id"]
+    return Step(update["name"], _plain(result), id_, marked)
 
 
 def _plain(update: dict[str, Any]) -> dict[str, Any]:
@@ -194,13 +167,13 @@ def _plain(update: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _asked(context: Context, thread: str | None, resumed: bool) -> dict[str, Any]:
+def _asked(context: Context, thread: str | None, journal: RunJournal | None) -> dict[str, Any]:
     asked: dict[str, Any] = {
         "gen_ai.operation.name": "invoke_workflow",
         "gen_ai.workflow.name": "fairqr",
         "fairqr.method": context.method,
         "fairqr.attributes": list(context.attributes),
-        "fairqr.target": str(context.target),
+        "fairqr.target": str(context.effective_target),
         "fairqr.k": context.k,
     }
     if isinstance(context, AnswerContext):
@@ -208,5 +181,7 @@ def _asked(context: Context, thread: str | None, resumed: bool) -> dict[str, Any
         asked["fairqr.samples"] = context.answer.samples
         asked["fairqr.documents"] = context.answer.documents
     if thread is not None:
-        asked |= {"fairqr.thread": thread, "fairqr.resumed": resumed}
+        asked["fairqr.thread"] = thread
+    if journal is not None:
+        asked["fairqr.resumed"] = journal.resumed
     return asked

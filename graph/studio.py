@@ -1,8 +1,8 @@
-"""The three graphs for ``langgraph dev``, Studio and servers like them; see ``langgraph.json``.
+"""The three graphs for ``langgraph dev``, Studio and similar servers; see ``langgraph.json``.
 
 Such a server keeps states itself, so the graphs have no checkpointer. It calls a factory for every
-run, so the graphs are kept. ``FAIRQR_CORPUS`` names what to search, and ``FAIRQR_MODEL`` what
-refines, answers and is probed.
+run, so we keep the graphs. ``FAIRQR_CORPUS`` names the corpus to search, and ``FAIRQR_MODEL`` the
+model that refines, answers and is probed.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from fairqr.retrieval.engines.engine import SearchEngine
 
 __all__ = ["answer", "probe", "search"]
 
-# Otherwise they are imported when an engine is opened, and some write files while they are: such a
-# server refuses to wait for that in a run.
+# Imported early: some of these modules write files during import, and such a server does not allow
+# blocking calls in a run.
 for _module in ("hybrid", "encoded_pool"):
     importlib.import_module(f"fairqr.retrieval.engines.{_module}")
 
@@ -57,10 +57,9 @@ def _method(runtime: ServerRuntime[Any], kind: type[Context]) -> object:
     """Return the method that a run asks for.
 
     Raises:
-        InputError: The context has a name that the graph does not know, which the server would
-            drop.
+        InputError: The context has an unknown name, which the server would silently drop.
     """
-    # Other servers may pass a config of LangGraph's here; they check contexts in their own way.
+    # Other servers may pass a config of LangGraph here; they check contexts themselves.
     run = getattr(runtime, "execution_runtime", None)
     given = run.context if run is not None else None
     values = given if isinstance(given, Mapping) else {}
@@ -71,16 +70,16 @@ def _method(runtime: ServerRuntime[Any], kind: type[Context]) -> object:
 
 
 async def _graphs(method: object) -> dict[str, Any]:
-    """Return the graphs over the retriever that a method has by default."""
+    """Return the graphs that use the method's default retriever."""
     global _building
     _building = _building or asyncio.Lock()
-    # A method that does not exist is refused when the context is read.
+    # An unknown method is an error later, when the context is read.
     retriever = next((it.retriever for name, it in METHODS.items() if name == method), AUTO)
     key = default_corpus(), default_model(), retriever
     async with _building:
         if key not in _built:
             engine = await Catalog().resolve(key[0], retriever=retriever)
-            # Prompts are files, and such a server refuses to wait for one.
+            # Building reads prompt files, and such a server does not allow blocking calls.
             _built[key] = await asyncio.to_thread(_build, engine, key[1])
     return _built[key]
 

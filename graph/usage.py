@@ -1,7 +1,7 @@
-"""What a run has used of models and of time, in its state and in its result.
+"""The models' cost and the time of a run, in its state and in its result.
 
 Only the time within steps counts. Between two steps, a person may think for an hour about the
-keywords, and a run that was killed may be resumed the next day.
+keywords, or a killed run may be resumed the next day.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict
 
-# Before Python 3.12 pydantic makes no JSON schema of typing's own; Studio's forms are made of it.
+# Before Python 3.12, pydantic cannot make a JSON schema, which Studio needs, of typing's TypedDict.
 from typing_extensions import TypedDict
 
 from fairqr.agents.replies import Usage
@@ -47,14 +47,14 @@ class UsageRecord(TypedDict):
 
 
 class UsageReport(BaseModel):
-    """What a search, an answer or a probe cost, in its result.
+    """The cost of a search, an answer or a probe, in its result.
 
     Attributes:
         model_calls: Requests to models.
         cached_calls: Requests that the cache answered.
         prompt_tokens, completion_tokens: The tokens of the requests to models.
-        cached_tokens: The tokens that replies from the cache cost when they were first asked for.
-        cached_milliseconds: How long the models took for those replies, one after the other.
+        cached_tokens: The tokens that cached replies cost when models were first asked.
+        cached_milliseconds: How long models took for these replies, added up.
         milliseconds: How long the steps took.
     """
 
@@ -75,12 +75,12 @@ def usage_record(usage: Usage) -> UsageRecord:
 
 
 def usage_of(result: Mapping[str, Any]) -> Usage:
-    """Return what models cost for a result that is plain data."""
+    """Return the usage in a result that is plain data."""
     return Usage(**{key: value for key, value in result["usage"].items() if key != "milliseconds"})
 
 
 def total_usage(records: Iterable[UsageRecord], before: Usage | None = None) -> Usage:
-    """Return the sum of several records, plus what was spent before them."""
+    """Return the sum of several records, plus the usage before them."""
     return sum((Usage(**record) for record in records), before or Usage())
 
 
@@ -117,5 +117,5 @@ def seconds_left(context: Context) -> float | None:
 
 
 def longest(one: float, other: float) -> float:
-    """Return the greater, because parallel steps each report how long the whole run has taken."""
+    """Return the greater of two times; parallel steps each report the time of the whole run."""
     return max(one, other)

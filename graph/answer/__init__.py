@@ -1,1 +1,1 @@
-"""The graph that answers from rankings that are drawn at random."""
+"""The graph that answers a question from randomly drawn rankings."""

@@ -1,4 +1,4 @@
-"""Building the graph that answers."""
+"""Builds the graph that answers."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def build_answer_graph(
     concurrency: int = CONCURRENCY,
     checkpointer: BaseCheckpointSaver[Any] | None = None,
 ) -> CompiledStateGraph[State, AnswerContext, InputState, OutputState]:
-    """Build the graph that answers a question from rankings that are drawn at random.
+    """Build the graph that answers a question from randomly drawn rankings.
 
     ``prepare → search → sample → generate* → collect → attribute* → summarise``, where ``search``
     is the graph of :func:`fairqr.graph.search.builder.build_search_graph`. Steps with a star run

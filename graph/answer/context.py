@@ -26,12 +26,13 @@ class AnswerSettings(BaseModel):
         ge=0,
         le=LARGEST_ALPHA,
         allow_inf_nan=False,
-        description="How closely sampled rankings follow the scores: at 0 every order is equally "
-        "likely, and the larger it is, the more samples are the ranking itself.",
+        description="How closely sampled rankings follow the scores: at 0, all orders are equally "
+        "likely; the larger the value, the more samples equal the final ranking.",
     )
     form: Form = Field(
         "logits",
-        description="Whether scores are logits or worths of the Plackett-Luce model that samples.",
+        description="Whether the Plackett-Luce model, which samples, reads scores as logits or as "
+        "worths.",
     )
     samples: int = Field(
         1,
@@ -47,8 +48,8 @@ class AnswerSettings(BaseModel):
     )
     hypothesis: str = Field(
         RAW,
-        description="A sentence with {answer} in it once, which documents are checked against in "
-        "place of the bare answer.",
+        description="A sentence with {answer} in it once. Documents are checked against this "
+        "sentence instead of the bare answer.",
     )
     stream: bool = Field(
         False,
@@ -65,15 +66,15 @@ class AnswerSettings(BaseModel):
 
 
 class AnswerContext(Context):
-    """What a run that answers is asked to do: the search, and how its ranking is answered from.
+    """What a run that answers is asked to do: the search, and how to answer from its ranking.
 
     The method is ``plain`` by default. The budget limits the time of answering and judging, but not
-    their calls, of which there are as many as distinct rankings.
+    the number of their calls, which follows from the number of distinct rankings.
     """
 
-    method: Method = Field("plain", description="How to rank; as of a search.")
+    method: Method = Field("plain", description="How to rank, as in a search.")
     answer: AnswerSettings = Field(
-        AnswerSettings(), description="How rankings are sampled, answered from and judged."
+        AnswerSettings(), description="How to sample rankings, answer from them and judge answers."
     )
 
 

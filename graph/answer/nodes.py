@@ -45,7 +45,7 @@ from fairqr.retrieval.sampling.streams import stream_of
 __all__ = ["PROMPT", "Nodes", "to_generate"]
 
 PROMPT = "answer"
-"""The id of the prompt that answers are asked for with."""
+"""The id of the prompt that asks for answers."""
 
 
 class Nodes:
@@ -78,7 +78,7 @@ class Nodes:
 
     @traced
     async def prepare(self, state: State, runtime: Runtime[AnswerContext]) -> Update:
-        """Start the models, so that what is missing is known before anything is searched.
+        """Start the models, so that missing parts are found before anything is searched.
 
         Raises:
             ModelUnavailableError: No generator is given, or a model cannot be started.
@@ -113,8 +113,8 @@ class Nodes:
         warnings = []
         if read < settings.documents:
             warnings.append(
-                f"The generator was to read {settings.documents} documents, but only {read} take "
-                "part; it read these."
+                f"The generator should read {settings.documents} documents, but only {read} were "
+                "found; it read these."
             )
         return {
             "sampled": sampled,
@@ -140,7 +140,7 @@ class Nodes:
             question=state["query"],
             sources=[_fields(document, place) for place, document in enumerate(documents, start=1)],
             temperature=temperature,
-            # Without chance a seed would only keep the cache from answering.
+            # At temperature 0, a seed would only prevent hits in the cache.
             seed=None if used == 0 else state["seed"],
         )
         deadline = seconds_left(context)
@@ -166,7 +166,7 @@ class Nodes:
 
     @traced
     async def collect(self, state: State, runtime: Runtime[AnswerContext]) -> Update:
-        """Warn of samples without an answer, and say why there is none."""
+        """Warn about samples without an answer, and say why they have none."""
         failed = {r["number"]: r for r in state["generations"] if r["status"] != "ok"}
         times = {ranking["number"]: ranking["times"] for ranking in state["sampled"]}
         lost = sum(times[number] for number in failed)

@@ -34,7 +34,7 @@ class RankingAnswer(_Frozen):
         samples: How many of the samples are this ranking.
         status: ``ok``, or why there is no answer.
         text: The answer; empty unless ``ok``.
-        message: Why there is no answer, for people; empty if ``ok``.
+        message: A sentence that says why there is no answer; empty if ``ok``.
         used: Whether the answer used each document; None if that was not judged. The list is empty
             if nothing was judged.
         verdicts: The status of the judgement of each document.
@@ -53,7 +53,7 @@ class RankingAnswer(_Frozen):
 
 
 class AnswerText(_Frozen):
-    """An answer that one or several rankings gave, word for word.
+    """A distinct answer, which one or several rankings gave word for word.
 
     Attributes:
         text: The answer.
@@ -71,9 +71,7 @@ class ExposedDocument(_Frozen):
 
     Attributes:
         rank: Its place in the final ranking, from 1.
-        id: The document's.
-        title: The document's.
-        groups: For each attribute the share of each group in the document; no groups if unknown.
+        groups: For each attribute, the share of each group in the document; empty if unknown.
         exposure: The share of all samples in which the generator read it, in [0, 1].
         attributed: The share of the judged samples in which the answer used it, in [0, 1]; None if
             no sample was judged.
@@ -91,7 +89,6 @@ class GroupExposure(_Frozen):
     """How a group fares over the samples.
 
     Attributes:
-        group: Its name.
         target: Its share of ε*.
         exposure: Its share of the exposure that went to documents with a label; None if none did.
         attributed: Its share of the attributed exposure of documents with a label; None if there
@@ -105,7 +102,7 @@ class GroupExposure(_Frozen):
 
 
 class AttributeExposure(_Frozen):
-    """How the groups of an attribute fare, each document counted by its shares of them.
+    """How the groups of an attribute fare. A document counts for each group by its share.
 
     Attributes:
         attribute: The attribute, or a product such as ``gender×continent``.
@@ -121,16 +118,16 @@ class AttributeExposure(_Frozen):
 
 
 class AnswerCounts(_Frozen):
-    """How many samples the figures rest on.
+    """How many samples the figures are based on.
 
     Attributes:
         samples: The rankings that were drawn.
-        rankings: The distinct rankings among them; each was answered from once.
+        rankings: The distinct rankings among them; each was answered once.
         answered: The samples with an answer.
         failed: The samples without an answer, by the status of the generation.
         judged: The samples with an answer and at least one judged document.
-        unjudged: The pairs of a document and an answer, over all samples with an answer, that could
-            not be judged; 0 without an attributor.
+        unjudged: The pairs of a document and an answer that could not be judged, over all samples
+            with an answer; 0 without an attributor.
     """
 
     samples: int
@@ -142,38 +139,38 @@ class AnswerCounts(_Frozen):
 
 
 class AnswerResult(_Frozen):
-    """The answers to a question over sampled rankings, and whose documents they came from.
+    """The answers to a question over sampled rankings, and whose documents they used.
 
     The browsing model is a machine user who gives the first ``documents`` of a ranking equal
     attention, and the others none. A document without a verdict counts as not attributed, and is
     left out of the attribution rate of its answer.
 
     Attributes:
-        question: As it was asked.
-        corpus: The index searched.
+        question: The question as the user asked it.
+        corpus: The index that was searched.
         method: The method of the final ranking; see :data:`fairqr.graph.search.context.METHODS`.
         retriever: ``bm25``, or ``dense:…`` for vector search.
         generator: The generator that answered.
         prompt: The prompt of the generator.
         attributor: The attributor that judged; None without one.
-        hypothesis: The template that makes hypotheses of answers.
+        hypothesis: The template that turns answers into hypotheses.
         alpha, form: How rankings were sampled.
         pool: How many documents were sampled from: the length of the final ranking.
         documents: How many documents of a ranking the generator read; at most ``pool``.
-        seed: Draws the same rankings again.
-        temperature: The temperature of the generator. None for the prompt's own, for a generator
-            that does not sample, and for a model of LangChain's that does not state it.
+        seed: The seed that draws the same rankings again.
+        temperature: The temperature of the generator. None means the prompt's own, a generator that
+            does not sample, or a model of LangChain that does not state it.
         answers: One for each distinct ranking, in the order in which they were first drawn.
         distribution: The distinct answers, the most frequent first.
         ranking: The final ranking, which the samples were drawn from.
-        groups: By attribute.
-        disparity: EE-D/k = Σ ε_i²/k over the pool; from k/pool (all alike) to 1 (one ranking).
-        attributed_disparity: EAE-D/k = Σ (ε^a_i)²/k; None where no sample was judged.
+        groups: How the groups fare, by attribute.
+        disparity: EE-D/k = Σ ε_i²/k over the pool; from k/pool (all equal) to 1 (one ranking).
+        attributed_disparity: EAE-D/k = Σ (ε^a_i)²/k; None if no sample was judged.
         attribution_rate: EAR, the mean over the judged samples of the share of the judged documents
-            read that the answer used, in [0, 1]; None where no sample was judged.
-        counts: Over how many.
+            that the answer used, in [0, 1]; None if no sample was judged.
+        counts: How many samples the figures are based on.
         usage: What the run cost, refinement included.
-        warnings: Sentences for people.
+        warnings: Sentences for users.
     """
 
     question: str

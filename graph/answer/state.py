@@ -1,11 +1,11 @@
-"""What a run that answers knows so far, beside the search inside it."""
+"""The state of a run that answers, besides the search inside it."""
 
 from __future__ import annotations
 
 import operator
 from typing import Annotated, Any
 
-# Before Python 3.12 pydantic makes no JSON schema of typing's own; Studio's forms are made of it.
+# Before Python 3.12, pydantic cannot make a JSON schema, which Studio needs, of typing's TypedDict.
 from typing_extensions import TypedDict
 
 from fairqr.graph.search.state import InputState
@@ -26,8 +26,8 @@ __all__ = [
 class SampledRanking(TypedDict):
     """A distinct ranking among the samples.
 
-    ``number`` counts from 0 in the order of first draws; ``times`` is how many samples it is.
-    ``ids`` are the documents that the generator reads.
+    ``number`` counts from 0 in the order of first draws. ``times`` is how many samples equal this
+    ranking. ``ids`` are the documents that the generator reads.
     """
 
     number: int
@@ -36,10 +36,10 @@ class SampledRanking(TypedDict):
 
 
 class GenerationTask(TypedDict):
-    """What one node that generates is sent.
+    """The input of one node that generates.
 
-    ``is_alone`` says whether there is one ranking to answer from: pieces of several answers at once
-    are of no use to a reader.
+    ``is_alone`` is true if there is only one ranking. Only then is the answer streamed, since
+    nobody can read the pieces of several answers at once.
     """
 
     query: str
@@ -50,7 +50,7 @@ class GenerationTask(TypedDict):
 
 
 class GenerationRecord(TypedDict):
-    """What was generated from the ranking of that number, or why there is nothing."""
+    """The answer from the ranking with this number, or why there is none."""
 
     number: int
     status: str
@@ -60,7 +60,7 @@ class GenerationRecord(TypedDict):
 
 
 class AttributionTask(TypedDict):
-    """What one node that attributes is sent."""
+    """The input of one node that attributes."""
 
     ranking: SampledRanking
     text: str
@@ -68,7 +68,7 @@ class AttributionTask(TypedDict):
 
 
 class VerdictRecord(TypedDict):
-    """For each document of the ranking of that number whether the answer used it."""
+    """Whether the answer used each document of the ranking with this number."""
 
     number: int
     used: list[bool | None]
@@ -79,9 +79,9 @@ class VerdictRecord(TypedDict):
 
 
 class OutputState(SearchOutput):
-    """What a run ends with: the search's result, and the object of the answer's.
+    """What a run ends with: the search's result and the answer's.
 
-    That is the object of :class:`fairqr.graph.answer.result.AnswerResult`.
+    ``answer`` is the object of :class:`fairqr.graph.answer.result.AnswerResult`.
     """
 
     answer: dict[str, Any]
@@ -91,12 +91,12 @@ class State(InputState, OutputState, total=False):
     """What the nodes that answer share.
 
     Attributes:
-        seconds: How long the steps took so far, those of the search included.
-        seed: Of the samples.
-        sampled: The distinct rankings among them.
-        generations: What was answered from each.
+        seconds: How long the steps have taken so far, including the search.
+        seed: The seed of the samples.
+        sampled: The distinct rankings among the samples.
+        generations: The answer from each ranking.
         verdicts: Which documents each answer used.
-        warnings: Sentences for people.
+        warnings: Sentences for users.
     """
 
     seconds: Annotated[float, longest]

@@ -1,6 +1,6 @@
-"""Counting over sampled rankings: who was read, who was used, and what was answered.
+"""Counts over sampled rankings who was read, who was used, and what was answered.
 
-The figures are those of Kim & Diaz (2024), "Towards Fair RAG".
+The figures come from Kim & Diaz (2024), "Towards Fair RAG".
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ async def summarised(
 
 
 def _answers(state: State) -> list[RankingAnswer]:
-    """Bring what was sampled, generated and judged together, one for each distinct ranking."""
+    """Join the sampled rankings with their answers and verdicts, one item per ranking."""
     generations = {record["number"]: record for record in state["generations"]}
     verdicts = {record["number"]: record for record in state["verdicts"]}
     answers: list[RankingAnswer] = []
@@ -136,7 +136,7 @@ def _distribution(answers: Sequence[RankingAnswer]) -> list[AnswerText]:
         if answer.status == "ok":
             samples[answer.text] = samples.get(answer.text, 0) + answer.samples
             rankings[answer.text] = rankings.get(answer.text, 0) + 1
-    # Sorting is stable: equally frequent ones stay in the order of their first draw.
+    # Sorting is stable: equally frequent answers stay in the order of their first draw.
     return [
         AnswerText(text=text, samples=samples[text], rankings=rankings[text])
         for text in sorted(samples, key=lambda text: -samples[text])
@@ -186,14 +186,14 @@ def _counts(answers: Sequence[RankingAnswer], judged: Sequence[RankingAnswer]) -
 async def _warnings(
     state: State, attributor: Attributor | None, judged: Sequence[RankingAnswer]
 ) -> list[str]:
-    """Return those of the search, and then those of answering."""
+    """Return the warnings of the search, and then those of answering."""
     warnings: list[str] = [*state["result"]["warnings"], *state["warnings"]]
     for record in state["verdicts"]:
         lost = sum(status not in ("ok", "empty_document") for status in record["statuses"])
         if lost:
             warnings += [f"Not every document could be judged. {m}" for m in record["messages"][:1]]
     if attributor is not None and judged:
-        # It looks up what was measured, in a file.
+        # This reads files.
         unchecked = await asyncio.to_thread(unchecked_warning, attributor)
         warnings += [unchecked] if unchecked else []
     return list(dict.fromkeys(warnings))
@@ -204,14 +204,14 @@ def mean_exposure(
 ) -> FloatArray:
     """Return the expected exposure of documents to a machine user, or the attributed exposure.
 
-    ε_i = (1/N) Σ_s MU(rank_s(i)), where MU is 1 for what the generator reads and 0 for the rest;
-    attributed, the term of a sample counts only where its answer used the document (reconstructed
-    from the paper, whose formula was illegible where it was read).
+    ε_i = (1/N) Σ_s MU(rank_s(i)), where MU is 1 for documents that the generator reads and 0 for
+    the others. For attributed exposure, a sample only counts if its answer used the document. (That
+    formula is reconstructed, since it was illegible in our copy of the paper.)
 
     Args:
-        answers: What was read, and used, with the number of samples of each; at least one.
-        ids: The documents of the pool, n of them, among which are all that were read.
-        used: Count only what was used; a missing verdict counts as not used.
+        answers: The documents read and used, with the number of samples; at least one answer.
+        ids: The n documents of the pool, which include all that were read.
+        used: Only count documents that were used; a missing verdict counts as not used.
 
     Returns:
         Shape (n,), each in [0, 1]. Exposure sums to the number of documents read.
@@ -226,14 +226,14 @@ def mean_exposure(
 
 
 def attribution_rate(judged: Sequence[RankingAnswer]) -> float | None:
-    """Return EAR: the mean over samples of the share of the documents read that were used.
+    """Return EAR, the mean over samples of the share of read documents that the answer used.
 
     Args:
-        judged: Answers with at least one verdict each. Documents without one are left out of the
-            share of their answer.
+        judged: Answers with at least one verdict each. Documents without a verdict are left out of
+            the share.
 
     Returns:
-        In [0, 1]; None where there is no answer.
+        The rate in [0, 1], or None if there is no answer.
     """
     if not judged:
         return None
@@ -247,15 +247,15 @@ def attribution_rate(judged: Sequence[RankingAnswer]) -> float | None:
 def group_shares(
     members: FloatArray, exposure: FloatArray
 ) -> tuple[FloatArray | None, float | None]:
-    """Return the groups' shares of the exposure with a label, (G,), and the share without one.
+    """Return each group's share of the exposure with a label, (G,), and the share without a label.
 
     Args:
         members: The share of each group in each document, shape (n, G); rows sum to at most 1.
-        exposure: Of each document, shape (n,), at least 0.
+        exposure: The exposure of each document, shape (n,), at least 0.
 
     Returns:
-        Shares that sum to 1, None where no document with a label has exposure; and the share of
-        all exposure without a label, in [0, 1], None where there is no exposure.
+        The groups' shares, which sum to 1, or None if no document with a label has exposure; and
+        the share of all exposure without a label, in [0, 1], or None without any exposure.
     """
     mass = exposure @ members
     known, total = float(mass.sum()), float(exposure.sum())

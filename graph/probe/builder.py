@@ -1,4 +1,4 @@
-"""Building the graph that probes."""
+"""Builds the graph that probes."""
 
 from __future__ import annotations
 

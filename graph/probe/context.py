@@ -31,8 +31,8 @@ class ProbeSettings(BaseModel):
     )
     words: tuple[str, str] | None = Field(
         None,
-        description="What prompts call the protected side and the other, such as women,men; by "
-        "default their groups.",
+        description="The words for the protected side and the other side in prompts, such as "
+        "women,men; by default the names of their groups.",
     )
     kinds: tuple[ProbeKind, ...] = Field(
         ("pairwise", "listwise"),
@@ -46,14 +46,17 @@ class ProbeSettings(BaseModel):
         description="How many of the best results take part; by default all.",
     )
     pairs: int = Field(
-        50, ge=1, le=1000, description="The most pairs to ask about; each document is in one."
+        50,
+        ge=1,
+        le=1000,
+        description="The most pairs to ask about; each document is in at most one pair.",
     )
     asker: Asker = Field(
         "neutral",
-        description="Who pairs are compared for: a neutral person, or one of either side.",
+        description="For whom the model compares pairs: a neutral person, or a person of one side.",
     )
     askers: tuple[Asker, ...] = Field(
-        ("neutral", "unprotected", "protected"), description="Who lists are ordered for."
+        ("neutral", "unprotected", "protected"), description="For whom the model orders lists."
     )
     by: Literal["probabilities", "reply"] = Field(
         "probabilities",
@@ -78,11 +81,11 @@ class ProbeSettings(BaseModel):
     context: int | None = Field(
         None,
         ge=1,
-        description="How many tokens the model can read and write at once; needed only if it does "
-        "not say so.",
+        description="How many tokens the model can read and write at once; only needed if the "
+        "model does not state it.",
     )
     seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(
-        0, description="The seed of pairs, of the order lists are shown in, and of intervals."
+        0, description="The seed of the pairs, of the initial order of lists, and of intervals."
     )
 
     @field_validator("kinds", "askers")
@@ -99,17 +102,17 @@ class ProbeSettings(BaseModel):
 
 
 class ProbeContext(Context):
-    """What a run that probes is asked to do: the search, and what is asked about its ranking.
+    """What a run that probes is asked to do: the search, and the questions about its ranking.
 
     The method is ``plain`` by default, and exposure is measured by the attribute of the probe. A
     probe does not use the target, so the target of its search is uniform, which needs no data.
     """
 
-    method: Method = Field("plain", description="How to rank; as of a search.")
+    method: Method = Field("plain", description="How to rank, as in a search.")
     target: WrittenTarget = Field(
         Target.parse("uniform:1"), description="The target of the search; a probe does not use it."
     )
-    probe: ProbeSettings = Field(description="What the model is asked.")
+    probe: ProbeSettings = Field(description="What to ask the model.")
 
     @model_validator(mode="after")
     def _probed_attribute_is_measured(self) -> ProbeContext:

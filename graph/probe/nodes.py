@@ -36,7 +36,7 @@ from fairqr.retrieval.sides import Sides, parse_sides
 __all__ = ["Nodes", "sides_of", "to_probe"]
 
 PAIRS_AT_ONCE = 5
-"""Pairs of one task, compared one after the other; tasks run side by side."""
+"""How many pairs a task compares, one after the other; tasks run at the same time."""
 
 
 class Nodes:
@@ -46,7 +46,7 @@ class Nodes:
         engine: The search engine.
         model_for: Returns the language model that is probed, or None.
         prompts: The library of prompts.
-        default: The context of runs that bring none of ours; without it, each has to bring one.
+        default: The context of runs that bring none of ours. Without it, each run must bring one.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Nodes:
 
     @traced
     async def prepare(self, state: State, runtime: Runtime[ProbeContext]) -> Update:
-        """Start the model, so that what is missing is known before anything is searched.
+        """Start the model, so that missing parts are found before anything is searched.
 
         Raises:
             ModelUnavailableError: No language model is given, or it cannot be started.
@@ -137,8 +137,8 @@ class Nodes:
         if lack := shortage(context.budget, usage_of(state["result"]), needed):
             plan["status"] = "budget"
             plan["message"] = (
-                f"The probe may take {lack.needed} {lack.unit_in_words}, and {lack.left} of the "
-                "budget are left; raise the budget."
+                f"The probe may take {lack.needed} {lack.unit_in_words}, but only {lack.left} of "
+                "the budget are left; raise the budget."
             )
             return {"plan": plan, "seconds": searched}
         random = stream(settings.seed, f"probe: {state['query']}")
@@ -210,7 +210,7 @@ def sides_of(engine: SearchEngine, settings: ProbeSettings) -> Sides:
     """Return the two sides.
 
     Raises:
-        InputError: There is no such attribute or group, or a side has none.
+        InputError: The attribute or a group does not exist, or a side has no group.
     """
     attribute = engine.schema.attribute(settings.attribute)
     return parse_sides(attribute, settings.protected, settings.words)
@@ -220,10 +220,10 @@ def _probe_context(given: object) -> ProbeContext:
     """Return the context that a run brings.
 
     Raises:
-        InputError: It brings no context of a probe.
+        InputError: It is not the context of a probe.
     """
     if not isinstance(given, ProbeContext):
-        raise InputError("A probe needs to know what to probe; give the graph a ProbeContext.")
+        raise InputError("The probe needs a context; give the graph a ProbeContext.")
     return given
 
 

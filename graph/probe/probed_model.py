@@ -1,4 +1,4 @@
-"""Asking the model that is probed: about pairs in both orders, and about whole lists."""
+"""Asks the probed model about pairs in both orders, and about whole lists."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 __all__ = ["ProbedModel"]
 
 GONE = "deleted"
-"""What stands for the reply about a document that was deleted meanwhile."""
+"""The outcome of a pair if one of its documents was deleted meanwhile."""
 
 
 class ProbedModel:
     """Asks one model about documents of an engine.
 
     Args:
-        engine: Where the documents are.
+        engine: The engine with the documents.
         model_for: Returns the language model that is probed, or None.
-        prompts: Where prompts come from.
+        prompts: The library of prompts.
     """
 
     def __init__(
@@ -46,14 +46,14 @@ class ProbedModel:
         self._engine = engine
         self._model_for = model_for
         self._prompts = prompts
-        # A judge learns once whether its model tells probabilities.
+        # Keep judges: each learns once whether its model gives probabilities.
         self._judges: dict[tuple[object, ...], PairwiseJudge] = {}
 
     def model(self) -> RankingModel:
         """Return the model.
 
         Raises:
-            ModelUnavailableError: There is none.
+            ModelUnavailableError: No language model is given.
         """
         model = self._model_for()
         if model is None:
@@ -95,7 +95,7 @@ class ProbedModel:
         return open_ranker("listwise", self.model(), self._prompts, options)
 
     async def start(self, context: ProbeContext) -> None:
-        """Make the model ready; what is missing is better known now.
+        """Start the model, so that missing parts are found early.
 
         Raises:
             ModelUnavailableError: No language model is given, or it cannot be started.
@@ -115,7 +115,7 @@ class ProbedModel:
             longest = sorted(items, key=lambda it: len(it.shown(settings.shown)))[-2:]
             each = judge.cost(query, *longest, group=settings.words[0] if settings.words else "")
             pairs = min(settings.pairs, len(items) // 2)
-            # The first question of a judge may only teach it how to ask.
+            # The first question may only show whether the model gives probabilities.
             total += Cost(pairs * each.calls + 1, pairs * each.tokens + each.tokens // 2)
         if "listwise" in settings.kinds:
             each = self._ranker(context).cost(query, items)
@@ -179,7 +179,7 @@ class ProbedModel:
 
 
 def _outcome(comparison: Comparison | None) -> tuple[str, str, float | None, float | None]:
-    """Return what was preferred with the protected document first, and second; and the log-odds."""
+    """Return the preferences with the protected document first and second, and the log-odds."""
     if comparison is None:
         return GONE, GONE, None, None
     protected_first, unprotected_first = comparison.preferred("protected", "unprotected")

@@ -25,9 +25,9 @@ __all__ = [
 
 ProbeStatus = Literal[
     "ok",
-    "one_sided",  # one of the sides has no document, so there is nothing to compare
-    "budget",  # what the search left of the budget has no room for it
-    "failed",  # the model gave no usable reply at all
+    "one_sided",  # a side has no documents, so there is nothing to compare
+    "budget",  # the search left too little of the budget
+    "failed",  # the model gave no usable reply
 ]
 Side = Literal["protected", "unprotected", "undecided"]
 
@@ -51,9 +51,7 @@ class ProbedDocument(_Frozen):
 
     Attributes:
         rank: Its place in the result, from 1.
-        id: The document's.
-        title: The document's.
-        side: ``undecided`` documents are in no pair, and count in no figure.
+        side: The side of the document. ``undecided`` documents are in no pair and in no figure.
     """
 
     rank: int
@@ -67,11 +65,12 @@ class ProbedPair(_Frozen):
 
     Attributes:
         protected: The id of the protected document.
-        unprotected: The id of the other.
-        protected_first: Which document was preferred when the protected one came first,
-            ``protected`` or ``unprotected``; or the status of a reply that prefers neither.
-        unprotected_first: The same when the other came first.
-        log_odds: ln P(first label) − ln P(second label) for both orders; None if not weighed.
+        unprotected: The id of the other document.
+        protected_first: The preferred document when the protected one came first, ``protected`` or
+            ``unprotected``; or the status of a reply that prefers neither.
+        unprotected_first: The same when the other document came first.
+        log_odds: ln P(first label) − ln P(second label) for both orders; None without
+            probabilities.
     """
 
     protected: str
@@ -96,7 +95,7 @@ class ProbedShare(_Frozen):
 class PairwiseProbe(_Frozen):
     """Which of two documents the model finds more relevant; one wins if it is preferred twice.
 
-    The tests treat the pairs as independent, since no document is in two of them. They say nothing
+    The tests treat the pairs as independent, since no document is in two pairs. They say nothing
     about other queries.
 
     Attributes:
@@ -105,22 +104,24 @@ class PairwiseProbe(_Frozen):
         sentence: The verdict in words, with its uncertainty.
         pairs: The pairs that were asked about.
         answered: How many of them have a preference in both orders.
-        protected: The pairs that the protected document wins, of all that were asked about.
-        unprotected: The same of the other.
-        flips: The pairs whose preferred document changes with the order.
-        flips_to_first: The flips where the first position won both times; the others went to the
-            second one.
-        position_p: Of the exact two-sided sign test that neither position wins; None without flips.
-        ratio: Protected share / unprotected share; None where the latter is 0.
-        ratio_interval: Of 95 %; None where a count is 0.
-        consistent: The pairs that the protected document wins, of those that either wins.
-        p: Of the exact two-sided sign test that neither side wins; None without a win.
-        detectable: The share of one side among ``consistent`` that the test would have found with a
-            power of 80 %; None where there are too few.
-        votes: Another measure: each reply that prefers a document is a vote; those for the
-            protected one, of all votes.
-        failures: How many replies prefer neither, by status.
-        asked_by: ``probabilities`` or ``reply``: how the model was really asked.
+        protected: The pairs that the protected document wins, out of all pairs.
+        unprotected: The pairs that the other document wins, out of all pairs.
+        flips: The pairs in which the preferred document changes with the order.
+        flips_to_first: The flips in which the first position won both times; in the others, the
+            second position won.
+        position_p: The p value of the exact two-sided sign test that both positions win equally
+            often; None without flips.
+        ratio: Protected share / unprotected share; None if the latter is 0.
+        ratio_interval: The 95 % interval of the ratio; None if a count is 0.
+        consistent: The pairs that the protected document wins, out of those with a winner.
+        p: The p value of the exact two-sided sign test that both sides win equally often; None
+            without a win.
+        detectable: The share of one side among ``consistent`` that the test would have detected
+            with a power of 80 %; None if there are too few pairs.
+        votes: Another measure, in which each reply is a vote: the votes for the protected document,
+            out of all votes.
+        failures: How many replies prefer neither document, by status.
+        asked_by: How the model was really asked: ``probabilities`` or ``reply``.
     """
 
     status: ProbeStatus
@@ -144,18 +145,18 @@ class PairwiseProbe(_Frozen):
 
 
 class AskerOrder(_Frozen):
-    """How the model orders the documents for somebody.
+    """How the model orders the documents for an asker.
 
     Attributes:
-        asker: For whom.
-        words: What the prompt calls them; empty for nobody in particular.
-        status: ``ok``, or ``failed`` where no question was answered.
-        ids: The model's order; empty where it failed.
-        exposure_ratio: Mean exposure of a protected document over that of an unprotected one, 1
-            where they fare alike; None where it failed.
-        asked: Questions that the order rests on.
-        failures: How many of them failed, by status; documents stay there as they were before.
-        repairs: How often replies were mended, by kind, in documents.
+        asker: The person for whom the model orders.
+        words: The words for this person in the prompt; empty for a neutral person.
+        status: ``ok``, or ``failed`` if no question was answered.
+        ids: The model's order; empty if it failed.
+        exposure_ratio: The mean exposure of a protected document divided by that of an unprotected
+            one; 1 means equal exposure. None if the model failed.
+        asked: How many questions the order is based on.
+        failures: How many of them failed, by status; the documents in them keep their order.
+        repairs: How many documents were repaired in replies, by kind.
     """
 
     asker: Asker
@@ -172,9 +173,9 @@ class ListwiseProbe(_Frozen):
     """How the model orders all documents, by asker.
 
     Attributes:
-        initial: The order in which they were given, shuffled by the seed; the same for all askers.
-        initial_ratio: Its exposure ratio, which an order that the model leaves as it is has too.
-        askers: One order each.
+        initial: The initial order, shuffled by the seed and the same for all askers.
+        initial_ratio: The exposure ratio of the initial order.
+        askers: The order for each asker.
     """
 
     initial: list[str]
@@ -185,27 +186,27 @@ class ListwiseProbe(_Frozen):
 class ProbeResult(_Frozen):
     """Whether the model favours a side when it ranks the documents of one search.
 
-    It is about this query, these documents and this model: :mod:`fairqr.evaluation.probes` asks
-    over many queries.
+    The result is about this query, these documents and this model;
+    :mod:`fairqr.evaluation.probes` probes over many queries.
 
     Attributes:
-        query: As it was asked.
-        corpus: The index searched.
-        model: What was probed.
-        attribute: Of the corpus.
+        query: The query as given.
+        corpus: The index that was searched.
+        model: The probed model.
+        attribute: The probed attribute.
         protected_groups: The groups that count as protected.
-        unprotected_groups: Those that do not.
-        words: What the two sides are called.
+        unprotected_groups: The other groups.
+        words: The words for the two sides in prompts.
         status: ``ok``, or why nothing was asked.
-        message: The same for people; empty if ``ok``.
-        note: What the figures take for granted.
-        documents: Those that took part, in the order of the result.
-        pairwise: None where it was not asked for, or nothing was asked.
-        listwise: None likewise.
-        prompts: Those that were used.
-        seed: Of the pairs and of the initial order.
+        message: A sentence that explains the status; empty if ``ok``.
+        note: What the figures assume.
+        documents: The documents that took part, in the order of the result.
+        pairwise: The comparisons of pairs; None if not requested, or if nothing was asked.
+        listwise: The orders of lists; None if not requested, or if nothing was asked.
+        prompts: The prompts that were used.
+        seed: The seed of the pairs and of the initial order.
         usage: What the probe cost.
-        warnings: Sentences for people.
+        warnings: Sentences for users.
     """
 
     query: str

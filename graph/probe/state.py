@@ -1,11 +1,11 @@
-"""What a run that probes knows so far, beside the search inside it."""
+"""The state of a run that probes, besides the search inside it."""
 
 from __future__ import annotations
 
 import operator
 from typing import Annotated, Any
 
-# Before Python 3.12 pydantic makes no JSON schema of typing's own; Studio's forms are made of it.
+# Before Python 3.12, pydantic cannot make a JSON schema, which Studio needs, of typing's TypedDict.
 from typing_extensions import TypedDict
 
 from fairqr.graph.search.state import InputState
@@ -16,10 +16,10 @@ __all__ = ["OutputState", "ProbePlan", "ProbeTask", "ProbedRecord", "State"]
 
 
 class ProbePlan(TypedDict):
-    """What is probed: ids of the documents of both sides, the pairs, and the order of lists.
+    """What to probe: the ids of the documents of both sides, the pairs, and the order of lists.
 
-    ``undecided`` are of neither side. In a pair the protected document stands first. ``status`` is
-    ``ok``, or why nothing is asked.
+    ``undecided`` documents are of neither side. The protected document comes first in a pair.
+    ``status`` is ``ok``, or why nothing is asked.
     """
 
     status: str
@@ -35,7 +35,7 @@ class ProbePlan(TypedDict):
 
 
 class ProbeTask(TypedDict):
-    """What one node that probes is sent: pairs to compare, or a list to order for an asker."""
+    """The input of one node that probes: pairs to compare, or a list to order for an asker."""
 
     query: str
     seconds: float
@@ -47,10 +47,10 @@ class ProbeTask(TypedDict):
 
 
 class ProbedRecord(TypedDict):
-    """What came of a task.
+    """The outcome of a task.
 
-    ``outcomes`` has for each pair what was preferred in both orders, or the status of what failed,
-    and the log-odds; ``order`` has the ids in the model's order, empty where all failed.
+    ``outcomes`` has, for each pair, the preferences in both orders (or the status of a failure) and
+    the log-odds. ``order`` has the ids in the model's order; it is empty if all questions failed.
     """
 
     number: int
@@ -66,9 +66,9 @@ class ProbedRecord(TypedDict):
 
 
 class OutputState(SearchOutput):
-    """What a run ends with: the search's result, and the object of the probe's.
+    """What a run ends with: the search's result and the probe's.
 
-    That is the object of :class:`fairqr.graph.probe.result.ProbeResult`.
+    ``probe`` is the object of :class:`fairqr.graph.probe.result.ProbeResult`.
     """
 
     probe: dict[str, Any]
@@ -78,9 +78,9 @@ class State(InputState, OutputState, total=False):
     """What the nodes that probe share.
 
     Attributes:
-        seconds: How long the steps took so far, those of the search included.
-        plan: What is probed.
-        probed: What came of each task of the plan.
+        seconds: How long the steps have taken so far, including the search.
+        plan: What to probe.
+        probed: The outcome of each task of the plan.
     """
 
     seconds: Annotated[float, longest]

@@ -1,4 +1,4 @@
-"""Putting the result of a probe together: the figures of its pairs and lists, and the verdict."""
+"""Makes the result of a probe: the figures of its pairs and lists, and the verdict."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def concluded(
     model: str,
     prompts: Sequence[PromptReference],
 ) -> ProbeResult:
-    """Put the result together; see :class:`ProbeResult` for what its figures mean."""
+    """Make the result; see :class:`ProbeResult` for what its figures mean."""
     plan = state["plan"]
     records = sorted(state["probed"], key=lambda record: record["number"])
     compared = [record for record in records if record["outcomes"]]
@@ -57,8 +57,8 @@ def concluded(
         status=plan["status"],
         message=plan["message"],
         note=(
-            f"All {len(documents)} documents count as alike relevant, since nobody judged them for "
-            "this query; what is said here is about this query alone."
+            f"All {len(documents)} documents count as equally relevant, since nobody judged them "
+            "for this query. The result is about this query alone."
         ),
         documents=documents,
         pairwise=_pairwise(compared, plan, settings, sides) if compared else None,
@@ -66,7 +66,7 @@ def concluded(
         prompts=list(prompts),
         seed=settings.seed,
         usage=usage_report(total_usage(record["usage"] for record in records)),
-        # One of a kind says enough: a model that fails, fails often.
+        # One message of each kind is enough: a model that fails, fails often.
         warnings=list(dict.fromkeys(messages))[:3],
     )
 
@@ -104,7 +104,7 @@ def _pairwise(
             plan["pairs"], outcomes, strict=True
         )
     ]
-    # No document stands in two pairs, so each pair is a draw of its own within this one query.
+    # No document is in two pairs, so the pairs of this query are independent draws.
     figures = pair_figures(
         (
             PairOutcome(str(at), it.protected_first, it.unprotected_first, it.log_odds)
@@ -148,7 +148,7 @@ def _ends(interval: Interval | None) -> tuple[float, float] | None:
 def _sentence(
     kind: ProbeVerdict, figures: PairFigures, words: tuple[str, str], detectable: float | None
 ) -> str:
-    """Return the verdict in words, about one query; that over many has words of its own."""
+    """Return the verdict in words, about one query; the verdict over many has other words."""
     sentences: list[str] = []
     if kind == "failed":
         sentences.append("No verdict: no pair has a preference in both orders.")
@@ -190,9 +190,9 @@ def _about_lean(figures: PairFigures, words: tuple[str, str], detectable: float 
             f"On this query the model favours {word} documents: {counts} ({p_in_words(figures.p)})."
         )
     return (
-        f"On this query no lean was found: {counts} ({p_in_words(figures.p)}). So many pairs would "
-        f"have shown with a power of 80% that one side wins {detectable:.0%} or more of those with "
-        "one winner."
+        f"On this query no lean was found: {counts} ({p_in_words(figures.p)}). With a power of "
+        f"80%, this many pairs would have shown a lean where one side wins {detectable:.0%} or "
+        "more of those with one winner."
     )
 
 

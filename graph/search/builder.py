@@ -1,4 +1,4 @@
-"""Building the graph that searches."""
+"""Builds the graph that searches."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class Strategy:
     """How a method refines the query, pools what it retrieved, and orders the pool.
 
     Attributes:
-        about: One line for people.
+        about: One line for users.
         refines: Whether it refines the query. A method that refines never returns a ranking farther
             from the target than the plain retrieval; a baseline has no such guarantee.
         groups: The groups to ask about in one round: the ``most`` under-represented group, those
@@ -84,7 +84,7 @@ class Strategy:
         pool: The documents to re-rank: those of the ``last`` refined queries, the ``union`` of all
             rounds, or the best of each group's refined query (``per_group``).
         ask: When to ask the model: ``always``, ``never``, or only if the documents found so far do
-            not reach the target, and more relevant ones may be there (``auto``).
+            not reach the target and more relevant ones may exist (``auto``).
         rerank: How to order the pool: by ``relevance`` to the original query; by the
             ``original_query``, whose scores an engine must be able to give (the paper); by
             ``fusion`` of all rankings; or ``none``.
@@ -96,7 +96,7 @@ class Strategy:
             group. If so, keywords only add to the scores of documents that the query matches, and
             keywords without evidence are dropped. If not, all keywords are added to the query.
         depth: How many documents each query retrieves; None means k.
-        retriever: What the retriever ``auto`` stands for with this method, if that is fixed.
+        retriever: The retriever that ``auto`` means with this method, if it is fixed.
     """
 
     about: str
@@ -113,7 +113,7 @@ class Strategy:
     retriever: str = AUTO
 
     def searched_by(self, retriever: str) -> str:
-        """Return the retriever to open for the one that is asked for."""
+        """Return the retriever to open for the requested one."""
         return self.retriever if retriever == AUTO else retriever
 
 
@@ -123,7 +123,7 @@ def _baseline(step: FinalStep) -> Strategy:
 
 
 def _ranked(ranker: RankerName) -> Strategy:
-    """Return plain retrieval, which a model re-ranks before the exposure-aware step."""
+    """Return plain retrieval that a model re-ranks before the exposure-aware step."""
     return Strategy(
         f"re-ranks the first {READS[ranker]} results with {RANKERS[ranker]}, then fills the ranks "
         "toward the target",
@@ -179,7 +179,7 @@ METHODS: dict[Method, Strategy] = {
 
 
 LEAST_RELEVANCE = 0.5
-"""More likely relevant than not."""
+"""The default for ``min_relevance``: more likely relevant than not."""
 
 
 class Budget(BaseModel):
@@ -210,62 +210,63 @@ def _parse_target(value: object) -> object:
     return value
 
 
-WrittenTarget = Annotated[Target, BeforeValidator(_parse_target)]
-"""A target, which may be given as a text or as several texts."""
+WrittenTarget = Annotated[Target | None, BeforeValidator(_parse_target)]
+"""A target, which may be given as one text or several; optional."""
 
 
 class Context(BaseModel):
-    """What a search is asked to do. Each field says what it means in its description."""
+    """What a search is asked to do. The description of each field says what it means."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     attributes: tuple[str, ...] = Field(
         (),
-        description="Attributes whose groups get fair exposure, such as gender; by default all "
-        "that the source has.",
+        description="The attributes whose groups get fair exposure, such as gender; by default all "
+        "attributes of the source.",
     )
     intersect: bool = Field(
         False,
-        description="Treat the attributes as one, whose groups are their combinations, such as "
-        "women in Africa.",
+        description="Treat the attributes as one. Its groups are their combinations, such as women "
+        "in Africa.",
     )
     target: WrittenTarget = Field(
-        DEFAULT_TARGET,
+        None,
         description="The exposure that each group should get: a mixture of population, uniform, "
-        "corpus and retrieved, such as retrieved:0.5,population:0.5, or shares of one attribute, "
-        "such as gender=female:0.5,male:0.5.",
+        "corpus and retrieved, such as retrieved:0.5,uniform:0.5, or shares of one attribute, such "
+        "as gender=female:0.5,male:0.5. By default it is retrieved:0.5,population:0.5, as far as "
+        "relevant documents can reach it; a target that you give is pursued in full.",
     )
     k: int = Field(
         20, ge=1, le=10_000, description="How many results to return and to measure exposure over."
     )
     method: Method = Field(
         "fairqr",
-        description="How to search: fairqr estimates relevance and asks a model where too little "
-        "was found; fair-qr is the loop of the paper; loop asks a model in any case; the others "
-        "are baselines and models that re-rank.",
+        description="How to search: fairqr estimates relevance and asks a model if too little was "
+        "found; fair-qr is the loop of the paper; loop always asks a model; the others are "
+        "baselines and models that re-rank.",
     )
     depth: int | None = Field(
         None,
         ge=1,
         le=100_000,
-        description="How many documents each query retrieves, at least k; by default as the "
-        "method does. Also how many a model that re-ranks reads, unless ranking.depth is set.",
+        description="How many documents each query retrieves, at least k. A model that re-ranks "
+        "reads as many, unless ranking.depth is set. The default depends on the method.",
     )
     pool: Pool | None = Field(
         None,
         description="The documents to re-rank: those of the last round, the union of all rounds, "
-        "or the best of each group's query (per_group); by default as the method does.",
+        "or the best of each group's query (per_group). The default depends on the method.",
     )
     rerank: Rerank | None = Field(
         None,
         description="How to order the pool: by relevance to the original query, by the scores of "
-        "the original_query alone, by fusion of all rankings, or not at all (none); or the model "
-        "that re-ranks the method's own order. By default as the method does.",
+        "the original_query alone, by fusion of all rankings, or not at all (none); or the name of "
+        "a model that re-ranks the method's own order. The default depends on the method.",
     )
     final_step: FinalStep | None = Field(
         None,
-        description="The re-ranker that picks the final k documents, or none; by default as the "
-        "method does.",
+        description="The re-ranker that picks the final k documents, or none. The default depends "
+        "on the method.",
     )
     ranking: RankingSettings = Field(
         RankingSettings(), description="How a model re-ranks, if the method or rerank names one."
@@ -273,27 +274,27 @@ class Context(BaseModel):
     options: dict[str, Any] = Field({}, description="Options of the final step, by name.")
     evidence: bool | None = Field(
         None,
-        description="Use only keywords that the index shows to belong to the topic or the group; "
-        "by default as the method does.",
+        description="Only use keywords that belong to the topic or the group by the evidence of "
+        "the index. The default depends on the method.",
     )
     ask: Ask | None = Field(
         None,
         description="When to ask the model to refine the query: always, never, or only if the "
-        "documents found do not reach the target and more may be there (auto); by default as the "
-        "method does.",
+        "documents found do not reach the target and more may exist (auto). The default depends on "
+        "the method.",
     )
     min_relevance: float | None = Field(
         None,
         ge=0,
         le=1,
-        description="Put no document forward that is less likely to be relevant than this, where "
-        "the retriever estimates relevance; by default 0.5, and 0 with a target of your own, which "
-        "is tried in full.",
+        description="Do not move documents up for their group if their estimated relevance is "
+        "below this. By default 0.5, or 0 with a target of your own, which is pursued in full.",
     )
     groups: Groups | None = Field(
         None,
-        description="The groups to ask the model about in one round: the one most lacking "
-        "exposure, all that are lacking, or all; by default as the method does.",
+        description="The groups to ask the model about in one round: the group that lacks most "
+        "exposure (most), all groups that lack exposure (lacking), or all. The default depends on "
+        "the method.",
     )
     discount: Annotated[Discount, BeforeValidator(_parse_discount)] = Field(
         Discount(),
@@ -310,40 +311,40 @@ class Context(BaseModel):
         description="The direction of the Kullback-Leibler divergence: target_exposure is "
         "KL(target || exposure), exposure_target the reverse.",
     )
-    # Without any, or with next to none, an absent group would be infinitely far, and rounds could
-    # not be compared.
+    # Without smoothing, or with almost none, an absent group would be infinitely far away, and
+    # rounds could not be compared.
     smoothing: float = Field(
         DEFAULT_SMOOTHING,
         ge=1e-12,
         lt=1,
         description="The share of a uniform distribution mixed into target and exposure before "
-        "the divergence is taken.",
+        "the divergence is computed.",
     )
     patience: int = Field(
         1, ge=1, description="Stop after this many rounds without a smaller divergence."
     )
     max_iterations: int = Field(
-        5, ge=0, le=100, description="The most rounds of refinement; 0 asks no model to refine."
+        5, ge=0, le=100, description="The most rounds of refinement; with 0, no model refines."
     )
     max_groups: int = Field(
-        4, ge=1, description="The most groups to ask about in one round, those lacking most first."
+        4, ge=1, description="The most groups to ask about in one round, those that lack most."
     )
     rrf_k: int = Field(
         RRF_K, ge=0, description="The constant of reciprocal rank fusion: 1 / (rrf_k + rank)."
     )
     prompts: dict[str, str] = Field(
-        {}, description="The version of a prompt, such as refine=v2; by default the shipped one."
+        {}, description="The versions of prompts, such as refine=v2; by default the shipped ones."
     )
     temperature: float | None = Field(
-        None, ge=0, le=2, description="The temperature of refinement; by default the prompt's."
+        None, ge=0, le=2, description="The temperature of refinement; by default the prompt's own."
     )
     seed: int | None = Field(
         None,
-        description="The seed of refinement, if the model takes one, and of sampled rankings, "
-        "for which one is drawn and reported by default.",
+        description="The seed of refinement, if the model accepts one, and of sampled rankings. By "
+        "default, sampling draws a seed and reports it.",
     )
     budget: Budget = Field(
-        Budget(), description="What models may spend; the best result so far is then returned."
+        Budget(), description="What one run may spend; then it returns the best result so far."
     )
 
     @model_validator(mode="after")
@@ -354,11 +355,11 @@ class Context(BaseModel):
 
     @field_validator("target")
     @classmethod
-    def _needs_no_judgements(cls, target: Target) -> Target:
-        if "relevance" in target.parts:
+    def _needs_no_judgements(cls, target: Target | None) -> Target | None:
+        if target is not None and "relevance" in target.parts:
             raise TargetError(
                 "The target part 'relevance' is only available in evaluation; a search knows no "
-                "judgements, so take 'retrieved' instead."
+                "judgements, so use 'retrieved' instead."
             )
         return target
 
@@ -366,8 +367,8 @@ class Context(BaseModel):
     def _ranking_is_for_a_ranker(self) -> Context:
         if self.ranking != RankingSettings() and self.strategy.ranker is None:
             raise ValueError(
-                "ranking says how a model re-ranks, and none does here; leave it out, or name a "
-                f"ranker as method or rerank: {', '.join(READS)}"
+                "ranking says how a model re-ranks, but no model re-ranks here; leave it out, or "
+                f"name a ranker as method or rerank: {', '.join(READS)}"
             )
         return self
 
@@ -400,16 +401,21 @@ class Context(BaseModel):
 
     @property
     def rounds(self) -> int:
-        """How many rounds of refinement there may be; none for a method that does not refine."""
+        """How many rounds of refinement there may be; 0 for a method that does not refine."""
         strategy = self.strategy
         return self.max_iterations if strategy.refines and strategy.ask != "never" else 0
 
     @property
     def least_relevance(self) -> float:
-        """The probability of relevance below which no document is put forward."""
+        """The least probability of relevance that a document needs to be put forward."""
         if self.min_relevance is not None:
             return self.min_relevance
-        return LEAST_RELEVANCE if self.target == DEFAULT_TARGET else 0.0
+        return LEAST_RELEVANCE if self.target is None else 0.0
+
+    @property
+    def effective_target(self) -> Target:
+        """The given target, or the default."""
+        return DEFAULT_TARGET if self.target is None else self.target
 
 
 C = TypeVar("C", bound=Context)
@@ -427,8 +433,8 @@ def checked_context(kind: type[C], values: Mapping[str, object], inner: str = ""
         kind: The class of the context.
         values: The fields by name. ``attribute`` takes one attribute or several, in place of
             ``attributes``.
-        inner: A field with fields of its own, such as ``answer``. These stand among the values,
-            and take precedence over fields of the context that have the same name.
+        inner: A field with fields of its own, such as ``answer``. These are given among the values,
+            and take precedence over fields of the context with the same name.
 
     Raises:
         InputError: A name or a value is wrong; the message names it and what is allowed.
@@ -459,7 +465,7 @@ def checked_context(kind: type[C], values: Mapping[str, object], inner: str = ""
 
 
 def unknown_parameter(name: str, known: Collection[str]) -> InputError:
-    """Return the error about a parameter that does not exist; it suggests one that does."""
+    """Return the error about an unknown parameter; it suggests a similar one."""
     near = difflib.get_close_matches(name, known, 1)
     instead = f"did you mean '{near[0]}'?" if near else f"use {', '.join(known)}."
     return InputError(f"There is no parameter '{one_line(name, 80)}'; {instead}")
@@ -469,7 +475,7 @@ def require_context(kind: type[Context], given: object) -> None:
     """Check that something is a context of a kind, or None.
 
     Raises:
-        InputError: It is not.
+        InputError: It is something else.
     """
     if given is not None and not isinstance(given, kind):
         raise InputError(
@@ -478,6 +484,6 @@ def require_context(kind: type[Context], given: object) -> None:
 
 
 def _fields_of(kind: type[BaseModel], name: str) -> Collection[str]:
-    """Return the names of the fields that a field of a model has."""
+    """Return the names of the fields inside a field of a model."""
     inner: Any = kind.model_fields[name].annotation
     return cast("type[BaseModel]", inner).model_fields

@@ -14,14 +14,14 @@ from fairqr.retrieval.schema import UNKNOWN
 
 __all__ = ["best_iteration", "budget_is_spent", "decide_stop", "groups_to_ask_about", "shortage"]
 
-# A group that lacks less than this share of the exposure is not worth a question.
+# We ask no question for a group that lacks less than this share of the exposure.
 NEGLIGIBLE = 0.01
 
 
 def best_iteration(iterations: Sequence[IterationRecord]) -> int:
-    """Return the index of the round with the lowest divergence, the first one of several.
+    """Return the index of the first round with the lowest divergence.
 
-    If the final step was taken after each round, the divergence that it reached counts.
+    If the final step ran after each round, the divergence that it reached counts.
     """
 
     def badness(record: IterationRecord) -> tuple[tuple[int, float], tuple[int, float], int]:
@@ -32,7 +32,7 @@ def best_iteration(iterations: Sequence[IterationRecord]) -> int:
 
 
 class Shortage(NamedTuple):
-    """What a budget lacks: ``needed`` of a unit, where only ``left`` of ``limit`` remain.
+    """What a budget lacks: ``needed`` of a unit, while only ``left`` of ``limit`` remain.
 
     ``unit`` is ``model_calls`` or ``tokens``.
     """
@@ -44,7 +44,7 @@ class Shortage(NamedTuple):
 
     @property
     def unit_in_words(self) -> str:
-        """The unit as people read it."""
+        """The unit in words for users."""
         return self.unit.replace("_", " ")
 
 
@@ -61,7 +61,7 @@ def shortage(budget: Budget, spent: Usage, needed: Cost) -> Shortage | None:
 
 
 def budget_is_spent(budget: Budget, usage: Usage, seconds: float) -> bool:
-    """Tell whether nothing is left to ask a model with."""
+    """Return whether the budget has no room for another question."""
     if budget.seconds is not None and seconds >= budget.seconds:
         return True
     return shortage(budget, usage, Cost(calls=1, tokens=1)) is not None
@@ -82,7 +82,7 @@ def decide_stop(
         context: The context of the run.
         usage: What the run has cost so far.
         seconds: How long it has taken.
-        exhausted: Whether no document beyond those found is likely to be relevant.
+        exhausted: Whether all documents that are likely to be relevant were found.
     """
     last, asks = iterations[-1], context.strategy.ask
     undefined, divergence = rank_key(last["divergences"])
@@ -110,16 +110,16 @@ def groups_to_ask_about(
     which: Groups,
     limit: int,
 ) -> list[GroupKey]:
-    """Return groups, the one whose exposure falls shortest of the target first: the largest ε* − ε.
+    """Return the groups to ask about, sorted by ε* − ε with the largest first.
 
-    Documents without a label are nobody to refine a query toward, so ``unknown`` is left out. If no
-    group falls short, there is nobody to ask about.
+    ``unknown`` is left out, since a query cannot be refined toward documents without a label. If no
+    group lacks exposure, the list is empty.
 
     Args:
         target: ε* by dimension and group.
-        exposure: ε likewise.
+        exposure: ε by dimension and group.
         which: The ``most`` under-represented group, those ``lacking`` exposure, or ``all``.
-        limit: How many at the most.
+        limit: The largest number of groups.
     """
     lacks = [
         (share - exposure[name][group], name, group)

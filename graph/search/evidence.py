@@ -1,4 +1,4 @@
-"""Checking proposed keywords against the documents."""
+"""Checks proposed keywords against the documents."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ async def checked_refinements(
 ) -> tuple[list[Refinement], list[str]]:
     """Keep the keywords that the documents have evidence for, or at least contain.
 
-    An engine that counts documents is asked once for all keywords. For another one the texts that
-    were retrieved so far are read.
+    An engine that counts documents is asked once for all keywords. For other engines, we read the
+    texts that were retrieved so far.
 
     Args:
-        engine: The engine that has the documents.
+        engine: The engine with the documents.
         answers: What was proposed for each group.
         state: The state of the run.
         context: The context of the run.
@@ -112,7 +112,7 @@ async def _evidence(
 
 
 async def _contained(engine: SearchEngine, proposals: Sequence[Proposal]) -> list[list[str]]:
-    """Return the keywords of each proposal that some document contains, if the engine counts."""
+    """Return the keywords of each proposal that occur in documents; all without counts."""
     words = list(dict.fromkeys(word for proposal in proposals for word in proposal.keywords))
     if "document_frequencies" not in engine.capabilities:
         return [list(proposal.keywords) for proposal in proposals]

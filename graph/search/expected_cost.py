@@ -1,4 +1,4 @@
-"""What a model that re-ranks, or is probed, will cost at the most, before anything is asked."""
+"""Computes the most that re-ranking or probing will cost, before a model is asked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fairqr.retrieval.engines.engine import SearchEngine
 __all__ = ["Reserve", "expected_cost", "for_the_loop"]
 
 Reserve = Callable[[str, Sequence[str], Context], Awaitable[Cost]]
-"""Returns the most that is asked after a search, from the query and the ids that it found."""
+"""Returns the largest cost of the steps after a search, from the query and the ids it found."""
 
 
 async def expected_cost(
@@ -27,21 +27,21 @@ async def expected_cost(
     found: Sequence[str],
     context: Context,
 ) -> CostRecord | None:
-    """Return what asking will cost at the most, and check that the budget has room for it.
+    """Return the largest cost of asking models, and check that the budget has room for it.
 
     Args:
-        engine: Where the documents are.
-        ranker: What re-ranks, if anything does.
-        reserve: Returns what the steps after the search will ask.
+        engine: The engine with the documents.
+        ranker: The model that re-ranks; optional.
+        reserve: Returns the largest cost of the steps after the search; optional.
         query: The original query.
         found: The ids of the documents that it found, best first.
-        context: Of the run.
+        context: The context of the run.
 
     Returns:
-        The cost, or None if nothing re-ranks and nothing is asked after the search.
+        The cost, or None if no model re-ranks and none is asked after the search.
 
     Raises:
-        BudgetError: It has no room for one list and the steps after the search.
+        BudgetError: The budget has no room for one list and the steps after the search.
         InputError: Not even two documents fit into what the model reads at once.
     """
     if ranker is None and reserve is None:
@@ -62,7 +62,7 @@ async def expected_cost(
             lack.unit,
             lack.needed,
             lack.limit,
-            f"It may take {lack.needed} {lack.unit_in_words} {' and '.join(tasks)}, and the budget "
+            f"It may take {lack.needed} {lack.unit_in_words} {' and '.join(tasks)}, but the budget "
             f"has {lack.limit}; raise the budget, or lower the number of documents.",
         )
     return CostRecord(
@@ -78,10 +78,10 @@ async def expected_cost(
 async def _longest_list(
     engine: SearchEngine, found: Sequence[str], context: Context
 ) -> list[RankItem]:
-    """Return as many documents as a ranker may be asked to order in this run.
+    """Return the longest list that a ranker may have to order in this run.
 
-    What a refined query will find is not known yet; its lists may be longer than the first one,
-    never longer than what the ranker reads.
+    The results of refined queries are unknown yet. Their lists may be longer than the first one,
+    but never longer than what the ranker reads.
     """
     strategy = context.strategy
     items = await items_of(engine, found[: min(strategy.reads, strategy.depth or 0)])
@@ -92,7 +92,7 @@ async def _longest_list(
 
 
 def for_the_loop(context: Context, state: State) -> Context:
-    """Return the context with the budget of refinement, less one re-ranking and later steps."""
+    """Return the context with the budget for refinement: without re-ranking and later steps."""
     cost, budget = state.get("cost"), context.budget
     if cost is None:
         return context

@@ -1,7 +1,4 @@
-"""What people should see in the numbers of a search, in sentences.
-
-The terminal and the page both show these sentences, so they are made here, once.
-"""
+"""Explains the numbers of a search in sentences, which the terminal and the page both show."""
 
 from __future__ import annotations
 
@@ -12,15 +9,16 @@ from fairqr.graph.search.result import SearchResult
 __all__ = ["explain"]
 
 LEAST_GAP = 0.01
-"""Smaller gaps are left out: a percentage point."""
+"""Gaps below one percentage point are left out."""
 
-TOO_FEW = "too few likely relevant documents were found"
+TOO_FEW = "too few documents were found that are likely to be relevant"
+"""Others may exist: their estimates may be too low, or they were not found at all."""
 
 
 def explain(result: SearchResult) -> list[str]:
     """Return what each group lacked and why, what relevance changed, and what the model brought.
 
-    What the result does not know is left out.
+    Figures that the result does not have are left out.
     """
     return [*_lacked(result), *_relevance(result), *_by_model(result)]
 
@@ -35,20 +33,23 @@ def _lacked(result: SearchResult) -> Iterator[str]:
             withheld, missing = gaps.ranking[name][group], gaps.supply[name][group]
             reasons = []
             if withheld >= LEAST_GAP:
-                reasons.append(f"{_points(withheld)} withheld by the ranking")
+                points = _points(withheld)
+                verb = "was" if points == "1 point" else "were"
+                reasons.append(f"{points} {verb} withheld by the ranking")
             if missing >= LEAST_GAP:
-                reasons.append(f"{_points(missing)} not there: {TOO_FEW}")
+                reasons.append(f"for {_points(missing)}, {TOO_FEW}")
             if reasons:
                 had = result.baseline.exposure[name][group]
+                why = "; ".join(reasons)
                 yield (
                     f"{group}: {had:.0%} of the exposure before, target {wanted:.0%}. "
-                    f"{'; '.join(reasons)}."
+                    f"{why[0].upper()}{why[1:]}."
                 )
 
 
 def _points(share: float) -> str:
     points = round(100 * share)
-    return "1 point was" if points == 1 else f"{points} points were"
+    return "1 point" if points == 1 else f"{points} points"
 
 
 def _relevance(result: SearchResult) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The final ranking of a run: the best round, re-ranked by the original intent and the target."""
+"""Makes the final ranking of a run: the best round, re-ranked by the original query and target."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.rerankers.base import Candidates, Reranker, candidates_of, read_options
 from fairqr.retrieval.rerankers.registry import open_reranker
 from fairqr.retrieval.rerankers.relevance_aware import RelevanceAwareOptions, take_step
-from fairqr.retrieval.target import DEFAULT_TARGET
 
 __all__ = ["Final", "best_final", "final_step", "nearer", "reached_by"]
 
@@ -52,13 +51,13 @@ async def best_final(
 ) -> Final:
     """Return the final ranking of the best round.
 
-    The relevance-aware step has been taken while the rounds were measured. Otherwise that is the
-    round with the lowest divergence. But the exposure-aware step can bring the lists of
-    many rounds to the target, even the list of the original query. Then we take the best refined
-    round that it brings there, because its list rests on more evidence.
+    The relevance-aware step has already run while the rounds were measured. Otherwise the best
+    round is the one with the lowest divergence. But the exposure-aware step can bring the lists of
+    many rounds to the target, even the list of the original query. Then we use the best refined
+    round that reaches it, because its list is based on more evidence.
 
-    A model that re-ranks is asked about the list of each round that is tried. After its first list,
-    rounds are skipped when the budget has no room for them.
+    A model that re-ranks is asked about each round that we try. After its first list, rounds are
+    skipped if the budget has no room for them.
     """
     state, context = lists.state, lists.context
     first, *refined = state["iterations"]
@@ -83,7 +82,7 @@ async def best_final(
         if by_model is not None:
             by_its_order = await by_model.reranked(order)
             if by_its_order is None and by_model.lists:
-                break  # it re-ranked the lists of other rounds, and cannot be asked about this one
+                break  # it re-ranked other rounds, and the budget has no room for this one
             order = by_its_order or order
         finals.append(await _final(lists, number, order, step))
         if rank_key(finals[-1].measured.divergences) <= (0, context.threshold):
@@ -92,7 +91,7 @@ async def best_final(
 
 
 async def _final(lists: RoundLists, number: int, order: Ranking, step: Reranker | None) -> Final:
-    """Take the final step, if there is one, from the ordered pool of a round."""
+    """Apply the final step, if there is one, to the ordered pool of a round."""
     state, context = lists.state, lists.context
     if step is None:
         ranking = order.top(context.k)
@@ -113,7 +112,7 @@ def _candidates(lists: RoundLists, order: Ranking, *, estimated: bool = False) -
 
 
 def reached_by(lists: RoundLists, number: int) -> ReachedRecord:
-    """Take the relevance-aware step from all that was found up to a round."""
+    """Apply the relevance-aware step to all documents that were found up to a round."""
     context, order = lists.context, lists.retrieved(number)
     candidates = _candidates(lists, order, estimated=lists.estimated)
     options = read_options(
@@ -139,7 +138,7 @@ def reached_by(lists: RoundLists, number: int) -> ReachedRecord:
 
 
 def nearer(one: ReachedRecord | None, other: ReachedRecord, threshold: float) -> ReachedRecord:
-    """Return what came nearer to the target, and within the threshold the more relevant one."""
+    """Return the one nearer to the target; if both are within the threshold, the more relevant."""
     if one is None:
         return other
 
@@ -159,15 +158,15 @@ async def final_step(engine: SearchEngine, context: Context) -> Reranker | None:
     name = context.strategy.final_step
     if name == "none":
         if context.options:
-            raise InputError("Options are for a final step, and there is none; leave them out.")
+            raise InputError("Options need a final step, but there is none; leave them out.")
         return None
-    # It may read weights from a file.
+    # Opening may read weights from a file.
     options = step_options(context, name)
     return await asyncio.to_thread(open_reranker, name, options, engine=engine)
 
 
 def step_options(context: Context, name: FinalStep) -> dict[str, Any]:
-    """Return the options of a final step; the fair steps go as far as the loop asks for."""
+    """Return the options of a final step; the fair steps get the loop's own divergence."""
     measure = {
         "tolerance": context.threshold,
         "smoothing": context.smoothing,
@@ -176,6 +175,6 @@ def step_options(context: Context, name: FinalStep) -> dict[str, Any]:
     own: dict[FinalStep, dict[str, Any]] = {
         "exposure-aware": measure,
         "relevance-aware": measure
-        | {"min_relevance": context.least_relevance, "capped": context.target == DEFAULT_TARGET},
+        | {"min_relevance": context.least_relevance, "capped": context.target is None},
     }
     return {**own.get(name, {}), **context.options}

@@ -1,4 +1,4 @@
-"""Putting the result of a run together: the final ranking beside the plain one."""
+"""Makes the result of a run: the final ranking beside the plain one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ __all__ = ["assemble"]
 Shares = Mapping[str, Mapping[str, float]]
 
 _NOT_NEARER = (
-    "What the model re-ranked is farther from the target than the plain retrieval, which is shown."
+    "The model's ranking is farther from the target than the plain retrieval, so this shows the "
+    "plain retrieval."
 )
 
 
@@ -45,17 +46,17 @@ async def assemble(
     refiner: Refiner | None,
     by_model: ModelRanking | None = None,
 ) -> SearchResult:
-    """Re-rank what the best round retrieved, and report it beside the plain retrieval.
+    """Re-rank the documents of the best round, and report them beside the plain retrieval.
 
-    A method that refines returns the plain retrieval itself where its ranking would be farther from
-    the target, and where the model failed before it gave anything.
+    A method that refines returns the plain retrieval if its own ranking would be farther from the
+    target, or if the model failed before its first reply.
     """
     state, context = lists.state, lists.context
     original = ranking_of(state["rankings"][0]).top(context.k)
     plain = lists.measured(original.ids)
     best = Final(0, original, plain)
-    # A model that failed before it gave anything leaves the plain retrieval, or what could be made
-    # of it without the model.
+    # If the model failed before its first reply, only the plain retrieval is left, or what a step
+    # without the model made of it.
     failed = state["stop_reason"] == "model_failed" and len(state["iterations"]) == 1
     if not failed or state.get("reached"):
         found = await best_final(engine, lists, by_model)
@@ -73,12 +74,12 @@ async def assemble(
     if gone and "read_by_id" in engine.capabilities:
         warnings.append(f"{len(gone)} documents were deleted during the search.")
     elif gone:
-        # The engine remembers only what it has met, so these may well be there.
+        # The engine only remembers documents that it has met, so these may still exist.
         documents |= {id_: Document(id_, title="", text="") for id_ in gone}
         warnings.append(f"The titles of {len(gone)} documents could not be read again.")
     attributes = [factor.name for dimension in lists.dimensions for factor in dimension.factors]
     groups = _groups_of(lists.table, shown, engine.schema, attributes)
-    # The scores of an engine that estimates relevance are the estimates, whatever the method.
+    # If the engine estimates relevance, its scores are the estimates, with any method.
     first = state["rankings"][0]
     known = "relevance" in engine.capabilities
     chances = scores_of(first) | state.get("rescored", {}) if known else {}
@@ -87,15 +88,15 @@ async def assemble(
 
     def mean_relevance(ranking: Ranking) -> float | None:
         values = [chances[id_] for id_ in ranking.ids if id_ in chances]
-        # A method that does not order by relevance has no estimate of what refined queries found.
+        # Other methods have no estimates for documents that only refined queries found.
         complete = known and len(values) == len(ranking)
         return discounted_mean(values, context.discount) if complete else None
 
-    # The last refinements stand in no round if no query came of them.
+    # If no query came from the last refinements, they belong to no round.
     proposed = state["refinements"]
     unused = [] if proposed == state["iterations"][-1]["refinements"] else proposed
     if not proposed and state["stop_reason"] != "model_failed":
-        refiner = None  # it was not needed
+        refiner = None  # it was not asked
     result = SearchResult(
         query=state["query"],
         corpus=engine.name,
@@ -136,7 +137,7 @@ async def assemble(
 
 
 def _gaps(target: Shares, exposure: Shares, supply: Shares | None) -> Gaps | None:
-    """Split what each group lacks into what was not there and what the ranking withholds."""
+    """Split each group's lack into what no ranking could give and what this one withholds."""
     if supply is None:
         return None
     lacks_supply: dict[str, dict[str, float]] = {}
@@ -149,12 +150,13 @@ def _gaps(target: Shares, exposure: Shares, supply: Shares | None) -> Gaps | Non
 
 
 def _without_model(state: State, best: Final) -> WithoutModel | None:
-    """Return what the search would have given, had the model not been asked."""
+    """Return what the search would have given without asking the model."""
     first = state.get("first_reached")
     if first is None:
         return None
     known, there = set(state["rankings"][0]["ids"]), set(first["ids"])
-    # An engine may look closer at what a refined query finds, though the original one found it too.
+    # An engine may give a better estimate for documents of a refined query, even if the original
+    # query also found them.
     closer = state.get("rescored", {})
     brought = [id_ for id_ in best.ranking.ids if id_ not in known or id_ in closer]
     return WithoutModel(
@@ -167,7 +169,7 @@ def _without_model(state: State, best: Final) -> WithoutModel | None:
 def _groups_of(
     table: DocumentTable, ids: Sequence[str], schema: Schema, attributes: Sequence[str]
 ) -> dict[str, dict[str, dict[str, float]]]:
-    """Return for each document, by attribute, the share of each group that it has a share of."""
+    """Return, for each document and attribute, the groups in which it has a share above 0."""
     found: dict[str, dict[str, dict[str, float]]] = {id_: {} for id_ in ids}
     for name in attributes:
         dimension = Dimension.named(schema, name)

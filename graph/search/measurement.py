@@ -1,4 +1,4 @@
-"""What is measured of a list, exposure and divergence, and the target it is measured against."""
+"""Measures the exposure and divergence of a list, and estimates the target."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 TARGET_DEPTH = 500
-"""How many results of the original query the target part ``retrieved`` is estimated from."""
+"""How many results of the original query the target part ``retrieved`` uses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,30 +51,30 @@ class Measurement:
 
 
 def mean_divergence(divergences: Mapping[str, float | None]) -> float | None:
-    """Return the mean of those that are defined, or None."""
+    """Return the mean of the defined divergences, or None if none is defined."""
     defined = [value for value in divergences.values() if value is not None]
     return sum(defined) / len(defined) if defined else None
 
 
 def rank_key(divergences: Mapping[str, float | None]) -> tuple[int, float]:
-    """Return what orders measurements from best to worst; an undefined divergence is the worst."""
+    """Return a key that sorts measurements from best to worst; undefined divergences are worst."""
     undefined = sum(value is None for value in divergences.values())
     return undefined, mean_divergence(divergences) or 0.0
 
 
 def discounted_mean(values: Sequence[float], discount: Discount) -> float:
-    """Return the mean of a value of each rank, weighted by the discount; 0 without any rank."""
+    """Return the mean of the values of all ranks, weighted by the discount; 0 for an empty list."""
     weights = discount.weights(len(values))
     return float(weights @ np.array(values)) / float(weights.sum()) if len(values) else 0.0
 
 
 def by_group(dimension: Dimension, vector: FloatArray) -> dict[str, float]:
-    """Name the entries of a vector over the groups."""
+    """Return the entries of a vector by the names of the groups."""
     return dict(zip(dimension.groups, vector.tolist(), strict=True))
 
 
 def vector_of(dimension: Dimension, shares: Mapping[str, float]) -> FloatArray:
-    """Return the vector over the groups that these named shares are."""
+    """Return named shares as a vector over the groups."""
     return np.array([shares[group] for group in dimension.groups])
 
 
@@ -88,29 +88,30 @@ def estimate_target(
     """Compute ε* of each dimension from the results of the original query.
 
     Args:
-        table: Has the groups of these results.
-        dimensions: What exposure is measured over.
-        original: What the original query retrieved.
-        context: Of the run.
-        corpus_shares: Of the groups of each attribute, where the target has the part ``corpus``.
+        table: The groups of these results.
+        dimensions: The attributes, or their product, that exposure is measured over.
+        original: The results of the original query.
+        context: The context of the run.
+        corpus_shares: The share of each group in all documents, by attribute; needed for the target
+            part ``corpus``.
 
     Raises:
-        TargetError: It is undefined, or needs shares that are not there.
+        TargetError: The target is undefined, or needs shares that are unknown.
     """
     target: dict[str, dict[str, float]] = {}
     for dimension in dimensions:
         estimates: dict[Part, FloatArray] = {}
-        if context.target.parts.get("corpus"):
+        if context.effective_target.parts.get("corpus"):
             if dimension.name not in corpus_shares:
                 raise TargetError(
                     f"The share of each group of {dimension.name} in all documents is not known, "
                     "so the target cannot have the part 'corpus'; choose another part."
                 )
             estimates["corpus"] = corpus_shares[dimension.name]
-        if context.target.parts.get("retrieved"):
+        if context.effective_target.parts.get("retrieved"):
             members = table.memberships(dimension, original.ids[:TARGET_DEPTH])
             scores = np.array(original.scores[:TARGET_DEPTH])
             estimates["retrieved"] = retrieved_distribution(members, scores)
-        vector = context.target.resolve(dimension.attribute, estimates)
+        vector = context.effective_target.resolve(dimension.attribute, estimates)
         target[dimension.name] = by_group(dimension, vector)
     return target

@@ -1,4 +1,4 @@
-"""Re-ranking by a model, within the budget, and what came of it."""
+"""Re-ranks lists with a model, within the budget, and reports how that went."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ __all__ = [
 
 
 async def items_of(engine: SearchEngine, ids: Sequence[str]) -> list[RankItem]:
-    """Return what a ranker may know of these documents; those that are gone are left out."""
+    """Return these documents for a ranker; deleted documents are left out."""
     return [RankItem(d.id, d.title, d.text) for d in await engine.documents(ids)]
 
 
 class ModelRanking:
-    """The re-ranking of the lists of one run.
+    """Re-ranks the lists of one run.
 
     Args:
-        engine: Where the documents are.
-        ranker: What re-ranks, started.
-        context: Of the run.
-        state: Of the run, when its rounds are over.
+        engine: The engine with the documents.
+        ranker: The ranker, started.
+        context: The context of the run.
+        state: The state of the run after its rounds.
 
     Attributes:
         tried: Whether there was a list to re-rank.
         lists: How many lists the ranker was asked about.
-        usage: What the run cost so far, these lists included.
+        usage: What the run has cost so far, including these lists.
     """
 
     def __init__(
@@ -62,17 +62,17 @@ class ModelRanking:
         self._message = ""
 
     async def reranked(self, order: Ranking) -> Ranking | None:
-        """Return the documents with the first of them in the ranker's order.
+        """Return the documents, the first of them in the ranker's order.
 
         Args:
             order: All documents that take part.
 
         Returns:
-            A ranking whose scores are one over the rank; the order itself if the model gave no
-            usable reply; None if the budget has no room for a question.
+            A ranking with 1/rank as scores; the order itself if the model gave no usable reply;
+            None if the budget has no room for a question.
 
         Raises:
-            ModelUnavailableError: Something is missing that was there before.
+            ModelUnavailableError: The model has become unavailable since it was started.
             InputError: Not even two documents fit into what the model reads at once.
         """
         items = await items_of(self._engine, order.ids[: self._context.strategy.reads])
@@ -92,7 +92,7 @@ class ModelRanking:
             opened.set("fairqr.repairs", dict(found.repairs))
         self._count(found, len(items))
         if found.failed:
-            # What answers nothing is not waited for once more.
+            # Do not wait again for a model that answers nothing.
             self._gave_up = True
             return order
         best = [items[position].id for position in found.order]
@@ -101,12 +101,12 @@ class ModelRanking:
 
     @property
     def name(self) -> str:
-        """What re-ranks."""
+        """The name of the ranker."""
         return self._ranker.name
 
     @property
     def report(self) -> Reranking:
-        """What came of it."""
+        """How the re-ranking went."""
         return Reranking(
             ranker=self._ranker.name,
             lists=self.lists,
@@ -118,7 +118,7 @@ class ModelRanking:
 
     @property
     def warnings(self) -> list[str]:
-        """What a user should know, whole sentences."""
+        """Sentences for users about what went wrong."""
         name, failed = self._ranker.name, sum(self._failures.values())
         sentences = list(self._warnings)
         if failed and self._gave_up:
@@ -158,7 +158,7 @@ class ModelRanking:
         self._message = found.message or self._message
 
     def _has_room_for(self, cost: Cost) -> bool:
-        """Tell whether the budget has room for one more list and the later steps."""
+        """Return whether the budget has room for one more list and the later steps."""
         if (kept := self._state.get("cost")) is not None:
             cost += Cost(kept["reserved_calls"], kept["reserved_tokens"])
         return shortage(self._context.budget, self.usage, cost) is None

@@ -1,4 +1,4 @@
-"""The steps of the loop. Each reads the state, does one thing, and returns what changed."""
+"""The steps of a search. Each reads the state, does one thing, and returns what changed."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ __all__ = ["Nodes"]
 MAX_QUERY_CHARACTERS = 5000
 MOSTLY_UNKNOWN = 0.5
 GRACE = 0.25
-"""Seconds that a refiner has beyond its deadline to say itself what it has used."""
+"""Seconds after its deadline in which a refiner may still report its usage."""
 
 RefinerFor = Callable[[Context], Refiner | None]
 RankerFor = Callable[[Context], ItemRanker | None]
@@ -77,12 +77,12 @@ class Nodes:
     """The steps over one engine.
 
     Args:
-        engine: Where the documents are.
-        refiner_for: Returns what refines queries in a run with this context, or None.
-        ranker_for: Returns the model that re-ranks in a run with this context, or None.
+        engine: The engine with the documents.
+        refiner_for: Returns the refiner for a run with this context, or None.
+        ranker_for: Returns the ranker for a run with this context, or None.
         default: The context of runs that bring none of ours.
-        reserve: Returns the most that the steps after the search will ask, so that the search
-            leaves them that part of the budget.
+        reserve: Returns the largest cost of the steps after the search, which leaves them that part
+            of the budget.
     """
 
     def __init__(
@@ -109,37 +109,39 @@ class Nodes:
         """Return the lists of the run's rounds.
 
         Raises:
-            InputError: It goes on with another context than it was begun with.
+            InputError: The run was resumed with another context.
         """
         dimensions, begun = self._dimensions(context), list(state["target"])
         if [dimension.name for dimension in dimensions] != begun:
             raise InputError(
-                f"The run was begun with the attributes {', '.join(begun)}; give it the same "
-                "context when it goes on."
+                f"The run was started with the attributes {', '.join(begun)}; resume it with the "
+                "same context."
             )
         return RoundLists(dimensions, state, context, self._engine)
 
     @traced
     async def begin(self, state: State, runtime: Runtime[Context]) -> Update:
-        """Check what is asked, before anything is spent."""
+        """Check the query and the context, before anything is spent."""
         context, opened = self._context(runtime), current_span()
         if not isinstance(state.get("query"), str):
             raise QueryError("There is no query; give the graph {'query': 'what to search for'}.")
-        # Half a surrogate pair is no character, and no client could send it on.
+        # Half a surrogate pair is not a character, and no client could send it.
         query = sendable(state["query"]).strip()
         opened.content("fairqr.query", query)
         if not query:
             raise QueryError("The query is empty; write what to search for.")
         if len(query) > MAX_QUERY_CHARACTERS:
             raise QueryError(
-                f"The query has {len(query)} characters; at most {MAX_QUERY_CHARACTERS} are taken."
+                f"The query has {len(query)} characters; shorten it to at most "
+                f"{MAX_QUERY_CHARACTERS}."
             )
         attributes = [dimension.attribute for dimension in self._dimensions(context)]
-        context.target.check(attributes)
+        if context.target is not None:
+            context.target.check(attributes)
         warnings = [
             f"No population is stated for '{name}', so its target is the share of each group in "
             "what the query retrieves; state one in the source, or choose a target."
-            for name in context.target.without_population(attributes)
+            for name in context.effective_target.without_population(attributes)
         ]
         if context.rounds:
             instead = "set max_iterations to 0"
@@ -153,14 +155,14 @@ class Nodes:
             )
         if refiner is not None and context.rounds:
             await refiner.start()
-        # What is wrong with its options, or missing, is better known now.
+        # Find wrong options and missing weights now.
         await final_step(self._engine, context)
         ranker = self._ranker_for(context)
         if ranker is not None:
             await ranker.start()
         original = QueryRecord(text=query, boost="", attribute=None, group=None)
         return {
-            # A thread of a checkpointer may hold an earlier search.
+            # A thread of a checkpointer may contain an earlier search.
             **forgotten(state, "result"),
             "query": query,
             "seconds": Overwrite(0.0),
@@ -182,13 +184,13 @@ class Nodes:
 
     @traced
     async def retrieve(self, state: State, runtime: Runtime[Context]) -> Update:
-        """Search by the pending queries."""
+        """Run the pending queries."""
         context, opened = self._context(runtime), current_span()
         depth = context.strategy.depth or context.k
         first = state["iteration"] == 0
         n = max(depth, TARGET_DEPTH) if first else depth
         opened.set("fairqr.iteration", state["iteration"])
-        # Made here, so that a person may change the keywords before.
+        # The queries are made here, so that a person may change the keywords before.
         pending = state["pending"]
         if not first:
             pending = refined_queries(state, context) or [state["rankings"][0]["query"]]
@@ -228,10 +230,10 @@ class Nodes:
             )
         shares = await self._corpus_shares(context)
         target = estimate_target(table_of(records), dimensions, original, context, shares)
-        if context.target.parts.get("retrieved") and not can_be_weights(original.scores):
+        if context.effective_target.parts.get("retrieved") and not can_be_weights(original.scores):
             warnings.append(
-                "The engine's scores cannot be weights, so what was retrieved counts by 1/rank in "
-                "the target."
+                "The engine's scores cannot be used as weights, so the retrieved documents count "
+                "by 1/rank in the target."
             )
         opened.set("fairqr.target", target)
         cost = await expected_cost(
@@ -253,7 +255,7 @@ class Nodes:
     async def _retrieved(
         self, pending: Sequence[QueryRecord], n: int, *, count: bool
     ) -> tuple[list[Hits], int | None]:
-        """Return what each pending query finds, and the number of all documents if it is asked."""
+        """Return the hits of each pending query, and the number of all documents if counted."""
         engine = self._engine
         queries = [Query(query["text"], n, boost=query["boost"]) for query in pending]
         asked = {
@@ -273,11 +275,10 @@ class Nodes:
     async def _rescored(
         self, state: State, context: Context, found: Sequence[RankingRecord]
     ) -> dict[str, float]:
-        """Return the scores by the original query of what refined queries were to find.
+        """Return the scores by the original query of the documents that refined queries sought.
 
-        If the engine estimates relevance, that may be documents which the original query found too:
-        it may look closer at documents that it is asked about than at those far down in a long
-        ranking.
+        If the engine estimates relevance, these may include documents that the original query found
+        far down: the engine may estimate them better when asked about them directly.
         """
         rescored, can = state.get("rescored", {}), self._engine.capabilities
         if context.strategy.rerank != "relevance" or "rescore" not in can:
@@ -288,9 +289,9 @@ class Nodes:
         return rescored | await scores_of_given(self._engine, state["query"], ids)
 
     async def _corpus_shares(self, context: Context) -> Mapping[str, FloatArray]:
-        """Return the shares of all documents, where the target or the keywords need them."""
+        """Return the groups' shares of all documents, if the target or the keywords need them."""
         evidence = context.rounds and context.strategy.evidence
-        if not (evidence or context.target.parts.get("corpus")):
+        if not (evidence or context.effective_target.parts.get("corpus")):
             return {}
         if "corpus_shares" not in self._engine.capabilities:
             return {}
@@ -335,7 +336,7 @@ class Nodes:
         if number == 0:
             warnings = [
                 f"{share:.0%} of the exposure of the plain retrieval went to documents without a "
-                f"label for '{name}'; what is measured is the rest."
+                f"label for '{name}'; only the rest is measured."
                 for name, share in measured.unknown.items()
                 if share > MOSTLY_UNKNOWN
             ]
@@ -343,7 +344,7 @@ class Nodes:
 
     @traced
     async def choose_group(self, state: State, runtime: Runtime[Context]) -> Update:
-        """Name the groups to ask about, and those of them that lack exposure."""
+        """Choose the groups to ask about, and those of them that lack exposure."""
         context, opened = self._context(runtime), current_span()
         best = state.get("reached") or state["iterations"][best_iteration(state["iterations"])]
         exposure = best["exposure"]
@@ -358,7 +359,7 @@ class Nodes:
 
     @traced
     async def refine(self, state: State, runtime: Runtime[Context]) -> Update:
-        """Ask for keywords for all chosen groups at once, and make them into queries."""
+        """Ask for keywords for all chosen groups at once, and check them."""
         context, opened = self._context(runtime), current_span()
         refiner = self._refiner_for(context)
         if refiner is None:  # begin() refuses this
@@ -391,7 +392,7 @@ class Nodes:
         except GraphBubbleUp:
             raise  # it asks a person
         except Exception as error:
-            # Ours give a status instead; the other groups of the round are not asked any more.
+            # Our refiners return a status instead. The other groups of the round are cancelled.
             logging.getLogger(__name__).exception("The refiner %s failed", refiner.name)
             failed = f"The refiner {refiner.name} failed: {one_line(error, 300)}"
             opened.set("error.type", type(error).__name__)
@@ -402,7 +403,7 @@ class Nodes:
                 "stop_reason": "model_failed",
             }
         usage = sum((answer.usage for answer in answers), before)
-        # A state that was kept has lists where it had tuples.
+        # A stored state has lists instead of tuples.
         chosen: list[GroupKey] = [(name, group) for name, group in state["chosen"]]
         keyed = list(zip(chosen, answers, strict=True))
         checked, topic = await checked_refinements(self._engine, keyed, state, context)
@@ -416,7 +417,7 @@ class Nodes:
 
     @traced
     async def rerank(self, state: State, runtime: Runtime[Context]) -> Update:
-        """Re-rank by the original intent, and put the result together."""
+        """Re-rank by the original query, and make the result."""
         context, opened = self._context(runtime), current_span()
         ranker = self._ranker_for(context)
         by_model = ModelRanking(self._engine, ranker, context, state) if ranker else None
@@ -445,7 +446,7 @@ class Nodes:
 async def _refined(
     refiner: Refiner, request: RefinementRequest, deadline: float | None, ended: list[Refinement]
 ) -> Refinement:
-    """Ask about one group, and add the answer to those that have ended.
+    """Ask about one group, and add the answer to ``ended``.
 
     A refiner that ignores the deadline is cancelled soon after it.
     """

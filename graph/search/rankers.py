@@ -1,4 +1,4 @@
-"""Which model re-ranks, or is probed, in a run."""
+"""Finds the model that re-ranks, or is probed, in a run."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ __all__ = [
 ]
 
 ASKED: tuple[RankerName, ...] = ("listwise", "pairwise")
-"""The rankers that ask a language model by a prompt; the others bring a model of their own."""
+"""The rankers that ask a language model with a prompt; the others have their own model."""
 
 
 Model = ChatModel | Refiner | RankingModel
-"""What refines queries, answers or ranks."""
+"""A model that refines queries, answers or ranks."""
 
 GivenModel = Model | BaseChatModel | str
 """A model as callers give it: one of ours, a chat model of LangChain's, or a name."""
 
 
 class Rankers:
-    """What ranks in the runs of one graph or several, which then share its weights.
+    """The rankers for the runs of one or more graphs, which share the weights.
 
     Args:
-        ranker: A language model or its name; or a ranker, which is then used whatever the context
-            names. Defaults to the model.
+        ranker: A language model or its name; or a ranker, which is used whatever the context names.
+            Defaults to the model.
         model: The model of the graph.
         prompts: The library of prompts.
     """
@@ -66,7 +66,7 @@ class Rankers:
 
     @classmethod
     def of(cls, given: GivenRanker | None, model: Model | None, prompts: PromptLibrary) -> Rankers:
-        """Return what is given if it is a ``Rankers`` already, or make one."""
+        """Return a given ``Rankers`` as it is, or make one."""
         return given if isinstance(given, Rankers) else cls(given, model, prompts)
 
     def language_model(self) -> RankingModel | None:
@@ -83,12 +83,12 @@ class Rankers:
         return None
 
     def ranker_for(self, context: Context) -> ItemRanker | None:
-        """Return what re-ranks in a run with this context, if anything does.
+        """Return the ranker for a run with this context, or None if nothing re-ranks.
 
         Raises:
-            ModelUnavailableError: It needs a language model, and none is given.
-            PromptError: There is no such prompt.
-            InputError: An option is out of its range.
+            ModelUnavailableError: The ranker needs a language model, but none is given.
+            PromptError: The prompt does not exist.
+            InputError: An option is out of range.
         """
         name = context.strategy.ranker
         if name is None:
@@ -105,16 +105,16 @@ class Rankers:
 
 
 GivenRanker = Rankers | RankingModel | ItemRanker | BaseChatModel | str
-"""What ranks, as callers give it."""
+"""A ranker as callers give it."""
 
 
 def is_language_model(model: object) -> bool:
-    """Tell whether something is a language model that can be asked to rank."""
+    """Return whether something is a language model that can be asked to rank."""
     return hasattr(model, "weigh") and hasattr(model, "write")
 
 
 def require_refines(model: Model) -> None:
-    """Check that a model refines queries.
+    """Check that a model can refine queries.
 
     Raises:
         ModelUnavailableError: It can only rank.
@@ -127,11 +127,11 @@ def require_refines(model: Model) -> None:
 
 
 def model_of(given: GivenModel | None, engine: SearchEngine) -> Model | None:
-    """Return what refines, answers or ranks, from its name or from a chat model of LangChain's.
+    """Return a model from its name, or from a chat model of LangChain.
 
     Raises:
-        ModelUnavailableError: There is no model of that name.
-        InputError: It is no model.
+        ModelUnavailableError: No model has this name.
+        InputError: The object is not a model.
     """
     if isinstance(given, str):
         return open_model(given, engine=engine)
@@ -147,15 +147,15 @@ def require_method(role: str, given: object, *methods: str) -> None:
 
     Args:
         role: The name of the argument.
-        given: Neither a name nor a chat model of LangChain's.
-        methods: Of which it needs one.
+        given: The object, which is neither a name nor a chat model of LangChain.
+        methods: The methods; the object needs one of them.
 
     Raises:
-        InputError: It has none. That is so for what LangChain wraps around a chat model, such as
-            ``model.with_retry()``.
+        InputError: The object has none of them. LangChain's wrappers of chat models have none, such
+            as ``model.with_retry()``.
     """
     if not any(hasattr(given, method) for method in methods):
         raise InputError(
-            f"The {role} must be a name, a chat model of LangChain's itself, or an object with a "
+            f"The {role} must be a name, a chat model of LangChain itself, or an object with a "
             f"method '{methods[0]}', not {type(given).__name__}."
         )

@@ -13,7 +13,7 @@ from fairqr.agents.ranking.rankers import RankerName, RankerOptions
 __all__ = ["READS", "RankingSettings", "half", "require_step"]
 
 READS: Mapping[RankerName, int] = {"listwise": 100, "pairwise": 20, "monot5": 100, "monobert": 100}
-"""How many documents each ranker reads by default. Comparisons of pairs cost most."""
+"""How many documents each ranker reads by default; pairwise comparisons cost most."""
 
 
 def half(window: int) -> int:
@@ -29,7 +29,7 @@ def require_step(window: int, step: int | None) -> None:
     """
     if step is not None and step >= window:
         raise ValueError(
-            f"step is {step}, but window is {window}; make it less, so that windows overlap"
+            f"step is {step}, but window is {window}; make step smaller, so that windows overlap"
         )
 
 
@@ -43,8 +43,8 @@ class RankingSettings(BaseModel):
         ge=1,
         le=10_000,
         description="How many of the best documents the model reads; the others keep their places "
-        f"below. By default depth of the search, else {READS['pairwise']} for pairwise and "
-        f"{READS['listwise']} for the others.",
+        f"below. By default the depth of the search if it is set, or else {READS['pairwise']} for "
+        f"pairwise and {READS['listwise']} for the others.",
     )
     shown: Shown | None = Field(
         None,
@@ -66,8 +66,8 @@ class RankingSettings(BaseModel):
     context: int | None = Field(
         None,
         ge=1,
-        description="How many tokens the model can read and write at once; needed only if it does "
-        "not say so.",
+        description="How many tokens the model can read and write at once; only needed if the "
+        "model does not state it.",
     )
     strategy: Literal["all", "sorting", "sliding"] = Field(
         "sorting",
@@ -95,10 +95,10 @@ class RankingSettings(BaseModel):
         return self
 
     def options(self, versions: Mapping[str, str]) -> RankerOptions:
-        """Return what :func:`fairqr.agents.ranking.rankers.open_ranker` takes.
+        """Return the options for :func:`fairqr.agents.ranking.rankers.open_ranker`.
 
         Args:
-            versions: Of prompts, by id.
+            versions: The versions of prompts, by id.
         """
         return RankerOptions(
             shown=self.shown,

@@ -1,4 +1,4 @@
-"""From keywords to the next round's queries, as pure functions."""
+"""Makes the next round's queries from keywords, as pure functions."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fairqr.graph.usage import usage_record
 
 __all__ = ["after_refinement", "refined_queries", "shown"]
 
-# The model did its work, but its words do not help; anything else that is not ok is a failure.
+# The model replied, but its words do not help. Any other status that is not ok is a failure.
 _OF_NO_HELP = ("repeated", "unknown_terms", "unsupported")
 
 
 def shown(query: QueryRecord) -> str:
-    """Return a query as it stands in results: its text, and the words that only boost."""
+    """Return a query as results show it: its text, and the words that only boost."""
     return f"{query['text']} {query['boost']}".strip()
 
 
@@ -33,9 +33,9 @@ def after_refinement(
 ) -> dict[str, Any]:
     """Return what a round of refinement changes: the next queries, or why the loop ends.
 
-    The loop ends if no group has a new keyword: with ``budget`` if the budget is spent, which may
-    be why the model gave nothing; with ``model_failed`` if the model failed for all groups; else
-    with ``no_improvement``.
+    The loop ends if no group has a new keyword: with ``budget`` if the model failed and the budget
+    is spent, with ``model_failed`` if the model failed for all groups, or else with
+    ``no_improvement``.
 
     Args:
         state: The state of the run.
@@ -45,7 +45,7 @@ def after_refinement(
         usage: What the run has cost so far.
         budget_is_spent: Whether the budget has no room for another question to a model.
     """
-    # A state that was kept has lists where it had tuples.
+    # A stored state has lists instead of tuples.
     chosen: list[GroupKey] = [(name, group) for name, group in state["chosen"]]
     keyed = list(zip(chosen, refinements, strict=True))
     failed = [r for r in refinements if r.status != "ok" and r.status not in _OF_NO_HELP]
@@ -69,7 +69,7 @@ def after_refinement(
     words = {"keywords": keywords, "topic_words": topic}
     after = cast("State", {**state, **update, **words})
     queries = refined_queries(after, context)
-    # That nothing new comes up after some rounds is how a loop ends; at first it is worth a word.
+    # After some rounds, a loop normally ends without new keywords; in the first round we warn.
     reported = failed if helped or len(state["iterations"]) > 1 else refinements
     update["warnings"] = list(dict.fromkeys(refinement.message for refinement in reported))
     if not queries:
@@ -84,7 +84,7 @@ def _with_new(
     used: Mapping[str, Mapping[str, Sequence[str]]],
     keyed: Sequence[tuple[GroupKey, Refinement]],
 ) -> dict[str, dict[str, list[str]]]:
-    """Add each group's new keywords to those in use, and take out those to drop."""
+    """Add each group's new keywords to those in use, and remove those to drop."""
     keywords = {
         name: {group: list(words) for group, words in groups.items()}
         for name, groups in used.items()
@@ -116,7 +116,7 @@ def refined_queries(state: State, context: Context) -> list[QueryRecord]:
             for name, groups in keywords.items()
             for group, words in groups.items()
         }
-        # A person may have replaced the words of the group that was asked about by another's.
+        # A person may have replaced the group's words with words for another group.
         sought = [key for key in (*helped, *used) if used.get(key)]
         every = [word for words in used.values() for word in words]
         return [_query(query, every, (sought or helped)[0], adds=adds)]
@@ -133,7 +133,7 @@ def refined_queries(state: State, context: Context) -> list[QueryRecord]:
 def _query(
     query: str, words: Sequence[str], key: tuple[str | None, str | None], *, adds: bool
 ) -> QueryRecord:
-    """Return the query with these words, which find documents themselves if they are added."""
+    """Return the query with these words; if ``adds``, the words alone can also find documents."""
     distinct = " ".join(dict.fromkeys(words))
     return QueryRecord(
         text=f"{query} {distinct}" if adds else query,

@@ -114,10 +114,10 @@ class WithoutModel(_Frozen):
     """What the same search gives without asking the model.
 
     Attributes:
-        divergence: Of the ranking from the target.
-        relevance: The mean relevance of the ranking.
-        documents: How many documents of the ranking the model's queries found that would not be in
-            it without them.
+        divergence: The divergence of that ranking from the target.
+        relevance: The mean relevance of that ranking.
+        documents: How many documents are in the returned ranking only because of the model's
+            queries.
     """
 
     divergence: float | None
@@ -136,7 +136,7 @@ class Reranking(_Frozen):
         asked: How many questions it was asked: windows, or comparisons in both orders; 0 for a
             model that scores each document alone.
         failures: How many questions failed, by status.
-        repairs: How often replies were mended, by kind, in documents.
+        repairs: How many documents were repaired in replies, by kind.
     """
 
     ranker: str
@@ -162,9 +162,9 @@ class SearchResult(_Frozen):
         attributes: The measured attributes.
         target: The target exposure ε*, by attribute and group.
         iterations: All rounds, from the original query on.
-        unused_refinements: The last proposals, if no query came of them; they belong to no round.
+        unused_refinements: The last proposals, if no query came from them; they belong to no round.
             The status of each says why.
-        best_iteration: The index of the round whose lists the ranking comes from.
+        best_iteration: The index of the round that the ranking comes from.
         stop_reason: Why the loop ended.
         ranking: The first k documents.
         exposure: The exposure of each group in the ranking, by attribute; zeros if no document has
@@ -182,10 +182,9 @@ class SearchResult(_Frozen):
         without_model: What the search gives without the model; None if the model was not asked, or
             the method has no relevance-aware step.
         baseline: The plain retrieval.
-        explanation: What people should see in these numbers, in sentences: what each group lacked
-            and why, what relevance changed, and what the model brought. Empty if no relevance was
-            estimated.
-        usage: Time, calls and tokens that the run took.
+        explanation: Sentences that explain these numbers: what each group lacked and why, how
+            relevance changed, and what the model brought. Empty if no relevance was estimated.
+        usage: The time, calls and tokens that the run took.
         warnings: What the user should know about this result, in sentences.
     """
 

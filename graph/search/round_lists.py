@@ -1,4 +1,4 @@
-"""The lists of a run's rounds: what is measured, what is re-ranked, and in which order.
+"""The lists of a run's rounds: what to measure, what to re-rank, and in which order.
 
 The pool and its order decide the result. A pool that contains the original top k, ordered by the
 original query, is the original ranking again.
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 IDS_AT_ONCE = 10_000
-"""Servers bound how many hits one search may have."""
+"""How many documents one query scores, since servers limit the hits of a search."""
 
 REFINED_WEIGHT = 0.5
 """A refined ranking's weight in the fusion. With one attribute, a document can be in two refined
@@ -48,9 +48,8 @@ class RoundLists:
     Attributes:
         table: The groups of all documents that were retrieved.
         estimated: Whether the scores of the pool's order are probabilities of relevance.
-        exhausted: Whether no document beyond those found is likely to be relevant. That is known
-            if the engine compares a query with every document, so that none is missed for its
-            words.
+        exhausted: Whether all documents that are likely to be relevant were found. We can only know
+            that if the engine compares the query with the vector of every document.
     """
 
     def __init__(
@@ -93,8 +92,8 @@ class RoundLists:
     def retrieved(self, iteration: int) -> Ranking:
         """Return the list of a round before any re-ranking.
 
-        With ``relevance``, that is all that was found so far, by the original query. With
-        ``fusion``, it is the fusion of the original ranking and the newest refined ones; otherwise
+        With ``relevance``, that is all documents found so far, ordered by the original query. With
+        ``fusion``, it is the fusion of the original ranking and the newest refined ones. Otherwise
         it is what the queries of the round retrieved.
         """
         rankings, order = self.state["rankings"], self.context.strategy.rerank
@@ -117,7 +116,7 @@ class RoundLists:
         for dimension in self.dimensions:
             quota = -(-(strategy.depth or 0) // len(dimension.groups))
             for position, group in enumerate(dimension.groups):
-                # The group's last refined query, or the original query where it has none.
+                # The group's last refined query, or the original query if it has none.
                 own = [r for r in seen if r["query"]["group"] in (None, group)]
                 own = [r for r in own if r["query"]["attribute"] in (None, dimension.name)]
                 ids = own[-1]["ids"]
@@ -127,12 +126,12 @@ class RoundLists:
         return list(pool)
 
     def ordered_pool(self, iteration: int, original_scores: Mapping[str, float]) -> Ranking:
-        """Order the pool of a round by the original intent, before the final step.
+        """Order the pool of a round by the original query, before the final step.
 
         Args:
             iteration: The round.
-            original_scores: By the original query, for the order ``original_query``; a document
-                that was deleted meanwhile has none and is left out.
+            original_scores: The scores by the original query, for the order ``original_query``. A
+                document that was deleted meanwhile has no score and is left out.
         """
         pool = self.pool(iteration)
         if self.context.strategy.rerank == "original_query":
@@ -173,7 +172,7 @@ class RoundLists:
 def newest(rankings: Sequence[RankingRecord], iteration: int) -> list[RankingRecord]:
     """Return the original ranking, and the newest one of each kind of refined query.
 
-    Refined queries grow, so a newer one holds what the older ones of its group hold.
+    Refined queries grow, so a newer one contains the words of the older ones of its group.
     """
     found: dict[tuple[object, ...], RankingRecord] = {}
     for record in rankings:
@@ -193,7 +192,7 @@ def table_of(rankings: Sequence[RankingRecord]) -> DocumentTable:
 
 
 def sought_of(record: RankingRecord, dimensions: Sequence[Dimension]) -> list[str]:
-    """Return what a refined query found of its group; all of it, if it has none."""
+    """Return the documents of its group that a refined query found; all of them without a group."""
     query, ids = record["query"], record["ids"]
     if query["group"] is None:
         return ids
@@ -204,7 +203,7 @@ def sought_of(record: RankingRecord, dimensions: Sequence[Dimension]) -> list[st
 
 
 def hits_of(record: RankingRecord) -> Hits:
-    """Return what a query found, with the groups of the run's attributes."""
+    """Return the hits of a query, with the groups of the run's attributes."""
     memberships = {name: decoded(members) for name, members in record["memberships"].items()}
     return Hits(record["ids"], record["scores"], memberships)
 
@@ -215,10 +214,10 @@ def scores_of(record: RankingRecord) -> dict[str, float]:
 
 
 async def scores_of_given(engine: SearchEngine, query: str, ids: Sequence[str]) -> dict[str, float]:
-    """Return the scores of given documents by a query.
+    """Return the scores of given documents for a query.
 
     Raises:
-        UnsupportedError: There are documents, and the engine cannot score them.
+        UnsupportedError: The engine cannot score given documents.
     """
     if not ids:
         return {}
@@ -233,8 +232,8 @@ def usual_shares(
 ) -> dict[str, FloatArray]:
     """Return the usual share of each group, by attribute.
 
-    That is its share of all documents. If the engine cannot count them, it is its share of what the
-    original query retrieved.
+    That is its share of all documents. If the engine cannot count them, it is its share of the
+    documents that the original query retrieved.
     """
     return {
         name: np.array(corpus_shares[name])

@@ -1,11 +1,11 @@
-"""What a run knows so far. Plain data only: ids, scores, exposures and keywords, never texts."""
+"""The state of a run. It is plain data: ids, scores, exposures and keywords, but never texts."""
 
 from __future__ import annotations
 
 import operator
 from typing import Annotated, Any, Literal
 
-# Before Python 3.12 pydantic makes no JSON schema of typing's own; Studio's forms are made of it.
+# Before Python 3.12, pydantic cannot make a JSON schema, which Studio needs, of typing's TypedDict.
 from typing_extensions import TypedDict
 
 from fairqr.graph.usage import UsageRecord, longest
@@ -44,7 +44,7 @@ GroupKey = tuple[str, str]
 class QueryRecord(TypedDict):
     """A query to run.
 
-    A document has to match a term of ``text``; the terms of ``boost`` only raise its score.
+    A document must match a term of ``text``; the terms of ``boost`` only raise its score.
     ``attribute`` and ``group`` name the group that the query was refined toward. They are None for
     the original query, and for a query that only has words of the topic.
     """
@@ -66,7 +66,7 @@ class RankingRecord(TypedDict):
 
 
 class RefinementRecord(TypedDict):
-    """What a refiner proposed for a group, or why it did not."""
+    """A refiner's proposal for a group, or why there is none."""
 
     attribute: str
     group: str
@@ -77,13 +77,13 @@ class RefinementRecord(TypedDict):
 
 
 class IterationRecord(TypedDict):
-    """What a round retrieved by, the first k that it had, and how exposure then was.
+    """The queries of a round, the first k documents that it had, and their exposure.
 
-    ``reached`` is the divergence that the relevance-aware step reaches with all that was found so
+    ``reached`` is the divergence that the relevance-aware step reaches with all documents found so
     far; None if the method has another final step.
 
-    ``divergences`` has None for an attribute that no document of the measured list has a label of;
-    ``divergence`` is the mean of the others, and None if there is none.
+    ``divergences`` has None for an attribute if no document of the measured list has a label.
+    ``divergence`` is the mean of the others, or None if all are None.
     """
 
     index: int
@@ -97,9 +97,9 @@ class IterationRecord(TypedDict):
 
 
 class ReachedRecord(TypedDict):
-    """What the relevance-aware step made of all documents that were found up to a round.
+    """The ranking that the relevance-aware step made of all documents found up to a round.
 
-    ``relevance`` is the mean of the ranking, weighted by the discount, and None if the retriever
+    ``relevance`` is the mean over the ranking, weighted by the discount, or None if the retriever
     does not estimate it. ``supply`` is the exposure nearest to the target that the relevant
     documents could give.
     """
@@ -114,10 +114,10 @@ class ReachedRecord(TypedDict):
 
 
 class CostRecord(TypedDict):
-    """The most that re-ranking by a model will cost, and what is reserved for later steps.
+    """The largest cost of re-ranking by a model, and the part reserved for later steps.
 
     ``calls`` and ``tokens`` are the cost of one list of ``documents``. At most ``lists`` lists are
-    re-ranked, if the budget has room.
+    re-ranked if the budget has room.
     """
 
     documents: int
@@ -147,10 +147,10 @@ class State(InputState, OutputState, total=False):
         seconds: How long the steps have taken so far.
         iteration: The current round; 0 is the round of the original query.
         pending: The queries that ``retrieve`` runs next.
-        rankings: All that was retrieved so far.
-        rescored: The scores by the original query of what refined queries found.
-        first_reached: What the relevance-aware step made of the plain retrieval.
-        reached: The best that it has made so far.
+        rankings: Everything that was retrieved so far.
+        rescored: The scores by the original query of documents that refined queries found.
+        first_reached: The ranking that the relevance-aware step made of the plain retrieval.
+        reached: The best ranking that this step has made so far.
         corpus_shares: The share of each group in all documents, by attribute, if it is needed.
         target: ε* by attribute and group.
         iterations: The rounds that were measured.
@@ -161,8 +161,8 @@ class State(InputState, OutputState, total=False):
         refinements: The refinements of the current round.
         usage: What models have cost so far.
         stop_reason: Why the loop ended; None while it runs.
-        warnings: Sentences for people.
-        cost: The most that re-ranking by a model will cost; None if no model re-ranks.
+        warnings: Sentences for users.
+        cost: The largest cost of re-ranking by a model; None if no model re-ranks.
     """
 
     seconds: Annotated[float, longest]

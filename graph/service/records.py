@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict
 
 __all__ = [
+    "KEY_START",
     "LIVE",
     "NOBODY",
     "SCOPES",
     "AccessKey",
     "Event",
+    "EventName",
     "Kind",
     "Run",
     "RunSummary",
     "Scope",
     "Status",
+    "is_id",
     "path_of",
 ]
 
-Kind = Literal["search", "answer", "probe"]
+Kind = Literal["search", "answer", "probe", "audit"]
 Status = Literal["queued", "running", "done", "failed", "cancelled"]
+EventName = Literal["run", "step", "token", "end", "error"]
 LIVE: tuple[Status, ...] = ("queued", "running")
 """Of a run that is not over."""
 
@@ -32,8 +37,19 @@ Scope = Literal["read", "run", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 """Each has what those before it have."""
 
+KEY_START = "fqr_"
+"""How every access key starts."""
+
 NOBODY = ""
 """The id of the key where none is needed."""
+
+
+_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
+
+
+def is_id(text: str) -> bool:
+    """Tell whether a text may be a run's id; others may be such that the database refuses them."""
+    return _ID.fullmatch(text) is not None
 
 
 def path_of(id_: str) -> str:
@@ -53,7 +69,6 @@ class RunSummary(_Record):
         kind: What was asked for.
         status: ``queued`` and ``running``; then for good ``done``, ``failed`` or ``cancelled``.
         query: What was searched for, or asked.
-        keep: Whether it goes on without a client, is resumed after a crash, and can be read again.
         created, started, finished: In seconds since the epoch; None where that has not happened.
         attempts: How often it was begun; more than once where a worker stopped in the middle.
     """
@@ -62,7 +77,6 @@ class RunSummary(_Record):
     kind: Kind
     status: Status
     query: str
-    keep: bool
     created: float
     started: float | None = None
     finished: float | None = None
@@ -95,13 +109,16 @@ class Event(_Record):
         number: From 1, in the order of happening; 0 for pieces of text, which are told once and
             are not kept.
         name: ``run`` (the run's summary), ``step``, ``token``, and at last ``end`` or ``error``.
-        data: An object. Of a step its ``step`` (the name) and ``update``, what it changed in the
-            state; of a token its ``text``; of the end ``result``; of an error the problem.
+        data: An object. Of a run its summary; of a step what
+            :class:`fairqr.graph.service.runs.steps.StepData` describes; of a token its ``text``; of
+            the end ``run`` and ``result``; of an error the problem.
+        private: What the worker that resumes a durable run needs of a step; no client is told it.
     """
 
     number: int
-    name: Literal["run", "step", "token", "end", "error"]
+    name: EventName
     data: dict[str, Any]
+    private: dict[str, Any] | None = None
 
     @property
     def last(self) -> bool:

@@ -12,7 +12,7 @@ from fairqr.graph.service.configuration import Caps
 from fairqr.graph.service.engine.requests import RunRequest
 from fairqr.graph.service.records import Kind
 
-__all__ = ["bounded", "check_text", "with_answers"]
+__all__ = ["bounded", "check_bound", "check_text", "with_answers"]
 
 _COMMON = {"k": "k", "depth": "depth", "max_iterations": "max_iterations"}
 _CAPPED: Mapping[Kind, Mapping[str, str]] = {
@@ -39,15 +39,15 @@ def bounded(kind: Kind, asked: RunRequest, caps: Caps) -> dict[str, Any]:
     for name, cap in _CAPPED[kind].items():
         limit = getattr(caps, cap)
         if name in given:
-            _check(name, values[name], cap, limit)
+            check_bound(name, values[name], cap, limit)
         elif values[name] is not None:
             values[name] = min(values[name], limit)
-    _check("ranking.depth", values["ranking"]["depth"], "depth", caps.depth)
+    check_bound("ranking.depth", values["ranking"]["depth"], "depth", caps.depth)
     if kind == "probe" and values["depth"] is None and values["k"] > caps.probe_documents:
         values["depth"] = caps.probe_documents
     for name in _BUDGET:
         limit = getattr(caps, name)
-        _check(f"budget.{name}", values["budget"][name], name, limit)
+        check_bound(f"budget.{name}", values["budget"][name], name, limit)
         if values["budget"][name] is None:
             values["budget"][name] = limit
     return values
@@ -104,7 +104,12 @@ def check_text(text: str, caps: Caps, name: str = "query") -> None:
         )
 
 
-def _check(name: str, value: float | None, cap: str, limit: float) -> None:
+def check_bound(name: str, value: float | None, cap: str, limit: float) -> None:
+    """Check that a value, if it is given, is within its cap.
+
+    Raises:
+        CapError: It is not.
+    """
     if value is not None and value > limit:
         raise CapError(
             cap,

@@ -24,7 +24,7 @@ from fairqr.graph.service.engine.offers import NOTHING, Offers
 from fairqr.graph.service.engine.requests import REQUESTS, RunRequest
 from fairqr.graph.service.records import Kind
 
-__all__ = ["Request", "check_request"]
+__all__ = ["Request", "check_request", "parsed"]
 
 _OF_THE_SERVICE = frozenset(RunRequest.model_fields) | {"query", "question", "attributor"}
 
@@ -62,12 +62,25 @@ class Request:
     body: dict[str, Any]
 
 
-def check_request(kind: Kind, body: Mapping[str, Any], caps: Caps, offers: Offers) -> Request:
+def parsed(kind: Kind, body: Mapping[str, Any]) -> RunRequest:
+    """Return the body of a request as its type.
+
+    Raises:
+        InputError: A parameter is wrong; the message names it.
+    """
+    try:
+        return REQUESTS[kind].model_validate(body)
+    except ValidationError as error:
+        where, reason = first_problem(error)
+        raise InputError(f"The parameter '{where}' is wrong: {reason}.") from None
+
+
+def check_request(kind: Kind, asked: RunRequest, caps: Caps, offers: Offers) -> Request:
     """Return what a request asks for.
 
     Args:
         kind: Of the run.
-        body: As it came, or as it was kept.
+        asked: The request, of the type of its kind.
         caps: Of the service.
         offers: Of the service.
 
@@ -76,11 +89,6 @@ def check_request(kind: Kind, body: Mapping[str, Any], caps: Caps, offers: Offer
         CapError: More is asked for than is allowed.
         NotAllowedError: Something is named that is not offered.
     """
-    try:
-        asked = REQUESTS[kind].model_validate(body)
-    except ValidationError as error:
-        where, reason = first_problem(error)
-        raise InputError(f"The parameter '{where}' is wrong: {reason}.") from None
     values = bounded(kind, asked, caps)
     query = values["question" if kind == "answer" else "query"]
     if not query.strip():

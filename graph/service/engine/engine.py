@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import httpx
 
+from fairqr.agents.cache import ReplyFile, ReplyMemory
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.feedback import FeedbackRefiner
 from fairqr.base.errors import (
@@ -25,22 +25,29 @@ from fairqr.base.errors import (
 )
 from fairqr.base.recording import record_to
 from fairqr.base.settings import is_on
+from fairqr.graph.journal import RunJournal
 from fairqr.graph.search.context import Context
 from fairqr.graph.service.configuration import Caps, ServiceSettings
-from fairqr.graph.service.engine.checking import Request, check_request
+from fairqr.graph.service.engine.audits import (
+    Auditor,
+    AuditRequest,
+    AuditWork,
+    audited,
+    check_audit,
+)
+from fairqr.graph.service.engine.checking import Request, check_request, parsed
 from fairqr.graph.service.engine.live_prompts import LivePrompts
 from fairqr.graph.service.engine.offers import Offers
+from fairqr.graph.service.engine.requests import RunRequest
 from fairqr.graph.service.engine.resources import Resources
 from fairqr.graph.service.records import Kind, Run
-from fairqr.graph.stream import RunEvent, run_graph
+from fairqr.graph.stream import RunEvent, Step, run_graph
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.documents import Progress
+from fairqr.retrieval.encoders.opening import AUTO
 from fairqr.retrieval.engines.engine import EngineInfo, SearchEngine
-
-if TYPE_CHECKING:
-    from langgraph.checkpoint.base import BaseCheckpointSaver
 
 __all__ = ["Engine"]
 
@@ -55,26 +62,33 @@ class Engine:
 
     Args:
         settings: Of the service.
-        saver: Keeps the states of runs that are to be resumed; None where none is.
         catalog: What can be searched; defaults to the user's data folder.
         prompts: Where prompts come from; read again as they change where None.
         default_model: That of requests which name none; the configured one where None.
+        auditor: Does audits; without it, none are offered.
+
+    Attributes:
+        auditor: Does audits.
     """
 
     def __init__(
         self,
         settings: ServiceSettings,
-        saver: BaseCheckpointSaver[Any] | None = None,
         *,
         catalog: Catalog | None = None,
         prompts: PromptLibrary | None = None,
         default_model: str | None = None,
+        auditor: Auditor | None = None,
     ) -> None:
         self.settings = settings
+        self.auditor = auditor
         self.prompts = prompts or LivePrompts()
         catalog = catalog or Catalog()
         self.offers = Offers(settings, catalog, self.prompts, default_model)
-        self._resources = Resources(catalog, self.prompts, self.offers, saver)
+        replies = ReplyFile(settings.replies) if settings.replies else ReplyMemory()
+        self._resources = Resources(
+            catalog, self.prompts, self.offers, replies, settings.caps.seconds
+        )
         # One for all checks, since it takes long to make; each check is of a new connection.
         self._http = httpx.AsyncClient(
             timeout=REACHED_WITHIN, limits=httpx.Limits(max_keepalive_connections=0)
@@ -126,30 +140,80 @@ class Engine:
                 f"The server of the model {model.name} cannot be reached; check that it runs."
             ) from None
 
-    def checked(self, kind: Kind, body: Mapping[str, Any]) -> Request:
+    def checked(self, kind: Kind, asked: RunRequest) -> Request:
         """Return what a request asks for; see :func:`check_request`."""
-        return check_request(kind, body, self.settings.caps, self.offers)
+        return check_request(kind, asked, self.settings.caps, self.offers)
 
-    async def execute(self, run: Run, resume: bool) -> AsyncGenerator[RunEvent, None]:
-        """Do a run, and yield what happens; ask for all of it, and close it, in one task.
+    async def execute(
+        self, request: Request, id_: str, journal: RunJournal | None = None
+    ) -> AsyncGenerator[RunEvent, None]:
+        """Do what is asked, and yield what happens; ask for all of it, and close it, in one task.
 
         Args:
-            run: One to be kept has its states kept under its id.
-            resume: Go on where these states end.
+            request: See :meth:`checked`.
+            id_: Of the run, which names its trace.
+            journal: What an earlier attempt has done; None if nothing is kept.
 
         Raises:
             FairqrError: What was asked for cannot be done.
         """
-        request = self.checked(run.kind, run.request)
         with _others_untold(request.corpus), _caps_named(self.settings.caps):
             graph, engine = await self._resources.graph(request)
             context = await _fitting(request, engine)
-            thread = run.id if run.keep else None
-            events = run_graph(graph, request.query, context, thread=thread, resume=resume)
-            with self._recorded(run.id, resume):
+            events = run_graph(graph, request.query, context, journal=journal)
+            with self._recorded(id_, more=journal is not None and journal.resumed):
                 async with aclosing(events):
                     async for event in events:
                         yield event
+
+    async def execute_stored(self, run: Run, journal: RunJournal) -> AsyncGenerator[RunEvent, None]:
+        """Do a durable run, or resume it, as :meth:`execute` does."""
+        events: AsyncGenerator[RunEvent, None]
+        if run.kind == "audit":
+            events = self._audited(run)
+        else:
+            request = self.checked(run.kind, parsed(run.kind, run.request))
+            events = self.execute(request, run.id, journal)
+        async with aclosing(events):
+            async for event in events:
+                yield event
+
+    async def checked_audit(self, asked: AuditRequest) -> AuditWork:
+        """Return what an audit asks for.
+
+        Raises:
+            FairqrError: It is wrong, more than is allowed, or not offered.
+        """
+        work = check_audit(asked, self.offers.corpus(asked.corpus), self.settings.caps)
+        if self.auditor is not None:
+            await self.auditor.check(work.options)
+        engine = await self.searched(work.corpus, work.retriever)
+        for name in asked.attributes:
+            engine.schema.attribute(name)
+        return work
+
+    async def _audited(self, run: Run) -> AsyncGenerator[Step, None]:
+        """Do a durable audit, or resume it from its folder."""
+        work = await self.checked_audit(AuditRequest.model_validate(run.request))
+        engine = await self.searched(work.corpus, work.retriever)
+        folder = self.settings.audits_folder / run.id
+        events = audited(
+            self.auditor, engine, work.queries, work.options, folder=folder, attempt=run.attempts
+        )
+        with self._recorded(run.id, more=run.attempts > 1):
+            async with aclosing(events):
+                async for event in events:
+                    yield event
+
+    async def searched(self, corpus: str | None, retriever: str = AUTO) -> SearchEngine:
+        """Return the search engine of a corpus that is offered, the default one if none is named.
+
+        Raises:
+            FairqrError: It is not offered, or cannot be opened.
+        """
+        name = self.offers.corpus(corpus)
+        with _others_untold(name):
+            return await self._resources.engine(name, retriever)
 
     async def infos(self) -> list[tuple[SearchEngine, EngineInfo]]:
         """Return the search engines that are offered and can be opened."""
@@ -189,7 +253,7 @@ class Engine:
         return model
 
     @contextlib.contextmanager
-    def _recorded(self, id_: str, resume: bool) -> Iterator[None]:
+    def _recorded(self, id_: str, *, more: bool) -> Iterator[None]:
         """Record a run where that is configured; where it fails, the run goes on."""
         folder: Path | None = self.settings.traces
         if folder is None:
@@ -199,7 +263,7 @@ class Engine:
         with contextlib.ExitStack() as stack:
             try:
                 recorder = stack.enter_context(
-                    record_to(file, content=is_on("trace_content"), more=resume)
+                    record_to(file, content=is_on("trace_content"), more=more)
                 )
             except InputError as error:
                 log.warning("%s", error)

@@ -65,7 +65,7 @@ class LivePrompts(PromptLibrary):
         self._looked = time.monotonic()
         # A folder that is away for a moment takes no prompt away.
         if (stamp := self._look()) != self._stamp and self._folder.is_dir():
-            self._prompts = PromptLibrary(self._folder)._prompts
+            self._own = PromptLibrary(self._folder)._own
             self._stamp = stamp
 
     def _look(self) -> frozenset[tuple[str, int, int]]:

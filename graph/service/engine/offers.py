@@ -116,6 +116,14 @@ class Offers:
             )
         return name
 
+    def link(self, corpus: str | None) -> str | None:
+        """Return the field with the documents' web addresses, if the source names one."""
+        name = self.corpus(corpus)
+        source = self.sources.get(name)
+        if source is None and name in self._catalog.sources():
+            source, _ = self._catalog.source(name)
+        return source.link if source else None
+
     @property
     def default_model(self) -> str:
         """The model where a request names none."""

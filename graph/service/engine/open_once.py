@@ -51,6 +51,11 @@ class KeptOpen(Generic[K, V]):
             self._forget(self._opened.pop(next(iter(self._opened))))
         return await asyncio.shield(task)
 
+    def forget(self, key: K) -> None:
+        """Close in the background what a key stands for, if it is open."""
+        if (task := self._opened.pop(key, None)) is not None:
+            self._forget(task)
+
     def __iter__(self) -> Iterator[V]:
         """Return what is open."""
         for task in [*self._opened.values()]:

@@ -21,15 +21,17 @@ __all__ = [
     "ProbeRequest",
     "RunRequest",
     "SearchRequest",
+    "Seed",
+    "TargetOfRequest",
 ]
 
 _Names = Annotated[str | list[str], Field(examples=[["gender"], "gender"])]
-_Target = Annotated[
-    str | list[str] | Target,
+TargetOfRequest = Annotated[
+    str | list[str] | Target | None,
     Field(examples=["retrieved:0.5,population:0.5", ["gender=female:0.5,male:0.5"]]),
 ]
-_Seed = Annotated[int, Field(ge=0, lt=2**63)]
-_AS_JSON = {"attributes": _Names, "target": _Target, "discount": str, "seed": _Seed | None}
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+_AS_JSON = {"attributes": _Names, "target": TargetOfRequest, "discount": str, "seed": Seed | None}
 
 
 class RunRequest(BaseModel):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import SecretStr
 
 from fairqr.agents.attribution.attributors import open_attributor
 from fairqr.agents.attribution.naming import AttributorName
 from fairqr.agents.attribution.verdicts import Attributor
+from fairqr.agents.cache import ReplyCache
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.feedback import FeedbackRefiner
 from fairqr.agents.generators import SEQ2SEQ, Generator, open_generator
@@ -29,9 +31,6 @@ from fairqr.retrieval.documents import Progress
 from fairqr.retrieval.encoders.opening import AUTO
 from fairqr.retrieval.engines.engine import SearchEngine
 
-if TYPE_CHECKING:
-    from langgraph.checkpoint.base import BaseCheckpointSaver
-
 __all__ = ["Resources"]
 
 ENGINES, MODELS, GRAPHS = 1000, 32, 64
@@ -47,7 +46,8 @@ class Resources:
         catalog: Of the indexes.
         prompts: Where prompts come from.
         offers: What may be named.
-        saver: Keeps the states of runs that are to be resumed.
+        replies: Of models, so that none is asked the same twice.
+        seconds: That a run may take.
     """
 
     def __init__(
@@ -55,15 +55,18 @@ class Resources:
         catalog: Catalog,
         prompts: PromptLibrary,
         offers: Offers,
-        saver: BaseCheckpointSaver[Any] | None,
+        replies: ReplyCache,
+        seconds: float,
     ) -> None:
         self._catalog = catalog
         self._prompts = prompts
         self._offers = offers
-        self._saver = saver
-        self._engines: KeptOpen[tuple[str, str], SearchEngine] = KeptOpen(
+        self._replies = replies
+        self._seconds = seconds
+        self._engines: KeptOpen[tuple[str, str, str], SearchEngine] = KeptOpen(
             ENGINES, lambda engine: engine.aclose()
         )
+        self._current: dict[tuple[str, str], str] = {}
         self._models: KeptOpen[tuple[str, str | None], Model] = KeptOpen(MODELS)
         self._generators: KeptOpen[str, Generator] = KeptOpen(MODELS)
         self._attributors: KeptOpen[tuple[Any, ...], Attributor] = KeptOpen(MODELS)
@@ -94,7 +97,20 @@ class Resources:
                 return await self._catalog.open(corpus, retriever=retriever, progress=progress)
             return await self._catalog.resolve(named, retriever=retriever, progress=progress)
 
-        return await self._engines.get((corpus, retriever), opening)
+        stamp = self._stamp(corpus)
+        before = self._current.get((corpus, retriever), stamp)
+        self._current[corpus, retriever] = stamp
+        if before != stamp:
+            # Runs that use the old one end first.
+            asyncio.get_running_loop().call_later(
+                self._seconds, self._engines.forget, (corpus, retriever, before)
+            )
+        return await self._engines.get((corpus, retriever, stamp), opening)
+
+    def _stamp(self, corpus: str) -> str:
+        """Return a text that changes when an index or an attached source is replaced."""
+        fixed = corpus in BUILT_IN or corpus in self._offers.sources
+        return "" if fixed else self._catalog.stamp(corpus)
 
     async def model(
         self,
@@ -113,7 +129,7 @@ class Resources:
         """
 
         async def opening() -> Model:
-            options: dict[str, Any] = {"timeout": entry.timeout}
+            options: dict[str, Any] = {"timeout": entry.timeout, "cache": self._replies}
             if url := base_url or entry.base_url:
                 options["base_url"] = url
             if base_url is not None and base_url != entry.base_url:
@@ -128,19 +144,14 @@ class Resources:
         return await self._models.get((name, base_url), opening)
 
     async def graph(self, request: Request) -> tuple[Any, SearchEngine]:
-        """Return the graph that does what is asked, and the engine that it searches.
-
-        The graph keeps its states if the run is one to be kept.
-        """
+        """Return the graph that does what is asked, and the engine that it searches."""
         engine = await self.engine(request.corpus, request.retriever)
         key = (
             request.kind,
-            request.corpus,
-            request.retriever,
+            id(engine),  # which the graph that is kept by this key keeps, too
             request.model,
             request.base_url,
             request.attributor,
-            request.keep,
         )
 
         async def opening() -> Any:
@@ -148,15 +159,12 @@ class Resources:
             if request.model.partition(":")[0] == SEQ2SEQ:
 
                 async def open_it() -> Generator:
-                    return open_generator(request.model)
+                    return open_generator(request.model, cache=self._replies)
 
                 generator = await self._generators.get(request.model, open_it)
             else:
                 model = await self.model(request.model, request.entry, request.base_url, engine)
-            given: dict[str, Any] = {
-                "prompts": self._prompts,
-                "checkpointer": self._saver if request.keep else None,
-            }
+            given: dict[str, Any] = {"prompts": self._prompts}
             if request.kind == "search":
                 return build_search_graph(engine, model, **given)
             if request.kind == "probe":

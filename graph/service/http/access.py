@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from starlette.datastructures import Headers
@@ -13,13 +13,19 @@ from starlette.types import Scope as Connection
 
 from fairqr.base.errors import AccessError, ConfigError, FairqrError, NotAllowedError, ScopeError
 from fairqr.graph.service.configuration import ServiceSettings
-from fairqr.graph.service.http.answers import problem_response
+from fairqr.graph.service.http.answers import OPENAI, problem_response
 from fairqr.graph.service.http.throttle import Throttle
 from fairqr.graph.service.problems import problem_of
-from fairqr.graph.service.records import NOBODY, SCOPES, Scope
+from fairqr.graph.service.records import KEY_START, NOBODY, SCOPES, Scope
 from fairqr.graph.service.store import Store
 
-__all__ = ["Caller", "Guard", "caller_of", "is_loopback", "needs_keys", "require_a_key"]
+__all__ = ["MCP_PATH", "Caller", "Guard", "caller_of", "is_loopback", "needs_keys", "require_a_key"]
+
+OPEN = ("/", "/healthz", "/readyz", "/openapi.json")
+"""Paths that need no key, beside the files of the page."""
+
+MCP_PATH = "/mcp"
+"""Where agents find their tools."""
 
 _HOST = re.compile(r"(?:(?P<six>\[[0-9a-fA-F:.]+\])|(?P<name>[A-Za-z0-9.-]+))(?::\d{1,5})?")
 
@@ -78,11 +84,14 @@ async def require_a_key(settings: ServiceSettings, store: Store) -> None:
 
 
 def needed(method: str, path: str) -> Scope | None:
-    """Return the scope that a request needs; None where it needs no key at all."""
+    """Return the scope that a request needs; None for the few paths that are open to all.
+
+    A path that is not listed needs a scope, so that a new route is never open by mistake.
+    """
+    if path in OPEN or path.startswith("/page/"):
+        return None
     if path == "/metrics":
         return "admin"
-    if not path.startswith("/v1/"):
-        return None
     return "read" if method in ("GET", "HEAD", "OPTIONS") else "run"
 
 
@@ -103,6 +112,7 @@ class Guard:
         self._store = store
         self._throttle = throttle
         self._needs_keys = needs_keys(settings)
+        self._origins = settings.cors_origins
 
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
         """Serve a request, or refuse it."""
@@ -119,7 +129,11 @@ class Guard:
     async def _admit(self, scope: Connection) -> Caller:
         headers = Headers(scope=scope)
         wanted = needed(scope["method"], scope["path"])
+        if scope["path"] == MCP_PATH:  # with a key, too: MCP asks that of every server
+            _check_origin(headers, self._origins)
         given = headers.get("authorization")
+        if given and not self._needs_keys and _is_foreign(given, scope["path"]):
+            given = None
         if given is None:
             if wanted is not None and self._needs_keys:
                 raise AccessError(
@@ -127,6 +141,7 @@ class Guard:
                 )
             if not self._needs_keys:
                 _check_host(headers)
+                _check_origin(headers, self._origins)
             caller = Caller()
         else:
             caller = await self._caller(given, scope)
@@ -148,8 +163,17 @@ class Guard:
         if key is None:
             # Guessing costs the guesser his rate, and not those who share his address.
             await self._throttle.count(f"address {_address(scope)}")
-            raise AccessError("The access key is none, or it has been revoked; send another one.")
+            raise AccessError("This access key does not exist or was revoked; send another one.")
         return Caller(key.id, key.name, key.scopes)
+
+
+def _is_foreign(authorization: str, path: str) -> bool:
+    """Return whether a request to OpenAI's paths has a token that is not one of our keys.
+
+    OpenAI's clients always send one.
+    """
+    token = authorization.partition(" ")[2].strip()
+    return path.startswith(OPENAI) and not token.startswith(KEY_START)
 
 
 def _check_host(headers: Mapping[str, str]) -> None:
@@ -165,6 +189,22 @@ def _check_host(headers: Mapping[str, str]) -> None:
         raise NotAllowedError(
             "Without access keys the service answers to localhost alone; ask it by that name, or "
             "set require_keys to serve others."
+        )
+
+
+def _check_origin(headers: Mapping[str, str], allowed: Collection[str]) -> None:
+    """Refuse requests from web pages other than our own and those of ``cors_origins``.
+
+    Raises:
+        NotAllowedError: The page is another one.
+    """
+    origin = headers.get("origin")
+    if origin is None or "*" in allowed or origin in allowed:
+        return
+    if origin.partition("://")[2].lower() != headers.get("host", "").lower():
+        raise NotAllowedError(
+            "The service does not answer pages of other origins; add the page to cors_origins, or "
+            "ask from a program."
         )
 
 

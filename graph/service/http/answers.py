@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -16,7 +17,14 @@ from starlette.types import Receive, Scope, Send
 from fairqr.base.errors import FairqrError, one_line
 from fairqr.graph.service.problems import MEDIA_TYPE, problem, problem_of
 
-__all__ = ["Json", "ProblemResponse", "handle_errors", "problem_response"]
+__all__ = [
+    "OPENAI",
+    "Json",
+    "ProblemResponse",
+    "handle_errors",
+    "openai_error",
+    "problem_response",
+]
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +42,12 @@ _HTTP = {
 }
 MANY_ERRORS = 20
 
+OPENAI = "/openai/"
+"""Below this path requests and answers, also errors, have the form of OpenAI's API."""
+
+_OPENAI_CODES = {"access": "invalid_api_key", "index-not-found": "model_not_found"}
+"""OpenAI's own codes, for the errors that its clients look for."""
+
 
 class Json(JSONResponse):
     """An object; halves of characters, which a model or a document may hold, are replaced."""
@@ -45,18 +59,26 @@ class Json(JSONResponse):
 
 
 class ProblemResponse(Json):
-    """A problem document. Its kind is left in the connection's state, for the figures."""
+    """A problem document, or an error in OpenAI's form on the paths that speak it.
+
+    Its kind is left in the connection's state, for the figures.
+    """
 
     media_type = MEDIA_TYPE
 
     def __init__(self, document: dict[str, Any], headers: dict[str, str]) -> None:
         super().__init__(document, document["status"], headers)
-        self._slug = document["type"].rpartition(":")[2]
+        self._document, self._sent = document, headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it."""
-        scope.setdefault("state", {})["problem"] = self._slug
-        await super().__call__(scope, receive, send)
+        scope.setdefault("state", {})["problem"] = _slug_of(self._document)
+        if not scope.get("path", "").startswith(OPENAI):
+            return await super().__call__(scope, receive, send)
+        # OpenAI has one status for what is wrong with a request, and its clients look for that.
+        status = 400 if self.status_code == 422 else self.status_code
+        response = Json(openai_error(self._document), status, self._sent)
+        return await response(scope, receive, send)
 
 
 def problem_response(
@@ -74,6 +96,26 @@ def problem_response(
     if document["status"] == 401:
         sent["WWW-Authenticate"] = 'Bearer realm="fairqr"'
     return ProblemResponse(document, sent)
+
+
+def openai_error(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a problem document in the form of OpenAI's errors."""
+    slug, status = _slug_of(document), document["status"]
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    field = document.get("cap") or next((it["field"] for it in document.get("errors", ())), None)
+    return {
+        "error": {
+            "message": document["detail"],
+            "type": "rate_limit_error" if status == 429 else kind,
+            "param": "model" if slug == "index-not-found" else field,
+            "code": _OPENAI_CODES.get(slug, slug),
+        }
+    }
+
+
+def _slug_of(document: Mapping[str, Any]) -> str:
+    slug: str = document["type"].rpartition(":")[2]
+    return slug
 
 
 def handle_errors(app: FastAPI) -> None:

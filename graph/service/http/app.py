@@ -18,7 +18,7 @@ from fairqr.graph.service.http.metrics import Metrics
 from fairqr.graph.service.http.openapi import describe
 from fairqr.graph.service.http.pages import POLICY, pages
 from fairqr.graph.service.http.parts import Parts
-from fairqr.graph.service.http.routes import asking, listing, operation, reading
+from fairqr.graph.service.http.routes import asking, audits, listing, openai, operation, reading
 from fairqr.graph.service.http.throttle import Throttle
 from fairqr.graph.service.problems import problem, problem_of, told_in_log
 
@@ -78,7 +78,7 @@ def create_app(parts: Parts) -> FastAPI:
     app.state.parts = parts
     handle_errors(app)
     describe(app, keys=needs_keys(settings))
-    for module in (asking, reading, listing, operation):
+    for module in (asking, reading, audits, listing, openai, operation):
         app.include_router(module.router)
     app.include_router(pages())
     # From the inside to the outside: what is refused by one is not seen by those before it.
@@ -91,8 +91,14 @@ def create_app(parts: Parts) -> FastAPI:
             CORSMiddleware,
             allow_origins=[*settings.cors_origins],
             allow_methods=["GET", "POST", "DELETE"],
-            allow_headers=["Authorization", "Content-Type", "Last-Event-ID"],
-            expose_headers=["Location", "Retry-After"],
+            allow_headers=[
+                "Authorization",
+                "Content-Type",
+                "Last-Event-ID",
+                "Mcp-Protocol-Version",
+                "Mcp-Session-Id",
+            ],
+            expose_headers=["Location", "Mcp-Session-Id", "Retry-After"],
         )
     app.add_middleware(Edge, metrics=parts.metrics, open_to_others=bool(settings.cors_origins))
     return app

@@ -102,7 +102,13 @@ class Metrics:
         )
         self._live = Gauge(
             "fairqr_runs",
-            "Runs that wait or are under way, of all workers on the database.",
+            "Durable runs that wait or are under way, of all workers on the database.",
+            ["status"],
+            registry=self.registry,
+        )
+        self._ephemeral = Gauge(
+            "fairqr_ephemeral_runs",
+            "Ephemeral runs of this process that wait or are under way.",
             ["status"],
             registry=self.registry,
         )
@@ -152,12 +158,16 @@ class Metrics:
         """
         self._problems.labels(kind).inc()
 
-    def text(self, counts: Mapping[Status, int] | None) -> bytes:
+    def text(self, counts: Mapping[Status, int] | None, waiting: int, running: int) -> bytes:
         """Return all figures in Prometheus' format.
 
         Args:
-            counts: Of the live runs in the database; None where that cannot be reached.
+            counts: Of the live runs in the database; None if that cannot be reached.
+            waiting: Ephemeral runs that wait for a slot.
+            running: Ephemeral runs under way.
         """
+        self._ephemeral.labels("queued").set(waiting)
+        self._ephemeral.labels("running").set(running)
         for status in LIVE:
             if counts is None:
                 self._live.remove_by_labels({"status": status})

@@ -8,23 +8,40 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel, ConfigDict, Field
 
+from fairqr.graph.answer.result import AnswerResult
+from fairqr.graph.probe.result import ProbeResult
+from fairqr.graph.search.result import SearchResult
+from fairqr.graph.service.engine.audits import AuditResult
+from fairqr.graph.service.http.access import needed
 from fairqr.graph.service.problems import MEDIA_TYPE
+from fairqr.graph.service.runs.steps import StepData
 
-__all__ = ["ACCEPTED", "RESULT", "STREAM", "Problem", "describe", "problems"]
+__all__ = [
+    "ACCEPTED",
+    "CHUNKS",
+    "RESULT",
+    "STREAM",
+    "Problem",
+    "describe",
+    "openai_problems",
+    "problems",
+]
 
 TAGS = [
     {"name": "ask", "description": "Searches, answers and probes, waited for or streamed."},
     {"name": "runs", "description": "Runs in the background, and those of the past."},
+    {"name": "audits", "description": "Who gets seen in what a source answers to many queries."},
     {"name": "offers", "description": "What can be asked for."},
+    {"name": "openai", "description": "Answers in the form of OpenAI's API; a source is a model."},
     {"name": "operation", "description": "For those who run the service."},
 ]
 
 DESCRIPTION = (
     "Fair search, fair answers, and probes of language models as rankers. The requests and results "
     "are those of the Python API. Errors are problem documents (RFC 9457) of the types "
-    "`urn:fairqr:error:…`. Event streams are server-sent events: `id` is the number of the event, "
-    "`event` one of `run`, `step`, `token`, `end` and `error`, `data` a JSON object. Of a `token` "
-    "there is no id, since it is told once."
+    "`urn:fairqr:error:…`, but for the paths below `/openai/`. Event streams are server-sent "
+    "events: `id` is the number of the event, `event` one of `run`, `step`, `token`, `end` and "
+    "`error`, `data` a JSON object. Of a `token` there is no id, since it is told once."
 )
 
 _REASONS = {
@@ -83,9 +100,42 @@ class Problem(BaseModel):
     model_status: str | None = Field(None, description="What became of the question to the model.")
 
 
+class TokenData(BaseModel):
+    """A piece of an answer that is being written."""
+
+    text: str
+
+
+class EndData(BaseModel):
+    """The end of a run that is done."""
+
+    run: str = Field(description="Its id.")
+    result: SearchResult | AnswerResult | ProbeResult | AuditResult
+
+
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the description of the errors that a route can answer with."""
     return {status: _problem(_REASONS[status]) for status in (401, 403, 404, 405, 409, *statuses)}
+
+
+class _OpenAIErrorBody(BaseModel):
+    message: str = Field(description="One sentence that says what is wrong and what to do.")
+    type: str
+    param: str | None = Field(description="The parameter that it is about.")
+    code: str | None = Field(description="OpenAI's, or the slug of a class of our errors.")
+
+
+class OpenAIError(BaseModel):
+    """An error in the form of OpenAI's API."""
+
+    error: _OpenAIErrorBody
+
+
+def openai_problems() -> dict[int | str, dict[str, Any]]:
+    """Return the description of the errors of routes in the form of OpenAI's API."""
+    reasons = {**_REASONS, 400: "The request is wrong, or asks for more than a cap allows."}
+    del reasons[422]
+    return {status: {"description": it, "model": OpenAIError} for status, it in reasons.items()}
 
 
 def _problem(reason: str) -> dict[str, Any]:
@@ -108,7 +158,7 @@ ACCEPTED: dict[int | str, dict[str, Any]] = {
 
 _EVENTS = (
     'id: 1\nevent: run\ndata: {"id":"…","kind":"search","status":"running",…}\n\n'
-    'id: 2\nevent: step\ndata: {"step":"begin","update":{…}}\n\n'
+    'id: 2\nevent: step\ndata: {"step":"measure","round":{…}}\n\n'
     ": still here\n\n"
     'id: 9\nevent: end\ndata: {"run":"…","result":{…}}\n\n'
 )
@@ -122,8 +172,15 @@ _EVENT = {
         "data": {
             "type": "string",
             "contentMediaType": "application/json",
-            "description": "Of `run` its summary; of `step` its name and what it changed in the "
-            "state; of `token` a piece of text; of `end` the result; of `error` the problem.",
+            "description": "Of `run` its summary; of `step` what the step came to; of `token` "
+            "`text`, a piece of an answer; of `end` `run`, its id, and `result`; of `error` the "
+            "problem.",
+            "contentSchema": {
+                "anyOf": [
+                    {"$ref": f"#/components/schemas/{name}"}
+                    for name in ("RunSummary", "StepData", "TokenData", "EndData", "Problem")
+                ]
+            },
         },
     },
 }
@@ -132,6 +189,27 @@ STREAM: dict[int | str, dict[str, Any]] = {
         "description": "Server-sent events.",
         "headers": _LOCATION,
         "content": {"text/event-stream": {"schema": _EVENT, "example": _EVENTS}},
+    }
+}
+
+
+CHUNKS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The answer; with `stream` its chunks as server-sent events.",
+        "content": {
+            "text/event-stream": {
+                "schema": {
+                    "type": "object",
+                    "required": ["data"],
+                    "properties": {
+                        "data": {
+                            "type": "string",
+                            "description": "A chunk, an error, or `[DONE]` at the end.",
+                        }
+                    },
+                }
+            }
+        },
     }
 }
 
@@ -163,9 +241,9 @@ def _described(app: FastAPI, *, keys: bool) -> dict[str, Any]:
     )
     components = document.setdefault("components", {})
     schemas = components.setdefault("schemas", {})
-    own = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
-    schemas |= own.pop("$defs", {})
-    schemas["Problem"] = own
+    for model in (Problem, StepData, TokenData, EndData):
+        own = model.model_json_schema(ref_template="#/components/schemas/{model}")
+        schemas.update(own.pop("$defs", {}) | {model.__name__: own} | schemas)
     for name in ("HTTPValidationError", "ValidationError"):  # of FastAPI, which answers otherwise
         schemas.pop(name, None)
     components["securitySchemes"] = {
@@ -178,8 +256,8 @@ def _described(app: FastAPI, *, keys: bool) -> dict[str, Any]:
         }
     }
     for path, operations in document["paths"].items():
-        for operation in operations.values():
-            if path.startswith("/v1/") or path == "/metrics":
+        for method, operation in operations.items():
+            if needed(method.upper(), path):
                 operation["security"] = [{"key": []}] if keys else [{"key": []}, {}]
             for status, answer in operation["responses"].items():
                 if status in ("200", "202") and "description" not in answer:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing, suppress
+from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -14,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from fairqr.base.errors import FairqrError
 from fairqr.graph.service.records import Event
 
-__all__ = ["EventStream", "encoded", "gone"]
+__all__ = ["EventStream", "data_line", "encoded", "gone"]
 
 HEARTBEAT = b": still here\n\n"
 _LINE_BREAKS = re.compile("[\u0085\u2028\u2029]")
@@ -24,15 +25,25 @@ READ_WITHIN = 60.0
 
 
 def encoded(event: Event) -> bytes:
-    """Return an event as it stands in a stream, on one line of data.
+    """Return an event as it stands in a stream, on one line of data."""
+    number = f"id: {event.number}\n" if event.number else ""
+    return f"{number}event: {event.name}\n".encode() + data_line(event.data)
+
+
+def data_line(data: Mapping[str, Any]) -> bytes:
+    """Return the data of an event, and its end.
 
     JSON has no line breaks of the protocol; those of Unicode are escaped, since some clients split
     lines there.
     """
-    number = f"id: {event.number}\n" if event.number else ""
-    data = json.dumps(event.data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    data = _LINE_BREAKS.sub(lambda found: f"\\u{ord(found[0]):04x}", data)
-    return f"{number}event: {event.name}\ndata: {data}\n\n".encode(errors="replace")
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    text = _LINE_BREAKS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return f"data: {text}\n\n".encode(errors="replace")
+
+
+async def _all_encoded(events: AsyncIterator[Event]) -> AsyncGenerator[bytes, None]:
+    async for event in events:
+        yield encoded(event)
 
 
 class EventStream(Response):
@@ -45,6 +56,7 @@ class EventStream(Response):
         source: Gives the events; left when the stream ends, in whatever way.
         heartbeat: After so many seconds of silence a comment tells that the stream is alive.
         headers: More.
+        write: Gives what is sent for these events; by default all of them in our own form.
     """
 
     media_type = "text/event-stream"
@@ -54,6 +66,7 @@ class EventStream(Response):
         source: AbstractAsyncContextManager[AsyncGenerator[Event, None]],
         heartbeat: float,
         headers: dict[str, str] | None = None,
+        write: Callable[[AsyncIterator[Event]], AsyncGenerator[bytes, None]] = _all_encoded,
     ) -> None:
         # Proxies such as nginx must not hold events back.
         sent = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", **(headers or {})}
@@ -61,11 +74,12 @@ class EventStream(Response):
         del self.headers["content-length"]
         self._source = source
         self._heartbeat = heartbeat
+        self._write = write
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events until there are no more, or nobody is there."""
-        async with self._source as events:
-            sending = asyncio.create_task(self._send(events, send))
+        async with self._source as events, aclosing(self._write(events)) as pieces:
+            sending = asyncio.create_task(self._send(pieces, send))
             leaving = asyncio.create_task(gone(receive))
             try:
                 await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -77,8 +91,8 @@ class EventStream(Response):
             with suppress(OSError, TimeoutError):  # nobody takes what is sent
                 sending.result()
 
-    async def _send(self, events: AsyncGenerator[Event, None], send: Send) -> None:
-        """Send all events."""
+    async def _send(self, pieces: AsyncIterator[bytes], send: Send) -> None:
+        """Send all pieces."""
 
         async def say(body: bytes, *, more: bool = True) -> None:
             async with asyncio.timeout(READ_WITHIN):
@@ -92,22 +106,22 @@ class EventStream(Response):
             }
         )
         await say(HEARTBEAT)  # so that whoever waits for headers has them
-        coming: asyncio.Task[Event] | None = None
+        coming: asyncio.Task[bytes] | None = None
         try:
             while True:
-                coming = coming or asyncio.ensure_future(anext(events))
+                coming = coming or asyncio.ensure_future(anext(pieces))
                 done, _ = await asyncio.wait({coming}, timeout=self._heartbeat)
                 if not done:
                     await say(HEARTBEAT)
                     continue
                 try:
-                    event = coming.result()
+                    piece = coming.result()
                 except (StopAsyncIteration, FairqrError):
                     # What stopped the telling, such as a database that is away, is no end of the
                     # run: a stream without its last event is one to go on with.
                     break
                 coming = None
-                await say(encoded(event))
+                await say(piece)
         finally:
             if coming is not None and not coming.done():
                 coming.cancel()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from importlib.util import find_spec
 
 from fastapi import FastAPI
 
 from fairqr.graph.service.configuration import ServiceSettings
+from fairqr.graph.service.engine.audits import Auditor
 from fairqr.graph.service.engine.engine import Engine
 from fairqr.graph.service.http.access import require_a_key
 from fairqr.graph.service.http.app import create_app
@@ -25,6 +27,7 @@ async def running(
     settings: ServiceSettings,
     model: str | None = None,
     progress: Callable[[str], Progress] | None = None,
+    auditor: Auditor | None = None,
 ) -> AsyncIterator[tuple[FastAPI, Callable[[], Awaitable[None]]]]:
     """Start a service, and end it.
 
@@ -32,6 +35,7 @@ async def running(
         settings: Of the service.
         model: The default one; the configured one where None.
         progress: Told of what is being indexed.
+        auditor: Does audits; without it, none are offered.
 
     Yields:
         The application, and what ends its work within the grace time: it takes no more runs, and
@@ -44,18 +48,24 @@ async def running(
         store = await Store.open(settings.database)
         stack.push_async_callback(store.close)
         await require_a_key(settings, store)
-        engine = Engine(settings, store.saver, default_model=model)
+        engine = Engine(settings, default_model=model, auditor=auditor)
         stack.push_async_callback(engine.close)
         await engine.start(progress)
         readiness = Readiness(
             {"index": engine.check_index, "model": engine.check_model, "store": store.check}
         )
         metrics = Metrics()
-        runs = Runs(store, engine.execute, settings, metrics)
+        runs = Runs(store, engine.execute_stored, settings, metrics)
         await runs.start()
 
         async def drain() -> None:
             await runs.drain(settings.grace)
 
         stack.push_async_callback(runs.drain, 0)
-        yield create_app(Parts(settings, store, engine, runs, metrics, readiness)), drain
+        app = create_app(Parts(settings, store, engine, runs, metrics, readiness))
+        if find_spec("fastmcp") is not None:
+            from fairqr.graph.service.http.agents import McpDoor
+
+            door = await stack.enter_async_context(McpDoor.opened(engine, runs.ephemeral))
+            app.router.routes.append(door.route)
+        yield app, drain

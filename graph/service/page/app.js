@@ -1,6 +1,7 @@
 // The page: which part of it is shown is said by the hash of its address, so that each can be linked.
 
 import { json } from "./api.js";
+import { showAudits } from "./audits.js";
 import { showComparison } from "./compare.js";
 import { byId } from "./dom.js";
 import { setUpForm } from "./form.js";
@@ -10,9 +11,10 @@ import { showRuns } from "./past.js";
 import { showRun } from "./run.js";
 
 const ID = "[0-9A-Za-z_-]{1,64}";
-const PAGES = ["search", "runs", "compare"];
+const PAGES = ["search", "audits", "runs", "compare"];
 const linkOf = (id) => `#/run/${id}`;
 let shown = null;
+let repeated = null; // what an audit was asked for that is to be changed
 
 const form = setUpForm(async (kind, request) => {
   const run = await json("/v1/runs", { method: "POST", body: { kind, request } });
@@ -21,6 +23,17 @@ const form = setUpForm(async (kind, request) => {
 
 function show(page) {
   for (const name of PAGES) byId(`${name}-page`).hidden = name !== page;
+  mark(page);
+  delete document.body.dataset.runKind;
+}
+
+/** An audit stands alone: the form beside a run is that of searches. */
+function known({ kind }) {
+  document.body.dataset.runKind = kind;
+  if (kind === "audit") mark("audits");
+}
+
+function mark(page) {
   for (const link of document.querySelectorAll("nav a")) {
     if (link.dataset.page === page) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
@@ -36,11 +49,16 @@ function route() {
   document.title = "fairqr";
   if (run) {
     show("search");
-    shown = showRun(run[1], { again });
+    shown = showRun(run[1], { again, known });
   } else if (two) {
     show("compare");
     shown = showComparison(byId("compare-page"), [two[1], two[2]], { open: linkOf });
     byId("compare-page").focus();
+  } else if (location.hash === "#/audits") {
+    show("audits");
+    shown = showAudits(byId("audits-page"), { open: linkOf, repeated });
+    repeated = null;
+    byId("audits-page").focus();
   } else if (location.hash === "#/runs") {
     show("runs");
     shown = showRuns(byId("runs-page"), {
@@ -56,6 +74,11 @@ function route() {
 }
 
 function again(run) {
+  if (run.kind === "audit") {
+    repeated = run.request;
+    location.hash = "#/audits";
+    return;
+  }
   form.set(run);
   byId("query").focus();
   window.scrollTo({ top: 0 });

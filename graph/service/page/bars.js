@@ -51,7 +51,7 @@ function picture(style, aim, shares, missing) {
     missing >= LEAST_GAP ? svg("rect", {
       class: "missing", x: width(aim - missing), y: 1, width: width(missing), height: height - 2,
     }) : null,
-    svg("line", {
+    typeof aim === "number" ? svg("line", {
       class: "goal", x1: width(Math.min(aim, 0.998)), x2: width(Math.min(aim, 0.998)), y1: 0, y2: height,
-    }));
+    }) : null);
 }

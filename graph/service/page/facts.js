@@ -2,7 +2,7 @@
 
 import { bars, LEAST_GAP } from "./bars.js";
 import { el, fact, foreign } from "./dom.js";
-import { many, nats, seconds, STOPPED, whole, words } from "./format.js";
+import { figure, many, nats, seconds, STOPPED, whole, words } from "./format.js";
 
 /** The figures of a search: the divergence before and after, and who is shown. */
 export function figures(search, marks) {
@@ -10,6 +10,18 @@ export function figures(search, marks) {
   const missing = search.gaps?.supply ?? {};
   const isMissing = Object.values(missing).flatMap(Object.values).some((share) => share >= LEAST_GAP);
   return el("section", { class: "card figures", "aria-label": "What came of it" },
+    el("div", { class: "groups" },
+      el("h2", {}, "Who gets seen"),
+      Object.entries(search.target).map(([attribute, shares]) =>
+        bars(marks, attribute, shares, [
+          { name: "before", shares: baseline.exposure[attribute] },
+          { name: "after", shares: search.exposure[attribute] },
+        ], missing[attribute])),
+      el("p", { class: "hint" }, "Exposure: the share of the attention that a group gets, of which the first ",
+        "ranks have most. The upright line is its target.",
+        isMissing ? " A dashed box is the part of the target for which too few documents were found that are likely to be relevant." : null),
+      sentences("Why", "explanation", search.explanation ?? []),
+      sentences("What is still lacking", "lacking", lacking(search))),
     el("div", { class: "headline" },
       el("p", { class: "label" }, "Divergence from the target"),
       el("p", { class: "big" }, el("span", { class: "was" }, nats(baseline.divergence)),
@@ -17,17 +29,41 @@ export function figures(search, marks) {
         el("b", { class: baseline.divergence - divergence > 0.0005 ? "lower" : null }, nats(divergence))),
       el("p", { class: "hint" }, "How far the shares of the groups are from the target: 0 is on target. ",
         `KL in nats, over the first ${search.ranking.length}. ${ended(search)}, since `,
-        `${STOPPED[search.stop_reason] ?? words(search.stop_reason)}.`)),
-    el("div", { class: "groups" }, Object.entries(search.target).map(([attribute, shares]) =>
-      bars(marks, attribute, shares, [
-        { name: "before", shares: baseline.exposure[attribute] },
-        { name: "after", shares: search.exposure[attribute] },
-      ], missing[attribute])),
-      search.explanation?.length
-        ? el("ul", { class: "explanation" }, search.explanation.map((it) => el("li", {}, foreign(it, 600)))) : null,
-      el("p", { class: "hint" }, "Exposure: the share of the attention that a group gets, of which the first ",
-        "ranks have most. The upright line is its target.",
-        isMissing ? " A dashed box is the part of the target for which too few likely relevant documents were found." : null)));
+        `${STOPPED[search.stop_reason] ?? words(search.stop_reason)}.`),
+      brought(search)));
+}
+
+const sentences = (title, kind, all) => all.length ? el("div", {}, el("h3", {}, title),
+  el("ul", { class: `sentences ${kind}` }, all.map((it) => el("li", {}, foreign(it, 600))))) : null;
+
+/** What each group still lacks of its target, and why, in sentences. */
+function lacking({ gaps, target }) {
+  const found = [];
+  for (const [attribute, groups] of Object.entries(gaps ? target : {})) {
+    for (const group of Object.keys(groups)) {
+      const withheld = gaps.ranking[attribute][group];
+      const missing = gaps.supply[attribute][group];
+      const why = [
+        withheld >= LEAST_GAP ? `${points(withheld)} that this ranking withholds` : null,
+        missing >= LEAST_GAP ? `${points(missing)} for which too few documents were found that are likely to be relevant` : null,
+      ].filter(Boolean);
+      if (why.length) found.push(`${group}: ${why.join(", and ")}.`);
+    }
+  }
+  return found;
+}
+
+const points = (share) => many(Math.round(share * 100), "point");
+
+/** What the model's queries found that the search would not have found without them. */
+function brought({ without_model: without, ranking }) {
+  if (!without) return null;
+  return el("section", { "aria-label": "What the model brought" },
+    el("h3", {}, "What the model brought"),
+    el("dl", { class: "facts" },
+      fact("Documents that only its queries found", `${whole(without.documents)} of ${whole(ranking.length)}`),
+      fact("Divergence without them", nats(without.divergence)),
+      typeof without.relevance === "number" ? fact("Estimated relevance without them", figure(without.relevance, 2)) : null));
 }
 
 function ended({ iterations }) {
@@ -59,7 +95,7 @@ export function provenance(result) {
       result.ranker ? fact("Ranker", foreign(result.ranker)) : null,
       result.attributor ? fact("Judged by", foreign(result.attributor)) : null,
       result.method ? fact("Method", result.method) : null,
-      fact("Index", foreign(result.corpus), result.retriever ? ` (${result.retriever})` : "")));
+      fact("Source", foreign(result.corpus), result.retriever ? ` (${result.retriever})` : "")));
 }
 
 /** Sentences of warning. */

@@ -1,16 +1,18 @@
 // The form: what is asked for.
 
 import { byId, el, fill, foreign, option } from "./dom.js";
-import { groupsOf, hasPopulation, isPattern, versionsOf } from "./options.js";
+import { aboutSource, groupsOf, hasPopulation, isPattern, versionsOf } from "./options.js";
 import { targetChoice } from "./target.js";
 
 const OTHER = "…";
 const EXAMPLES = {
   search: ["mathematician", "writer", "film director"],
   answer: ["Which composer was born in Vienna?", "Which chemist was a woman?"],
+  probe: ["mathematician", "writer", "film director"],
 };
 const LABELS = {
   search: { query: "Query", k: "Results (k)", hint: "What are you looking for?" },
+  probe: { query: "Query", k: "Results (k)", hint: "Whose ranking is probed?" },
   answer: { query: "Question", k: "Documents that take part (k)", hint: "What do you want to know?" },
 };
 const WIDE = window.matchMedia("(min-width: 56rem)");
@@ -34,6 +36,8 @@ export function setUpForm(run) {
   byId("method").addEventListener("change", () => { methodChosen = true; methodChanged(); line(); });
   byId("retriever").addEventListener("change", retrieverChanged);
   byId("model").addEventListener("change", modelChanged);
+  byId("probe-attribute").addEventListener("change", probedChanged);
+  byId("protected").addEventListener("change", line);
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     problem("");
@@ -62,6 +66,8 @@ export function setUpForm(run) {
     byId("query").placeholder = labels.hint;
     byId("k-label").textContent = labels.k;
     byId("answer-fields").hidden = kind() !== "answer";
+    byId("probe-fields").hidden = kind() !== "probe";
+    for (const id of ["attributes", "target"]) byId(id).hidden = kind() === "probe";
     if (options && !methodChosen) {
       byId("method").value = options.methods.find((it) => it.default_for.includes(kind())).name;
       methodChanged();
@@ -81,6 +87,9 @@ export function setUpForm(run) {
 
   function indexChanged() {
     const groups = groupsOf(index());
+    byId("corpus-about").textContent = aboutSource(index());
+    fill(byId("probe-attribute"), Object.keys(groups).map((name) => option(name)));
+    probedChanged();
     fill(byId("attributes"), el("legend", {}, "Attributes"), el("div", { class: "checks" },
       Object.keys(groups).map((name, at) => el("label", { class: "check" },
         el("input", {
@@ -89,6 +98,12 @@ export function setUpForm(run) {
         }), foreign(name)))),
       el("p", { class: "hint" }, "whose groups are compared; with none chosen, all of them"));
     attributesChanged();
+  }
+
+  function probedChanged() {
+    const groups = groupsOf(index())[byId("probe-attribute").value] ?? [];
+    fill(byId("protected"), groups.map((name) => option(name)));
+    line();
   }
 
   function attributesChanged() {
@@ -118,7 +133,7 @@ export function setUpForm(run) {
   }
 
   function promptId() {
-    if (kind() === "answer") return "answer";
+    if (kind() !== "search") return kind() === "answer" ? "answer" : null;
     if (["listwise", "pairwise"].includes(byId("method").value)) return byId("method").value;
     return method()?.refines ? "refine" : null;
   }
@@ -134,8 +149,10 @@ export function setUpForm(run) {
   }
 
   function line() {
-    byId("settings-line").textContent = [byId("corpus").value, chosen().join(", ") || "all attributes",
-      target.line(), byId("method").value].filter(Boolean).join(" · ");
+    const whom = kind() === "probe" ? [byId("probe-attribute").value, byId("protected").value]
+      : [chosen().join(", ") || "all attributes", target.line()];
+    byId("settings-line").textContent =
+      [byId("corpus").value, ...whom, byId("method").value].filter(Boolean).join(" · ");
   }
 
   function request() {
@@ -143,17 +160,25 @@ export function setUpForm(run) {
     const asked = {
       [kind() === "answer" ? "question" : "query"]: byId("query").value.trim(),
       corpus: byId("corpus").value,
-      attributes: chosen(),
-      target: target.value(),
       method: byId("method").value,
       retriever: byId("retriever").value,
       model: model || undefined,
       prompts: byId("prompt").value ? { [promptId()]: byId("prompt").value } : undefined,
       k: Number(byId("k").value),
     };
-    if (kind() !== "answer") return asked;
+    if (kind() === "probe") {
+      return {
+        ...asked,
+        attribute: byId("probe-attribute").value,
+        protected: byId("protected").value,
+        kinds: byId("kinds").value.split(","),
+        pairs: Number(byId("pairs").value),
+      };
+    }
+    const fair = { ...asked, attributes: chosen(), target: target.value() };
+    if (kind() === "search") return fair;
     return {
-      ...asked,
+      ...fair,
       documents: Number(byId("documents").value),
       samples: Number(byId("samples").value),
       alpha: Number(byId("alpha").value),
@@ -195,8 +220,14 @@ export function setUpForm(run) {
       }
       attributesChanged();
       target.set(parsed(asked.target));
-      for (const name of ["method", "retriever", "k", "documents", "samples", "alpha"]) {
+      for (const name of ["method", "retriever", "k", "documents", "samples", "alpha", "pairs"]) {
         if (asked[name] !== undefined && asked[name] !== null) byId(name).value = asked[name];
+      }
+      if (what === "probe") {
+        byId("probe-attribute").value = asked.attribute;
+        probedChanged();
+        byId("protected").value = asked.protected;
+        byId("kinds").value = asked.kinds.join(",");
       }
       if (asked.model) byId("model").value = asked.model;
       if (asked.model && byId("model").value !== asked.model) {

@@ -58,6 +58,7 @@ export const UNDER_WAY = {
   queued: "Waiting for its turn",
   prepare: "Searching the index",
   begin: "Searching the index",
+  audit: "Writing the report",
   retrieve: "Measuring who is shown",
   measure: "Looking at the target",
   choose_group: "Asking for words",

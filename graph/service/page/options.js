@@ -1,6 +1,7 @@
 // What the server offers: indexes, models, methods, prompts.
 
 import { json } from "./api.js";
+import { many } from "./format.js";
 
 /**
  * Ask for all that the form offers.
@@ -20,6 +21,13 @@ export async function offered() {
     prompts: prompts.prompts,
   };
 }
+
+/** What is known of a source: its engine, its size and its attributes. */
+export const aboutSource = (index) => index ? [
+  index.engine,
+  index.documents === null ? null : many(index.documents, "document"),
+  Object.entries(groupsOf(index)).map(([name, groups]) => `${name} (${groups.length} groups)`).join(", "),
+].filter(Boolean).join(" · ") : "";
 
 /** Whether a name stands for many, such as `openai:*`. */
 export const isPattern = (name) => /[*?[]/.test(name);

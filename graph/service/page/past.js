@@ -6,39 +6,14 @@ import { many, when } from "./format.js";
 
 const PAGE = 20;
 
-/** Show the list on its page. */
+/** Show the list of all runs on its page. */
 export function showRuns(page, { open, compare }) {
   const ending = new AbortController();
   const chosen = new Set();
-  const list = el("ul", { class: "runs" });
-  const note = el("p", { class: "hint", role: "status" }, "Loading …");
-  const more = el("button", { type: "button", class: "quiet", hidden: true }, "Show older ones");
   const both = el("button", { type: "button", class: "primary", disabled: true, on: {
     click: () => compare(...chosen),
   } }, "Compare two");
-  fill(page,
-    el("div", { class: "row spread" }, el("h1", {}, "Past runs"), both),
-    el("p", { class: "hint" }, "Open a run, or choose two to see them side by side."),
-    list, note, more);
-  let before;
-
-  async function load() {
-    more.disabled = true;
-    try {
-      const asked = new URLSearchParams({ limit: String(PAGE), ...(before ? { before: String(before) } : {}) });
-      const { runs } = await json(`/v1/runs?${asked}`, { signal: ending.signal });
-      for (const run of runs) list.append(item(run));
-      before = runs.at(-1)?.created;
-      more.hidden = runs.length < PAGE;
-      note.textContent = list.children.length ? "" : "There are no runs yet. Start one under Search.";
-    } catch (error) {
-      if (!ending.signal.aborted) note.textContent = error.message;
-    } finally {
-      more.disabled = false;
-    }
-  }
-
-  function item(run) {
+  const choose = (run) => {
     const box = el("input", { type: "checkbox", on: { change: () => {
       if (box.checked) chosen.add(run.id);
       else chosen.delete(run.id);
@@ -46,7 +21,48 @@ export function showRuns(page, { open, compare }) {
       both.textContent = chosen.size > 2 ? `Compare two (${chosen.size} chosen)` : "Compare two";
     } } });
     box.setAttribute("aria-label", `Choose ${run.query} to compare`);
-    box.disabled = run.status !== "done" || run.kind === "probe";
+    box.disabled = run.status !== "done" || !["search", "answer"].includes(run.kind);
+    return box;
+  };
+  const none = "There are no runs yet. Start one under Search.";
+  fill(page,
+    el("div", { class: "row spread" }, el("h1", {}, "Past runs"), both),
+    el("p", { class: "hint" }, "Open a run, or choose two to see them side by side."),
+    runList("/v1/runs", { open, choose, none, signal: ending.signal }));
+  return { close: () => { ending.abort(); page.replaceChildren(); } };
+}
+
+/**
+ * A list of runs, the newest first.
+ *
+ * @param {string} path Where they are asked for.
+ * @param {{open: Function, choose: ?Function, none: string, signal: AbortSignal}} how `choose`
+ *   makes the box that chooses a run; `none` is said where there are no runs.
+ */
+export function runList(path, { open, choose, none, signal }) {
+  const list = el("ul", { class: "runs" });
+  const note = el("p", { class: "hint", role: "status" }, "Loading …");
+  const more = el("button", { type: "button", class: "quiet", hidden: true }, "Show older ones");
+  let before;
+
+  async function load() {
+    more.disabled = true;
+    try {
+      const asked = new URLSearchParams({ limit: String(PAGE), ...(before ? { before: String(before) } : {}) });
+      const { runs } = await json(`${path}?${asked}`, { signal });
+      for (const run of runs) list.append(item(run));
+      before = runs.at(-1)?.created;
+      more.hidden = runs.length < PAGE;
+      note.textContent = list.children.length ? "" : none;
+    } catch (error) {
+      if (!signal.aborted) note.textContent = error.message;
+    } finally {
+      more.disabled = false;
+    }
+  }
+
+  function item(run) {
+    const box = choose?.(run);
     const moment = new Date(run.created * 1000).toISOString();
     const remove = el("button", {
       type: "button", class: "quiet small", "aria-label": `Remove ${run.query}`,
@@ -54,7 +70,7 @@ export function showRuns(page, { open, compare }) {
     }, "Remove");
     remove.hidden = ["queued", "running"].includes(run.status);
     const line = el("li", { class: "card" },
-      box,
+      box ?? el("span"),
       el("a", { href: open(run.id) }, foreign(run.query, 160)),
       el("span", { class: `status ${run.status}` }, run.status),
       el("span", { class: "hint" }, run.kind, " · ", el("time", { datetime: moment }, when(run.created)),
@@ -68,7 +84,7 @@ export function showRuns(page, { open, compare }) {
     button.disabled = true;
     try {
       await json(`/v1/runs/${encodeURIComponent(run.id)}`, { method: "DELETE" });
-      if (box.checked) box.click();
+      if (box?.checked) box.click();
       line.remove();
       note.textContent = "The run was removed.";
     } catch (error) {
@@ -80,7 +96,7 @@ export function showRuns(page, { open, compare }) {
 
   more.addEventListener("click", load);
   load();
-  return { close: () => { ending.abort(); page.replaceChildren(); } };
+  return el("div", { class: "stack" }, list, note, more);
 }
 
 /** Ask once more before a run is removed; it cannot be had back. */

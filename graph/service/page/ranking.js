@@ -44,7 +44,8 @@ function side(marks, { name, ranking }, estimated, moveOf) {
       el("tbody", {}, ranking.map((document) => el("tr", {},
         el("td", { class: "rank" }, document.rank),
         el("td", { class: "who" }, documentMarks(marks, document.groups)),
-        el("th", { scope: "row", class: "title" }, foreign(document.title || document.id)),
+        el("th", { scope: "row", class: "title" }, foreign(document.title || document.id),
+          el("span", { class: "line", "data-line": document.id })),
         estimated ? el("td", { class: "chance" }, chance(document.relevance)) : null,
         el("td", { class: "move" }, moveOf(document)))))),
     ranking.length ? null : el("p", { class: "hint" }, "Nothing was found."));

@@ -2,23 +2,25 @@
 
 import { json, Problem } from "./api.js";
 import { answerView, targetOf } from "./answer.js";
+import { auditView } from "./audit.js";
 import { curve, pointsOf } from "./curve.js";
 import { byId, el, fill, foreign } from "./dom.js";
 import { follow } from "./events.js";
 import { cost, figures, problemCard, provenance, warnings } from "./facts.js";
 import { many, UNDER_WAY, when, words } from "./format.js";
 import { allMarks } from "./groups.js";
+import { fillLines } from "./lines.js";
 import { probeView } from "./probe.js";
 import { sideBySide } from "./ranking.js";
 import { card } from "./rounds.js";
-import { apply, begun, conclude, rounds } from "./state.js";
+import { apply, begun, rounds } from "./state.js";
 
 /** Show a run; `close` of what is returned ends the following, not the run. */
-export function showRun(id, { again }) {
+export function showRun(id, { again, known }) {
   const ending = new AbortController();
   const view = parts(id, again, ending.signal);
   fill(byId("run"), view.element);
-  follows(id, view, ending.signal).catch((error) => {
+  follows(id, view, known, ending.signal).catch((error) => {
     if (!ending.signal.aborted) view.refused(error);
   });
   return {
@@ -30,26 +32,23 @@ export function showRun(id, { again }) {
   };
 }
 
-async function follows(id, view, signal) {
+async function follows(id, view, known, signal) {
   const run = await json(`/v1/runs/${encodeURIComponent(id)}`, { signal });
+  known(run);
   const state = begun(run);
   view.show(state);
   view.heading.focus();
-  const over = !["queued", "running"].includes(run.status);
-  if (over && !run.keep) conclude(state, run);
-  else {
-    await follow(id, {
-      signal,
-      tell(event) {
-        apply(state, event);
-        view.show(state);
-      },
-      connection(connected) {
-        if (!connected) state.draft = ""; // pieces of text are told once
-        view.connection(connected);
-      },
-    });
-  }
+  await follow(id, {
+    signal,
+    tell(event) {
+      apply(state, event);
+      view.show(state);
+    },
+    connection(connected) {
+      if (!connected) state.draft = ""; // pieces of text are told once
+      view.connection(connected);
+    },
+  });
   view.show(state);
 }
 
@@ -98,29 +97,35 @@ function parts(id, again, signal) {
 
   function show(state) {
     current = state;
-    const { run, search, answer, probe } = state;
+    const { run, search, answer, probe, audit } = state;
     fill(heading, foreign(run.query, 500));
     document.title = `${Array.from(run.query).slice(0, 60).join("")} – fairqr`;
     status.textContent = run.status;
     status.className = `status ${run.status}`;
     about.textContent = aboutOf(run);
     cancel.hidden = state.over;
-    repeat.hidden = !run.request || run.kind === "probe";
-    const now = state.over ? done(state) : `${UNDER_WAY[state.step] ?? words(state.step)} …`;
+    repeat.hidden = !run.request;
+    const now = state.over ? done(state) : underWay(state);
     if (progress.textContent !== now) progress.textContent = now;
     progress.classList.toggle("live", !state.over);
     element.setAttribute("aria-busy", String(!state.over));
     showRounds(state);
     once("problem", state.problem, () => problemCard(state.problem));
     once("warnings", state.warnings, () => warnings(state.warnings));
-    once("answer", answer ?? probe ?? (state.draft || null), () =>
-      (answer ? answerView(answer) : probe ? probeView(probe) : draft(state.draft)));
+    once("answer", answer ?? probe ?? audit ?? (state.draft || null), () =>
+      (answer ? answerView(answer) : probe ? probeView(probe) : audit ? auditView(audit, run)
+        : draft(state.draft)));
     once("figures", search, () => figures(search, allMarks(search.target)));
     once("ranking", search, () => el("section", { "aria-label": "Rankings" },
       el("h2", {}, "Before and after"),
       sideBySide(allMarks(search.target),
         { name: "Before: plain retrieval", ranking: search.baseline.ranking },
         { name: `After: ${search.method}`, ranking: search.ranking })));
+    if (search && made.get("lines") !== search) {
+      made.set("lines", search);
+      // Without them the ranking says less, and nothing wrong.
+      fillLines(slots.ranking, search.corpus, signal).catch(() => {});
+    }
     const result = answer ?? probe ?? search;
     once("facts", result, () => el("div", { class: "pair" }, cost(result.usage), provenance(result)));
   }
@@ -178,6 +183,11 @@ function parts(id, again, signal) {
   };
 }
 
+function underWay({ step, progress }) {
+  if (step !== "progress" || !progress) return `${UNDER_WAY[step] ?? words(step)} …`;
+  return `${words(progress.stage)}: ${progress.done} of ${progress.of} …`;
+}
+
 function aboutOf(run) {
   const request = run.request ?? {};
   const attributes = [request.attributes ?? []].flat();
@@ -189,6 +199,7 @@ function aboutOf(run) {
 function done(state) {
   if (state.run.status === "cancelled") return "The run was cancelled.";
   if (state.problem) return "The run ended with a problem.";
+  if (state.audit) return "Done.";
   const count = rounds(state).filter((round) => round.index && round.measured).length;
   return count ? `Done after ${many(count, "round")} of refinement.` : "Done.";
 }

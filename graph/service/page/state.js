@@ -10,9 +10,9 @@ export function begun(run) {
     search: null,
     answer: null,
     probe: null,
+    audit: null,
     draft: "",
-    sampled: [],
-    generations: [],
+    progress: null,
     warnings: [],
     stopReason: null,
     problem: null,
@@ -24,7 +24,7 @@ export function begun(run) {
 export function apply(state, { name, data }) {
   if (name === "run") state.run = { ...state.run, ...data };
   else if (name === "token") state.draft += data.text;
-  else if (name === "step") stepped(state, data.step, data.update ?? {});
+  else if (name === "step") stepped(state, data);
   else if (name === "end") ended(state, data.result);
   else if (name === "error") failed(state, data);
 }
@@ -41,47 +41,34 @@ export const rounds = (state) =>
   [...state.rounds.values()].sort((one, other) => one.index - other.index);
 
 const STEPS = {
-  retrieve(state, update) {
-    if (update.target) state.target = update.target;
+  retrieve(state, { target }) {
+    if (target) state.target = target;
   },
-  measure(state, update) {
-    for (const iteration of update.iterations ?? []) measured(state, iteration);
+  measure(state, told) {
+    if (told.round) measured(state, told.round);
   },
-  choose_group(state, update) {
-    Object.assign(round(state, lastMeasured(state) + 1), { lacking: update.lacking ?? [] });
+  choose_group(state, { lacking }) {
+    Object.assign(round(state, lastMeasured(state) + 1), { lacking: lacking ?? [] });
   },
-  refine(state, update) {
-    const index = update.iteration ?? lastMeasured(state) + 1;
-    Object.assign(round(state, index), { refinements: update.refinements ?? [] });
+  refine(state, { iteration, refinements }) {
+    Object.assign(round(state, iteration ?? lastMeasured(state) + 1), { refinements: refinements ?? [] });
   },
-  rerank(state, update) {
-    if (update.result) searched(state, update.result);
+  rerank(state, { search }) {
+    if (search) searched(state, search);
   },
-  sample(state, update) {
-    state.sampled = update.sampled ?? [];
-  },
-  generate(state, update) {
-    for (const generation of update.generations ?? []) {
-      if (!state.generations.some((other) => other.number === generation.number)) {
-        state.generations.push(generation);
-      }
-    }
-  },
-  summarise(state, update) {
-    if (update.answer) state.answer = update.answer;
-  },
-  conclude(state, update) {
-    if (update.probe) state.probe = update.probe;
+  progress(state, { progress }) {
+    state.progress = progress;
   },
 };
 
-function stepped(state, step, update) {
-  state.step = step;
+function stepped(state, told) {
+  state.step = told.step;
   if (state.run.status === "queued") state.run = { ...state.run, status: "running" };
-  STEPS[step]?.(state, update);
-  if (update.stop_reason) state.stopReason = update.stop_reason;
-  const warnings = Array.isArray(update.warnings) ? update.warnings : [];
-  for (const warning of warnings) if (!state.warnings.includes(warning)) state.warnings.push(warning);
+  STEPS[told.step]?.(state, told);
+  if (told.stop_reason) state.stopReason = told.stop_reason;
+  for (const warning of told.warnings ?? []) {
+    if (!state.warnings.includes(warning)) state.warnings.push(warning);
+  }
 }
 
 function round(state, index) {
@@ -116,6 +103,7 @@ function ended(state, result) {
   state.run = { ...state.run, status: "done" };
   if (state.run.kind === "search") searched(state, result);
   else if (state.run.kind === "answer") state.answer = result;
+  else if (state.run.kind === "audit") state.audit = result;
   else state.probe = result;
   state.warnings = result.warnings ?? state.warnings;
 }

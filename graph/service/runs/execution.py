@@ -1,42 +1,33 @@
-"""Doing one run: its steps are told, its time is limited, and its end is stored."""
+"""Doing one durable run: its events and its end are stored, as long as it is this worker's."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from functools import partial
 from typing import Any, Literal
 
-from langchain_core.messages import AIMessageChunk
-
-from fairqr.base.errors import (
-    FairqrError,
-    RunInterruptedError,
-    RunTimeoutError,
-    StoreUnavailableError,
-)
-from fairqr.base.telemetry import continued
-from fairqr.graph.service.problems import told_in_log
-from fairqr.graph.service.records import Event, Run
-from fairqr.graph.service.runs.dependencies import Dependencies
+from fairqr.base.errors import FairqrError, RunInterruptedError, StoreUnavailableError
+from fairqr.graph.journal import RunJournal, kept_update
+from fairqr.graph.service.records import Event, EventName, Run
+from fairqr.graph.service.runs.doing import Observer, complain, followed
 from fairqr.graph.service.runs.feeds import Feed
 from fairqr.graph.service.runs.outcomes import (
-    Findings,
     cancelled,
     ended,
     failed,
-    first_event,
-    given_up,
-    interrupted,
+    first_data,
     last_event,
-    step_event,
+    step_private,
 )
-from fairqr.graph.service.store import Claim
+from fairqr.graph.service.store import Claim, Store
 from fairqr.graph.service.store.database import heals
-from fairqr.graph.stream import Step
+from fairqr.graph.stream import RunEvent, Step
 
-__all__ = ["Execution", "Stop"]
+__all__ = ["Execute", "Execution", "Stop"]
+
+Execute = Callable[[Run, RunJournal], AsyncGenerator[RunEvent, None]]
+"""Does a run, but for what its journal has of it, and yields what happens from the beginning."""
 
 Stop = Literal["cancel", "lost", "drain"]
 """Why a run is stopped: somebody asked for that; it is another worker's; or this worker ends."""
@@ -47,8 +38,6 @@ ATTEMPTS = 20
 PAUSE = 0.5
 """Seconds between two tries to reach the store."""
 
-_log = logging.getLogger(__name__)
-
 
 class Execution:
     """A run that is done here; it begins at once.
@@ -56,27 +45,45 @@ class Execution:
     Args:
         claim: What the store gave out.
         until: On the loop's clock, when this has to be over unless the claim is renewed.
-        needs: What it is done with.
-        feed: Where its events go.
+        worker: The id of this process.
+        store: Where the run's events and its end are written.
+        execute: Does the run.
+        seconds: That it may take.
+        observer: Told of it.
 
     Attributes:
         run: As it was claimed.
         key: The id of the key that asked for it.
-        feed: Closed when nothing more is done here.
+        feed: Of its events; closed when nothing more is done here.
         final: The run when it is over; None before, and where others go on with it.
         settled: Whether the store knows that nothing more is done here.
     """
 
-    def __init__(self, claim: Claim, until: float, needs: Dependencies, feed: Feed) -> None:
+    def __init__(
+        self,
+        claim: Claim,
+        until: float,
+        worker: str,
+        store: Store,
+        execute: Execute,
+        seconds: float,
+        observer: Observer,
+    ) -> None:
         self.run = claim.run
         self.key = claim.key
-        self.feed = feed
+        self.feed = Feed()
         self.final: Run | None = None
         self.settled = False
         self._claim = claim
         self._until = until
-        self._needs = needs
+        self._worker = worker
+        self._store = store
+        self._execute = execute
+        self._seconds = seconds
+        self._observer = observer
         self._told: set[str] = set()
+        self._last = 0
+        self._untold: asyncio.Queue[Event | None] = asyncio.Queue()
         self._lease: asyncio.Timeout | None = None
         self._stopped: Stop | None = None
         self._ending = False
@@ -94,12 +101,7 @@ class Execution:
             self._stopped = why
             self.task.cancel()
 
-    def abandon(self) -> None:
-        """Wait no longer for a run that does not stop; those who follow it come to the end."""
-        self._give_up(interrupted())
-
     async def _do(self) -> None:
-        given_up_for: BaseException = given_up()
         try:
             # What is not renewed in time must have stopped before another worker goes on with it.
             async with asyncio.timeout_at(self._until) as self._lease:
@@ -107,13 +109,11 @@ class Execution:
                     await self._finish(final)
                 self.settled = True
         except (asyncio.CancelledError, TimeoutError):
-            if self._stopped == "drain":
-                given_up_for = interrupted()
+            pass  # another worker resumes it, now or when this one has lost it
         except Exception as error:
-            _complain(self.run, error)
-            given_up_for = error
+            complain(self.run, error)
         finally:
-            self._give_up(given_up_for)
+            self.feed.close()
 
     async def _outcome(self) -> Run | None:
         """Do the run, and return how it ended; None where it goes on elsewhere, or later."""
@@ -125,19 +125,17 @@ class Execution:
                 raise
             if self._stopped == "cancel":
                 return cancelled(self.run)
-            if not self.run.keep:
-                return failed(self.run, interrupted())
         except StoreUnavailableError as error:
-            # What is kept is good; it is gone on with when the store is back.
-            if not self.run.keep or not _comes_back(error):
+            # What is stored is good; the run is resumed when the store is back.
+            if not _comes_back(error):
                 return failed(self.run, error)
         except FairqrError as error:
             return failed(self.run, error)
         except Exception as error:
-            _complain(self.run, error)
+            complain(self.run, error)
             return failed(self.run, error)
         self._ending = True
-        await self._stored(lambda: self._needs.store.release(self.run.id, self._needs.worker))
+        await self._stored(lambda: self._store.release(self.run.id, self._worker))
         return None
 
     async def _result(self) -> dict[str, Any]:
@@ -146,68 +144,93 @@ class Execution:
             raise RunInterruptedError(
                 f"The run was begun {ATTEMPTS} times and never came to its end; ask for less."
             )
-        limit: asyncio.Timeout | None = None
+        journal = await self._journal()
+        self._observer.begun(self.run)
+        await self._tell("run", first_data(self.run), None)
+        doing = asyncio.create_task(
+            followed(
+                self.run.kind,
+                self._execute(self.run, journal),
+                self._tell,
+                seconds=self._seconds,
+                carrier=self._claim.carrier,
+            )
+        )
+        writing = asyncio.create_task(self._write())
         try:
-            async with asyncio.timeout(self._needs.seconds) as limit:
-                return await self._followed()
-        except TimeoutError:
-            if limit is None or not limit.expired():
-                raise
-            raise RunTimeoutError(
-                f"The run took longer than {self._needs.seconds:g} seconds, which is the cap "
-                "'seconds'; ask for less, or have the cap raised."
-            ) from None
+            await asyncio.wait({doing, writing}, return_when=asyncio.FIRST_COMPLETED)
+            if doing.done():
+                self._untold.put_nowait(None)
+            await writing
+            return await doing
+        finally:
+            for task in (doing, writing):
+                task.cancel()
+            await asyncio.wait({doing, writing})
 
-    async def _followed(self) -> dict[str, Any]:
-        resume = self.run.keep and self._claim.resumed
-        if resume:
-            await self._recall()
-        self._needs.observer.begun(self.run)
-        await self._tell(first_event(self.run, self.feed.last + 1))
-        findings = Findings(self.run.kind)
-        with continued(self._claim.carrier):
-            async with aclosing(self._needs.execute(self.run, resume)) as events:
-                async for event in events:
-                    if isinstance(event, AIMessageChunk):
-                        piece = {"text": str(event.text)}
-                        self.feed.tell(Event(number=0, name="token", data=piece))
-                    if not isinstance(event, Step):
-                        continue
-                    findings.add(event)
-                    # What has no id is a result that was told when it came.
-                    if event.id and event.id not in self._told:
-                        await self._tell(step_event(event, self.feed.last + 1))
-        return findings.result()
+    async def _journal(self) -> RunJournal:
+        """Return what was done before the run was begun again."""
+        steps: dict[str, dict[str, Any]] = {}
+        replies: dict[str, dict[str, Any]] = {}
+        if self._claim.resumed:
+            while events := await self._store.events(self.run.id, self.feed.last, private=True):
+                for event in events:
+                    if kept := event.private:
+                        steps[kept["id"]] = kept_update(kept["update"], kept["overwrites"])
+                    self.feed.tell(event.model_copy(update={"private": None}))
+            replies = await self._store.replies(self.run.id)
+        self._told = {*steps}
+        self._last = self.feed.last
+        return RunJournal(self._keep_reply, steps, replies)
 
-    async def _recall(self) -> None:
-        """Find out what was told before the run was begun again."""
-        while events := await self._needs.store.events(self.run.id, self.feed.last):
-            for event in events:
-                self.feed.tell(event)
-                if event.name == "step":
-                    self._told.add(str(event.data.get("id")))
+    async def _keep_reply(self, key: str, reply: dict[str, Any]) -> None:
+        store, worker = self._store, self._worker
+        try:
+            await self._stored(lambda: store.add_reply(self.run.id, worker, key, reply))
+        except asyncio.CancelledError:
+            self.stop("lost")  # what asks is a step of the graph, which does not end the run
+            raise
 
-    async def _tell(self, event: Event) -> None:
-        """Tell of an event; it is stored before, where the run is kept."""
-        if self.run.keep:
-            store, worker = self._needs.store, self._needs.worker
-            await self._stored(lambda: store.add_events(self.run.id, worker, [event]))
-        self.feed.tell(event)
+    async def _tell(self, name: EventName, data: dict[str, Any], step: Step | None) -> None:
+        """Have an event written and told; the run goes on meanwhile."""
+        if step is not None and step.id in self._told:
+            return
+        numbered = name != "token"
+        self._last += numbered
+        private = None if step is None else step_private(step)
+        number = self._last if numbered else 0
+        self._untold.put_nowait(Event(number=number, name=name, data=data, private=private))
+
+    async def _write(self) -> None:
+        """Tell of events once they are stored, of as many at once as there are; all but tokens."""
+        over = False
+        while not over:
+            events = [await self._untold.get()]
+            while not self._untold.empty():
+                events.append(self._untold.get_nowait())
+            over = events[-1] is None
+            coming = [event for event in events if event is not None]
+            if stored := [event for event in coming if event.number]:
+                store, worker = self._store, self._worker
+                await self._stored(partial(store.add_events, self.run.id, worker, stored))
+            for event in coming:
+                self.feed.tell(event.model_copy(update={"private": None}))
 
     async def _finish(self, final: Run) -> None:
         self._ending = True
         try:
             await self._stored(lambda: self._end(final))
         except Exception as error:  # it cannot be written, whatever the reason
-            _complain(self.run, error)
+            complain(self.run, error)
             final = failed(self.run, error)
             await self._stored(lambda: self._end(final))
-        self._tell_the_end(final)
-        self._needs.observer.finished(final)
+        self.final = final
+        self.feed.tell(last_event(final, self.feed.last + 1))
+        self._observer.finished(final)
 
     async def _end(self, final: Run) -> bool:
-        return await self._needs.store.finish(
-            final.id, self._needs.worker, final.status, result=final.result, problem=final.problem
+        return await self._store.finish(
+            final.id, self._worker, final.status, result=final.result, problem=final.problem
         )
 
     async def _stored(self, call: Callable[[], Awaitable[bool]]) -> None:
@@ -229,23 +252,7 @@ class Execution:
         if not mine:
             raise asyncio.CancelledError
 
-    def _give_up(self, error: BaseException) -> None:
-        if self.final is None and not self.run.keep:
-            self._tell_the_end(failed(self.run, error))
-        self.feed.close()
-
-    def _tell_the_end(self, final: Run) -> None:
-        if not self.feed.closed:
-            self.final = final
-            self.feed.tell(last_event(final, self.feed.last + 1))
-
 
 def _comes_back(error: StoreUnavailableError) -> bool:
     """Tell whether the store is only away, and does not refuse what it was given."""
     return error.__cause__ is None or heals(error.__cause__)
-
-
-def _complain(run: Run, error: Exception) -> None:
-    """Log a mistake of ours, without what may be a user's."""
-    _log.error("Run %s failed by a mistake of fairqr: %s", run.id, told_in_log(error))
-    _log.debug("Run %s", run.id, exc_info=error)

@@ -17,8 +17,8 @@ LIMIT = 2000
 class Feed:
     """The last events of a run.
 
-    Whoever writes never waits for those who read. One who reads so slowly that events are gone
-    before they were read is told by the end of the reading, or misses them; see :meth:`read`.
+    Whoever writes never waits for those who read. For one who reads so slowly that events are gone
+    before they were read, the reading ends; the store has them.
 
     Args:
         after: The number of the last event that was told elsewhere before; 0 for none.
@@ -63,21 +63,18 @@ class Feed:
         """Tell whether all events after that number are held, as far as they have happened."""
         return self._before <= after
 
-    async def read(self, after: int = 0, *, misses: bool = False) -> AsyncGenerator[Event, None]:
+    async def read(self, after: int = 0) -> AsyncGenerator[Event, None]:
         """Yield the events after that number, as they happen, until the feed is closed.
 
         Args:
             after: The number of the last event that the reader knows. Pieces of text that were told
                 before are for those only who know none.
-            misses: Go on where events are gone before they were read; else the reading ends.
         """
         told = self._gone + len(self._events)
         place = self._gone
         while True:
             if place < self._gone:
-                if not misses:
-                    return
-                place = self._gone
+                return
             changed = self._changed
             while self._gone <= place < self._gone + len(self._events):
                 event = self._events[place - self._gone]

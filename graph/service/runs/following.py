@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from functools import partial
 
 from fairqr.base.errors import RunInterruptedError
 from fairqr.graph.service.records import Event, Run, path_of
 from fairqr.graph.service.runs.execution import Execution
 from fairqr.graph.service.runs.outcomes import last_event
-from fairqr.graph.service.runs.unkept import UnkeptRun, UnkeptRuns
 from fairqr.graph.service.runs.worker import Worker
 from fairqr.graph.service.store import Store
 
 __all__ = ["Following"]
 
 FOLLOW = 0.5
-"""Seconds between two looks at a run that another worker does."""
+"""Seconds between two looks at a run that another worker does, if nothing is heard of it."""
 
 
 class Following:
@@ -28,13 +26,11 @@ class Following:
     Args:
         store: Of runs.
         worker: Of this process.
-        held: The runs that it alone may do.
     """
 
-    def __init__(self, store: Store, worker: Worker, held: UnkeptRuns) -> None:
+    def __init__(self, store: Store, worker: Worker) -> None:
         self._store = store
         self._worker = worker
-        self._held = held
 
     async def events(self, id_: str, key: str, after: int = 0) -> AsyncGenerator[Event, None]:
         """Yield what has happened in a run, and what happens, until it is over.
@@ -51,31 +47,32 @@ class Following:
             RunNotFoundError: The key has no such run.
             StoreUnavailableError: The database cannot be used.
         """
-        while True:
-            local = self._local(id_, key)
-            if local is not None and _has_more(local, after):
-                feed = local.feed.read(after, misses=not local.run.keep)
-                async with aclosing(feed):
-                    async for event in feed:
-                        yield event
-                        if event.last:
-                            return
-                        after = event.number or after
-                continue
-            run = await self._store.run(id_, key)
-            stored = await self._store.events(id_, after)
-            for event in stored:
-                yield event
-                if event.last:
+        with self._worker.news.watching(id_) as changed:
+            while True:
+                changed.clear()
+                local = self._local(id_, key)
+                if local is not None and _has_more(local, after):
+                    async with aclosing(local.feed.read(after)) as feed:
+                        async for event in feed:
+                            yield event
+                            if event.last:
+                                return
+                            after = event.number or after
+                    continue
+                run = await self._store.run(id_, key)
+                stored = await self._store.events(id_, after)
+                for event in stored:
+                    yield event
+                    if event.last:
+                        return
+                    after = event.number
+                if not stored and not run.live:
+                    yield last_event(run, after + 1)
                     return
-                after = event.number
-            if not stored and not run.live:
-                yield last_event(run, after + 1)
-                return
-            if not stored:
-                if self._worker.ended:
-                    return
-                await self._until(id_, key, partial(_has_more, after=after))
+                if not stored:
+                    if self._worker.ended:
+                        return
+                    await _set(changed)
 
     async def result(self, id_: str, key: str) -> Run:
         """Wait until a run is over, and return it.
@@ -85,46 +82,38 @@ class Following:
             RunInterruptedError: The service ends, and the run goes on elsewhere.
             StoreUnavailableError: The database cannot be used.
         """
-        while True:
-            local = self._local(id_, key)
-            if local is not None:
-                await local.feed.wait()
-                if local.final is not None:
-                    return local.final
-            run = await self._store.run(id_, key)
-            if not run.live:
-                return run
-            if self._worker.ended:
-                raise RunInterruptedError(
-                    f"The service stopped; the run goes on, and {path_of(id_)} will have its "
-                    "result."
-                )
-            await self._until(id_, key, lambda local: not local.feed.closed)
+        with self._worker.news.watching(id_) as changed:
+            while True:
+                changed.clear()
+                local = self._local(id_, key)
+                if local is not None:
+                    await local.feed.wait()
+                    if local.final is not None:
+                        return local.final
+                run = await self._store.run(id_, key)
+                if not run.live:
+                    return run
+                if self._worker.ended:
+                    raise RunInterruptedError(
+                        f"The service stopped; the run goes on, and {path_of(id_)} will have its "
+                        "result."
+                    )
+                await _set(changed)
 
-    def _local(self, id_: str, key: str) -> Execution | UnkeptRun | None:
-        """Return a run that this process knows of; None where it does not, or for another key."""
-        local = self._held.get(id_) or self._worker.doing.get(id_)
+    def _local(self, id_: str, key: str) -> Execution | None:
+        """Return a run that this process does; None if it does not, or for another key."""
+        local = self._worker.doing.get(id_)
         return local if local is not None and local.key == key else None
 
-    async def _until(
-        self, id_: str, key: str, is_there: Callable[[Execution | UnkeptRun], bool]
-    ) -> None:
-        """Wait until this process has something of a run, or ends; no longer than a moment.
 
-        The store is not asked whenever anything happens here: many may wait at the same time.
-        """
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(FOLLOW):
-                while not self._worker.ended:
-                    local = self._local(id_, key)
-                    if local is not None and is_there(local):
-                        return
-                    await self._worker.news.wait()
+async def _set(changed: asyncio.Event) -> None:
+    """Wait until something has happened, but no longer than a moment: not everything is heard."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(FOLLOW):
+            await changed.wait()
 
 
-def _has_more(local: Execution | UnkeptRun, after: int) -> bool:
+def _has_more(local: Execution, after: int) -> bool:
     """Tell whether what follows an event is to be had from memory."""
     feed = local.feed
-    if feed.closed and feed.last <= after:
-        return False
-    return not local.run.keep or feed.covers(after)
+    return feed.covers(after) and not (feed.closed and feed.last <= after)

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairqr.base.errors import RunCancelledError, RunInterruptedError, StoreUnavailableError
+from fairqr.base.errors import RunCancelledError
 from fairqr.graph.service.problems import CANCELLED, problem_of
 from fairqr.graph.service.records import Event, Kind, Run, RunSummary, Status, path_of
 from fairqr.graph.stream import Step
@@ -16,18 +16,18 @@ __all__ = [
     "cancelled",
     "ended",
     "failed",
-    "first_event",
-    "given_up",
-    "interrupted",
+    "first_data",
     "last_event",
-    "step_event",
+    "step_private",
 ]
 
-_FIELDS: dict[Kind, str] = {"search": "result", "answer": "answer", "probe": "probe"}
-"""Where in the state of the graph the result of a run is."""
-
-_LARGE = ("rankings",)
-"""What of the state is not told: all that was retrieved, of which ``iterations`` has the best."""
+_FIELDS: dict[Kind, str] = {
+    "search": "result",
+    "answer": "answer",
+    "probe": "probe",
+    "audit": "audit",
+}
+"""Where in the updates of its steps the result of a run is."""
 
 
 @dataclass(slots=True)
@@ -52,18 +52,14 @@ class Findings:
         return self._found[_FIELDS[self.kind]]
 
 
-def first_event(run: Run, number: int) -> Event:
-    """Return the event that a run has begun."""
-    summary = run.model_dump(include=set(RunSummary.model_fields))
-    return Event(number=number, name="run", data=summary)
+def first_data(run: Run) -> dict[str, Any]:
+    """Return the data of the event that a run has begun."""
+    return run.model_dump(include=set(RunSummary.model_fields))
 
 
-def step_event(step: Step, number: int) -> Event:
-    """Return the event of a step."""
-    update = {key: value for key, value in step.update.items() if key not in _LARGE}
-    return Event(
-        number=number, name="step", data={"step": step.name, "update": update, "id": step.id}
-    )
+def step_private(step: Step) -> dict[str, Any]:
+    """Return what a worker that resumes the run needs of a step."""
+    return {"id": step.id, "update": step.update, "overwrites": list(step.overwrites)}
 
 
 def last_event(run: Run, number: int) -> Event:
@@ -92,21 +88,6 @@ def failed(run: Run, error: BaseException) -> Run:
 def cancelled(run: Run) -> Run:
     """Return a run that has just been cancelled."""
     return ended(run, "cancelled", problem=_problem(run, RunCancelledError(CANCELLED)))
-
-
-def interrupted() -> RunInterruptedError:
-    """Return the error of a run that ends with the service."""
-    return RunInterruptedError(
-        "The service stopped while this run was under way; ask again, with 'keep' if it is to go "
-        "on by itself."
-    )
-
-
-def given_up() -> StoreUnavailableError:
-    """Return the error of a run whose worker could not reach the store for too long."""
-    return StoreUnavailableError(
-        "The run was given up, as the database of runs could not be reached; try again later."
-    )
 
 
 def _problem(run: Run, error: BaseException) -> dict[str, Any]:

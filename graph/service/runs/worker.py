@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import time
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 
 from fairqr.base.errors import FairqrError
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.problems import told_in_log
-from fairqr.graph.service.runs.dependencies import Dependencies, Execute, Observer
-from fairqr.graph.service.runs.execution import Execution
-from fairqr.graph.service.runs.feeds import Feed
-from fairqr.graph.service.runs.outcomes import failed, interrupted
-from fairqr.graph.service.runs.unkept import UnkeptRuns
+from fairqr.graph.service.records import Kind
+from fairqr.graph.service.runs.cleaning import clean
+from fairqr.graph.service.runs.doing import Observer
+from fairqr.graph.service.runs.execution import Execute, Execution
+from fairqr.graph.service.runs.news import News
+from fairqr.graph.service.runs.slots import Slots
 from fairqr.graph.service.store import Claim, Store
+from fairqr.graph.service.store.rows import CANCEL, QUEUED
 
 __all__ = ["Worker"]
 
@@ -42,20 +44,21 @@ _log = logging.getLogger(__name__)
 
 
 class Worker:
-    """Does the runs of this process.
+    """Does durable runs in this process.
 
     Args:
         store: Where runs wait.
         execute: Does one.
         settings: Of the service.
         observer: Told of runs.
-        held: The runs that this process accepted and that it alone may do.
+        slots: Of this process.
+        also: What else is to be done every two seconds or so.
 
     Attributes:
         id: Never used by another process.
         doing: What is under way, by the ids of the runs.
-        accepting: Whether it takes runs; no longer once it is told to end.
         ended: Whether it has ended.
+        news: Of the runs that are begun, go on or end, here or elsewhere, and of its own end.
     """
 
     def __init__(
@@ -64,18 +67,19 @@ class Worker:
         execute: Execute,
         settings: ServiceSettings,
         observer: Observer,
-        held: UnkeptRuns,
+        slots: Slots,
+        also: Callable[[], Awaitable[None]],
     ) -> None:
         self.id = secrets.token_hex(8)
         self.doing: dict[str, Execution] = {}
-        self.accepting = True
         self.ended = False
-        self.news = asyncio.Event()
-        """Set, and replaced, when a run is begun or has ended here, and when all is over."""
+        self.news = News()
         self._store = store
         self._settings = settings
-        self._held = held
-        self._needs = Dependencies(self.id, store, execute, settings.caps.seconds, observer)
+        self._execute = execute
+        self._observer = observer
+        self._slots = slots
+        self._also = also
         self._wake = asyncio.Event()
         self._awaited: set[str] = set()
         """Ids of runs that are known to wait, and were not begun yet."""
@@ -91,6 +95,7 @@ class Worker:
             asyncio.create_task(self._forever(self._beat, self._between_beats)),
             # By itself: whatever it takes, claims are renewed meanwhile.
             asyncio.create_task(self._forever(self._tidy, self._between_beats)),
+            asyncio.create_task(self._forever(self._listen, self._between_beats)),
         ]
 
     def wake(self, id_: str | None = None) -> None:
@@ -104,44 +109,35 @@ class Worker:
     async def drain(self, grace: float) -> None:
         """Take no more runs, let those under way end within a time, and stop the others.
 
-        What is kept is released for other workers; what is not fails, as what waits for this worker
-        alone does at once.
+        Those are released for other workers. The slots are closed before.
 
         Args:
             grace: In seconds. Stopping takes two more at the most.
         """
-        self.accepting = False
         self.wake()
         deadline = asyncio.get_running_loop().time() + grace
         if self._tasks:
             # It may have claimed a run, but not yet begun with it.
             await asyncio.wait({self._tasks[0]}, timeout=SETTLING)
-        waiting = asyncio.create_task(self._fail_what_waits())
         if under_way := self._under_way():
             left = max(0.0, deadline - asyncio.get_running_loop().time())
             await asyncio.wait(under_way, timeout=left)
         for doing in list(self.doing.values()):
             doing.stop("drain")
-        if ending := {waiting, *self._under_way()}:
+        if ending := self._under_way():
             await asyncio.wait(ending, timeout=STOPPING)
         # The store is away. Whoever is left hears of it by the end of the lease.
-        left_over = [waiting, *self._tasks, *self._under_way()]
-        for task in left_over:
-            task.cancel()
-        await asyncio.wait(left_over, timeout=SETTLING)
+        if left_over := [*self._tasks, *self._under_way()]:
+            for task in left_over:
+                task.cancel()
+            await asyncio.wait(left_over, timeout=SETTLING)
         for doing in self.doing.values():
-            doing.abandon()
+            doing.feed.close()
         self.ended = True
-        self._tell_news()
+        self.news.tell_all()
 
     def _under_way(self) -> set[asyncio.Task[None]]:
         return {doing.task for doing in self.doing.values()}
-
-    async def _fail_what_waits(self) -> None:
-        for held in self._held.waiting():
-            final = failed(held.run, interrupted())
-            held.end(final)
-            await self._store.finish(final.id, self.id, final.status, problem=final.problem)
 
     async def _forever(
         self, work: Callable[[], Awaitable[None]], rest: Callable[[], Awaitable[bool]]
@@ -167,17 +163,22 @@ class Worker:
         except TimeoutError:
             self._looks_for_all = True
         self._wake.clear()
-        return self.accepting
+        return not self._slots.closed
 
     async def _dispatch(self) -> None:
         """Begin with runs as long as there are any, and free slots."""
         for_all, self._looks_for_all = self._looks_for_all, False
         if for_all:
             self._awaited.clear()
-        while self.accepting and len(self.doing) < self._settings.concurrency:
+        while await self._slots.take():
             asked, awaited = asyncio.get_running_loop().time(), {*self._awaited}
-            claim = await self._store.claim(self.id, self._settings.lease)
+            try:
+                claim = await self._store.claim(self.id, self._settings.lease, without=self._full)
+            except BaseException:
+                self._slots.give_back()
+                raise
             if claim is None:
+                self._slots.give_back()
                 self._awaited -= awaited
                 return
             self._begin(claim, self._good_until(asked))
@@ -185,32 +186,51 @@ class Worker:
             if not (for_all or self._awaited):
                 return
 
+    @property
+    def _full(self) -> tuple[Kind, ...]:
+        """The kinds of runs of which this process does as many as it may."""
+        audits = [doing for doing in self.doing.values() if doing.run.kind == "audit"]
+        return ("audit",) if len(audits) >= self._settings.audit_concurrency else ()
+
     def _good_until(self, asked: float) -> float:
         return asked + (1 - MARGIN) * self._settings.lease
 
     def _begin(self, claim: Claim, until: float) -> None:
-        held = self._held.get(claim.run.id)
-        doing = Execution(claim, until, self._needs, held.feed if held else Feed())
-        if held is not None:
-            held.begin(doing)
+        caps = self._settings.caps
+        doing = Execution(
+            claim,
+            until,
+            self.id,
+            self._store,
+            self._execute,
+            caps.audit_seconds if claim.run.kind == "audit" else caps.seconds,
+            self._observer,
+        )
         self.doing[claim.run.id] = doing
         doing.task.add_done_callback(lambda _: self._over(doing))
-        self._tell_news()
+        self.news.tell(claim.run.id)
 
     def _over(self, doing: Execution) -> None:
-        was_full = len(self.doing) >= self._settings.concurrency
+        self._slots.give_back()
         if self.doing.get(doing.run.id) is doing:  # it may have been begun anew already
             del self.doing[doing.run.id]
         if not doing.settled:
             self._given_up[doing.run.id] = doing
-        # Else all that waited was begun already, but for what was given back.
-        if was_full or doing.final is None:
+        if doing.final is None or doing.run.kind == "audit":  # it, or the next audit, waits
             self.wake()
-        self._tell_news()
+        self.news.tell(doing.run.id)
 
-    def _tell_news(self) -> None:
-        self.news.set()
-        self.news = asyncio.Event()
+    async def _listen(self) -> None:
+        """Hear at once what is otherwise seen at the next look."""
+        async with aclosing(self._store.heard()) as heard:
+            async for text in heard:
+                if text == QUEUED:
+                    self.wake()
+                elif text.startswith(CANCEL):
+                    if doing := self.doing.get(text.removeprefix(CANCEL)):
+                        doing.stop("cancel")
+                else:
+                    self.news.tell(text)
 
     async def _between_beats(self) -> bool:
         await asyncio.sleep(min(self._settings.lease / 3, BEAT))
@@ -234,13 +254,14 @@ class Worker:
 
     async def _tidy(self) -> None:
         """End what nobody goes on with, and forget what is over for long."""
+        await self._also()
         await self._store.sweep()
-        await self._held.look_after(self._store)
         now = asyncio.get_running_loop().time()
         every = min(CLEAN_EVERY, self._settings.retention)
         if self._cleaned + every < now or not self._cleaned:
             self._cleaned = now
-            await self._store.forget(time.time() - self._settings.retention)
+            await self._store.forget(self._settings.retention)
+            await clean(self._store, self._settings)
 
     async def _give_back(self, mine: set[str]) -> None:
         """Settle what was given up while the store was away, and nobody else has taken since."""

@@ -1,4 +1,4 @@
-"""The database of runs, their events, their checkpoints, and access keys.
+"""The database of runs, their events, the replies of models, and access keys.
 
 SQLite where nothing is said, PostgreSQL by a URL; the statements are the same, and what differs
 stands in :mod:`fairqr.graph.service.store.flavours`.

@@ -33,12 +33,17 @@ _log = logging.getLogger(__name__)
 _under_way: set[asyncio.Future[Any]] = set()
 
 _HEALING_STATES = ("08", "40", "53", "55P03", "57")
-"""Beginnings of PostgreSQL's codes: the connection, a deadlock, too much to do, a shutdown."""
+"""Beginnings of PostgreSQL's codes: the connection, a deadlock, a full disk, a shutdown."""
 
 _FOR_GOOD = ("password", "does not exist", "pg_hba.conf", "invalid")
 """In what PostgreSQL says when it refuses a connection, which comes without a code."""
 
-_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
+_HEALING_CODES = (
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_PROTOCOL,
+)
 
 
 class Database:
@@ -143,7 +148,7 @@ def heals(error: BaseException) -> bool:
     cause = _origin(error)
     if isinstance(cause, sqlite3.Error):
         # The lowest byte is what an extended code is a kind of.
-        return (getattr(cause, "sqlite_errorcode", None) or 0) & 0xFF in _BUSY
+        return (getattr(cause, "sqlite_errorcode", None) or 0) & 0xFF in _HEALING_CODES
     if _is_of(cause, "OperationalError"):
         state = getattr(cause, "sqlstate", None)
         if state is not None:

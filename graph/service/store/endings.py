@@ -11,7 +11,15 @@ from fairqr.base.errors import RunCancelledError, RunInterruptedError
 from fairqr.graph.service.problems import CANCELLED, problem_of
 from fairqr.graph.service.records import LIVE, Run, Status, path_of
 from fairqr.graph.service.store.database import LASTING, Database
-from fairqr.graph.service.store.rows import checked_id, find, forget_threads, run_of, tell_the_end
+from fairqr.graph.service.store.rows import (
+    CANCEL,
+    QUEUED,
+    checked_id,
+    find,
+    forget_what_resuming_needs,
+    run_of,
+    tell_the_end,
+)
 from fairqr.graph.service.store.tables import RUNS
 
 __all__ = ["LOSSES", "Endings"]
@@ -37,7 +45,7 @@ class Endings:
         result: dict[str, Any] | None = None,
         problem: dict[str, Any] | None = None,
     ) -> bool:
-        """Write how a run ended, and forget its checkpoints.
+        """Write how a run ended, and forget what only resuming it needs.
 
         Args:
             id: Of the run.
@@ -64,7 +72,7 @@ class Endings:
         return await self._database.write(work, patience=LASTING)
 
     async def release(self, id: str, worker: str) -> bool:
-        """Put a kept run back into the queue, for whoever claims it next.
+        """Put a run back into the queue, for whoever claims it next.
 
         Returns:
             Whether it is there now, or over; False where another worker has it.
@@ -86,6 +94,7 @@ class Endings:
                         .where(RUNS.c.id == id)
                         .values(status="queued", worker=None, lease=None, ticket=None)
                     )
+                    await self._database.flavour.tell(connection, QUEUED)
             return True
 
         return await self._database.write(work, patience=LASTING)
@@ -103,19 +112,22 @@ class Endings:
 
         async def work(connection: AsyncConnection) -> Run:
             row = checked_id(await find(connection, id, lock=True), id, key)
-            if row["status"] == "queued":
-                await self._end(connection, row, "cancelled", _CANCELLED)
-            elif row["status"] == "running":
-                await connection.execute(RUNS.update().where(RUNS.c.id == id).values(cancel=True))
+            await self._cancel(connection, row)
             return run_of(cast("Any", await find(connection, id)))
 
         return await self._database.write(work)
 
-    async def sweep(self) -> list[str]:
-        """Fail the runs that nobody will go on with.
+    async def _cancel(self, connection: AsyncConnection, row: Any) -> None:
+        if row["status"] == "queued":
+            await self._end(connection, row, "cancelled", _CANCELLED)
+        elif row["status"] == "running":
+            await connection.execute(
+                RUNS.update().where(RUNS.c.id == row["id"]).values(cancel=True)
+            )
+            await self._database.flavour.tell(connection, CANCEL + row["id"])
 
-        Those are the runs that are not kept and whose worker is silent, and those at which five
-        workers have gone silent.
+    async def sweep(self) -> list[str]:
+        """Fail the runs at which five workers have gone silent: nobody will go on with them.
 
         Returns:
             Their ids.
@@ -125,10 +137,9 @@ class Endings:
         """
 
         async def work(connection: AsyncConnection) -> list[str]:
-            hopeless = sa.or_(sa.not_(RUNS.c.keep), RUNS.c.losses >= LOSSES)
             found = await connection.execute(
                 sa.select(RUNS)
-                .where(_LIVE, RUNS.c.worker.is_not(None), hopeless, self._database.flavour.silent())
+                .where(_LIVE, RUNS.c.losses >= LOSSES, self._database.flavour.silent())
                 .limit(200)
                 .with_for_update(skip_locked=True)
             )
@@ -136,8 +147,6 @@ class Endings:
             for row in found.mappings().all():
                 error = RunInterruptedError(
                     "Every worker that began this run stopped in the middle of it; ask for less."
-                    if row["keep"]
-                    else "The service stopped while this run was under way; ask again."
                 )
                 await self._end(connection, row, "failed", error)
                 ids.append(row["id"])
@@ -151,8 +160,7 @@ class Endings:
         """End a run that no worker has a say in any more."""
         problem = problem_of(error, path_of(row["id"]))
         await self._write_end(connection, row, status, None, None, problem)
-        if row["keep"]:
-            await tell_the_end(connection, row["id"], problem)
+        await tell_the_end(connection, row["id"], problem)
 
     async def _write_end(
         self,
@@ -176,5 +184,5 @@ class Endings:
                 problem=problem,
             )
         )
-        if row["keep"]:
-            await forget_threads(connection, self._database.flavour, row["id"])
+        await forget_what_resuming_needs(connection, row["id"])
+        await self._database.flavour.tell(connection, row["id"])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any, ClassVar, Protocol
+from collections.abc import AsyncGenerator
+from typing import Any, Protocol
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from fairqr.base.errors import ConfigError
-from fairqr.graph.service.store.savers import LastingSaver
 
 __all__ = ["Flavour", "flavour_of"]
 
@@ -22,14 +22,12 @@ class Flavour(Protocol):
         engine: For work that writes.
         reading: For work that does not; the same connections.
         alone: Held by work that writes.
-        checkpoints: langgraph's tables of what belongs to threads.
         place: Where it is, for people; without a user or a password.
     """
 
     engine: AsyncEngine
     reading: AsyncEngine
     alone: contextlib.AbstractAsyncContextManager[Any]
-    checkpoints: ClassVar[tuple[str, ...]]
     place: str
 
     def now(self) -> sa.ColumnElement[float]:
@@ -44,8 +42,15 @@ class Flavour(Protocol):
     def migrating(self) -> contextlib.AbstractAsyncContextManager[None]:
         """Let nobody else migrate meanwhile."""
 
-    async def saver(self) -> LastingSaver:
-        """Return what keeps checkpoints; its tables may have to be made."""
+    async def tell(self, connection: AsyncConnection, text: str) -> None:
+        """Let all workers hear of something, when the transaction is done."""
+
+    def heard(self) -> AsyncGenerator[str, None]:
+        """Yield what workers tell, for as long as the connection holds.
+
+        Nothing is yielded if workers cannot tell each other, or if they tell it before the first
+        item is asked for: look from time to time, too.
+        """
 
     async def close(self) -> None:
         """Close all connections."""

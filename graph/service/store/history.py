@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, cast
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairqr.base.errors import InputError
-from fairqr.graph.service.records import LIVE, Event, Kind, Run, RunSummary, Status
+from fairqr.graph.service.records import LIVE, Event, Kind, Run, RunSummary, Status, is_id
 from fairqr.graph.service.store.database import LASTING, Database
-from fairqr.graph.service.store.rows import checked_id, find, forget_threads, is_id, run_of
-from fairqr.graph.service.store.tables import EVENTS, RUNS, SUMMARY
+from fairqr.graph.service.store.rows import checked_id, find, run_of
+from fairqr.graph.service.store.tables import EVENTS, REPLIES, RUNS, SUMMARY
 
 __all__ = ["History"]
 
@@ -73,8 +73,23 @@ class History:
 
         return await self._database.read(work)
 
-    async def delete(self, id: str, key: str) -> None:
-        """Forget a run that is over, with its events.
+    async def statuses(self, ids: Collection[str]) -> dict[str, Status]:
+        """Return the status of each of these runs that exists, by id.
+
+        Raises:
+            StoreUnavailableError: The database cannot be used.
+        """
+
+        async def work(connection: AsyncConnection) -> dict[str, Status]:
+            found = await connection.execute(
+                sa.select(RUNS.c.id, RUNS.c.status).where(RUNS.c.id.in_(ids))
+            )
+            return {row.id: row.status for row in found.all()}
+
+        return await self._database.read(work)
+
+    async def delete(self, id: str, key: str) -> Run:
+        """Forget a run that is over, with its events, and return it.
 
         Raises:
             RunNotFoundError: The key has no such run.
@@ -82,13 +97,14 @@ class History:
             StoreUnavailableError: The database cannot be used.
         """
 
-        async def work(connection: AsyncConnection) -> None:
+        async def work(connection: AsyncConnection) -> Run:
             row = checked_id(await find(connection, id, lock=True), id, key)
             if row["status"] in LIVE:
                 raise InputError(f"The run {id} is not over; cancel it first.")
             await connection.execute(RUNS.delete().where(RUNS.c.id == id))
+            return run_of(row)
 
-        await self._database.write(work)
+        return await self._database.write(work)
 
     async def add_events(self, id: str, worker: str, events: Sequence[Event]) -> bool:
         """Write what happened in a run; an event whose number is known is left as it was.
@@ -117,31 +133,38 @@ class History:
             )
             there = set(known.scalars())
             new = [
-                {"run_id": id, "number": event.number, "name": event.name, "data": event.data}
+                {"run_id": id, **event.model_dump()}
                 for event in events
                 if event.number not in there
             ]
             if new:
                 await connection.execute(EVENTS.insert(), new)
+                await self._database.flavour.tell(connection, id)
             return True
 
         return await self._database.write(work, patience=LASTING)
 
-    async def events(self, id: str, after: int = 0, limit: int = 100) -> list[Event]:
+    async def events(
+        self, id: str, after: int = 0, limit: int = 100, *, private: bool = False
+    ) -> list[Event]:
         """Return what is written of a run, in order.
 
         Args:
             id: Of the run; whose it is, is not asked here.
             after: Only events with higher numbers.
             limit: So many at the most.
+            private: Also what only resuming needs.
 
         Raises:
             StoreUnavailableError: The database cannot be used.
         """
+        columns = [EVENTS.c.number, EVENTS.c.name, EVENTS.c.data]
+        if private:
+            columns.append(EVENTS.c.private)
 
         async def work(connection: AsyncConnection) -> list[Event]:
             found = await connection.execute(
-                sa.select(EVENTS.c.number, EVENTS.c.name, EVENTS.c.data)
+                sa.select(*columns)
                 .where(EVENTS.c.run_id == id, EVENTS.c.number > after)
                 .order_by(EVENTS.c.number)
                 .limit(limit)
@@ -150,11 +173,54 @@ class History:
 
         return await self._database.read(work) if is_id(id) else []
 
-    async def forget(self, before: float) -> int:
-        """Delete the runs that were over then, with their events.
+    async def add_reply(self, id: str, worker: str, key: str, reply: Mapping[str, Any]) -> bool:
+        """Write a reply of a model; one that is known is left as it was.
 
         Args:
-            before: In seconds since the epoch.
+            id: Of the run.
+            worker: Who does it.
+            key: Of the question, and how often it was asked before.
+            reply: Plain data.
+
+        Returns:
+            False if the run is another worker's by now, and nothing was written.
+
+        Raises:
+            StoreUnavailableError: The database cannot be used.
+        """
+
+        async def work(connection: AsyncConnection) -> bool:
+            row = await find(connection, id, lock=True)
+            if row is None or row["worker"] != worker or row["status"] != "running":
+                return False
+            known = await connection.execute(
+                sa.select(REPLIES.c.id).where(REPLIES.c.run_id == id, REPLIES.c.id == key)
+            )
+            if known.first() is None:
+                await connection.execute(
+                    REPLIES.insert().values(run_id=id, id=key, reply=dict(reply))
+                )
+            return True
+
+        return await self._database.write(work, patience=LASTING)
+
+    async def replies(self, id: str) -> dict[str, dict[str, Any]]:
+        """Return the replies of models in a run that is not over, by their keys.
+
+        Raises:
+            StoreUnavailableError: The database cannot be used.
+        """
+
+        async def work(connection: AsyncConnection) -> dict[str, dict[str, Any]]:
+            found = await connection.execute(
+                sa.select(REPLIES.c.id, REPLIES.c.reply).where(REPLIES.c.run_id == id)
+            )
+            return {row.id: row.reply for row in found.all()}
+
+        return await self._database.read(work)
+
+    async def forget(self, seconds: float) -> int:
+        """Delete the runs that have been over for so long, by the database's clock.
 
         Returns:
             How many they were.
@@ -167,7 +233,10 @@ class History:
             # Skipped is what another worker is just deleting.
             old = await connection.execute(
                 sa.select(RUNS.c.id)
-                .where(RUNS.c.finished < before, RUNS.c.status.not_in(LIVE))
+                .where(
+                    RUNS.c.finished < self._database.flavour.now() - seconds,
+                    RUNS.c.status.not_in(LIVE),
+                )
                 .limit(_AT_ONCE)
                 .with_for_update(skip_locked=True)
             )
@@ -175,13 +244,9 @@ class History:
             await connection.execute(RUNS.delete().where(RUNS.c.id.in_(ids)))
             return len(ids)
 
-        async def threads(connection: AsyncConnection) -> None:
-            await forget_threads(connection, self._database.flavour)
-
         total = 0
         while deleted := await self._database.write(work):
             total += deleted
-        await self._database.write(threads)
         return total
 
     async def counts(self) -> dict[Status, int]:

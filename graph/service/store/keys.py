@@ -6,29 +6,27 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairqr.base.errors import InputError, one_line
-from fairqr.graph.service.records import SCOPES, AccessKey, Scope
-from fairqr.graph.service.store.database import Database
-from fairqr.graph.service.store.tables import KEYS
+from fairqr.graph.service.records import KEY_START, LIVE, SCOPES, AccessKey, Scope
+from fairqr.graph.service.store.endings import Endings
+from fairqr.graph.service.store.tables import KEYS, RUNS
 
 __all__ = ["DEFAULTSCOPES", "Keys"]
 
 DEFAULTSCOPES: tuple[Scope, ...] = ("read", "run")
 
-_SECRET = re.compile(r"fqr_([0-9a-f]{12})_[A-Za-z0-9_-]{43}", re.ASCII)
+_SECRET = re.compile(KEY_START + r"([0-9a-f]{12})_[A-Za-z0-9_-]{43}", re.ASCII)
 _NAME = 100  # characters
 
 
-class Keys:
+class Keys(Endings):
     """Access keys, of which only the SHA-256 is kept."""
-
-    _database: Database
 
     async def create_key(
         self, name: str, scopes: Sequence[Scope] = DEFAULTSCOPES
@@ -58,7 +56,7 @@ class Keys:
             raise InputError(f"A key needs a scope; choose from {', '.join(SCOPES)}.")
         highest = max(SCOPES.index(scope) for scope in scopes)
         id_ = secrets.token_hex(6)
-        secret = f"fqr_{id_}_{secrets.token_urlsafe(32)}"
+        secret = f"{KEY_START}{id_}_{secrets.token_urlsafe(32)}"
         values = {
             "id": id_,
             "name": name.strip(),
@@ -89,7 +87,9 @@ class Keys:
         return await self._database.read(work)
 
     async def revoke_key(self, id: str) -> AccessKey:
-        """Make an access key useless for good; one that is revoked stays as it is.
+        """Make an access key useless for good, and cancel its runs.
+
+        A key that is revoked already stays as it is.
 
         Args:
             id: As :meth:`keys` gives it; the beginning of the secret, ``fqr_`` and the id, does
@@ -99,7 +99,7 @@ class Keys:
             InputError: There is no such key.
             StoreUnavailableError: The database cannot be used.
         """
-        id_ = id.removeprefix("fqr_")
+        id_ = id.removeprefix(KEY_START)
 
         async def work(connection: AsyncConnection) -> AccessKey | None:
             if not re.fullmatch(r"[0-9a-f]{12}", id_, re.ASCII):
@@ -109,6 +109,14 @@ class Keys:
                 .where(KEYS.c.id == id_, KEYS.c.revoked.is_(None))
                 .values(revoked=self._database.flavour.now())
             )
+            live = await connection.execute(
+                sa.select(RUNS)
+                .where(RUNS.c.key_id == id_, RUNS.c.status.in_(LIVE))
+                .order_by(RUNS.c.id)  # so that two who do this do not wait for each other
+                .with_for_update()
+            )
+            for row in live.mappings().all():
+                await self._cancel(connection, row)
             found = await _find(connection, id_)
             return None if found is None else AccessKey(**found)
 
@@ -118,6 +126,21 @@ class Keys:
                 f"There is no access key '{one_line(id_, 12)}'; see 'fairqr keys list'."
             )
         return key
+
+    async def revoked(self, ids: Collection[str]) -> set[str]:
+        """Return those of the keys with these ids that are revoked.
+
+        Raises:
+            StoreUnavailableError: The database cannot be used.
+        """
+
+        async def work(connection: AsyncConnection) -> set[str]:
+            found = await connection.execute(
+                sa.select(KEYS.c.id).where(KEYS.c.id.in_(ids), KEYS.c.revoked.is_not(None))
+            )
+            return set(found.scalars())
+
+        return await self._database.read(work)
 
     async def key_for(self, secret: str) -> AccessKey | None:
         """Return the access key of a secret; None where it is none, or revoked.

@@ -53,8 +53,34 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX runs_by_key ON runs (key_id, created)",
         "CREATE INDEX runs_by_end ON runs (finished)",
     ),
+    (
+        # Runs that were not to be kept are not stored any more.
+        "DELETE FROM runs WHERE NOT keep",
+        "ALTER TABLE runs DROP COLUMN keep",
+        # Checkpoints made way for the updates of steps and the replies of models, so that runs
+        # which were under way cannot be resumed.
+        """UPDATE runs SET status = 'failed', worker = NULL, lease = NULL, ticket = NULL,
+            finished = created, problem = '{"type": "urn:fairqr:error:interrupted",
+            "title": "The run was interrupted", "status": 503, "detail":
+            "The service was upgraded while this run was under way; ask again."}'
+            WHERE status IN ('queued', 'running') AND attempts > 0""",
+        "ALTER TABLE events ADD COLUMN private TEXT",
+        """CREATE TABLE replies (
+            run_id TEXT NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
+            id TEXT NOT NULL,
+            reply TEXT NOT NULL,
+            PRIMARY KEY (run_id, id)
+        )""",
+        "DROP TABLE IF EXISTS writes",
+        "DROP TABLE IF EXISTS checkpoint_writes",
+        "DROP TABLE IF EXISTS checkpoint_blobs",
+        "DROP TABLE IF EXISTS checkpoints",
+        "DROP TABLE IF EXISTS checkpoint_migrations",
+    ),
+    # What is kept of steps has another form. Runs under way begin again, with their replies.
+    ("UPDATE events SET private = NULL",),
 )
-"""For SQLite and PostgreSQL alike. The tables of checkpoints are langgraph's, and it makes them."""
+"""For SQLite and PostgreSQL alike."""
 
 
 async def migrate(connection: AsyncConnection) -> None:
@@ -75,7 +101,7 @@ async def migrate(connection: AsyncConnection) -> None:
         )
     for number, statements in enumerate(MIGRATIONS[version:], start=version + 1):
         for statement in statements:
-            await connection.execute(sa.text(statement))
+            await connection.exec_driver_sql(statement)
         await connection.execute(
             sa.text("INSERT INTO migrations (version) VALUES (:number)"), {"number": number}
         )

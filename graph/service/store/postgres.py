@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
-from typing import Any, ClassVar
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any
 
 import psycopg
 import sqlalchemy as sa
-from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from psycopg.conninfo import conninfo_to_dict
-from psycopg.rows import DictRow, dict_row
-from psycopg_pool import AsyncConnectionPool
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from fairqr.base.errors import ConfigError, StoreUnavailableError
-from fairqr.graph.service.store.savers import LastingSaver
 from fairqr.graph.service.store.tables import RUNS
 
 __all__ = ["SCHEMA", "PostgreSQL"]
@@ -24,7 +21,6 @@ __all__ = ["SCHEMA", "PostgreSQL"]
 SCHEMA = "fairqr"
 
 _CONNECT = 5  # seconds
-_WAIT = 2.0  # seconds until a connection of the saver's is asked for again
 _STATEMENT = 20_000  # milliseconds
 _MIGRATION = 120.0  # seconds that another worker may take to migrate
 _CONNECTIONS = 5
@@ -43,13 +39,12 @@ class PostgreSQL:
         ConfigError: A part of the URL is wrong.
     """
 
-    checkpoints: ClassVar[tuple[str, ...]] = (
-        "checkpoints",
-        "checkpoint_blobs",
-        "checkpoint_writes",
-    )
-
     def __init__(self, url: str) -> None:
+        if sys.platform == "win32":
+            raise ConfigError(
+                "The service cannot keep its runs in PostgreSQL on Windows, where psycopg does not "
+                "work with asyncio; run it in WSL, or name a SQLite file."
+            )
         try:
             given = conninfo_to_dict(url)
         except psycopg.ProgrammingError:
@@ -89,8 +84,6 @@ class PostgreSQL:
         )
         self.reading = self.engine
         self.alone: contextlib.AbstractAsyncContextManager[Any] = _Nothing()
-        self._pool: AsyncConnectionPool[psycopg.AsyncConnection[DictRow]] | None = None
-        self._saver: _Saver | None = None
 
     async def _connect(self) -> psycopg.AsyncConnection[Any]:
         return await psycopg.AsyncConnection.connect(**self._arguments)
@@ -115,8 +108,7 @@ class PostgreSQL:
             await connection.set_autocommit(True)
             try:
                 async with asyncio.timeout(_MIGRATION):
-                    # Not by waiting in a statement: langgraph makes indexes concurrently, and that
-                    # waits in turn for all statements that are under way.
+                    # Not by waiting in a statement, which statement_timeout would end.
                     while not await _first(connection, _TRY):  # noqa: ASYNC110
                         await asyncio.sleep(0.05)
             except TimeoutError:
@@ -129,40 +121,21 @@ class PostgreSQL:
                 await connection.execute(f"CREATE SCHEMA {SCHEMA}")
             yield  # the lock ends with the connection
 
-    async def saver(self) -> LastingSaver:
-        """Return what keeps checkpoints, over a pool of connections of its own."""
-        if self._saver is not None:
-            return self._saver
-        self._pool = AsyncConnectionPool(
-            kwargs={
-                **self._arguments,
-                "autocommit": True,
-                "prepare_threshold": 0,
-                "row_factory": dict_row,
-            },
-            min_size=0,
-            max_size=2,  # the saver does one thing at a time
-            timeout=_WAIT,
-            # Whoever needs a connection asks for it again; on its own the pool would wait longer
-            # and longer between attempts.
-            reconnect_timeout=0.5,
-            check=AsyncConnectionPool.check_connection,
-            open=False,
-        )
-        await self._pool.open()
-        self._saver = _Saver(self._pool)
-        self._saver.alone = self.alone
-        return self._saver
+    async def tell(self, connection: AsyncConnection, text: str) -> None:
+        """Let all workers hear of something, when the transaction is done."""
+        await connection.execute(sa.select(sa.func.pg_notify(SCHEMA, text)))
+
+    async def heard(self) -> AsyncGenerator[str, None]:
+        """Yield what workers tell, for as long as the connection holds."""
+        async with await self._connect() as connection:
+            await connection.set_autocommit(True)
+            await connection.execute(f"LISTEN {SCHEMA}")
+            async for told in connection.notifies():
+                yield told.payload
 
     async def close(self) -> None:
         """Close all connections."""
-        if self._pool is not None:
-            await self._pool.close()
         await self.engine.dispose()
-
-
-class _Saver(LastingSaver, AsyncPostgresSaver):
-    pass
 
 
 class _Nothing(contextlib.AbstractAsyncContextManager[None]):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import AsyncGenerator, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,16 +17,13 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairqr.base.errors import BusyError
-from fairqr.graph.service.records import LIVE, Run
+from fairqr.graph.service.records import LIVE, Kind, Run
 from fairqr.graph.service.store.database import LASTING, Database
 from fairqr.graph.service.store.endings import LOSSES
-from fairqr.graph.service.store.rows import run_of
+from fairqr.graph.service.store.rows import QUEUED, run_of
 from fairqr.graph.service.store.tables import RUNS
 
 __all__ = ["Claim", "Queue", "Renewal"]
-
-FIRST_LEASE = 30.0
-"""Seconds that a worker has to renew the lease of a run that it alone may do."""
 
 _OUTCOME = 60.0
 """Seconds after which a claim that failed can have no effect any more."""
@@ -71,12 +69,19 @@ class Queue:
     _database: Database
     _tickets: dict[str, float]  # of claims whose outcome is not known, and until when it may come
 
+    def heard(self) -> AsyncGenerator[str, None]:
+        """Yield what workers tell each other, for as long as the connection holds.
+
+        A text is :data:`QUEUED`, or :data:`CANCEL` with the id of a run, or the id of a run in
+        which something happened. Workers that share a file cannot tell each other anything.
+        """
+        return self._database.flavour.heard()
+
     async def accept(
         self,
         run: Run,
         key: str,
         *,
-        worker: str | None,
         queue: int,
         live: int,
         carrier: dict[str, str],
@@ -86,8 +91,6 @@ class Queue:
         Args:
             run: With the status ``queued``.
             key: The id of the key that asked for it.
-            worker: The only one that may do it, where the run is not kept. It has 30 s to renew its
-                lease.
             queue: So many runs may wait, of all keys.
             live: So many runs of this key may wait or be under way.
             carrier: Headers of the caller's trace.
@@ -127,21 +130,23 @@ class Queue:
                     **run.model_dump(),
                     key_id=key,
                     carrier=carrier,
-                    worker=worker,
-                    lease=None if worker is None else self._until(FIRST_LEASE),
                     losses=0,
                     cancel=False,
                 )
             )
+            await self._database.flavour.tell(connection, QUEUED)
 
         await self._database.write(work)
 
-    async def claim(self, worker: str, lease: float) -> Claim | None:
+    async def claim(
+        self, worker: str, lease: float, *, without: Collection[Kind] = ()
+    ) -> Claim | None:
         """Take the oldest run that waits, or that another worker has lost; None where none does.
 
         Args:
             worker: The id of the process, never used by another one.
             lease: Seconds until the worker must have renewed it.
+            without: Kinds of runs that are left for others.
 
         Raises:
             StoreUnavailableError: The database cannot be used. Where it took the run nevertheless,
@@ -165,7 +170,7 @@ class Queue:
                 row = taken.mappings().first()
             tried = True
             if row is None:
-                row = await self._oldest(connection, worker, mislaid)
+                row = await self._oldest(connection, worker, mislaid, without)
                 if row is None:
                     return None
                 again = row["ticket"] is not None and row["ticket"] in mislaid
@@ -192,20 +197,25 @@ class Queue:
             self._tickets[ticket] = time.monotonic() + _OUTCOME
             raise
 
-    async def _oldest(self, connection: AsyncConnection, worker: str, mislaid: list[str]) -> Any:
+    async def _oldest(
+        self,
+        connection: AsyncConnection,
+        worker: str,
+        mislaid: list[str],
+        without: Collection[Kind],
+    ) -> Any:
         taken = sa.and_(_RUNNING, RUNS.c.worker == worker, RUNS.c.ticket.in_(mislaid))
-        waiting = sa.and_(_QUEUED, sa.or_(RUNS.c.worker.is_(None), RUNS.c.worker == worker))
         # Not its own: what it does of that one is still written.
         lost = sa.and_(
             _RUNNING,
-            RUNS.c.keep,
             RUNS.c.worker != worker,
             RUNS.c.losses < LOSSES,
             self._database.flavour.silent(),
         )
+        new = sa.and_(sa.or_(_QUEUED, lost), RUNS.c.kind.not_in(without))
         found = await connection.execute(
             sa.select(RUNS.c.id, RUNS.c.status, RUNS.c.ticket)
-            .where(_LIVE, sa.or_(taken, waiting, lost))
+            .where(_LIVE, sa.or_(taken, new))
             .order_by(RUNS.c.created, RUNS.c.id)
             .limit(1)
             .with_for_update(skip_locked=True)
@@ -213,7 +223,7 @@ class Queue:
         return found.mappings().first()
 
     async def renew(self, worker: str, lease: float) -> Renewal:
-        """Extend all leases of a worker, also those of the runs that wait for it alone.
+        """Extend all leases of a worker.
 
         A lease that has run out is extended as well where nobody has taken the run.
 
@@ -228,12 +238,12 @@ class Queue:
         async def work(connection: AsyncConnection) -> Renewal:
             renewed = await connection.execute(
                 RUNS.update()
-                .where(RUNS.c.worker == worker, _LIVE)
+                .where(RUNS.c.worker == worker, _RUNNING)
                 .values(lease=self._until(lease))
-                .returning(RUNS.c.id, RUNS.c.status, RUNS.c.cancel)
+                .returning(RUNS.c.id, RUNS.c.cancel)
             )
-            running = [row for row in renewed.all() if row.status == "running"]
-            return Renewal({row.id for row in running}, {row.id for row in running if row.cancel})
+            rows = renewed.all()
+            return Renewal({row.id for row in rows}, {row.id for row in rows if row.cancel})
 
         return await self._database.write(work, patience=LASTING)
 

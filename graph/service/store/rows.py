@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairqr.base.errors import RunNotFoundError
-from fairqr.graph.service.records import LIVE, Run
-from fairqr.graph.service.store.tables import EVENTS, RUNS
+from fairqr.graph.service.records import Run, is_id
+from fairqr.graph.service.store.tables import EVENTS, REPLIES, RUNS
 
-if TYPE_CHECKING:
-    from fairqr.graph.service.store.flavours import Flavour
+__all__ = [
+    "CANCEL",
+    "QUEUED",
+    "checked_id",
+    "find",
+    "forget_what_resuming_needs",
+    "run_of",
+    "tell_the_end",
+]
 
-__all__ = ["checked_id", "find", "forget_threads", "is_id", "run_of", "tell_the_end"]
+QUEUED = "queued"
+"""Workers tell each other: a run waits."""
 
-_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
-
-
-def is_id(text: str) -> bool:
-    """Tell whether a text may be a run's id; others may be such that the database refuses them."""
-    return _ID.fullmatch(text) is not None
+CANCEL = "cancel "
+"""Workers tell each other: the run whose id follows is to be cancelled."""
 
 
 async def find(connection: AsyncConnection, id: str, *, lock: bool = False) -> Any:
@@ -59,21 +62,11 @@ def run_of(row: Any) -> Run:
     return Run(**{name: row[name] for name in Run.model_fields})
 
 
-async def forget_threads(
-    connection: AsyncConnection,
-    flavour: Flavour,
-    id: str | None = None,
-) -> None:
-    """Delete the checkpoints of a run; where None, of all that no live run can go on with.
-
-    A worker that has lost a run may still write a checkpoint, so that some are left.
-    """
-    for name in flavour.checkpoints:
-        thread = sa.column("thread_id", sa.Text)
-        table = sa.table(name, thread)
-        live = sa.select(RUNS.c.id).where(RUNS.c.status.in_(LIVE))
-        mine = thread.not_in(live) if id is None else thread == id
-        await connection.execute(sa.delete(table).where(mine))
+async def forget_what_resuming_needs(connection: AsyncConnection, id: str) -> None:
+    """Delete what only a run that is not over needs: replies of models, and parts of its steps."""
+    await connection.execute(REPLIES.delete().where(REPLIES.c.run_id == id))
+    private = EVENTS.update().where(EVENTS.c.run_id == id, EVENTS.c.private.is_not(None))
+    await connection.execute(private.values(private=None))
 
 
 async def tell_the_end(connection: AsyncConnection, id: str, problem: dict[str, Any]) -> None:

@@ -6,18 +6,15 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-import aiosqlite
 import sqlalchemy as sa
-from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from fairqr.base.errors import ConfigError
 from fairqr.base.settings import data_dir
-from fairqr.graph.service.store.savers import LastingSaver
 from fairqr.graph.service.store.tables import RUNS
 
 __all__ = ["SQLite", "default_file"]
@@ -42,8 +39,6 @@ class SQLite:
     Raises:
         ConfigError: It cannot be made there.
     """
-
-    checkpoints: ClassVar[tuple[str, ...]] = ("checkpoints", "writes")
 
     def __init__(self, file: Path | str) -> None:
         self._file = Path(file)
@@ -71,7 +66,6 @@ class SQLite:
         )
         self.reading = self.engine.execution_options(begin="BEGIN")
         self.alone: contextlib.AbstractAsyncContextManager[Any] = asyncio.Lock()
-        self._saver: _Saver | None = None
         sa.event.listen(self.engine.sync_engine, "connect", _prepare)
         sa.event.listen(self.engine.sync_engine, "begin", _begin)
 
@@ -91,28 +85,17 @@ class SQLite:
         """Do nothing: only one transaction writes at a time."""
         yield
 
-    async def saver(self) -> LastingSaver:
-        """Return what keeps checkpoints, over a connection of its own."""
-        if self._saver is not None:
-            return self._saver
-        connection = await aiosqlite.connect(self._file, timeout=_BUSY)
-        for pragma in _PRAGMAS:
-            await connection.execute(pragma)
-        self._saver = _Saver(connection)
-        self._saver.alone = self.alone
-        return self._saver
+    async def tell(self, connection: AsyncConnection, text: str) -> None:
+        """Do nothing: processes that share a file cannot tell each other."""
+
+    async def heard(self) -> AsyncGenerator[str, None]:
+        """Yield nothing, for ever."""
+        await asyncio.Event().wait()
+        yield ""
 
     async def close(self) -> None:
         """Close all connections."""
-        if self._saver is not None:
-            await self._saver.conn.close()
         await self.engine.dispose()
-
-
-class _Saver(LastingSaver, AsyncSqliteSaver):
-    async def _undo(self) -> None:
-        with contextlib.suppress(aiosqlite.Error, ValueError):  # the connection may be closed
-            await self.conn.rollback()
 
 
 def _prepare(connection: Any, record: Any) -> None:

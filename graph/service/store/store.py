@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import sqlalchemy as sa
-from langgraph.checkpoint.base import BaseCheckpointSaver
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairqr.base.errors import StoreUnavailableError
 from fairqr.graph.service.store.database import Database, all_ended, lasting, said
-from fairqr.graph.service.store.endings import Endings
 from fairqr.graph.service.store.flavours import Flavour, flavour_of
 from fairqr.graph.service.store.history import History
 from fairqr.graph.service.store.keys import Keys
@@ -23,22 +21,15 @@ _CHECK = 3.0  # seconds
 _OPEN = 5.0  # seconds that a server may still be starting
 
 
-class Store(Queue, Endings, History, Keys):
-    """Runs, events, checkpoints and access keys, in SQLite or PostgreSQL.
+class Store(Queue, History, Keys):
+    """Runs, events, replies and access keys, in SQLite or PostgreSQL.
 
     A database that is away is waited for: what a caller asks, 5 s; what happened in a run, 30 s.
-
-    Attributes:
-        saver: Keeps the checkpoints of langgraph's threads, in the same database. A run's thread
-            has its id; it is forgotten when the run is over.
     """
 
-    saver: BaseCheckpointSaver[str]
-
-    def __init__(self, database: Database, saver: BaseCheckpointSaver[str]) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
         self._tickets = {}
-        self.saver = saver
 
     @classmethod
     async def open(cls, url: str = "") -> Store:
@@ -57,7 +48,7 @@ class Store(Queue, Endings, History, Keys):
         flavour = flavour_of(url)
         database = Database(flavour)
         try:
-            saver = await lasting(lambda: _made(flavour), _OPEN, logged=False)
+            await lasting(lambda: _made(flavour), _OPEN, logged=False)
         except BaseException as error:
             await flavour.close()
             if isinstance(error, StoreUnavailableError) and error.__cause__ is not None:
@@ -67,7 +58,7 @@ class Store(Queue, Endings, History, Keys):
                     "it is running."
                 ) from error
             raise
-        return cls(database, saver)
+        return cls(database)
 
     async def check(self) -> None:
         """Make sure that the database answers, within 3 s.
@@ -93,10 +84,6 @@ class Store(Queue, Endings, History, Keys):
         await self._database.flavour.close()
 
 
-async def _made(flavour: Flavour) -> BaseCheckpointSaver[str]:
-    async with flavour.migrating():
-        async with flavour.alone, flavour.engine.begin() as connection:
-            await migrate(connection)
-        saver = await flavour.saver()
-        await saver.setup()
-    return saver
+async def _made(flavour: Flavour) -> None:
+    async with flavour.migrating(), flavour.alone, flavour.engine.begin() as connection:
+        await migrate(connection)

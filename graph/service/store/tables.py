@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.types import TypeDecorator
 
-__all__ = ["EVENTS", "KEYS", "RUNS", "SUMMARY", "JsonText"]
+__all__ = ["EVENTS", "KEYS", "REPLIES", "RUNS", "SUMMARY", "JsonText"]
 
 
 class JsonText(TypeDecorator[Any]):
@@ -38,7 +38,6 @@ RUNS = sa.Table(
     sa.Column("kind", sa.Text, nullable=False),
     sa.Column("status", sa.Text, nullable=False),
     sa.Column("query", JsonText, nullable=False),
-    sa.Column("keep", sa.Boolean, nullable=False),
     sa.Column("created", sa.Double, nullable=False),
     sa.Column("started", sa.Double),
     sa.Column("finished", sa.Double),
@@ -61,7 +60,6 @@ SUMMARY = [
         "kind",
         "status",
         "query",
-        "keep",
         "created",
         "started",
         "finished",
@@ -76,6 +74,15 @@ EVENTS = sa.Table(
     sa.Column("number", sa.Integer, primary_key=True),
     sa.Column("name", sa.Text, nullable=False),
     sa.Column("data", JsonText, nullable=False),
+    sa.Column("private", JsonText),  # what resuming needs besides; until the run is over
+)
+
+REPLIES = sa.Table(
+    "replies",
+    _METADATA,
+    sa.Column("run_id", sa.Text, sa.ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("reply", JsonText, nullable=False),
 )
 
 KEYS = sa.Table(

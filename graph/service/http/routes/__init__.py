@@ -1,1 +1,1 @@
-"""The routes: what starts runs, what reads them, what lists the offers, and what operates."""
+"""The routes: to start runs, read them, list offers, speak as OpenAI does, and operate."""

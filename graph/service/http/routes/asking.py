@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import AbstractAsyncContextManager, aclosing
+from typing import Any, TypeVar
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -13,6 +15,7 @@ from fairqr.base.telemetry import carrier
 from fairqr.graph.answer.result import AnswerResult
 from fairqr.graph.probe.result import ProbeResult
 from fairqr.graph.search.result import SearchResult
+from fairqr.graph.service.engine.audits import AuditRequest, AuditRun, not_offered
 from fairqr.graph.service.engine.requests import (
     AnswerRequest,
     BackgroundRun,
@@ -26,15 +29,25 @@ from fairqr.graph.service.http.openapi import ACCEPTED, RESULT, STREAM, problems
 from fairqr.graph.service.http.parts import parts_of
 from fairqr.graph.service.http.sse import EventStream, gone
 from fairqr.graph.service.problems import problem_of
-from fairqr.graph.service.records import Kind, Run, path_of
+from fairqr.graph.service.records import Event, Kind, Run, path_of
+from fairqr.graph.service.runs.ephemeral import EphemeralRun
 
-__all__ = ["router"]
+__all__ = [
+    "CLIENT_GONE",
+    "begin_ephemeral",
+    "carrier_of",
+    "router",
+    "run_ephemeral",
+    "unless_gone",
+]
 
 CLIENT_GONE = 499
 """What stands in the figures where nobody is there to read a status."""
 
 LONGEST_TRACE_HEADER = 512
 """Characters; by the W3C a tracestate need not be handed on further than that."""
+
+T = TypeVar("T")
 
 router = APIRouter(prefix="/v1", responses=problems(400, 408, 413, 415, 422, 429, 502, 503, 504))
 
@@ -104,56 +117,111 @@ async def begin_run(asked: BackgroundRun, request: Request) -> Response:
     It is always kept: it goes on without a client, and after a restart of the service.
     """
     kind, inner = asked.asked
-    run = await _submitted(request, kind, inner, keep=True)
+    run = await _submitted(request, kind, inner.model_copy(update={"keep": True}))
     return Json(run.model_dump(mode="json"), 202, _location(run))
 
 
-async def _submitted(request: Request, kind: Kind, asked: RunRequest, *, keep: bool) -> Run:
+@router.post(
+    "/audits", status_code=202, tags=["audits"], response_model=AuditRun, responses=ACCEPTED
+)
+async def begin_audit(asked: AuditRequest, request: Request) -> Response:
+    """Start an audit of a source in the background.
+
+    It is a durable run of kind `audit`: `GET /v1/runs/{id}/events` reports its progress, and
+    `DELETE /v1/runs/{id}` cancels it, or removes it with its files.
+    """
     parts = parts_of(request)
-    body: dict[str, Any] = asked.model_dump(mode="json", exclude_unset=True)
-    checked = parts.engine.checked(kind, {**body, "keep": keep})
+    if parts.engine.auditor is None:
+        raise not_offered()
+    work = await parts.engine.checked_audit(asked)
+    run = await parts.runs.submit(
+        "audit",
+        work.body,
+        key=caller_of(request.scope).id,
+        query=work.name,
+        carrier=carrier_of(request),
+    )
+    return Json(run.model_dump(mode="json"), 202, _location(run))
+
+
+async def _answered(request: Request, kind: Kind, asked: RunRequest) -> Response:
+    if asked.keep:
+        run = await _submitted(request, kind, asked)
+        result = parts_of(request).runs.result(run.id, caller_of(request.scope).id)
+    else:
+        result = run_ephemeral(request, kind, asked)
+    ended = await unless_gone(request, result)
+    if ended is None:
+        return Response(status_code=CLIENT_GONE)
+    headers = _headers(asked, ended)
+    if ended.result is not None:
+        return Json(ended.result, headers=headers)
+    return problem_response(ended.problem or problem_of(LookupError()), headers)
+
+
+async def _streamed(request: Request, kind: Kind, asked: RunRequest) -> Response:
+    parts, key = parts_of(request), caller_of(request.scope).id
+    source: AbstractAsyncContextManager[AsyncGenerator[Event, None]]
+    if asked.keep:
+        run = await _submitted(request, kind, asked)
+        source = aclosing(parts.runs.events(run.id, key))
+    else:
+        begun = await unless_gone(request, begin_ephemeral(request, kind, asked))
+        if begun is None:
+            return Response(status_code=CLIENT_GONE)
+        run, source = begun.run, begun
+    return EventStream(source, parts.settings.heartbeat, _headers(asked, run))
+
+
+async def _submitted(request: Request, kind: Kind, asked: RunRequest) -> Run:
+    """Accept a durable run."""
+    parts = parts_of(request)
+    checked = parts.engine.checked(kind, asked)
     return await parts.runs.submit(
         kind,
         checked.body,
         key=caller_of(request.scope).id,
         query=checked.query,
-        keep=keep,
-        carrier=_carrier(request),
+        carrier=carrier_of(request),
     )
 
 
-async def _answered(request: Request, kind: Kind, asked: RunRequest) -> Response:
-    run = await _submitted(request, kind, asked, keep=asked.keep)
-    ended = await _end_of(request, run)
-    if ended is None:
-        return Response(status_code=CLIENT_GONE)
-    if ended.result is not None:
-        return Json(ended.result, headers=_location(run))
-    return problem_response(ended.problem or problem_of(LookupError()), _location(run))
+async def begin_ephemeral(request: Request, kind: Kind, asked: RunRequest) -> EphemeralRun:
+    """Check a request, and begin an ephemeral run of it when a slot is free.
+
+    Raises:
+        FairqrError: The request is wrong or not allowed, or the service is too busy.
+    """
+    parts = parts_of(request)
+    checked = parts.engine.checked(kind, asked)
+    return await parts.runs.ephemeral.begin(
+        kind,
+        checked.query,
+        lambda id_: parts.engine.execute(checked, id_),
+        key=caller_of(request.scope).id,
+        carrier=carrier_of(request),
+    )
 
 
-async def _end_of(request: Request, run: Run) -> Run | None:
-    """Wait for the end of a run; None where the client goes before."""
-    runs, key = parts_of(request).runs, caller_of(request.scope).id
-    async with runs.attached(run.id, key):
-        waiting = asyncio.create_task(runs.result(run.id, key))
-        leaving = asyncio.create_task(gone(request.receive))
-        try:
-            await asyncio.wait({waiting, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            return waiting.result() if waiting.done() else None
-        finally:
-            for task in (waiting, leaving):
-                task.cancel()
-            await asyncio.wait({waiting, leaving})
+async def run_ephemeral(request: Request, kind: Kind, asked: RunRequest) -> Run:
+    """Do an ephemeral run, and return it when it is over; see :func:`begin_ephemeral`."""
+    return await (await begin_ephemeral(request, kind, asked)).end()
 
 
-async def _streamed(request: Request, kind: Kind, asked: RunRequest) -> Response:
-    parts, key = parts_of(request), caller_of(request.scope).id
-    run = await _submitted(request, kind, asked, keep=asked.keep)
-    return EventStream(parts.runs.attached(run.id, key), parts.settings.heartbeat, _location(run))
+async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T | None:
+    """Return what work comes to; None if the client goes before, which cancels the work."""
+    working = asyncio.create_task(work)
+    leaving = asyncio.create_task(gone(request.receive))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        for task in (working, leaving):
+            task.cancel()
+        await asyncio.wait({working, leaving})
 
 
-def _carrier(request: Request) -> dict[str, str]:
+def carrier_of(request: Request) -> dict[str, str]:
     """Return what makes the run a part of the caller's trace.
 
     Where FastAPI traces the request itself, the run is a part of that.
@@ -166,3 +234,8 @@ def _carrier(request: Request) -> dict[str, str]:
 
 def _location(run: Run) -> dict[str, str]:
     return {"Location": path_of(run.id)}
+
+
+def _headers(asked: RunRequest, run: Run) -> dict[str, str]:
+    """Return where a run that is kept can be read; the id of another one, which traces name."""
+    return _location(run) if asked.keep else {"X-Request-ID": run.id}

@@ -1,14 +1,24 @@
-"""The routes that tell what can be asked for."""
+"""The routes that list what can be asked for, and show single documents."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from starlette.requests import Request
+from starlette.responses import Response
 
 from fairqr.graph.search.context import METHODS
+from fairqr.graph.service.engine.documents import (
+    DocumentLine,
+    ServedDocument,
+    read_document,
+    read_lines,
+)
 from fairqr.graph.service.engine.requests import REQUESTS, RunRequest
 from fairqr.graph.service.http.access import caller_of
+from fairqr.graph.service.http.answers import Json
 from fairqr.graph.service.http.openapi import problems
 from fairqr.graph.service.http.parts import parts_of
 from fairqr.graph.service.records import Kind, Scope
@@ -18,6 +28,12 @@ from fairqr.retrieval.encoders.opening import RETRIEVERS
 __all__ = ["router"]
 
 router = APIRouter(prefix="/v1", tags=["offers"], responses=problems(429, 503))
+
+
+_DocumentId = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
+_Corpus = Annotated[
+    str | None, Query(description="As in a request; the default one where it is left out.")
+]
 
 
 class AttributeInfo(BaseModel):
@@ -120,6 +136,41 @@ async def list_indexes(request: Request) -> IndexList:
         for engine, info in await parts_of(request).engine.infos()
     ]
     return IndexList(indexes=found)
+
+
+class DocumentLines(BaseModel):
+    """Documents in a line each."""
+
+    documents: list[DocumentLine]
+
+
+@router.get("/documents", response_model=DocumentLines, responses=problems(422))
+async def list_documents(
+    request: Request,
+    id: Annotated[
+        list[_DocumentId], Query(description="The ids of documents.", min_length=1, max_length=100)
+    ],
+    corpus: _Corpus = None,
+) -> Response:
+    """Return the title and a line of the text of several documents."""
+    searched = await parts_of(request).engine.searched(corpus)
+    found = DocumentLines(documents=await read_lines(searched, id))
+    return Json(found.model_dump())
+
+
+@router.get("/documents/{id:path}", response_model=ServedDocument, responses=problems(422))
+async def get_document(
+    request: Request,
+    id: Annotated[_DocumentId, Path(description="The id of a document.")],
+    corpus: _Corpus = None,
+) -> Response:
+    """Return a document: its title, its text and its groups.
+
+    An endpoint that is asked by words alone only gives documents that a search has found.
+    """
+    engine = parts_of(request).engine
+    searched, link = await engine.searched(corpus), engine.offers.link(corpus)
+    return Json((await read_document(searched, id, link)).model_dump())
 
 
 @router.get("/prompts")

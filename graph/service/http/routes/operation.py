@@ -62,4 +62,6 @@ async def metrics(request: Request) -> Response:
         counts = await parts.store.counts()
     except StoreUnavailableError:
         counts = None
-    return Response(parts.metrics.text(counts), media_type=CONTENT_TYPE)
+    live = parts.runs.ephemeral
+    text = parts.metrics.text(counts, live.waiting, live.under_way)
+    return Response(text, media_type=CONTENT_TYPE)

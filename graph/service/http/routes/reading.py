@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 from contextlib import aclosing
 from typing import Annotated
 
@@ -18,7 +20,7 @@ from fairqr.graph.service.http.parts import parts_of
 from fairqr.graph.service.http.sse import EventStream
 from fairqr.graph.service.records import Kind, Run, RunSummary, Status
 
-__all__ = ["router"]
+__all__ = ["Before", "Id", "RunList", "router", "run_of"]
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"], responses=problems(422, 429, 503))
 
@@ -26,6 +28,18 @@ Id = Annotated[str, Path(description="Of the run.", examples=["0" * 32], max_len
 
 LARGEST = 2**53
 """Up to here a number of JSON is exact everywhere."""
+
+
+Before = Annotated[
+    float | None,
+    Query(
+        ge=0,
+        le=LARGEST,
+        allow_inf_nan=False,
+        description="Only runs that were made before; in seconds since the epoch. With the "
+        "`created` of the last run of a list this is the next page.",
+    ),
+]
 
 
 class RunList(BaseModel):
@@ -37,17 +51,8 @@ class RunList(BaseModel):
 @router.get("")
 async def list_runs(
     request: Request,
-    limit: Annotated[int, Query(ge=1, le=200, description="How many at the most.")] = 50,
-    before: Annotated[
-        float | None,
-        Query(
-            ge=0,
-            le=LARGEST,
-            allow_inf_nan=False,
-            description="Only runs that were made before; in seconds since the epoch. With the "
-            "`created` of the last run of a list this is the next page.",
-        ),
-    ] = None,
+    limit: Annotated[int, Query(ge=1, le=200, description="The most to list.")] = 50,
+    before: Before = None,
     kind: Annotated[Kind | None, Query(description="Only these.")] = None,
     status: Annotated[Status | None, Query(description="Only these.")] = None,
 ) -> RunList:
@@ -61,7 +66,7 @@ async def list_runs(
 @router.get("/{id}", response_model=Run)
 async def get_run(request: Request, id: Id) -> Response:
     """Return a run: what was asked for, how far it is, and its result or its problem."""
-    return Json((await _found(request, id)).model_dump())
+    return Json((await run_of(request, id)).model_dump())
 
 
 @router.get("/{id}/events", response_class=Response, responses=STREAM)
@@ -76,13 +81,10 @@ async def follow_run(
         ),
     ] = None,
 ) -> Response:
-    """Tell what happened in a run, and what happens, until it is over.
-
-    A run that is not kept has no events any more once it is over and was read.
-    """
+    """Tell what happened in a run, and what happens, until it is over."""
     parts, key = parts_of(request), caller_of(request.scope).id
     after = _number(last_event_id)
-    await _found(request, id)
+    await run_of(request, id)
     return EventStream(aclosing(parts.runs.events(id, key, after)), parts.settings.heartbeat)
 
 
@@ -90,15 +92,18 @@ async def follow_run(
 async def delete_run(request: Request, id: Id) -> Response:
     """Cancel a run that is not over, or remove one that is."""
     parts, key = parts_of(request), caller_of(request.scope).id
-    run = await _found(request, id)
+    run = await run_of(request, id)
     if run.live:
         await parts.runs.cancel(id, key)
     else:
-        await parts.store.delete(id, key)
+        run = await parts.store.delete(id, key)
+        if run.kind == "audit":
+            folder = parts.settings.audits_folder / run.id
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
     return Response(status_code=204)
 
 
-async def _found(request: Request, id: str) -> Run:
+async def run_of(request: Request, id: str) -> Run:
     """Return a run of this key.
 
     Raises:

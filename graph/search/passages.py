@@ -1,0 +1,68 @@
+"""A search result as the compact text that a model reads when it calls a tool."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+
+from fairqr.graph.search.result import SearchResult
+from fairqr.prompts.template import fence
+from fairqr.retrieval.documents import Document
+
+__all__ = ["Place", "exposure_lines", "passage_lines", "passage_of"]
+
+LINE = 120
+"""How many characters of a document's title, and of its text, a model sees."""
+
+
+class Place(Protocol):
+    """A document of a ranking, of a search or of an answer."""
+
+    @property
+    def rank(self) -> int:
+        """Counted from 1."""
+        ...
+
+    @property
+    def id(self) -> str:
+        """The document's id."""
+        ...
+
+    @property
+    def title(self) -> str:
+        """The document's title."""
+        ...
+
+    @property
+    def groups(self) -> Mapping[str, Mapping[str, float]]:
+        """For each attribute, the share of each group; empty if unknown."""
+        ...
+
+
+def passage_lines(ranking: Sequence[Place], documents: Sequence[Document]) -> Iterator[str]:
+    """Yield the rank, the title, the groups and a line of text of each document."""
+    texts = {document.id: document.text for document in documents}
+    for place in ranking:
+        groups = "; ".join(
+            f"{attribute}: {', '.join(shares) or 'unknown'}"
+            for attribute, shares in place.groups.items()
+        )
+        title, text = fence(place.title, LINE), passage_of(texts.get(place.id, ""))
+        yield f"{place.rank}. {title} [{groups}] {text}".rstrip()
+
+
+def exposure_lines(result: SearchResult) -> Iterator[str]:
+    """Yield a line for each attribute that says how the exposure of its groups changed."""
+    for attribute, shares in result.exposure.items():
+        before, target = result.baseline.exposure[attribute], result.target[attribute]
+        changes = [
+            f"{group} {before[group]:.0%} to {share:.0%} (target {target[group]:.0%})"
+            for group, share in shares.items()
+        ]
+        yield f"Exposure by {attribute}: {', '.join(changes)}."
+
+
+def passage_of(text: str) -> str:
+    """Return the beginning of a text as one line without markup."""
+    line = fence(text, len(text) + 1)
+    return line if len(line) <= LINE else f"{line[:LINE].rsplit(' ', 1)[0]} …"

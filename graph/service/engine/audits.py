@@ -1,0 +1,315 @@
+"""Audits of registered sources: what a request may ask for, and doing one step by step."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Protocol, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from fairqr.base.errors import CapError, NotAllowedError, QueryError, RunTimeoutError, one_line
+from fairqr.graph.service.configuration import Caps
+from fairqr.graph.service.engine.bounds import check_bound, check_text
+from fairqr.graph.service.engine.requests import Seed, TargetOfRequest
+from fairqr.graph.service.records import RunSummary
+from fairqr.graph.stream import Step
+from fairqr.retrieval.encoders.opening import RetrieverName
+from fairqr.retrieval.engines.engine import SearchEngine
+
+__all__ = [
+    "AuditRequest",
+    "AuditResult",
+    "AuditRun",
+    "AuditWork",
+    "AuditedQuery",
+    "Auditor",
+    "Tell",
+    "audited",
+    "check_audit",
+    "not_offered",
+]
+
+NAMED = 80
+"""Characters of the first query in the name of an audit."""
+
+PARTS = 100
+"""How often a stage of an audit reports its progress, at most."""
+
+
+def _with_weight(value: object) -> object:
+    return {"query": value} if isinstance(value, str) else value
+
+
+class AuditedQuery(BaseModel):
+    """A query of an audit."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    query: str
+    weight: float = Field(
+        1.0, ge=0, le=1e9, allow_inf_nan=False, description="How often it was asked."
+    )
+
+
+_Query = Annotated[
+    AuditedQuery, BeforeValidator(_with_weight, json_schema_input_type=AuditedQuery | str)
+]
+
+
+class AuditRequest(BaseModel):
+    """An audit of a source by a list of queries."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        json_schema_extra={
+            "example": {
+                "queries": ["physicist", {"query": "composer", "weight": 12}],
+                "attributes": ["gender"],
+                "k": 10,
+            }
+        },
+    )
+
+    corpus: str | None = Field(
+        None, description="What to audit, as `GET /v1/indexes` lists it; defaults to the first."
+    )
+    retriever: RetrieverName = Field(
+        "auto", description="How documents are found; as in a search.", examples=["bm25"]
+    )
+    queries: list[_Query] = Field(
+        description="What people search for. A text counts once; an object says how often it was "
+        "asked.",
+        min_length=1,
+    )
+    attributes: list[str] = Field(
+        [], description="The attributes to measure; all of the source by default."
+    )
+    intersections: bool = Field(
+        True, description="Measure the combinations of each two attributes, too."
+    )
+    k: int = Field(10, ge=1, le=10_000, description="How many results count as shown.")
+    depth: int = Field(
+        100,
+        ge=2,
+        le=10_000,
+        description="How many results to ask for; those after `k` are candidates that were not "
+        "shown.",
+    )
+    target: TargetOfRequest = Field(
+        None,
+        description="The exposure that each group should get: a mixture of `relevance`, "
+        "`population`, `uniform` and `corpus`, or shares of one attribute. Defaults to "
+        "`relevance:1`.",
+        examples=["relevance:0.5,population:0.5"],
+    )
+    seed: Seed = Field(0, description="Fixes all random choices.")
+
+    @model_validator(mode="after")
+    def _looks_deeper_than_k(self) -> Self:
+        if "depth" in self.model_fields_set and self.depth <= self.k:
+            raise ValueError("depth must be larger than k, or there are no candidates to compare")
+        return self
+
+
+class AuditResult(BaseModel):
+    """Who gets seen in what a source answers."""
+
+    findings: list[str] = Field(description="The findings, in sentences.")
+    digest: str = Field(
+        description="The SHA-256 of the audit's manifest; `fairqr audit verify --digest` takes it."
+    )
+    figures: dict[str, Any] = Field(description="The content of `audit.json`.")
+
+
+class AuditRun(RunSummary):
+    """An audit as a run."""
+
+    request: AuditRequest
+    result: AuditResult | None = None
+    problem: dict[str, Any] | None = None
+
+
+class Tell(Protocol):
+    """Is told how far an audit is."""
+
+    def __call__(self, stage: str, done: int, of: int) -> None:
+        """Take how many steps of a stage are done."""
+        ...
+
+
+class Auditor(Protocol):
+    """Does audits. The service is given one, since it cannot import evaluation."""
+
+    async def check(self, options: Mapping[str, Any]) -> None:
+        """Check what is to be measured.
+
+        Raises:
+            FairqrError: A value is wrong.
+        """
+        ...
+
+    async def __call__(
+        self,
+        engine: SearchEngine,
+        queries: Sequence[AuditedQuery],
+        options: Mapping[str, Any],
+        *,
+        folder: Path | None,
+        resumed: bool,
+        tell: Tell,
+    ) -> AuditResult:
+        """Audit an engine.
+
+        Args:
+            engine: The engine.
+            queries: What to ask it.
+            options: What to measure.
+            folder: Where all files go; nothing is kept by default.
+            resumed: Whether an earlier attempt may have left its progress there.
+            tell: Told how far the audit is.
+
+        Raises:
+            FairqrError: The audit cannot be done.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AuditWork:
+    """A checked audit.
+
+    Attributes:
+        corpus: The name of what is audited.
+        retriever: How it finds documents.
+        queries: What to ask.
+        options: What to measure.
+        name: For lists of runs.
+        body: The request with all defaults; checked again, it gives the same.
+    """
+
+    corpus: str
+    retriever: str
+    queries: Sequence[AuditedQuery]
+    options: Mapping[str, Any]
+    name: str
+    body: dict[str, Any]
+
+
+def check_audit(asked: AuditRequest, corpus: str, caps: Caps) -> AuditWork:
+    """Return what a request asks for.
+
+    Args:
+        asked: The request.
+        corpus: The name of what it names.
+        caps: Of the service.
+
+    Raises:
+        CapError: More is asked for than is allowed.
+        QueryError: A query is empty.
+    """
+    queries = asked.queries
+    if len(queries) > caps.audit_queries:
+        raise CapError(
+            "audit_queries",
+            caps.audit_queries,
+            f"{len(queries):,} queries are given, and at most {caps.audit_queries:,} are taken "
+            "(audit_queries); give fewer.",
+        )
+    for it in queries:
+        check_text(it.query, caps)
+        if not it.query.strip():
+            raise QueryError("A query of the audit is empty; leave it out.")
+    check_bound("k", asked.k, "k", caps.k)
+    depth = max(asked.depth, asked.k + 1)
+    if "depth" in asked.model_fields_set:
+        check_bound("depth", depth, "depth", caps.depth)
+    depth = max(min(depth, caps.depth), asked.k + 1)
+    first = one_line(queries[0].query, NAMED)
+    options: dict[str, Any] = {
+        "attributes": tuple(asked.attributes),
+        "intersections": asked.intersections,
+        "k": asked.k,
+        "depth": depth,
+        "seed": asked.seed,
+    }
+    if asked.target is not None:
+        options["target"] = asked.target
+    body = asked.model_copy(update={"corpus": corpus, "depth": depth})
+    return AuditWork(
+        corpus=corpus,
+        retriever=asked.retriever,
+        queries=queries,
+        options=options,
+        name=first if len(queries) == 1 else f"{first} and {len(queries) - 1:,} more",
+        body=body.model_dump(mode="json"),
+    )
+
+
+def not_offered() -> NotAllowedError:
+    """Return the error where the service has nothing that does audits."""
+    return NotAllowedError(
+        "Audits are not offered here; whoever runs the service can install the extra 'evaluation'."
+    )
+
+
+async def audited(
+    auditor: Auditor | None,
+    engine: SearchEngine,
+    queries: Sequence[AuditedQuery],
+    options: Mapping[str, Any],
+    *,
+    folder: Path | None = None,
+    attempt: int = 1,
+    seconds: float | None = None,
+) -> AsyncGenerator[Step, None]:
+    """Audit, and yield steps ``progress`` and, at the end, a step ``audit`` with the result.
+
+    Args:
+        auditor: Does it.
+        engine: The engine.
+        queries: What to ask it.
+        options: What to measure.
+        folder: Where all files go; nothing is kept by default.
+        attempt: How often the audit was begun, this time included.
+        seconds: The time that the caller gives it; no limit by default.
+
+    Raises:
+        FairqrError: The audit cannot be done, or takes longer.
+    """
+    if auditor is None:
+        raise not_offered()
+    steps: asyncio.Queue[Step | None] = asyncio.Queue()
+    last: dict[str, int] = {}
+
+    def tell(stage: str, done: int, of: int) -> None:
+        if done < of and stage in last and (done - last[stage]) * PARTS < of:
+            return
+        last[stage] = done
+        progress = {"stage": stage, "done": done, "of": of}
+        steps.put_nowait(Step("progress", {"progress": progress}, f"{attempt} {stage} {done}"))
+
+    auditing = asyncio.ensure_future(
+        auditor(engine, queries, options, folder=folder, resumed=attempt > 1, tell=tell)
+    )
+    auditing.add_done_callback(lambda _: steps.put_nowait(None))
+    end = None if seconds is None else asyncio.get_running_loop().time() + seconds
+    try:
+        while True:
+            async with asyncio.timeout_at(end):
+                step = await steps.get()
+            if step is None:
+                break
+            yield step
+    except TimeoutError:
+        raise RunTimeoutError(
+            f"The audit took longer than {seconds:g} seconds; give fewer queries, or raise "
+            "'seconds'."
+        ) from None
+    finally:
+        auditing.cancel()
+        await asyncio.wait({auditing})
+    yield Step("audit", {"audit": auditing.result().model_dump(mode="json")}, f"{attempt} audit")

@@ -1,0 +1,106 @@
+"""OpenAI's chat completions as requests for an answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+
+from fairqr.base.errors import InputError
+from fairqr.graph.service.engine.checking import parsed
+from fairqr.graph.service.engine.requests import RunRequest
+
+__all__ = ["ChatRequest"]
+
+_ELSEWHERE = frozenset({"corpus", "question", "keep", "stream"})
+"""Parameters of an answer that a chat completion says in its own way, or cannot have."""
+
+_NOT_OFFERED = "Not offered; refused if it asks for something."
+
+
+class _Message(BaseModel):
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+
+
+class _StreamOptions(BaseModel):
+    include_usage: bool | None = Field(None, description="Send the usage in the last chunk.")
+
+
+class ChatRequest(BaseModel):
+    """A question in the form of OpenAI's chat completions.
+
+    The last message of the user is the question; other messages are not read. Parameters of OpenAI
+    that are not listed here are ignored.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        json_schema_extra={
+            "example": {
+                "model": "notables",
+                "messages": [{"role": "user", "content": "Which composer was born in Vienna?"}],
+            }
+        },
+    )
+
+    model: str = Field(description="The source to answer from, as `GET /openai/v1/models` lists.")
+    messages: list[_Message]
+    stream: bool | None = Field(None, description="Send the answer piece by piece.")
+    stream_options: _StreamOptions | None = None
+    temperature: float | None = Field(None, description="As of `POST /v1/answer`.")
+    seed: int | None = Field(None, description="As of `POST /v1/answer`.")
+    fairqr: dict[str, Any] = Field(
+        {},
+        description="More parameters of `POST /v1/answer`, such as `method` and `attributes`. Its "
+        "`model` is the language model.",
+    )
+    n: int | None = Field(None, description="1 if it is given.")
+    tools: list[Any] | None = Field(None, description=_NOT_OFFERED)
+    functions: list[Any] | None = Field(None, description=_NOT_OFFERED)
+    logprobs: bool | None = Field(None, description=_NOT_OFFERED)
+    response_format: dict[str, Any] | None = Field(None, description="Text if it is given.")
+
+    @field_validator("n", "tools", "functions", "logprobs", "response_format")
+    @classmethod
+    def _is_offered(cls, value: Any, info: ValidationInfo) -> Any:
+        offered = {"n": 1, "response_format": {"type": "text"}}.get(info.field_name or "")
+        if value and value != offered:
+            raise ValueError("this service does not offer it; leave it out")
+        return value
+
+    @property
+    def usage_is_wanted(self) -> bool:
+        """Whether a stream ends with the usage."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    def as_answer(self) -> RunRequest:
+        """Return the request for an answer that this is.
+
+        Raises:
+            InputError: There is no question, or a parameter is wrong.
+        """
+        if taken := sorted(_ELSEWHERE & self.fairqr.keys()):
+            raise InputError(f"Leave '{taken[0]}' out of 'fairqr'; it has no place there.")
+        given = {"temperature": self.temperature, "seed": self.seed}
+        return parsed(
+            "answer",
+            {
+                **self.fairqr,
+                **{name: value for name, value in given.items() if value is not None},
+                "corpus": self.model,
+                "question": self._question(),
+                "stream": bool(self.stream),
+            },
+        )
+
+    def _question(self) -> str:
+        content = next((m.content for m in reversed(self.messages) if m.role == "user"), None)
+        if isinstance(content, list):
+            texts = [part.get("text") if part.get("type") == "text" else None for part in content]
+            if not all(isinstance(text, str) for text in texts):
+                raise InputError("The question holds more than text; send text alone.")
+            content = "\n".join(map(str, texts))
+        if not content:
+            raise InputError("The messages hold no question; let the last one of the user be it.")
+        return content

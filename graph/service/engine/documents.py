@@ -1,0 +1,116 @@
+"""The documents of a source, for whoever follows a citation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pydantic import BaseModel, Field
+
+from fairqr.base.errors import (
+    DocumentNotFoundError,
+    UnsupportedError,
+    one_line,
+)
+from fairqr.base.settings import is_web_address
+from fairqr.retrieval.documents import Document, value_at
+from fairqr.retrieval.engines.engine import Query, SearchEngine
+
+__all__ = ["DocumentLine", "ServedDocument", "links_of", "read_document", "read_lines"]
+
+LONGEST_LINK = 2000
+"""Characters of a web address; browsers do not promise more."""
+
+LONGEST_LINE = 160
+"""Characters of a text where a document has one line."""
+
+
+class ServedDocument(BaseModel):
+    """A document."""
+
+    id: str
+    title: str
+    text: str
+    groups: dict[str, dict[str, float]] = Field(
+        description="For each attribute, the share of each group in the document; empty if unknown."
+    )
+    link: str | None = Field(
+        description="Its address on the web; null if the source names no field for it."
+    )
+
+
+async def read_document(engine: SearchEngine, id_: str, link: str | None) -> ServedDocument:
+    """Return a document with its groups.
+
+    Args:
+        engine: Has the document.
+        id_: Of the document.
+        link: The field with its web address, if the source names one.
+
+    Raises:
+        DocumentNotFoundError: The engine does not give it.
+    """
+    found = await engine.documents([id_])
+    if not found:
+        known = "" if "read_by_id" in engine.capabilities else " that a search has found"
+        raise DocumentNotFoundError(
+            f"'{engine.name}' has no document '{one_line(id_, 60)}'{known}; check the id."
+        )
+    return ServedDocument(
+        id=id_,
+        title=found[0].title,
+        text=found[0].text,
+        groups=await _groups_of(engine, found[0]),
+        link=_link_of(found[0], link),
+    )
+
+
+class DocumentLine(BaseModel):
+    """A document in one line."""
+
+    id: str
+    title: str
+    line: str = Field(description=f"How its text begins, in at most {LONGEST_LINE} characters.")
+
+
+async def read_lines(engine: SearchEngine, ids: Sequence[str]) -> list[DocumentLine]:
+    """Return these documents in a line each; those that the engine does not give are left out."""
+    return [
+        DocumentLine(id=it.id, title=it.title, line=one_line(it.text, LONGEST_LINE))
+        for it in await engine.documents(ids)
+    ]
+
+
+async def links_of(engine: SearchEngine, ids: Sequence[str], link: str | None) -> dict[str, str]:
+    """Return the web addresses of those of these documents that have one."""
+    documents = await engine.documents(ids) if link and ids else []
+    links = {document.id: _link_of(document, link) for document in documents}
+    return {id_: address for id_, address in links.items() if address}
+
+
+async def _groups_of(engine: SearchEngine, document: Document) -> dict[str, dict[str, float]]:
+    memberships: Mapping[str, Sequence[float]]
+    attributes = engine.schema.attributes
+    try:
+        (hits,) = await engine.search([Query("", 1, only=(document.id,))])
+        memberships = {name: rows[0] for name, rows in hits.memberships.items() if len(rows)}
+    except UnsupportedError:  # an endpoint, which shows labels with its hits alone
+        memberships = {
+            name: attribute.membership(document.label(attribute), strict=False)
+            for name, attribute in attributes.items()
+            if attribute.field
+        }
+    return {
+        name: {
+            group: float(share)
+            for group, share in zip(attributes[name].universe, shares, strict=True)
+            if share > 0
+        }
+        for name, shares in memberships.items()
+    }
+
+
+def _link_of(document: Document, field: str | None) -> str | None:
+    """Return the web address of a document; what is in the field may be anything."""
+    link = value_at(document.fields, field) if field else None
+    is_link = isinstance(link, str) and len(link) <= LONGEST_LINK and is_web_address(link)
+    return link if is_link else None

@@ -1,0 +1,127 @@
+"""The routes that list audits and hand out their files."""
+
+from __future__ import annotations
+
+import asyncio
+import zipfile
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from starlette.background import BackgroundTask
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+
+from fairqr.base.errors import InputError, RunNotFoundError
+from fairqr.graph.service.engine.audits import AuditRun
+from fairqr.graph.service.http.access import caller_of
+from fairqr.graph.service.http.answers import Json
+from fairqr.graph.service.http.openapi import problems
+from fairqr.graph.service.http.parts import parts_of
+from fairqr.graph.service.http.routes.reading import Before, Id, RunList, run_of
+from fairqr.graph.service.records import Run
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1/audits", tags=["audits"], responses=problems(422, 429, 503))
+
+REPORT_POLICY = (
+    "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'self'"
+)
+"""A report may style itself, and nothing else."""
+
+
+@router.get("")
+async def list_audits(
+    request: Request,
+    limit: Annotated[int, Query(ge=1, le=200, description="The most to list.")] = 50,
+    before: Before = None,
+) -> RunList:
+    """List the audits of this key, the newest first."""
+    found = await parts_of(request).store.runs(
+        caller_of(request.scope).id, limit=limit, before=before, kind="audit"
+    )
+    return RunList(runs=found)
+
+
+@router.get("/{id}", response_model=AuditRun)
+async def get_audit(request: Request, id: Id) -> Response:
+    """Return an audit: what was asked for, how far it is, and its findings and figures."""
+    return Json((await _audit(request, id)).model_dump())
+
+
+@router.get(
+    "/{id}/report.html",
+    response_class=Response,
+    responses={200: {"description": "The report.", "content": {"text/html": {}}}},
+)
+async def get_report(request: Request, id: Id) -> Response:
+    """Return the report of a finished audit, as one HTML file."""
+    folder = await _folder(request, id)
+    headers = {"Content-Security-Policy": REPORT_POLICY, "X-Frame-Options": "SAMEORIGIN"}
+    return FileResponse(folder / "report.html", headers=headers, media_type="text/html")
+
+
+@router.get(
+    "/{id}/bundle.zip",
+    response_class=Response,
+    responses={200: {"description": "All files.", "content": {"application/zip": {}}}},
+)
+async def get_bundle(request: Request, id: Id) -> Response:
+    """Return all files of a finished audit, which `fairqr audit verify` checks once unpacked."""
+    folder = await _folder(request, id)
+    path = await asyncio.to_thread(_zipped, folder)
+    return FileResponse(
+        path,
+        media_type="application/zip",
+        filename=f"audit-{id}.zip",
+        background=BackgroundTask(path.unlink, missing_ok=True),
+    )
+
+
+async def _audit(request: Request, id: str) -> Run:
+    """Return an audit of this key.
+
+    Raises:
+        RunNotFoundError: There is none.
+    """
+    run = await run_of(request, id)
+    if run.kind != "audit":
+        raise RunNotFoundError(f"The run {id} is not an audit; ask for it at /v1/runs/{id}.")
+    return run
+
+
+async def _folder(request: Request, id: str) -> Path:
+    """Return the folder of a finished audit of this key.
+
+    Raises:
+        RunNotFoundError: There is none, or its files are not on this machine.
+        InputError: It is not finished.
+    """
+    run = await _audit(request, id)
+    if run.status != "done":
+        raise InputError(
+            f"The audit {id} is {run.status}, and only a finished audit has files; follow it at "
+            f"/v1/runs/{id}/events."
+        )
+    folder = parts_of(request).settings.audits_folder / run.id
+    if not await asyncio.to_thread((folder / "report.html").is_file):
+        raise RunNotFoundError(
+            "The files of this audit are not on this machine; ask the worker that made it, or give "
+            "all workers the same folder 'audits'."
+        )
+    return folder
+
+
+def _zipped(folder: Path) -> Path:
+    """Write all files of a folder into a temporary file."""
+    with (
+        NamedTemporaryFile(prefix="fairqr-audit-", suffix=".zip", delete=False) as file,
+        zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive,
+    ):
+        for path in sorted(folder.rglob("*")):
+            if path.is_file() and path.name != ".lock":
+                archive.write(path, f"audit-{folder.name}/{path.relative_to(folder)}")
+    return Path(file.name)

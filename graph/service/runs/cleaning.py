@@ -1,0 +1,66 @@
+"""Removing the files of runs: traces by their age, and audits that nobody can ask for any more."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from fairqr.graph.service.configuration import ServiceSettings
+from fairqr.graph.service.records import LIVE, is_id
+from fairqr.graph.service.store import Store
+
+__all__ = ["clean"]
+
+
+async def clean(store: Store, settings: ServiceSettings) -> None:
+    """Remove files on this machine whose time is over.
+
+    A trace goes when it was last written before ``retention``. The folder of an audit goes when its
+    run failed or was cancelled, or is not in the database and the folder is as old. Another
+    service, with a database of its own, may share the folder.
+
+    Args:
+        store: Has the runs.
+        settings: Of the service.
+
+    Raises:
+        StoreUnavailableError: The database cannot be used.
+    """
+    before = time.time() - settings.retention
+    if (traces := settings.traces) is not None:
+        await asyncio.to_thread(_remove_traces, traces, before)
+    audits = await asyncio.to_thread(_ages, settings.audits_folder)
+    statuses = await store.statuses(audits) if audits else {}
+    useless = [
+        settings.audits_folder / id_
+        for id_, written in audits.items()
+        if (written < before if id_ not in statuses else statuses[id_] not in ("done", *LIVE))
+    ]
+    await asyncio.to_thread(_remove_folders, useless)
+
+
+def _remove_traces(traces: Path, before: float) -> None:
+    for file in traces.glob("*.jsonl"):
+        if is_id(file.stem):  # a user may keep other records beside
+            with contextlib.suppress(OSError):  # another worker removes it, or it may not be
+                if file.stat().st_mtime < before:
+                    file.unlink()
+
+
+def _ages(folder: Path) -> dict[str, float]:
+    """Return when each audit in a folder was last written to."""
+    found = {}
+    with contextlib.suppress(OSError):
+        for entry in folder.iterdir():
+            if is_id(entry.name):
+                found[entry.name] = entry.stat().st_mtime
+    return found
+
+
+def _remove_folders(folders: Iterable[Path]) -> None:
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
