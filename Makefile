@@ -3,16 +3,17 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+DEMO := $(VENV)/.demo
 READY := $(VENV)/.ready
 # Neural models are tested with this torch; builds for graphics cards do as well.
 NEURAL := $(VENV)/.neural
 TORCH ?= 2.13.0
 
-.PHONY: demo test check parameters quality bench load experiments lock notables clean
+.PHONY: demo test check docs quality bench load experiments lock notables clean
 
-demo: $(READY)
-	$(BIN)/fairqr models pull
-	$(BIN)/fairqr search "mathematician" --corpus notables --attribute gender
+# Compiled modules are kept even where the environment says otherwise: they halve the start.
+demo: $(DEMO)
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/fairqr demo
 
 # Three tests at a time, on two processors: much of the time is spent in waiting for servers.
 test: $(NEURAL)
@@ -25,15 +26,17 @@ check: $(READY)
 	$(BIN)/ruff format --check
 	rm -rf build
 	$(BIN)/pip install --quiet --no-deps --upgrade --target build/check .
-	cd build && MYPYPATH=check ../$(BIN)/mypy --config-file ../pyproject.toml -p fairqr
+	cd build && MYPYPATH=check:../tools ../$(BIN)/mypy --config-file ../pyproject.toml -p fairqr -p docs_site
 	MYPYPATH=tools $(BIN)/mypy --config-file pyproject.toml -p notables -p minilm
 	PYTHONPATH=build/check $(BIN)/lint-imports
 	rm -rf build
 	$(BIN)/python -m tests.checks.audit
+	$(MAKE) docs
 
-# docs/parameters.md, from the descriptions of the parameters.
-parameters: $(READY)
-	$(BIN)/python -m tests.checks.parameters_page
+# The site of the documentation in build/site, with a reference generated from the code. Broken links,
+# anchors and pictures end it.
+docs: $(READY)
+	PYTHONPATH=tools $(BIN)/python -m docs_site
 
 # What retrieval, the fair step and the model each bring, on notables and on the subset of TREC Fair 2022
 # in TREC; encodes both collections first, which takes some minutes.
@@ -70,28 +73,45 @@ experiments: $(NEURAL)
 
 # The lock names versions and hashes, and no place to get them from. torch is not in it: which of its
 # builds fits depends on the machine. What the lock names is whole otherwise, so pip looks for nothing
-# more, which would be torch for peft. deploy/ has the part of it that the image of the service needs.
+# more, which would be torch for peft. Two parts of it are locks of their own: what the demo needs, and
+# in deploy/ what the image of the service needs.
+COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header
 lock: $(READY)
 	echo "torch ; python_version < '0'" > $(VENV)/without.txt
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
-	  --override $(VENV)/without.txt --all-extras pyproject.toml --output-file requirements.lock
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
-	  --constraint requirements.lock --extra service --extra otel pyproject.toml deploy/build.in \
-	  --output-file deploy/requirements.lock
+	$(COMPILE) --override $(VENV)/without.txt --all-extras pyproject.toml --output-file requirements.lock
+	$(COMPILE) --constraint requirements.lock --extra local pyproject.toml deploy/build.in \
+	  --output-file requirements-demo.lock
+	$(COMPILE) --constraint requirements.lock --extra service --extra otel --extra mcp \
+	  pyproject.toml deploy/build.in --output-file deploy/requirements.lock
 
 # Makes the corpus from Pantheon's table; see retrieval/corpora/notables/README.md.
 notables: $(READY)
 	@test -n "$(PANTHEON)" || { echo "name the table: make notables PANTHEON=pantheon.tsv"; exit 2; }
 	PYTHONPATH=tools $(BIN)/python -m notables.build $(PANTHEON) retrieval/corpora/notables
 
-$(READY): requirements.lock pyproject.toml
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+# uv installs four times as fast as pip, which brings it. pip does it alone if uv cannot, as where only
+# pip knows the index or the proxy.
+PIP := $(BIN)/pip --quiet --disable-pip-version-check
+OPTIONS := install --quiet --no-deps
+define install
+$(BIN)/uv pip $(OPTIONS) --python $(BIN)/python $(1) || $(PIP) $(OPTIONS) $(1)
+endef
+
+$(DEMO): requirements-demo.lock pyproject.toml
+	@echo "Setting up $(VENV): this takes about half a minute, once."
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	@sed -n '/^uv==/,/[^\]$$/p' requirements.lock > $(VENV)/uv.txt
+	@test -x $(BIN)/uv || $(PIP) $(OPTIONS) --require-hashes -r $(VENV)/uv.txt || true
+	@$(call install,--require-hashes -r requirements-demo.lock)
+	@$(call install,--no-build-isolation --editable .)
+	@touch $@
+
+$(READY): $(DEMO) requirements.lock
+	$(call install,--require-hashes -r requirements.lock)
 	touch $@
 
 $(NEURAL): $(READY)
-	$(BIN)/pip install --quiet --disable-pip-version-check torch==$(TORCH)
+	$(PIP) install torch==$(TORCH)
 	touch $@
 
 clean:

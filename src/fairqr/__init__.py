@@ -97,7 +97,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used, so that the command's help loads none of them."""
+    """Import a public name when it is first used, so that the command's help loads no library."""
     from importlib import import_module
 
     if name == "errors":
@@ -108,5 +108,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """List the public names, which are not there before they are used."""
+    """List the public names, which only exist once they are used."""
     return sorted({*globals(), *__all__})

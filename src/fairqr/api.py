@@ -70,10 +70,10 @@ C = TypeVar("C", bound=Context)
 Result = SearchResult | AnswerResult | ProbeResult
 
 Keywords = dict[str, dict[str, list[str]]]
-"""The keywords that queries are refined with, by attribute and then by group."""
+"""Keywords for refining queries, by attribute and then by group."""
 
 Approve = Callable[[Keywords], Keywords | Awaitable[Keywords | None] | None]
-"""Takes the keywords of a round, and returns others, or None to take them as they are."""
+"""Receives the keywords of a round, and returns others, or None to accept them."""
 
 _NAMED = (str, Path, Source, Mapping)
 """The types that name or describe a source. Any other value must be an open engine."""
@@ -141,21 +141,21 @@ class FairSearch:
         model: The model that refines queries: its name, or a LangChain chat model; defaults to the
             configured model. Methods that re-rank with a model use it too, and :meth:`probe`
             probes it.
-        retriever: How documents are found, if ``source`` is no open engine; see
-            :func:`open_engine`. With ``auto``, the method ``fair-qr`` searches by words, as the
-            paper's.
+        retriever: How to find documents, unless ``source`` is an open engine; see
+            :func:`open_engine`. With ``auto``, the method ``fair-qr`` searches by words, as in the
+            paper.
         ranker: Re-ranks instead of ``model``: the name of a model, a model, or a ranker.
         generator: Writes the answers: a generator, a LangChain chat model, or a name; defaults to
             ``model``.
         attributor: Decides which documents an answer used: an attributor, its name, or a LangChain
             chat model. None skips this step.
         prompts: The library of prompts; defaults to the shipped prompts and yours.
-        concurrency: How many answers are written or judged at the same time. A chat model that is
-            named as the attributor gets at most as many questions at once.
+        concurrency: How many answers to write or judge at a time. A chat model named as the
+            attributor gets at most this many requests at once.
 
     Raises:
-        InputError: The source is not of a type listed above, or is an open engine, which has its
-            retriever.
+        InputError: The type of the source is not listed above, or a retriever is given for an open
+            engine, which has its own.
     """
 
     def __init__(
@@ -173,11 +173,11 @@ class FairSearch:
         if not isinstance(source, _NAMED) and not hasattr(source, "capabilities"):
             raise InputError(
                 "FairSearch takes an open engine, or the name, file or content of a source, not "
-                f"{type(source).__name__}; from_langchain makes an engine of a retriever."
+                f"{type(source).__name__}; from_langchain wraps a retriever as an engine."
             )
         if retriever != AUTO and not isinstance(source, _NAMED):
             raise InputError(
-                "An open engine has its retriever; leave the retriever out, or name the source."
+                "An open engine has its own retriever; leave retriever out, or name the source."
             )
         self._source = source
         self._retriever = retriever
@@ -210,11 +210,11 @@ class FairSearch:
     ) -> Opening:
         """Open a source and a model for a ``with`` or an ``async with`` statement.
 
-        Entering it opens the source and prepares the model, if one is given. So a wrong name, a
-        missing key or a search engine that is down is reported here. The model's server is first
-        asked in a search. Leaving it closes both, on the event loop that opened them.
+        Entering it opens the source and prepares the model, if you give one. So it reports a wrong
+        name, a missing key or a search engine that is down. The first request to the model's server
+        is sent by a search. Leaving it closes both, on the event loop that opened them.
 
-        ``async with`` gives a :class:`FairSearch`, ``with`` a :class:`SyncFairSearch`.
+        ``async with`` returns a :class:`FairSearch`, ``with`` a :class:`SyncFairSearch`.
         The arguments are those of the class.
         """
         return Opening(
@@ -235,7 +235,7 @@ class FairSearch:
         """The synchronous twin of this object, with the same methods."""
         return SyncFairSearch(self)
 
-    # An answer's context is a search's context, too, but its run returns another result.
+    # An answer's context is also a search's context, but its run returns another result.
     @overload
     async def run(self, query: str, context: AnswerContext) -> AnswerResult: ...  # type: ignore[overload-overlap]
     @overload
@@ -253,8 +253,8 @@ class FairSearch:
             query: What to search for, or the question to answer.
             context: A :class:`Context` to search, an :class:`AnswerContext` to answer, or a
                 :class:`ProbeContext` to probe the model.
-            approve: Called after each refinement, before anything is searched for with its
-                keywords; see :data:`Approve`. The time it takes is not charged to the budget.
+            approve: Called after each refinement, before its keywords are searched for; see
+                :data:`Approve`. The time it takes is not charged to the budget.
 
         Raises:
             FairqrError: The request cannot be carried out; the message says what to do.
@@ -279,10 +279,10 @@ class FairSearch:
     ) -> AsyncGenerator[RunEvent, None]:
         """Do what a context asks for, and yield each step and its progress as they happen.
 
-        The arguments are those of :meth:`run`; for a search also those of :meth:`search`. An
-        answer written from a single ranking also arrives piece by piece if
-        ``context.answer.stream`` is on. The run waits until you ask for the next step, and ends
-        when you close the generator; to leave early, use ``contextlib.aclosing``.
+        Arguments are as in :meth:`run`; a search also takes those of :meth:`search`. An answer
+        written from a single ranking arrives piece by piece if ``context.answer.stream`` is on. The
+        run waits until you ask for the next step, and ends when you close the generator; to leave
+        early, use ``contextlib.aclosing``.
         """
         asked = _asked(Context, make_context, context, options)
         graphs = await self._graphs_for(asked)
@@ -430,7 +430,7 @@ class FairSearch:
                     waiter.set_result(None)
 
     async def _graphs_for(self, context: Context) -> Graphs:
-        """Return the graphs over the retriever that a method has where ``auto`` is asked for."""
+        """Return the graphs, with the retriever that a method uses for ``auto``."""
         graphs = await self._ready()
         is_auto = self._retriever == AUTO and isinstance(self._source, _NAMED)
         if not is_auto or context.strategy.retriever == AUTO:
@@ -456,7 +456,7 @@ class FairSearch:
             engine = self._engine = await open_engine(source, retriever=self._retriever)
         else:
             engine = source
-        # Both are opened once for all graphs.
+        # Both are opened once and shared by all graphs.
         opened = open_model(engine=engine) if model is None else model_of(model, engine)
         return self._over(engine, opened)
 
@@ -482,7 +482,7 @@ class FairSearch:
         )
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run on an event loop of our own, on a thread that lives until this object is closed."""
+        """Run on our own event loop, on a thread that lives until this object is closed."""
         with self._lock:
             if self._background is None:
                 self._background = Background()
@@ -578,7 +578,7 @@ class Opening:
 
     def __getattr__(self, name: str) -> NoReturn:
         raise AttributeError(
-            f"There is no '{name}' before FairSearch.open(…) is entered; write 'async with "
+            f"There is no '{name}' before you enter FairSearch.open(…); write 'async with "
             "FairSearch.open(…) as search:', or 'with' in code without async."
         )
 
@@ -606,7 +606,7 @@ class Opening:
 
 
 def _outcome(context: Context) -> tuple[type[Result], str]:
-    """Return the type of the result for this context, and its key in the state."""
+    """Return the type of this context's result, and its key in the state."""
     if isinstance(context, AnswerContext):
         return AnswerResult, "answer"
     if isinstance(context, ProbeContext):
@@ -654,14 +654,14 @@ def _keywords(given: object, known: Mapping[str, Mapping[str, float]]) -> Keywor
     """Check the keywords that a person returned.
 
     Raises:
-        InputError: They are not keywords by attribute and group, or there is no such group.
+        InputError: They are not keywords by attribute and group, or a group does not exist.
     """
     try:
         keywords = TypeAdapter(Keywords).validate_python(given)
     except ValidationError as error:
         where, reason = first_problem(error)
         raise InputError(
-            f"approve returned no keywords by attribute and group ({where or 'all of it'}: "
+            f"approve must return keywords by attribute and group (wrong at {where or 'the top'}: "
             f"{reason}); return {{'gender': {{'female': ['…']}}}}, or None to change nothing."
         ) from None
     for attribute, groups in keywords.items():
@@ -669,7 +669,7 @@ def _keywords(given: object, known: Mapping[str, Mapping[str, float]]) -> Keywor
             if group not in known.get(attribute, {}):
                 raise InputError(
                     f"approve returned keywords for '{one_line(attribute)}: {one_line(group)}', "
-                    "which the search does not measure; return the groups that it was given."
+                    "which the search does not measure; return only groups that it received."
                 )
     return keywords
 
@@ -677,10 +677,10 @@ def _keywords(given: object, known: Mapping[str, Mapping[str, float]]) -> Keywor
 def _asked(
     kind: type[C], make: Callable[..., C], context: C | None, options: Mapping[str, Any]
 ) -> C:
-    """Return the context that is given, or make one of the options.
+    """Return the given context, or make one from the options.
 
     Raises:
-        InputError: The context is of another kind, there are options as well, or one is wrong.
+        InputError: The context is of another kind, comes with options, or an option is wrong.
     """
     if context is None:
         return make(**options)
@@ -692,10 +692,8 @@ def _asked(
 
 
 def _search_context(context: Context | None, options: Mapping[str, Any]) -> Context:
-    """Return the context of a search alone; see :func:`_asked`."""
+    """Return the context of a plain search; see :func:`_asked`."""
     asked = _asked(Context, make_context, context, options)
     if _outcome(asked)[0] is not SearchResult:
-        raise InputError(
-            f"A search takes a fairqr.Context; give the {type(asked).__name__} to run."
-        )
+        raise InputError(f"search takes a fairqr.Context; pass the {type(asked).__name__} to run.")
     return asked

@@ -1,4 +1,4 @@
-"""The façade of audits: who gets seen in what a search engine answers, in one call."""
+"""The façade of audits: who gets seen in a search engine's results, in one call."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ from pydantic import ValidationError
 
 from fairqr.api import open_engine
 from fairqr.base.errors import InputError, one_line, parameter_error
-from fairqr.evaluation.audit.answering import ATTRIBUTOR, open_models
 from fairqr.evaluation.audit.bundle import AuditFolder
-from fairqr.evaluation.audit.finishing import Audit, carry_out
+from fairqr.evaluation.audit.finishing import Audit, audit_engine
 from fairqr.evaluation.audit.layouts import DEFAULT
-from fairqr.evaluation.audit.pairs import read_pairs
+from fairqr.evaluation.audit.models import ATTRIBUTOR
+from fairqr.evaluation.audit.pair_files import read_pairs
 from fairqr.evaluation.audit.queries import (
     AuditQuery,
     Queries,
     collect_queries,
     read_audit_queries,
 )
-from fairqr.evaluation.audit.running import make_plan, open_texts
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.qrels import Qrels, read_qrels
@@ -38,9 +37,10 @@ from fairqr.retrieval.source import Source
 
 if TYPE_CHECKING:
     from langchain_core.embeddings import Embeddings
+    from langchain_core.language_models import BaseChatModel
     from pandas import DataFrame
 
-__all__ = ["audit"]
+__all__ = ["QuietWatcher", "audit", "audit_spec"]
 
 
 async def audit(
@@ -52,38 +52,43 @@ async def audit(
     retriever: str | Encoder | Embeddings = "auto",
     folder: Path | str | None = None,
     pairs: Path | str | None = None,
-    model: str | None = None,
+    model: BaseChatModel | str | None = None,
     base_url: str | None = None,
     attributor: str = ATTRIBUTOR,
     rate: float | None = None,
     concurrency: int = 4,
     redact: bool = False,
     layout: str = DEFAULT,
+    withhold_place: bool = False,
     watcher: StageWatcher | None = None,
     **options: Any,
 ) -> Audit:
-    """Ask a search engine queries, and measure who gets seen in its answers.
+    """Send queries to a search engine, and measure who gets seen in its results.
 
     Args:
-        engine: An open engine, which stays yours to close, or what :func:`fairqr.open_engine`
-            takes.
+        engine: An open engine, which you close yourself, or what :func:`fairqr.open_engine` takes.
         queries: Texts; mappings or the rows of a DataFrame with ``query`` (or ``text`` or
             ``title``) and optionally ``id``; :class:`AuditQuery` objects; or the path of a file.
-        weight: The column of how often a query was asked; by default each row counts once.
-        qrels: Judgements by query id and document id, above 0 is relevant; or the path of a file
-            in TREC's format. By default relevance is estimated from texts, once MiniLM is pulled.
-        retriever: How documents are found, if ``engine`` is no open engine.
-        folder: Where everything goes; an interrupted audit goes on there. By default a temporary
-            folder, which :meth:`Audit.write` copies.
-        pairs: A file of documents in several versions, as ``docs/audit.md`` describes it.
-        model: What answers the questions of ``answers``, and what ``probe`` probes: a chat model;
-            for answers also ``seq2seq:`` and a model.
-        base_url: Of a server of chat models.
-        attributor: What judges which documents an answer used.
+        weight: The column that says how often a query was asked; by default each row counts once.
+        qrels: Judgements by query id and document id, relevant if above 0; or the path of a TREC
+            qrels file. By default relevance is estimated from texts, once MiniLM is pulled.
+        retriever: How to find documents, unless ``engine`` is an open engine.
+        folder: The folder for all files; an interrupted audit continues there. By default a
+            temporary folder, which :meth:`Audit.write` copies.
+        pairs: A file of documents in several versions, described in
+            ``docs/how-to/audit-with-a-model.md``.
+        model: Refines queries, to estimate what mending would cost; answers the questions of
+            ``answers``; is the model to ``probe``; and compares ``pairs`` by ``pairwise``. A
+            LangChain chat model or its name; for refining alone also ``feedback``, for answers
+            alone ``seq2seq:`` and a model.
+        base_url: The address of a server of chat models.
+        attributor: Judges which documents an answer used.
         rate: The most requests a second; no limit by default.
-        concurrency: How many queries are asked at the same time.
-        redact: Put pseudonyms in place of all queries.
-        layout: The order of the report: ``plain``, ``ll144``, ``dsa`` or ``ai-act``.
+        concurrency: How many queries to run at a time.
+        redact: Replace all queries by pseudonyms.
+        layout: The layout of the report: ``plain``, ``ll144``, ``dsa`` or ``ai-act``.
+        withhold_place: Only name the engine in all files; leave out its address and how its source
+            describes it.
         watcher: Told how far the audit is.
         options: The values of :class:`AuditSpec`, such as ``k=10``. ``attribute`` takes one
             attribute or several.
@@ -91,25 +96,24 @@ async def audit(
     Raises:
         FairqrError: The audit cannot be carried out; the message says what to do.
     """
-    spec = _spec(options)
+    spec = audit_spec(options)
     if concurrency < 1:
-        raise InputError(f"An audit asks at least 1 query at a time, not {concurrency}.")
+        raise InputError(f"'concurrency' must be at least 1, not {concurrency}.")
     is_named = isinstance(engine, str | Path | Source | Mapping)
     if not is_named and not hasattr(engine, "capabilities"):
         raise InputError(
             "audit takes an open engine, or the name, file or content of a source, not "
-            f"{type(engine).__name__}; from_langchain makes an engine of a retriever."
+            f"{type(engine).__name__}; from_langchain wraps a retriever as an engine."
         )
     if retriever != "auto" and not is_named:
         raise InputError(
-            "An open engine has its retriever; leave the retriever out, or name the source."
+            "An open engine has its own retriever; leave retriever out, or name the source."
         )
     asked = await asyncio.to_thread(_queries, queries, weight, spec)
     judged = qrels if isinstance(qrels, Mapping) or qrels is None else Path(qrels)
     if isinstance(judged, Path):
         judged = await asyncio.to_thread(read_qrels, judged)
     versions = None if pairs is None else await asyncio.to_thread(read_pairs, Path(pairs))
-    watching = watcher or _Quiet()
     made = "" if folder else await asyncio.to_thread(mkdtemp, prefix="fairqr-audit-")
     place = Path(folder or made)
     try:
@@ -117,34 +121,22 @@ async def audit(
             if isinstance(engine, str | Path | Source | Mapping):
                 engine = await open_engine(engine, retriever=retriever)
                 stack.push_async_callback(engine.aclose)
-            texts, without_texts = None, ""
-            if judged is None:
-                counter = watching.count("encoding texts")
-                texts, without_texts = await open_texts(engine, asked, counter)
-            models = None
-            if model is not None:
-                replies = AuditFolder(place).replies
-                models = open_models(
-                    model, attributor, replies, base_url=base_url, concurrency=concurrency
-                )
-            plan = await make_plan(
+            found = await audit_engine(
                 spec,
                 engine,
                 asked,
-                qrels=judged,
-                texts=texts,
-                without_texts=without_texts,
-                rate=rate,
-                pairs=versions,
-                asked=models,
-            )
-            found = await carry_out(
-                plan,
                 AuditFolder(place),
+                qrels=judged,
+                pairs=versions,
+                model=model,
+                base_url=base_url,
+                attributor=attributor,
+                rate=rate,
                 concurrency=concurrency,
-                watcher=watching,
+                watcher=watcher or QuietWatcher(),
                 redact=redact,
                 layout=layout,
+                withhold_place=withhold_place,
             )
     except BaseException:
         if made:
@@ -155,8 +147,8 @@ async def audit(
     return found
 
 
-def _spec(options: dict[str, Any]) -> AuditSpec:
-    """Return what is measured.
+def audit_spec(options: Mapping[str, Any]) -> AuditSpec:
+    """Return what to measure.
 
     Raises:
         InputError: A name or a value is wrong.
@@ -164,7 +156,7 @@ def _spec(options: dict[str, Any]) -> AuditSpec:
     given = {name: value for name, value in options.items() if value is not None}
     if "attribute" in given:
         if "attributes" in given:
-            raise InputError("Give either 'attribute' or 'attributes'.")
+            raise InputError("Give either 'attribute' or 'attributes', not both.")
         given["attributes"] = given.pop("attribute")
     if isinstance(given.get("attributes"), str):
         given["attributes"] = (given["attributes"],)
@@ -179,7 +171,7 @@ def _queries(
     weight: str | None,
     spec: AuditSpec,
 ) -> Queries:
-    """Read the queries, in whatever form they are given; this blocks."""
+    """Read the queries, in any form; this blocks."""
     if isinstance(given, Path):
         columns = QueryColumns(weight=weight)
         return read_audit_queries(given, columns, sample=spec.sample, seed=spec.seed)
@@ -187,7 +179,7 @@ def _queries(
         raise InputError("The queries are a single text; give a list of texts, or a Path.")
     to_dict = getattr(given, "to_dict", None)
     listed: Any = given if to_dict is None else to_dict("records")
-    # Weights of objects make a log of them, as a column does.
+    # If AuditQuery objects have weights, the queries are a log, as with a weight column.
     weighted_by = weight
     if not isinstance(listed, list | tuple):
         listed = list(listed)
@@ -210,7 +202,7 @@ def _rows(given: Iterable[Any], weight: str | None) -> Iterator[QueryRow]:
         elif isinstance(one, Mapping):
             text = next((one[name] for name in TEXTS if name in one), None)
             if not isinstance(text, str):
-                raise InputError(f"The query {number} has no text under {', '.join(TEXTS)}.")
+                raise InputError(f"Query {number} has no text under {', '.join(TEXTS)}; add one.")
             id_ = one.get("id")
             counts = 1.0 if weight is None else _weight(one.get(weight), number)
             yield QueryRow(
@@ -218,7 +210,7 @@ def _rows(given: Iterable[Any], weight: str | None) -> Iterator[QueryRow]:
             )
         else:
             raise InputError(
-                f"The query {number} is {one_line(type(one).__name__)}, and no text, mapping or "
+                f"Query {number} is {one_line(type(one).__name__)}; give a text, a mapping or an "
                 "AuditQuery."
             )
 
@@ -229,22 +221,22 @@ def _weight(value: Any, number: int) -> float:
     except (TypeError, ValueError):
         weight = -1.0
     if not 0 <= weight < float("inf"):
-        raise InputError(f"The weight of the query {number} is not a number of 0 or more.")
+        raise InputError(f"The weight of query {number} must be a number of 0 or more.")
     return weight
 
 
-class _Quiet:
+class QuietWatcher:
     """A watcher that says nothing."""
 
     def stage(self, what: str, total: int, done: int) -> None:
-        """Take what begins."""
+        """Ignore the start of a stage."""
 
     def advance(self, steps: int = 1) -> None:
-        """Take that so many steps are done."""
+        """Ignore that this many steps are done."""
 
     def note(self, sentence: str) -> None:
-        """Take a sentence for people."""
+        """Ignore a sentence for users."""
 
     def count(self, what: str) -> Progress:
-        """Take what is read or indexed."""
+        """Ignore what is read or indexed."""
         return lambda done, total=None, /: None

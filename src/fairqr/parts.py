@@ -1,4 +1,4 @@
-"""Fair search as a part of other people's agents and chains: a tool, a retriever, a re-ranker."""
+"""Fair search for other people's agents and chains: a tool, a retriever, a re-ranker."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ from pydantic.v1 import ValidationError as ValidationErrorV1
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.refiner import Refiner
 from fairqr.api import FairSearch, SyncFairSearch
-from fairqr.base.errors import InputError, NoMatchError, one_line
+from fairqr.base.errors import InputError, NoMatchError
 from fairqr.graph.search.builder import search_state_graph
 from fairqr.graph.search.context import Context, checked_context, require_context
-from fairqr.graph.search.result import RankedDocument, SearchResult
+from fairqr.graph.search.passages import exposure_lines, passage_lines
+from fairqr.graph.search.result import RankedDocument
 from fairqr.graph.search.state import InputState, OutputState, State
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.engine import SearchEngine
@@ -50,12 +51,10 @@ if TYPE_CHECKING:
 __all__ = ["FairReranker", "FairRetriever", "search_tool"]
 
 _OF_SEARCH = frozenset(Context.model_fields)
-LINE = 200
-"""So many characters of a document's text are shown to a model that calls the tool."""
 
 
 def _listed(value: object) -> object:
-    """Models sometimes send one name where a list is asked for."""
+    """Wrap a single name in a list; models sometimes send one name instead of a list."""
     return [value] if isinstance(value, str) else value
 
 
@@ -66,10 +65,10 @@ class SearchArguments(BaseModel):
     attributes: Annotated[list[str] | None, BeforeValidator(_listed)] = Field(
         None,
         description="Attributes whose groups get a fair share of exposure, such as gender; leave "
-        "it out for the usual ones.",
+        "it out for the default ones.",
     )
     k: int | None = Field(
-        None, ge=1, le=50, description="How many results to return; leave it out for the usual."
+        None, ge=1, le=50, description="How many results to return; leave it out for the default."
     )
 
 
@@ -83,23 +82,23 @@ def search_tool(
     """Return a LangChain tool that searches fairly.
 
     A model that calls it reads a compact text: the rank, title, groups and a line of text of each
-    result, and then how exposure changed. The artifact of the tool's message is the whole
+    result, then how exposure changed. The artifact of the tool's message is the whole
     :class:`fairqr.graph.search.result.SearchResult`, as plain data.
 
-    The model is told what it can correct: an empty query, words that nothing matches, an attribute
-    that does not exist, or an argument out of range. All other errors are raised, such as a source
-    that does not exist or a search engine that is down. If the refining model fails from the
-    start, the results are those of the plain retrieval, and the text ends with a warning.
+    The model is told about errors that it can correct: an empty query, words that nothing matches,
+    an attribute that does not exist, or an argument out of range. All other errors are raised, such
+    as a source that does not exist or a search engine that is down. If the refining model fails
+    from the start, the results are those of the plain retrieval, and the text ends with a warning.
 
     Args:
-        source: What to search, or a :class:`FairSearch` of yours, which stays yours to close.
+        source: What to search, or your own :class:`FairSearch`, which you close yourself.
         model: The model that refines queries, as :class:`FairSearch` takes it.
-        context: What a search is asked to do where the call does not say; k is 10 by default.
+        context: The options of each search, unless the call gives them; k is 10 by default.
         name: The name of the tool.
 
     Raises:
-        InputError: A model is given beside a :class:`FairSearch`, which has its own; or ``source``
-            or ``context`` is of a wrong type.
+        InputError: A model is given for a :class:`FairSearch`, which has its own; or ``source`` or
+            ``context`` has a wrong type.
     """
     if isinstance(source, SyncFairSearch):
         source = source.asynchronous
@@ -120,13 +119,14 @@ def search_tool(
         if k is not None:
             values["k"] = k
             values["depth"] = usual.depth and max(usual.depth, k)
-        await search._ready()  # what is wrong with the source is no concern of the model's
+        await search._ready()  # The model need not see errors of the source.
         try:
             result = await search.search(query, checked_context(Context, values))
         except InputError as error:
             raise ToolException(str(error)) from None
         texts = await search.documents([place.id for place in result.ranking])
-        return in_words(result, texts), result.model_dump(mode="json")
+        lines = [*passage_lines(result.ranking, texts), *exposure_lines(result), *result.warnings]
+        return "\n".join(lines), result.model_dump(mode="json")
 
     def fair_search(
         query: str, attributes: list[str] | None = None, k: int | None = None
@@ -149,34 +149,9 @@ def search_tool(
 
 
 def _wrong_argument(error: ValidationError | ValidationErrorV1) -> str:
-    """Say in one sentence what is wrong with a call."""
+    """Return one sentence that says what is wrong with a call."""
     problem = error.errors()[0]
     return f"The argument '{'.'.join(map(str, problem['loc']))}' is wrong: {problem['msg']}."
-
-
-def in_words(result: SearchResult, documents: Sequence[Document]) -> str:
-    """Write a result as a compact text for a model."""
-    texts = {document.id: document.text for document in documents}
-    lines = [_place_in_words(place, texts.get(place.id, "")) for place in result.ranking]
-    for attribute, shares in result.exposure.items():
-        before, target = result.baseline.exposure[attribute], result.target[attribute]
-        changes = [
-            f"{group} {before[group]:.0%} to {share:.0%} (target {target[group]:.0%})"
-            for group, share in shares.items()
-        ]
-        lines.append(f"Exposure by {attribute}: {', '.join(changes)}.")
-    return "\n".join([*lines, *result.warnings])
-
-
-def _place_in_words(place: RankedDocument, text: str) -> str:
-    groups = "; ".join(
-        f"{attribute}: {', '.join(shares) or 'unknown'}"
-        for attribute, shares in place.groups.items()
-    )
-    line = " ".join(text.split())
-    if len(line) > LINE:
-        line = f"{line[:LINE].rsplit(' ', 1)[0]} …"
-    return f"{place.rank}. {one_line(place.title, LINE)} [{groups}] {line}".rstrip()
 
 
 def _as_passages(places: Sequence[RankedDocument], documents: Sequence[Document]) -> list[Passage]:
@@ -200,12 +175,12 @@ def _as_passages(places: Sequence[RankedDocument], documents: Sequence[Document]
 class FairRetriever(BaseRetriever):
     """A LangChain retriever that returns the results of a fair search, with their texts.
 
-    Where nothing matches the query, it returns an empty list. The warnings of a search are Python
+    If nothing matches the query, it returns an empty list. The warnings of a search become Python
     warnings.
 
     Attributes:
-        search: What searches; yours to close.
-        context: What each search is asked to do.
+        search: The search to use; you close it yourself.
+        context: The options of each search.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -235,15 +210,15 @@ class FairRetriever(BaseRetriever):
 
 def _warn(warnings_: Sequence[str]) -> None:
     for warning in warnings_:
-        warnings.warn(warning, stacklevel=4)  # shown where the caller is
+        warnings.warn(warning, stacklevel=4)  # shown at the caller's line
 
 
 _QUERY: InputState = {"query": "documents"}
-"""The documents are there already, whatever was asked."""
+"""We have the documents already, so any query will do."""
 
 
 class _Given(BaseRetriever):
-    """Gives the documents that it was made with, whatever the query."""
+    """Returns the documents that it was made with, for any query."""
 
     passages: list[Passage]
 
@@ -258,15 +233,15 @@ def _read_schema(labels: object) -> object:
 
 
 class FairReranker(BaseDocumentCompressor):
-    """Re-ranks what another retriever found, for those who keep their own.
+    """Re-ranks what another retriever found, for those who keep their own retriever.
 
-    It moves documents no further than the target asks for, and asks no model. It cannot show what
-    the retriever did not find: if a group has too few documents there, it stays under-represented.
+    It moves documents only as far as the target needs, and calls no model. It cannot show what the
+    retriever did not find: a group with too few documents there stays under-represented.
 
     Attributes:
-        labels: The attributes and their groups, or the YAML file of them. Each attribute has a
-            ``field``, where the metadata of a document holds its label.
-        context: What is asked; its ``k`` is how many documents are kept.
+        labels: The attributes and their groups, or a YAML file of them. Each attribute has a
+            ``field``, which says where the metadata has its label.
+        context: The options; ``k`` is how many documents to keep.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -280,7 +255,7 @@ class FairReranker(BaseDocumentCompressor):
         for attribute in labels.attributes.values():
             if not attribute.field:
                 raise ValueError(
-                    f"'{attribute.name}' has no field; name the one that holds it in the metadata"
+                    f"'{attribute.name}' has no field; name the metadata field that has its label"
                 )
         return labels
 
@@ -288,7 +263,7 @@ class FairReranker(BaseDocumentCompressor):
     @classmethod
     def _asks_no_model(cls, context: Context) -> Context:
         if context.strategy.ranker is not None:
-            raise ValueError("no model is asked here; leave out a ranker as method or rerank")
+            raise ValueError("this calls no model; leave out a ranker as method or rerank")
         return context
 
     async def acompress_documents(
@@ -312,8 +287,8 @@ class FairReranker(BaseDocumentCompressor):
         return _reordered(documents, state["result"])
 
     def _search_among(self, documents: Sequence[Passage]) -> tuple[SearchGraph, Context]:
-        """Return a graph that searches these documents alone, and what it is asked to do."""
-        # The places are the ids: documents of other retrievers may have none, or share one.
+        """Return a graph that searches only these documents, and its options."""
+        # Positions serve as ids: documents of other retrievers may have no id, or share one.
         passages = [
             Passage(document.page_content, id=str(place), metadata=document.metadata)
             for place, document in enumerate(documents)
@@ -322,7 +297,7 @@ class FairReranker(BaseDocumentCompressor):
         engine = LangChainEngine(_Given(passages=passages), labels, name="given")
         size = len(documents)
         asked = {"k": min(self.context.k, size), "depth": size, "max_iterations": 0}
-        # Inside a node of another graph it would else use that graph's checkpointer.
+        # Without this, inside a node of another graph, it would use that graph's checkpointer.
         graph = search_state_graph(engine).compile(checkpointer=False)
         return graph, self.context.model_copy(update=asked)
 

@@ -1,4 +1,4 @@
-"""Fair search and fair re-ranking as transformers of PyTerrier; no jar of Terrier is needed."""
+"""Fair search and fair re-ranking as PyTerrier transformers; they need no Terrier jar."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fairqr.parts import FairReranker
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.schema import Schema
 from fairqr.retrieval.source import Source
-from fairqr.retrieval.target import DEFAULT_TARGET, Target
+from fairqr.retrieval.target import Target
 
 __all__ = ["FairRerank", "FairRetriever"]
 
@@ -29,13 +29,12 @@ COLUMNS = ["qid", "query", "docno", "score", "rank"]
 
 
 class FairRetriever(pt.Transformer):
-    """Searches fairly for each query: from columns qid and query to a ranking.
+    """Searches fairly for each query: from the columns qid and query to a ranking.
 
     Args:
-        source: What to search, or a :class:`fairqr.FairSearch` of yours, which stays yours to
-            close.
-        model: What refines queries, as :class:`fairqr.FairSearch` takes it.
-        context: What is asked.
+        source: What to search, or your own :class:`fairqr.FairSearch`, which you close yourself.
+        model: The model that refines queries, as :class:`fairqr.FairSearch` takes it.
+        context: The options of each search.
     """
 
     def __init__(
@@ -49,7 +48,7 @@ class FairRetriever(pt.Transformer):
         self._context = context
 
     def transform(self, topics: pd.DataFrame) -> pd.DataFrame:
-        """Return a ranking for each query; none for one that no document matches."""
+        """Return a ranking for each query, except for queries that no document matches."""
         _check_columns(topics, "qid", "query")
         rankings = []
         for qid, query in zip(topics["qid"], topics["query"], strict=True):
@@ -60,14 +59,14 @@ class FairRetriever(pt.Transformer):
 
 
 class FairRerank(pt.Transformer):
-    """Re-ranks what comes before it in a pipeline, no further than the target asks for.
+    """Re-ranks the results of the pipeline before it, only as far as the target needs.
 
     Args:
-        groups: Of the documents, as :func:`fairqr.evaluate` takes them. A corpus or a source is
-            asked for the documents of each ranking.
-        context: What is asked; its ``k`` is how many documents are kept. By default all are, and
-            the target is half what was retrieved, half the population, or half uniform over the
-            groups where no population is known.
+        groups: The groups of the documents, as :func:`fairqr.evaluate` takes them. With a corpus or
+            a source, we look up the documents of each ranking in it.
+        context: The options; ``k`` is how many documents to keep. By default we keep all, and the
+            target is half what was retrieved and half the population, or half uniform over the
+            groups if no population is known.
     """
 
     def __init__(self, groups: Any, *, context: Context | None = None) -> None:
@@ -75,7 +74,7 @@ class FairRerank(pt.Transformer):
         self._context = context
 
     def transform(self, results: pd.DataFrame) -> pd.DataFrame:
-        """Return the rankings in their fair order, with the columns that they came with."""
+        """Return the rankings in their fair order, keeping their other columns."""
         _check_columns(results, "qid", "docno", "score")
         given = results.assign(docno=results["docno"].astype(str))
         known = as_groups(self._groups, set(given["docno"]))
@@ -112,9 +111,9 @@ class FairRerank(pt.Transformer):
         return [passage.page_content for passage in reranker.compress_documents(passages, "")]
 
 
-def _target(schema: Schema) -> Target:
+def _target(schema: Schema) -> Target | None:
     populated = all(attribute.population for attribute in schema.attributes.values())
-    return DEFAULT_TARGET if populated else Target(parts={"retrieved": 0.5, "uniform": 0.5})
+    return None if populated else Target(parts={"retrieved": 0.5, "uniform": 0.5})
 
 
 def _check_columns(frame: pd.DataFrame, *names: str) -> None:
@@ -126,7 +125,7 @@ def _check_columns(frame: pd.DataFrame, *names: str) -> None:
 
 
 def _as_frame(rankings: Sequence[tuple[str, str, Sequence[str]]]) -> pd.DataFrame:
-    """Return a data frame; scores say the order only."""
+    """Return a data frame; scores only express the order."""
     rows = [
         (qid, query, docno, float(len(ids) - rank), rank)
         for qid, query, ids in rankings

@@ -10,6 +10,7 @@ import typer
 from fairqr.base.errors import InputError, ModelError
 from fairqr.base.settings import DEFAULT_POOL
 from fairqr.cli.common import (
+    MODELS,
     AsJson,
     BaseUrl,
     Corpus,
@@ -36,22 +37,23 @@ AnswerCommand = ParameterCommand.of(
 
 def answer(
     ctx: typer.Context,
-    question: Annotated[str, typer.Argument(help="What to answer.")],
+    question: Annotated[str, typer.Argument(help="The question to answer.")],
     corpus: Corpus = None,
     k: Annotated[int | None, typer.Option("-k", help="{answer.documents}")] = None,
     alpha: Annotated[float | None, typer.Option(help="{answer.alpha}")] = None,
     samples: Annotated[int | None, typer.Option(help="{answer.samples}")] = None,
     pool: Annotated[
-        int | None, typer.Option(help="{k} Rankings are sampled from these; at least -k of them.")
+        int | None, typer.Option(help="{k} Rankings are sampled from these documents.")
     ] = None,
     method: MethodName = None,
     attribute: Annotated[list[str] | None, typer.Option(help="{attributes}")] = None,
     model: Annotated[
         str | None,
         typer.Option(
-            help="What answers: local:smollm2-135m, openai:gpt-4o and the like, or "
+            help="The model that answers, such as local:smollm2-135m, openai:gpt-4o or "
             "seq2seq:google/flan-t5-small. A chat model also refines, if the method does. "
-            "[default: FAIRQR_MODEL, or the local model]"
+            "[default: FAIRQR_MODEL, or the local model]",
+            rich_help_panel=MODELS,
         ),
     ] = None,
     base_url: BaseUrl = None,
@@ -59,8 +61,9 @@ def answer(
     attributor: Annotated[
         str,
         typer.Option(
-            help="What judges which documents an answer used, or none; 'fairqr attribution list' "
-            "shows the choice."
+            help="What judges which documents an answer used; 'fairqr attribution list' shows "
+            "the choice, and none skips this.",
+            rich_help_panel=MODELS,
         ),
     ] = "overlap",
     seed: Annotated[int | None, typer.Option(help="{seed}")] = None,
@@ -69,7 +72,10 @@ def answer(
     trace_content: TraceContent = False,
     as_json: AsJson = False,
 ) -> None:
-    """Answer from a sampled ranking; with more samples show who is exposed, and who is used."""
+    """Answer a question from a sampled ranking, and show whose documents the answer used.
+
+    With more samples, it also shows how exposure and use differ between groups.
+    """
     from fairqr.cli.running import AnswerRunSettings
     from fairqr.graph.answer.context import AnswerContext
 

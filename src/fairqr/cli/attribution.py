@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(
-    no_args_is_help=True, help="What judges whether an answer used a document, and how well."
-)
+app = typer.Typer(no_args_is_help=True)
 
 NOTABLES = "notables"
 

@@ -12,6 +12,8 @@ import typer
 
 from fairqr.base.errors import InputError
 from fairqr.cli.common import (
+    MODELS,
+    OUTPUT,
     AsJson,
     BaseUrl,
     Corpus,
@@ -55,57 +57,70 @@ def audit(
     queries: Annotated[
         Path | None,
         typer.Option(
-            help="The queries: one a line, CSV, JSON Lines, or TREC topics; .gz is unpacked."
+            help="The file of queries: one per line, CSV, JSON Lines, or TREC topics; may be .gz."
         ),
     ] = None,
     weight: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN", help="The column that says how often a query was asked."),
+        typer.Option(
+            metavar="COLUMN",
+            help="The column that says how often a query was asked.",
+            rich_help_panel="Queries",
+        ),
     ] = None,
-    sample: Annotated[int | None, typer.Option(help="{sample}")] = None,
+    sample: Annotated[int | None, typer.Option(help="{sample}", rich_help_panel="Queries")] = None,
     attribute: Annotated[list[str] | None, typer.Option(help="{attributes}")] = None,
     target: Annotated[list[str] | None, typer.Option(help="{target}")] = None,
     k: Annotated[int | None, typer.Option("-k", help="{k}")] = None,
-    depth: Annotated[int | None, typer.Option(help="{depth}")] = None,
+    depth: Annotated[int | None, typer.Option(help="{depth}", rich_help_panel="Measures")] = None,
     qrels: Annotated[
         Path | None,
         typer.Option(
             help="Judgements in TREC's format; a grade above 0 is relevant. By default relevance "
-            "is estimated from texts, once MiniLM is pulled."
+            "is estimated from texts, once MiniLM is pulled.",
+            rich_help_panel="Measures",
         ),
     ] = None,
     run_file: Annotated[
         list[Path] | None,
         typer.Option(
-            "--run", help="Audit this run file in TREC's format, in place of a corpus. Repeatable."
+            "--run",
+            help="Audit this run file in TREC's format, in place of a corpus. Repeatable.",
+            rich_help_panel="Run files",
         ),
     ] = None,
     labels: Annotated[
         Path | None,
         typer.Option(
             help="The groups of the documents of --run: CSV, JSON Lines or Parquet, with 'id' and "
-            "a column for each attribute."
+            "a column for each attribute.",
+            rich_help_panel="Run files",
         ),
     ] = None,
     documents: Annotated[
         Path | None,
-        typer.Option(help="The texts of the documents of --run, as JSON Lines."),
+        typer.Option(
+            help="The texts of the documents of --run, as JSON Lines.", rich_help_panel="Run files"
+        ),
     ] = None,
     pairs: Annotated[
         Path | None,
         typer.Option(
             help="Documents in several versions, to see which version scores higher: CSV or JSON "
-            "Lines with query, version, document or text, and pair."
+            "Lines with query, version, document or text, and pair.",
+            rich_help_panel=MODELS,
         ),
     ] = None,
-    pairs_by: Annotated[str | None, typer.Option(help="{pairs_by}")] = None,
-    answers: Annotated[int | None, typer.Option(help="{answers}")] = None,
-    probe: Annotated[str | None, typer.Option(help="{probe}")] = None,
+    pairs_by: Annotated[str | None, typer.Option(help="{pairs_by}", rich_help_panel=MODELS)] = None,
+    answers: Annotated[int | None, typer.Option(help="{answers}", rich_help_panel=MODELS)] = None,
+    probe: Annotated[str | None, typer.Option(help="{probe}", rich_help_panel=MODELS)] = None,
     model: Annotated[
         str | None,
         typer.Option(
-            help="What answers and is probed: local:smollm2-135m, openai:gpt-4o and the like, or "
-            "seq2seq:google/flan-t5-small."
+            help="A model such as local:smollm2-135m or openai:gpt-4o. It refines queries, to see "
+            "what mending would cost with it; it also answers, is probed and compares pairs. "
+            "feedback only refines; seq2seq:google/flan-t5-small only answers.",
+            rich_help_panel=MODELS,
         ),
     ] = None,
     base_url: BaseUrl = None,
@@ -113,22 +128,37 @@ def audit(
         str,
         typer.Option(
             help="What judges which documents an answer used; 'fairqr attribution list' shows the "
-            "choice."
+            "choice.",
+            rich_help_panel=MODELS,
         ),
     ] = "overlap",
     retriever: Retriever = "auto",
-    rate: Annotated[float | None, typer.Option(help="{rate}")] = None,
-    concurrency: Annotated[int | None, typer.Option(help="{concurrency}")] = None,
-    seed: Annotated[int | None, typer.Option(help="{seed}")] = None,
+    rate: Annotated[
+        float | None, typer.Option(help="{rate}", rich_help_panel="Load on the engine")
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(help="{concurrency}", rich_help_panel="Load on the engine")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="{seed}", rich_help_panel="Measures")] = None,
     set_: Set = None,
+    keep_texts: Annotated[
+        bool | None,
+        typer.Option(
+            "--keep-texts", help="{keep_texts}", show_default=False, rich_help_panel=OUTPUT
+        ),
+    ] = None,
     redact: Annotated[
-        bool, typer.Option("--redact", help="Put pseudonyms in place of all queries.")
+        bool,
+        typer.Option(
+            "--redact", help="Put pseudonyms in place of all queries.", rich_help_panel=OUTPUT
+        ),
     ] = False,
     layout: Annotated[
         str,
         typer.Option(
             help="The order of the report: plain, or that of a law: ll144 (New York City), dsa or "
-            "ai-act (European Union)."
+            "ai-act (European Union).",
+            rich_help_panel=OUTPUT,
         ),
     ] = "plain",
     fail_if: Annotated[
@@ -137,10 +167,16 @@ def audit(
             metavar="CONDITION",
             help='End with code 3 if this holds for any group, such as "impact_ratio < 0.8". '
             "Repeatable.",
+            rich_help_panel=OUTPUT,
         ),
     ] = None,
     sure: Annotated[
-        bool, typer.Option("--sure", help="Count a condition only if the whole interval meets it.")
+        bool,
+        typer.Option(
+            "--sure",
+            help="Count a condition only if the whole interval meets it.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = False,
     output: Annotated[
         Path | None,
@@ -155,14 +191,12 @@ def audit(
         return
     import asyncio
 
-    from fairqr.cli.audit_summary import print_summary
     from fairqr.cli.progress import Progress
     from fairqr.cli.running import AuditRunSettings
     from fairqr.evaluation.audit.bundle import AuditFolder
     from fairqr.evaluation.audit.conditions import broken, parse_condition
-    from fairqr.evaluation.audit.finishing import carry_out
-    from fairqr.evaluation.audit.pairs import read_pairs
-    from fairqr.evaluation.audit.running import make_plan, open_texts
+    from fairqr.evaluation.audit.finishing import audit_engine
+    from fairqr.evaluation.audit.pair_files import read_pairs
     from fairqr.evaluation.audit.specification import AuditSpec
     from fairqr.evaluation.experiments.kinds import check_pandas
     from fairqr.evaluation.qrels import read_qrels
@@ -174,17 +208,6 @@ def audit(
     conditions = [parse_condition(text) for text in fail_if or []]
     judged = None if qrels is None else read_qrels(qrels)
     versions = None if pairs is None else read_pairs(pairs)
-    models = None
-    if model is not None:
-        from fairqr.evaluation.audit.answering import open_models
-
-        models = open_models(
-            model,
-            attributor,
-            AuditFolder(output).replies,
-            base_url=base_url,
-            concurrency=settings.concurrency,
-        )
 
     async def work(progress: Progress) -> Audit:
         async with _opened(
@@ -193,29 +216,22 @@ def audit(
             asked = await asyncio.to_thread(
                 _asked, queries, weight, spec, settings, engine, progress
             )
-            texts, without_texts = None, ""
-            if judged is None:
-                counter = progress.count("encoding texts")
-                texts, without_texts = await open_texts(engine, asked, counter)
-            plan = await make_plan(
+            return await audit_engine(
                 spec,
                 engine,
                 asked,
-                qrels=judged,
-                texts=texts,
-                without_texts=without_texts,
-                rate=settings.rate,
-                pairs=versions,
-                asked=models,
-                command=sys.argv[1:],
-            )
-            return await carry_out(
-                plan,
                 AuditFolder(output),
+                qrels=judged,
+                pairs=versions,
+                model=model,
+                base_url=base_url,
+                attributor=attributor,
+                rate=settings.rate,
                 concurrency=settings.concurrency,
                 watcher=progress,
                 redact=redact,
                 layout=layout,
+                command=sys.argv[1:],
             )
 
     with recorded(command="audit"), Progress() as progress:
@@ -224,7 +240,10 @@ def audit(
     if as_json:
         print_json((output / "audit.json").read_text(encoding="utf-8"))
     else:
-        print_summary(found, output)
+        for sentence in found.findings:
+            typer.echo(printable(sentence))
+        typer.echo(f"report: {output / 'report.html'}")
+        typer.echo(f"digest: {found.digest}")
     for sentence in problems:
         warn(printable(sentence))
     if problems:
@@ -325,8 +344,8 @@ def verify(
     """Check an audit without its engine: the hashes of all files, and every figure."""
     from dataclasses import asdict
 
-    from fairqr.evaluation.audit.bundle import verify as checked
     from fairqr.evaluation.audit.finishing import recompute
+    from fairqr.evaluation.audit.verifying import verify as checked
 
     found = checked(folder, digest, recompute)
     if as_json:
@@ -335,7 +354,14 @@ def verify(
         for sentence in found.problems:
             warn(printable(sentence))
         if not found.problems:
-            typer.echo(f"All {found.files:,} files are as the audit made them, and all figures.")
+            typer.echo(
+                f"All {found.files:,} files match the manifest; all figures follow from raw/."
+            )
+            typer.echo(
+                "The manifest has the digest that you gave."
+                if digest
+                else "To see whether the manifest is the original, give its digest with --digest."
+            )
         typer.echo(f"digest: {found.digest}")
     if found.problems:
         raise typer.Exit(FAILED)

@@ -12,6 +12,7 @@ from fairqr.base.errors import InputError, one_line
 
 if TYPE_CHECKING:
     from fairqr.evaluation.probes.specification import ProbeExperiment
+    from fairqr.retrieval.documents import Progress
 
     E = TypeVar("E", bound=ProbeExperiment)
 
@@ -25,7 +26,7 @@ __all__ = [
     "Split",
     "Words",
     "experiment_of",
-    "read_words",
+    "source_of",
 ]
 
 NOTABLES = "notables"
@@ -69,7 +70,9 @@ def experiment_of(
     queries: int | None,
     seed: int | None,
     built: Path | None,
-    **sides: str | None,
+    attribute: str | None,
+    protected: str | None,
+    words: str | None = None,
 ) -> E:
     """Return the experiment that options describe.
 
@@ -80,7 +83,9 @@ def experiment_of(
         queries: As the option.
         seed: As the option.
         built: As the option ``--from``, which says the collection and the sides.
-        sides: As the options ``attribute``, ``protected`` and ``words``.
+        attribute: As the option.
+        protected: As the option.
+        words: As the option.
 
     Raises:
         FairqrError: The options say too much or too little, a value is wrong, or there is no such
@@ -93,9 +98,10 @@ def experiment_of(
     values = {**values, **read_parameters([spec], [*texts, *(settings or [])])}
     split = values.get("split")
     if built is None:
-        source = _source(values["collection"], split, **sides)
+        source = source_of(values["collection"], split, attribute, protected, words)
         return checked(spec, {**values, "sources": (source,)})
-    for name, value in {**sides, "split": split}.items():
+    own = {"attribute": attribute, "protected": protected, "words": words, "split": split}
+    for name, value in own.items():
         if value is not None:
             raise InputError(f"The folder of --from has its own {name}; leave yours out.")
     return checked(spec, {**values, "collection": None, "sources": ({"folder": str(built)},)})
@@ -112,27 +118,35 @@ def read_words(text: str | None) -> tuple[str, str] | None:
     one, slash, other = text.partition("/")
     if not slash or "/" in other:
         raise InputError(
-            f"'{one_line(text, 100)}' is no pair of words; write PROTECTED/UNPROTECTED, such as "
+            f"'{one_line(text, 100)}' is not a pair of words; write PROTECTED/UNPROTECTED, such as "
             "women/men."
         )
     return one, other
 
 
-def _source(
+def source_of(
     collection: str,
     split: str | None,
     attribute: str | None = None,
     protected: str | None = None,
     words: str | None = None,
+    *,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
+    """Return a probe collection that is built of a collection, as a file of an experiment says it.
+
+    Raises:
+        InputError: There is no attribute, or the group has no name.
+    """
     from fairqr.evaluation.collections.finding import find_collection
     from fairqr.retrieval.sides import default_protected
 
     if not attribute:
-        raise InputError("Name an --attribute, such as gender, or a folder with --from.")
+        raise InputError("Name an --attribute, such as gender.")
+    chosen = read_words(words)
     if protected is None:
-        schema = find_collection(collection, split).corpus.schema
+        schema = find_collection(collection, split, progress=progress).corpus.schema
         protected = default_protected(schema.attribute(attribute))
     if not protected.strip():
         raise InputError("The protected group has no name; write it as --protected female.")
-    return {"attribute": attribute, "protected": protected, "words": read_words(words)}
+    return {"attribute": attribute, "protected": protected, "words": chosen}

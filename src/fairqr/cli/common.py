@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from fairqr.retrieval.engines.engine import SearchEngine
 
 __all__ = [
+    "MODELS",
+    "OUTPUT",
     "AsJson",
     "BaseUrl",
     "Corpus",
@@ -40,13 +42,21 @@ __all__ = [
 
 T = TypeVar("T")
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-BaseUrl = Annotated[str | None, typer.Option(help="The URL of an OpenAI-compatible server.")]
+MODELS, OUTPUT = "Models", "Output"
+"""The sections of options in help texts that several commands have."""
+
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object.", rich_help_panel=OUTPUT)
+]
+BaseUrl = Annotated[
+    str | None,
+    typer.Option(help="The URL of an OpenAI-compatible server.", rich_help_panel=MODELS),
+]
 Corpus = Annotated[
     str | None,
     typer.Option(
-        help="What to search: the name of a source, an index or a built-in corpus, or the path of "
-        "a source file or a corpus. [default: FAIRQR_CORPUS, or notables]"
+        help="What to search: a source, an index or a built-in corpus by name, or the path of a "
+        "source file or a corpus. [default: FAIRQR_CORPUS, or notables]"
     ),
 ]
 NoCache = Annotated[
@@ -60,7 +70,12 @@ Timeout = Annotated[
     float, typer.Option(help="The most seconds that one request to a model may take.")
 ]
 TraceContent = Annotated[
-    bool, typer.Option("--trace-content", help="Record queries and replies in the trace too.")
+    bool,
+    typer.Option(
+        "--trace-content",
+        help="Record queries and replies in the trace too.",
+        rich_help_panel=OUTPUT,
+    ),
 ]
 LARGE_CALLS, LARGE_TOKENS = 2_000, 1_000_000
 """A run that may cost more needs the user's consent."""
@@ -71,9 +86,13 @@ Yes = Annotated[
         "--yes",
         help="Run even if the model may be asked more than "
         f"{LARGE_CALLS:,} times or read more than {LARGE_TOKENS:,} tokens.",
+        rich_help_panel=MODELS,
     ),
 ]
-TracePath = Annotated[Path | None, typer.Option(help="Record the run in this file, as JSON lines.")]
+TracePath = Annotated[
+    Path | None,
+    typer.Option(help="Record the run in this file, as JSON lines.", rich_help_panel=OUTPUT),
+]
 
 
 def run(work: Coroutine[Any, Any, T], *, serving: bool = False) -> T:

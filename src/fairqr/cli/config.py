@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "unknown_settings"]
 
-app = typer.Typer(no_args_is_help=True, help="Look at what is configured.")
+app = typer.Typer(no_args_is_help=True)
 
 HIDDEN = "(hidden)"
 NOTHING = "—"
@@ -38,11 +38,6 @@ class Row(NamedTuple):
     value: Any
     source: Source
     private: bool
-
-
-@app.callback()
-def _config() -> None:
-    """Look at what is configured."""
 
 
 @app.command()

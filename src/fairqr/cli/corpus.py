@@ -12,12 +12,7 @@ from fairqr.cli.common import AsJson, print_json, run
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True, help="Look at a corpus before it is indexed.")
-
-
-@app.callback()
-def _corpus() -> None:
-    """Look at a corpus before it is indexed."""
+app = typer.Typer(no_args_is_help=True)
 
 
 @app.command()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True, help="Collections with topics and judgements.")
+app = typer.Typer(no_args_is_help=True)
 
 
 @app.command("list")

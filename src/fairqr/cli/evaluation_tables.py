@@ -77,7 +77,7 @@ def print_measures() -> None:
                 taken.append(f"{field.name}={choices}" if choices else field.name)
         if taken:
             console.say(f"  takes {', '.join(taken)}", style="dim")
-    console.print("docs/measures.md has formulas, defaults and conventions.", style="dim")
+    console.print("docs/explanation/measures.md has formulas and conventions.", style="dim")
 
 
 def _cells(result: MeasureResult) -> tuple[str, ...]:

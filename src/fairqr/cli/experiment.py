@@ -17,11 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(
-    help="Compare systems, fair RAG, or rankers, on a collection.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = typer.Typer(no_args_is_help=True)
 
 
 def _explain(ctx: typer.Context, settings: list[str] | None) -> list[str] | None:

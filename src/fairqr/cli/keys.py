@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True, help="Make and revoke access keys of the service.")
+app = typer.Typer(no_args_is_help=True)
 
 T = TypeVar("T")
 

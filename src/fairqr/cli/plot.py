@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import html
 import io
-from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairqr.base.errors import InputError
+from fairqr.base.extras import library
 from fairqr.base.files import write_beside
 from fairqr.cli.terminal import shortened
 from fairqr.evaluation.reports.drawing import quiet_fonts
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["check_plot", "draw"]
 
-NEEDS_MATPLOTLIB = "Drawing needs matplotlib; install it with: pip install 'fairqr[plot]'"
 # Twenty colours of each marker, so that groups stay apart however many there are.
 MARKERS = "osD^vP*X"
 LEGEND = 30
@@ -37,25 +36,22 @@ def check_plot(path: Path) -> None:
         raise InputError(f"A plot is a .png or .html file, not {path.name}.")
     if path.is_dir() or not path.parent.is_dir():
         raise InputError(f"The plot {path} cannot be written; name a file in a folder that exists.")
-    if find_spec("matplotlib") is None:
-        raise InputError(NEEDS_MATPLOTLIB)
+    library("matplotlib", "Drawing", "plot")
 
 
 def draw(result: SearchResult, path: Path) -> None:
-    """Draw a search to a ``.png`` or a self-contained ``.html`` file.
+    """Draw a search to a ``.png`` or a self-contained ``.html`` file, after :func:`check_plot`.
 
     One panel per attribute: the exposure of each group in each round and in the final ranking, with
     its target as a dashed line; and one panel of the divergence.
 
     Raises:
-        InputError: matplotlib is missing, or the file cannot be written.
+        InputError: The file cannot be written.
     """
-    try:
-        from matplotlib import color_sequences
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise InputError(NEEDS_MATPLOTLIB) from None
+    from matplotlib import color_sequences
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     names = list(result.target)
     most = max(map(len, result.target.values()), default=0)
     # A legend stands beside its panel, in as many columns as keep it within the panel's height.

@@ -42,11 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(
-    help="Probe whether a model, asked to rank, leans toward a group.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = typer.Typer(no_args_is_help=True)
 app.command("build")(build)
 app.command("query", cls=ProbeCommand)(query)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fairqr.cli.collection_options import NOTABLES, Protected, Split, Words, read_words
+from fairqr.cli.collection_options import NOTABLES, Protected, Split, Words, source_of
 from fairqr.cli.common import AsJson, print_json, printable, run
 from fairqr.cli.progress import Progress
 
@@ -46,35 +46,29 @@ def build(
 
     Irrelevant items are drawn from those that are relevant for other queries.
     """
-    from fairqr.base.errors import InputError
-    from fairqr.evaluation.collections.finding import find_collection
+    from fairqr.cli.parameters import checked
     from fairqr.evaluation.probes.building import open_probe_collection
     from fairqr.evaluation.probes.collection import check_folder, write_probe_collection
-    from fairqr.evaluation.probes.specification import ProbeSource
-    from fairqr.retrieval.sides import default_protected
+    from fairqr.evaluation.probes.specification import ProbeSettings, ProbeSource
 
     # Before a large corpus is read for nothing.
     check_folder(output)
-    chosen = read_words(words)
-    if not attribute or protected == "":
-        raise InputError(
-            "Name an --attribute, such as gender, and a group to protect, not nothing."
-        )
+    values = {
+        "collection": collection,
+        "split": split,
+        "queries": queries,
+        "size": size,
+        "order": order,
+        "seed": seed,
+    }
+    settings = checked(ProbeSettings, values)
     with Progress() as progress:
-        if protected is None:
-            found = find_collection(
-                collection, split, progress=progress.count(f"importing {collection}")
-            )
-            protected = default_protected(found.corpus.schema.attribute(attribute))
+        importing = progress.count(f"importing {collection}")
+        source = source_of(collection, split, attribute, protected, words, progress=importing)
         built = run(
             open_probe_collection(
-                ProbeSource(attribute=attribute, protected=protected, words=chosen),
-                collection,
-                split,
-                size=size,
-                order=order,  # type: ignore[arg-type]
-                seed=seed,
-                queries=queries,
+                checked(ProbeSource, source),
+                settings,
                 texts=not titles_only,
                 preparing=progress.count,
             )

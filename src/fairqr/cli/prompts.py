@@ -12,7 +12,7 @@ from fairqr.cli.common import PromptsFolder
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True, help="Look at prompts, and check your own.")
+app = typer.Typer(no_args_is_help=True)
 
 
 @app.command("list")

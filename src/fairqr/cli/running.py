@@ -71,19 +71,19 @@ class RunSettings(BaseModel):
         library.check(context.prompts)
         return library
 
-    async def started_model(self, name: str, base_url: str | None, *, refines: bool) -> Model | str:
-        """Return a model, started if it refines; the name of feedback, which needs an engine."""
+    async def opened_model(self, name: str, base_url: str | None, *, refines: bool) -> Model | str:
+        """Return a model, checked if it refines; the name of feedback, which needs an engine."""
         from fairqr.agents.feedback import FeedbackRefiner
-        from fairqr.agents.models import open_model
+        from fairqr.agents.models import open_language_model
         from fairqr.graph.search.rankers import require_refines
 
         if name == FeedbackRefiner.name:
             return name
-        model = open_model(name, cache=self.cache, base_url=base_url, timeout=self.timeout)
+        model = open_language_model(name, cache=self.cache, base_url=base_url, timeout=self.timeout)
         if refines:
             require_refines(model)
             # What is missing is better known before a large corpus is indexed.
-            await model.start()
+            await model.check()
         return model
 
     @contextlib.asynccontextmanager

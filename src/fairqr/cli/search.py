@@ -9,6 +9,8 @@ import typer
 
 from fairqr.base.errors import ModelError
 from fairqr.cli.common import (
+    MODELS,
+    OUTPUT,
     AsJson,
     BaseUrl,
     Corpus,
@@ -22,9 +24,11 @@ from fairqr.cli.common import (
 from fairqr.cli.parameters import ParameterCommand, Set, options_of
 
 if TYPE_CHECKING:
+    from fairqr.cli.running import SearchRunSettings
+    from fairqr.graph.search.context import Context
     from fairqr.graph.search.result import SearchResult
 
-__all__ = ["MethodName", "ModelName", "Retriever", "SearchCommand", "search"]
+__all__ = ["MethodName", "ModelName", "Retriever", "SearchCommand", "search", "searched"]
 
 SearchCommand = ParameterCommand.of(
     "fairqr.graph.search.context:Context", "fairqr.cli.running:SearchRunSettings"
@@ -75,17 +79,18 @@ MethodName = Annotated[
 ModelName = Annotated[
     str | None,
     typer.Option(
-        help="The language model: local:smollm2-135m, openai:gpt-4o and the like, or causal:NAME "
-        "to rank; feedback refines without one. [default: FAIRQR_MODEL, or the local model]"
+        help="The language model, such as local:smollm2-135m or openai:gpt-4o. causal:NAME only "
+        "ranks; feedback refines without a model. [default: FAIRQR_MODEL, or the local model]",
+        rich_help_panel=MODELS,
     ),
 ]
 Retriever = Annotated[
     str,
     typer.Option(
-        help="bm25, by words; rm3, which adds words of the first documents; dense, by vectors; or "
-        "hybrid, by words and vectors; the last two with another encoder as dense:ENCODER; rm3 "
-        "and hybrid with parameters as hybrid:feedback=20. By default hybrid for an index once "
-        "MiniLM is pulled, otherwise the engine's own ranking.",
+        help="How to find documents: bm25 by words; rm3 by words, with more words from the first "
+        "documents; dense by vectors; hybrid by words and vectors. Write dense:ENCODER for another "
+        "encoder, and hybrid:feedback=20 for a parameter. Defaults to hybrid for an index once "
+        "MiniLM is pulled, and otherwise to the engine's own ranking.",
         show_default=False,
     ),
 ]
@@ -99,7 +104,9 @@ def search(
     target: Annotated[list[str] | None, typer.Option(help="{target}")] = None,
     k: Annotated[int | None, typer.Option("-k", help="{k}")] = None,
     method: MethodName = None,
-    max_iterations: Annotated[int | None, typer.Option(help="{max_iterations}")] = None,
+    max_iterations: Annotated[
+        int | None, typer.Option(help="{max_iterations}", rich_help_panel=MODELS)
+    ] = None,
     model: ModelName = None,
     base_url: BaseUrl = None,
     retriever: Retriever = "auto",
@@ -107,13 +114,16 @@ def search(
     set_: Set = None,
     yes: Yes = False,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw the exposure by round: a .png or .html file.")
+        Path | None,
+        typer.Option(
+            help="Draw the exposure by round: a .png or .html file.", rich_help_panel=OUTPUT
+        ),
     ] = None,
     trace: TracePath = None,
     trace_content: TraceContent = False,
     as_json: AsJson = False,
 ) -> None:
-    """Search fairly: refine the query toward under-represented groups, and re-rank."""
+    """Search so that every group gets its share of exposure, through relevant documents."""
     from fairqr.cli.running import SearchRunSettings
     from fairqr.graph.search.context import Context
 
@@ -122,30 +132,18 @@ def search(
         from fairqr.cli.plot import check_plot
 
         check_plot(plot)
-
-    async def work() -> SearchResult:
-        from fairqr.agents.feedback import FeedbackRefiner
-        from fairqr.api import FairSearch
-        from fairqr.base.settings import default_corpus, default_model
-        from fairqr.cli.render import SearchView, View
-        from fairqr.graph.search.rankers import ASKED, Rankers
-        from fairqr.graph.search.result import SearchResult
-
-        prompts = settings.prompts_for(asked)
-        asks_ranker = asked.strategy.ranker in ASKED
-        name = (model or default_model()) if asked.rounds or asks_ranker else FeedbackRefiner.name
-        opened = await settings.started_model(name, base_url, refines=asked.rounds > 0)
-        ranker = Rankers(None, opened, prompts).ranker_for(asked)
-        if ranker is not None:
-            await ranker.start()
-        view = View() if as_json else SearchView(query, corpus or default_corpus(), asked, name)
-        if asks_ranker:
-            view.expect_cost(name, asked.budget, yes=yes)
-        async with settings.opened(corpus, asked.strategy.searched_by(retriever)) as engine:
-            fair = FairSearch(engine, opened, ranker=ranker, prompts=prompts)
-            return SearchResult.model_validate(await view.follow(fair, query, asked))
-
-    result = run_recorded(work(), trace, content=trace_content, command="search")
+    work = searched(
+        query,
+        asked,
+        settings,
+        corpus=corpus,
+        model=model,
+        base_url=base_url,
+        retriever=retriever,
+        silent=as_json,
+        yes=yes,
+    )
+    result = run_recorded(work, trace, content=trace_content, command="search")
     for warning in result.warnings:
         warn(warning)
     if as_json:
@@ -162,6 +160,53 @@ def search(
             typer.echo(f"drawn: {plot}")
     if settings.strict and (result.stop_reason == "model_failed" or _has_not_ranked(result)):
         raise ModelError("failed", "The model failed, and strict was set.")
+
+
+async def searched(
+    query: str,
+    asked: Context,
+    settings: SearchRunSettings,
+    *,
+    corpus: str | None = None,
+    model: str | None = None,
+    base_url: str | None = None,
+    retriever: str = "auto",
+    silent: bool = False,
+    yes: bool = False,
+) -> SearchResult:
+    """Search, and print each round as it is measured.
+
+    Args:
+        query: What to search for.
+        asked: How to search.
+        settings: How the run works.
+        corpus: What to search; defaults to the configured corpus.
+        model: The language model; defaults to the configured one.
+        base_url: The URL of an OpenAI-compatible server.
+        retriever: How documents are found.
+        silent: Print no rounds.
+        yes: Whether the user agreed to a large run.
+    """
+    from fairqr.agents.feedback import FeedbackRefiner
+    from fairqr.api import FairSearch
+    from fairqr.base.settings import default_corpus, default_model
+    from fairqr.cli.render import SearchView, View
+    from fairqr.graph.search.rankers import ASKED, Rankers
+    from fairqr.graph.search.result import SearchResult
+
+    prompts = settings.prompts_for(asked)
+    asks_ranker = asked.strategy.ranker in ASKED
+    name = (model or default_model()) if asked.rounds or asks_ranker else FeedbackRefiner.name
+    opened = await settings.opened_model(name, base_url, refines=asked.rounds > 0)
+    ranker = Rankers(None, opened, prompts).ranker_for(asked)
+    if ranker is not None:
+        await ranker.start()
+    view = View() if silent else SearchView(query, corpus or default_corpus(), asked, name)
+    if asks_ranker:
+        view.expect_cost(name, asked.budget, yes=yes)
+    async with settings.opened(corpus, asked.strategy.searched_by(retriever)) as engine:
+        fair = FairSearch(engine, opened, ranker=ranker, prompts=prompts)
+        return SearchResult.model_validate(await view.follow(fair, query, asked))
 
 
 def _has_not_ranked(result: SearchResult) -> bool:

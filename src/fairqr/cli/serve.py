@@ -12,12 +12,25 @@ import typer
 from fairqr.base.errors import ConfigError, InputError
 from fairqr.cli.common import BaseUrl, run, warn
 from fairqr.cli.config import unknown_settings
+from fairqr.cli.parameters import ParameterCommand
 from fairqr.cli.progress import Progress
 
 if TYPE_CHECKING:
     from fairqr.graph.service.configuration import ServiceSettings
 
-__all__ = ["require_service", "serve"]
+__all__ = ["Offered", "ServeCommand", "offered_models", "require_service", "serve", "with_corpora"]
+
+ServeCommand = ParameterCommand.of("fairqr.graph.service.configuration:ServiceSettings")
+
+Offered = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--corpus",
+        help="What clients may search: a source, an index, a built-in corpus, or the path of a "
+        "source file or a corpus. Repeatable; the first is the default. [default: everything "
+        "that has a name]",
+    ),
+]
 
 LIBRARIES = ("aiosqlite", "fastapi", "limits", "prometheus_client", "sqlalchemy", "uvicorn")
 """The libraries of the extra ``service``."""
@@ -26,45 +39,30 @@ LIBRARIES = ("aiosqlite", "fastapi", "limits", "prometheus_client", "sqlalchemy"
 def serve(
     host: Annotated[
         str | None,
-        typer.Option(help="The address to listen on; any but loopback needs access keys."),
+        typer.Option(help="{host}"),
     ] = None,
-    port: Annotated[
-        int | None, typer.Option(help="The port to listen on; 0 takes a free one.")
-    ] = None,
-    corpus: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="What clients may search: a source, an index, a built-in corpus, or the path of a "
-            "source file or of a corpus. May be repeated; the first is the default. "
-            "[default: all that have a name]"
-        ),
-    ] = None,
+    port: Annotated[int | None, typer.Option(help="{port}")] = None,
+    corpus: Offered = None,
     model: Annotated[
         list[str] | None,
         typer.Option(
-            help="A model that clients may ask, besides those of the settings file. May be "
-            "repeated; the first is the default."
+            help="A model that clients may ask, besides those of the settings file. Repeatable; "
+            "the first is the default.",
         ),
     ] = None,
     base_url: BaseUrl = None,
     database: Annotated[
         str | None,
-        typer.Option(help="The database: sqlite:///… or postgresql://…", metavar="URL"),
+        typer.Option(help="{database}", metavar="URL"),
     ] = None,
-    require_keys: Annotated[
-        bool, typer.Option("--require-keys", help="Require access keys on loopback too.")
-    ] = False,
-    concurrency: Annotated[
-        int | None, typer.Option(min=1, help="How many runs go on at once.")
-    ] = None,
-    traces: Annotated[
-        Path | None, typer.Option(help="Record each run in this folder, as JSON lines.")
-    ] = None,
+    require_keys: Annotated[bool, typer.Option("--require-keys", help="{require_keys}")] = False,
+    concurrency: Annotated[int | None, typer.Option(min=1, help="{concurrency}")] = None,
+    traces: Annotated[Path | None, typer.Option(help="{traces}")] = None,
 ) -> None:
-    """Serve searches, answers and probes over HTTP, with a page to watch them.
+    """Serve searches, answers, probes and audits over HTTP, with a page to run and watch them.
 
-    All other settings stand in the section [service] of the settings file, or in variables
-    FAIRQR_SERVICE_…; see 'fairqr config show'.
+    Set everything else in the section [service] of the settings file, or in variables
+    FAIRQR_SERVICE_…; 'fairqr config show' lists them.
     """
     require_service()
     from fairqr.graph.service.configuration import service_settings
@@ -79,7 +77,7 @@ def serve(
         require_keys=require_keys or None,
         concurrency=concurrency,
         traces=traces,
-        models=_models(model, base_url),
+        models=offered_models(model, base_url),
     )
     for warning in unknown_settings():
         warn(warning)
@@ -87,6 +85,7 @@ def serve(
 
 
 async def _serve(settings: ServiceSettings, corpora: list[str], model: str | None) -> None:
+    from fairqr.cli.service_audits import ServiceAuditor
     from fairqr.graph.service.http.access import needs_keys
     from fairqr.graph.service.http.serving import Server, bound, url_of
     from fairqr.graph.service.http.starting import running
@@ -96,8 +95,10 @@ async def _serve(settings: ServiceSettings, corpora: list[str], model: str | Non
         url = url_of(listener)
         with Progress() as progress:
             if corpora:
-                settings = await _with_corpora(settings, corpora, progress.prepare)
-            app, drain = await stack.enter_async_context(running(settings, model, progress.prepare))
+                settings = await with_corpora(settings, corpora, progress.prepare)
+            app, drain = await stack.enter_async_context(
+                running(settings, model, progress.prepare, ServiceAuditor.if_installed())
+            )
 
         def started() -> None:
             keys = "keys are needed" if needs_keys(settings) else "no keys are needed here"
@@ -107,14 +108,14 @@ async def _serve(settings: ServiceSettings, corpora: list[str], model: str | Non
         await Server(app, settings, drain).run_on(listener, started)
 
 
-def _models(names: list[str] | None, base_url: str | None) -> dict[str, Any] | None:
+def offered_models(names: list[str] | None, base_url: str | None) -> dict[str, Any] | None:
     """Return the models to be laid over those of the settings file."""
     if not names:
         return None
     return {**{name: {"base_url": base_url} for name in names}, "feedback": {}}
 
 
-async def _with_corpora(
+async def with_corpora(
     settings: ServiceSettings, corpora: list[str], preparing: Any
 ) -> ServiceSettings:
     """Return settings that offer these corpora; a corpus at a path is indexed first."""

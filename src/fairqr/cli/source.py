@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "attach"]
 
-app = typer.Typer(no_args_is_help=True, help="Look at attached search engines.")
+app = typer.Typer(no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="The name of an attached source.")]
 

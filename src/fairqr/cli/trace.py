@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True, help="Look at recorded runs, and compare results.")
+app = typer.Typer(no_args_is_help=True)
 
 NOTHING = "—"
 _HEADS = (
@@ -29,21 +29,16 @@ _HEADS = (
 _WIDEST = 1000
 
 Folder = Annotated[
-    Path | None, typer.Option(help="Of recorded runs; FAIRQR_TRACE_DIR where not given.")
+    Path | None, typer.Option(help="The folder of recorded runs. [default: FAIRQR_TRACE_DIR]")
 ]
 Result = Annotated[Path, typer.Argument(help="A result, as --json printed it.")]
 Name = Annotated[str, typer.Argument(help="A file, or a run as `fairqr trace list` names it.")]
 
 
-@app.callback()
-def _trace() -> None:
-    """Look at recorded runs, and compare results."""
-
-
 @app.command("list")
 def list_(
     folder: Folder = None,
-    limit: Annotated[int, typer.Option(min=1, help="Show at most so many.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="The most runs to show.")] = 20,
     as_json: AsJson = False,
 ) -> None:
     """List recorded runs, the newest first."""

@@ -30,8 +30,11 @@ def train(
         int, typer.Option(min=1, help="How many documents of each topic to train on.")
     ] = 200,
     target: Annotated[
-        str, typer.Option(help="The target of the searches, which see no judgements.")
-    ] = "retrieved:0.5,population:0.5",
+        str | None,
+        typer.Option(
+            help="The target of the searches, which see no judgements; that of a search by default."
+        ),
+    ] = None,
     option: Annotated[
         list[str] | None, typer.Option(help="An option of the training, such as gamma=1000.")
     ] = None,

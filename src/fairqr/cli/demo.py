@@ -1,0 +1,69 @@
+"""The command ``fairqr demo``."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import typer
+
+from fairqr.base.errors import ModelUnavailableError
+from fairqr.cli.common import run
+from fairqr.cli.models import fetch
+
+__all__ = ["demo"]
+
+NEEDED = ("onnxruntime", "tokenizers", "xllamacpp")
+QUERY, CORPUS, ATTRIBUTE = "mathematician", "notables", "gender"
+
+NEXT = (
+    (
+        "The model is asked if too few documents are found:",
+        'search "football player" --attribute gender -k 10',
+    ),
+    (
+        "Describe your own Elasticsearch or OpenSearch, which is only ever read:",
+        "attach --draft --url http://localhost:9200 --index INDEX -o my.source.yaml",
+    ),
+    (
+        "Audit it with queries of your users (needs 'fairqr[evaluation]'):",
+        "audit --corpus my.source.yaml --queries queries.txt -o audit",
+    ),
+)
+"""What to try next: why, and the command."""
+
+
+def demo() -> None:
+    """Fetch the two small models (190 MB, once), and search a built-in corpus fairly."""
+    from fairqr.base.settings import DEFAULT_MODEL
+    from fairqr.base.weights.cache import is_pulled
+    from fairqr.base.weights.registry import WEIGHTS
+    from fairqr.cli.render import print_result
+    from fairqr.cli.running import SearchRunSettings
+    from fairqr.cli.search import searched
+    from fairqr.graph.search.context import Context
+
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise ModelUnavailableError(
+            f"The demo needs {' and '.join(missing)}: run `pip install 'fairqr[local]'`."
+        )
+    fetch([weights for weights in WEIGHTS.values() if not is_pulled(weights.name)])
+    typer.echo(f'{_command()} search "{QUERY}" --corpus {CORPUS} --attribute {ATTRIBUTE}\n')
+    asked = Context(attributes=(ATTRIBUTE,))
+    work = searched(QUERY, asked, SearchRunSettings(), corpus=CORPUS, model=DEFAULT_MODEL)
+    print_result(run(work))
+    typer.echo("\nWhat to try next:")
+    for why, arguments in NEXT:
+        typer.echo(f"\n  {why}\n  {_command()} {arguments}")
+
+
+def _command() -> str:
+    """Return how the user can call this command again."""
+    called = Path(sys.argv[0])
+    if called.name == "__main__.py":
+        return "python -m fairqr"
+    found = shutil.which(called.name)
+    return called.name if found and Path(found).samefile(called) else str(called)

@@ -1,0 +1,132 @@
+"""The audits of the service and of agents: the same function as ``fairqr.audit``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from filelock import FileLock, Timeout
+
+from fairqr.base.errors import InputError
+from fairqr.graph.service.engine.audits import AuditedQuery, AuditResult, Tell
+from fairqr.retrieval.documents import Progress
+from fairqr.retrieval.engines.engine import SearchEngine
+
+if TYPE_CHECKING:
+    from fairqr.evaluation.audit.finishing import Audit
+
+__all__ = ["ServiceAuditor"]
+
+EVALUATION = ("jinja2", "markdown_it", "matplotlib", "pandas", "scipy")
+"""What audits need of the extra ``evaluation``."""
+
+PAUSE = 0.5
+"""Seconds between two looks whether another worker has let go of a folder."""
+
+
+class ServiceAuditor:
+    """See :class:`fairqr.graph.service.engine.audits.Auditor`."""
+
+    @classmethod
+    def if_installed(cls) -> Self | None:
+        """Return an auditor; None if the extra ``evaluation`` is not installed."""
+        return None if any(find_spec(name) is None for name in EVALUATION) else cls()
+
+    async def check(self, options: Mapping[str, Any]) -> None:
+        """Check what is to be measured."""
+        (await _auditing()).audit_spec(options)
+
+    async def __call__(
+        self,
+        engine: SearchEngine,
+        queries: Sequence[AuditedQuery],
+        options: Mapping[str, Any],
+        *,
+        folder: Path | None,
+        resumed: bool,
+        tell: Tell,
+    ) -> AuditResult:
+        """Audit an engine."""
+        asked = [it.model_dump() for it in queries]
+        is_weighted = any(it.weight != 1 for it in queries)
+        auditing = await _auditing()
+
+        async def attempt() -> AuditResult:
+            found = await auditing.audit(
+                engine,
+                asked,
+                weight="weight" if is_weighted else None,
+                folder=folder,
+                withhold_place=True,
+                watcher=_Watcher(tell),
+                **options,
+            )
+            return await asyncio.to_thread(_result, found)
+
+        if folder is None:
+            return await attempt()
+        await asyncio.to_thread(folder.mkdir, 0o700, parents=True, exist_ok=True)
+        await _let_go(folder)
+        try:
+            return await attempt()
+        except InputError:
+            if not resumed:
+                raise
+            # What an earlier attempt left may be of an index that was rebuilt since.
+            await asyncio.to_thread(shutil.rmtree, folder)
+            return await attempt()
+
+
+async def _auditing() -> Any:
+    # What audits compute with takes long to import, and few services are asked for one.
+    return await asyncio.to_thread(import_module, "fairqr.auditing")
+
+
+async def _let_go(folder: Path) -> None:
+    """Wait until a worker that lost this audit, such as one that was frozen, has let go of it."""
+    from fairqr.evaluation.experiments.folder import LOCK
+
+    lock = FileLock(folder / LOCK)
+    while True:
+        try:
+            with lock.acquire(0):
+                return
+        except Timeout:
+            await asyncio.sleep(PAUSE)
+
+
+def _result(found: Audit) -> AuditResult:
+    figures = json.loads((found.folder / "audit.json").read_text(encoding="utf-8"))
+    return AuditResult(findings=found.findings, digest=found.digest, figures=figures)
+
+
+class _Watcher:
+    """Passes on how many steps of a stage are done."""
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+        self._stage, self._done, self._of = "", 0, 0
+
+    def stage(self, what: str, total: int, done: int) -> None:
+        """Take what begins."""
+        self._stage, self._done, self._of = what, done, total
+        if done:
+            self._tell(what, done, total)
+
+    def advance(self, steps: int = 1) -> None:
+        """Take how many more steps are done."""
+        self._done += steps
+        self._tell(self._stage, self._done, self._of)
+
+    def note(self, sentence: str) -> None:
+        """Take a sentence for people; it is of no use to a client."""
+
+    def count(self, what: str) -> Progress:
+        """Take what is read or encoded."""
+        return lambda done, total=None, /: None
