@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.audit_demoted --trec FOLDER`` searches notables and the joined subset of TREC
 Fair 2022 in FOLDER by BM25, and multiplies the scores of all women by a factor. Estimates of
-relevance are fitted on the other collection. What it prints stands in docs/audit.md.
+relevance are fitted on the other collection. What it prints stands in docs/results/audits.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What it costs to check keywords against texts, where an engine cannot count: see docs/loop.md.
+"""What it costs to check keywords against texts, where an engine cannot count.
+
+See docs/results/quality.md.
 
 ``python benchmarks/evidence.py [--queries N] [--trec FOLDER]`` runs the method ``loop``
 with the local model over the topics of notables, and of the joined subset of TREC Fair 2022 in

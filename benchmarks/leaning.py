@@ -1,4 +1,4 @@
-"""Teach a small model to lean, to see whether tuning takes that away: see docs/tuning.md.
+"""Teach a small model to lean, to see whether tuning takes that away: see docs/results/models.md.
 
 ``python benchmarks/leaning.py FOLDER [STEPS]`` trains SmolLM2-135M on pairs of notable
 people that the man always wins, on the queries that ``fairqr tune --size 40 --train-share 0.5``

@@ -4,8 +4,8 @@
 notables, and of the joined subset of TREC Fair 2022 in FOLDER, and prints for each attribute and
 form of the query how far each system is from BM25. The product is the mean over topics of
 nDCG@20 × AWRF@20 in bits. Estimates of relevance use the fit on the other collection, and each
-topic is ranked by weights that were trained without it (docs/relevance.md). Run ``fairqr models
-pull`` first.
+topic is ranked by weights that were trained without it (docs/explanation/relevance.md). Run
+``fairqr models pull`` first.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 ``python benchmarks/relevance.py --trec FOLDER`` reads notables and the joined subset of TREC Fair
 2022 in FOLDER, and encodes them by MiniLM first. The 200 documents of each topic with the most
 evidence are fitted. What it prints stands in :mod:`fairqr.retrieval.relevance` and in
-docs/relevance.md.
+docs/explanation/relevance.md.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.load.faults import FAULTS, Survived, survive
+from benchmarks.load.faults import FAULTS, Survived, missing_for, survive
 from benchmarks.load.rates import Rate, rates
 from benchmarks.load.report import fault_lines, machine, rate_lines, soak_lines, table
 from benchmarks.load.soak import Soak, soak
@@ -130,6 +130,9 @@ def find(
     found = Findings()
     for name in EVERYTHING:
         if name not in names:
+            continue
+        if lacking := missing_for(name):
+            print(f"{name} is left out: {lacking}", file=sys.stderr)
             continue
         print(f"{time.monotonic() - begun:4.0f} s  {name} …", file=sys.stderr)
         try:

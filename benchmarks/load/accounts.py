@@ -2,7 +2,7 @@
 
 Every run that was accepted must end, with a result or a problem of a known type; once; and no
 question of it that the model had answered may be asked again, but for the step that a worker was in
-when it was killed.
+when it was killed. Of an ephemeral run nothing may be stored: what its client was told is its end.
 """
 
 from __future__ import annotations
@@ -28,6 +28,12 @@ AT_ONCE = 8
 """Questions of one run that are under way at the same time, at the most."""
 
 LIVE = ("queued", "running")
+
+DURABLE = ("background", "return")
+"""The ways of asking that make a durable run."""
+
+REFUSALS = ("busy",)
+"""Slugs of requests that were turned away."""
 
 
 def told_slugs() -> set[str]:
@@ -136,6 +142,9 @@ async def _look(
     if attempt.told in ("untyped", "internal"):
         broken(f"told an error without a type, with status {attempt.status}")
     verdict.again += again
+    if attempt.way not in DURABLE:
+        _ephemeral(attempt, rows, again, verdict, broken)
+        return
     if not rows:
         if attempt.told in (RESULT, ACCEPTED) or attempt.run:
             broken(f"lost: told '{attempt.told}', but there is no such run")
@@ -153,9 +162,29 @@ async def _look(
     if again > AT_ONCE * max(0, run["attempts"] - 1):
         broken(f"{again} questions were asked again that had been answered")
     _outcome(run, attempt, verdict, broken)
-    if run["keep"] and run["status"] not in LIVE:
+    if run["status"] not in LIVE:
         for fault in await _faults_of_events(http, f"{url}/v1/runs/{run['id']}/events"):
             broken(fault)
+
+
+def _ephemeral(
+    attempt: Attempt, rows: Sequence[dict[str, Any]], again: int, verdict: Verdict, broken: Any
+) -> None:
+    """Count what became of an ephemeral run."""
+    if rows:
+        broken("it is stored, though nobody asked for that")
+    if again:
+        broken(f"{again} questions were asked again that had been answered")
+    if attempt.told in REFUSALS or not (attempt.status or attempt.run):
+        verdict.refused += 1
+        return
+    verdict.accepted += 1
+    if attempt.told == RESULT:
+        verdict.results += 1
+        return
+    verdict.problems[attempt.told] = verdict.problems.get(attempt.told, 0) + 1
+    if attempt.told not in {*told_slugs(), LEFT, GONE}:
+        broken(f"ended with the problem '{attempt.told}'")
 
 
 def _outcome(run: dict[str, Any], attempt: Attempt, verdict: Verdict, broken: Any) -> None:
@@ -175,10 +204,6 @@ def _outcome(run: dict[str, Any], attempt: Attempt, verdict: Verdict, broken: An
         broken(f"is cancelled, but its client did not leave; it was told '{attempt.told}'")
     if attempt.told == RESULT and run["status"] != "done":
         broken(f"its client was told a result, but it is {run['status']}")
-    # A client may be told that the database is away, while what is kept goes on.
-    told_error = attempt.told not in (RESULT, ACCEPTED, GONE, LEFT)
-    if told_error and run["status"] == "done" and not run["keep"]:
-        broken(f"its client was told '{attempt.told}', but it is done")
 
 
 async def _faults_of_events(http: httpx.AsyncClient, url: str) -> list[str]:

@@ -124,8 +124,8 @@ async def events_of(
 
 def run_of(answer: httpx.Response) -> str | None:
     """Return the id of the run that an answer is about, if it names one."""
-    place = answer.headers.get("location", "")
-    return place.rpartition("/")[2] or None
+    place: str = answer.headers.get("location", "")
+    return place.rpartition("/")[2] or answer.headers.get("x-request-id")
 
 
 def slug_of(content: bytes) -> str:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from benchmarks.load.accounts import Verdict, judge, settled
 from benchmarks.load.clients import Crowd, new_client
-from benchmarks.load.servers import Worker
+from benchmarks.load.servers import Worker, wrong_clock
 from benchmarks.load.world import EMBEDDED, REMOTE, SETTINGS, World
 
-__all__ = ["FAULTS", "Survived", "survive"]
+__all__ = ["FAULTS", "Survived", "missing_for", "survive"]
 
 T = TypeVar("T")
 
@@ -193,6 +194,37 @@ async def _told_to_end(scene: Scene, grace: float = SETTINGS["grace"]) -> AsyncI
     await _aside(worker.start)
 
 
+@asynccontextmanager
+async def _full_disk(scene: Scene) -> AsyncIterator[None]:
+    ballast = scene.world.small_disk / "ballast"
+    with ballast.open("wb", buffering=0) as file, suppress(OSError):  # until there is no space
+        while True:
+            file.write(bytes(65536))
+    await asyncio.sleep(AWAY_SECONDS)
+    yield
+    ballast.unlink()
+
+
+@asynccontextmanager
+async def _wrong_clock(scene: Scene) -> AsyncIterator[None]:
+    scene.workers[0].kill()
+    await _aside(scene.workers[0].start, CLOCK_AHEAD)
+    yield
+
+
+CLOCK_AHEAD = 3600
+"""Seconds; more than any lease, and any time that a run may take."""
+
+
+def missing_for(name: str) -> str:
+    """Say what a fault needs that this machine lacks; empty if nothing."""
+    if name == "full-disk" and os.geteuid() != 0:
+        return "it mounts a disk of its own, which takes root"
+    if name == "wrong-clock" and wrong_clock() is None:
+        return "it takes libfaketime, which Debian has under this name"
+    return ""
+
+
 FAULTS: dict[str, tuple[str, Fault]] = {
     "slow-model": ("model server 20 times as slow", _slow_model),
     "failing-model": ("model server: 30% 500, 10% 429, 10% cut off, 2% no answer", _failing_model),
@@ -213,6 +245,8 @@ FAULTS: dict[str, tuple[str, Fault]] = {
         f"the same with {SHORT_GRACE} s of grace and a slow model",
         _cut_short,
     ),
+    "full-disk": (f"the database's disk full for {AWAY_SECONDS} s", _full_disk),
+    "wrong-clock": ("one of two workers killed, and started an hour ahead", _wrong_clock),
 }
 
 
@@ -233,7 +267,8 @@ async def survive(world: World, name: str, size: int) -> Survived:
         index = REMOTE
         _ = world.elasticsearch
     settings = {"grace": SHORT_GRACE} if name == "cut-short" else {}
-    with world.workers(world.new_database(), 2, index, **settings) as workers:
+    database = world.new_database(on_small_disk=name == "full-disk")
+    with world.workers(database, 2, index, **settings) as workers:
         crowd = Crowd(
             [worker.url for worker in workers], world.queries, world.request(index), WAYS, 3
         )

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from tests.integration import elasticsearch_server as es
+from tests.integration.java_server import configure, install, running, wait_for
 
-__all__ = ["Elasticsearch", "Model", "Process", "Worker", "free_port", "local"]
+__all__ = ["Elasticsearch", "Model", "Process", "Worker", "free_port", "local", "wrong_clock"]
 
 READY_SECONDS = 60
 ROOT = Path(__file__).parents[2]
@@ -167,36 +168,47 @@ class Worker(Process):
         # A cache of replies that workers shared would hide a question that is asked twice.
         self._environment = {**environment, "FAIRQR_CACHE_DIR": str(folder / name)}
 
-    def start(self) -> None:
-        """Start it, and wait until it is ready."""
+    def start(self, ahead: int = 0) -> None:
+        """Start it, and wait until it is ready.
+
+        Args:
+            ahead: Seconds that its clock is ahead of the others'.
+        """
         command = [str(Path(sys.executable).with_name("fairqr")), "serve", "--port", str(self.port)]
-        self.run(command, self._environment)
+        environment = dict(self._environment)
+        if ahead:
+            environment["LD_PRELOAD"] = str(wrong_clock())
+            environment["FAKETIME"] = f"+{ahead}s"
+            environment["FAKETIME_DONT_FAKE_MONOTONIC"] = "1"
+        self.run(command, environment)
         self.wait_until("/readyz")
+
+
+def wrong_clock() -> Path | None:
+    """Return the library that gives a process another time, if this machine has it."""
+    return next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
 
 
 class Elasticsearch:
     """A real Elasticsearch that keeps its documents when it is killed and started again."""
 
     def __init__(self) -> None:
-        self._home = es.install()
+        self._home = install(es.PACKAGE, es.unpack)
         self._place = Path(tempfile.mkdtemp(prefix="fairqr-elasticsearch-"))
         port = free_port()
-        self._server = es.SecureServer(f"http://127.0.0.1:{port}", "", "", self._place / "none")
-        es._configure(self._home, self._place, port, False)
-        self._running = ExitStack()
-
-    @property
-    def url(self) -> str:
+        self.url = f"http://127.0.0.1:{port}"
         """Where it listens."""
-        return self._server.url
+        configure(self._home, self._place, es.settings_of(port), "elasticsearch.yml")
+        self._running = ExitStack()
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
         with suppress(FileNotFoundError):
             self._pid_file.unlink()
-        environment = es._environment(self._home, self._place)
-        process = self._running.enter_context(es._process(self._home, self._place, environment))
-        es._wait(self._server, process, self._place, False)
+        program = self._home / "bin" / "elasticsearch"
+        environment = es.environment_of(self._home, self._place)
+        process = self._running.enter_context(running(program, self._place, environment))
+        wait_for(self.url, process, self._place)
 
     @property
     def _pid_file(self) -> Path:

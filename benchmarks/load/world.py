@@ -7,8 +7,10 @@ import os
 import secrets
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ import psycopg
 
 from benchmarks.generated import queries, write_corpus
 from benchmarks.load.servers import Elasticsearch, Model, Worker
-from tests.integration.postgres_server import PostgresServer, running_postgres
+from tests.integration.postgres_server import NOBODY, PostgresServer, running_postgres
 
 __all__ = ["EMBEDDED", "REMOTE", "World"]
 
@@ -25,6 +27,7 @@ EMBEDDED, REMOTE = "embedded", "remote"
 
 MODEL = "openai:load"
 MODEL_TIMEOUT = 5.0
+SMALL_DISK = "64m"
 
 SETTINGS: dict[str, Any] = {
     "grace": 10.0,
@@ -87,12 +90,27 @@ class World:
             self._postgres = self._stack.enter_context(running_postgres())
         return self._postgres
 
-    def new_database(self) -> str:
+    def new_database(self, *, on_small_disk: bool = False) -> str:
         """Return the URL of a new and empty database on the PostgreSQL server."""
         name = f"load_{secrets.token_hex(4)}"
+        place = self.small_disk if on_small_disk else None
         with psycopg.connect(f"{self.postgres.url}/postgres", autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}")
+            if place:
+                connection.execute(f"CREATE TABLESPACE {place.name} LOCATION '{place}'")
+            where = f" TABLESPACE {place.name}" if place else ""
+            connection.execute(f"CREATE DATABASE {name}{where}")
         return f"{self.postgres.url}/{name}"
+
+    @cached_property
+    def small_disk(self) -> Path:
+        """A disk of its own, which takes root to make; unmounted with the world."""
+        folder = Path(tempfile.mkdtemp(prefix="fairqr_disk_"))
+        mounting = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK}", "tmpfs", str(folder)]
+        subprocess.run(mounting, check=True, capture_output=True)
+        self._stack.callback(folder.rmdir)
+        self._stack.callback(subprocess.run, ["umount", "--lazy", str(folder)], check=True)
+        os.chown(folder, NOBODY, NOBODY)  # as PostgreSQL
+        return folder
 
     def new_file(self) -> Path:
         """Return the path of a new SQLite database."""
@@ -153,6 +171,7 @@ class World:
             "corpus": corpus,
             "model": MODEL,
             "method": method,
+            "retriever": "bm25",  # as in process
             "attributes": ["gender"],
             "k": 10,
         }
