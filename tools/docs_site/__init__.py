@@ -1,0 +1,1 @@
+"""Builds the site of the documentation, and the reference in it from the code."""
