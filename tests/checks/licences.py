@@ -24,6 +24,7 @@ ALLOWED = frozenset(
         "MIT-CMU",
         "MPL-2.0",
         "PSF-2.0",
+        "Unlicense",
         "Zlib",
     }
 )
@@ -35,7 +36,6 @@ EXCEPTIONS = {
     "langgraph-runtime-inmem": "Elastic 2.0: as langgraph-api",
     "psycopg": "LGPL: used as it comes and exchangeable, only with PostgreSQL",
     "psycopg-binary": "LGPL: as psycopg",
-    "psycopg-pool": "LGPL: as psycopg",
 }
 """What has another licence, and why it may be used."""
 
@@ -51,6 +51,7 @@ _OLD_NAMES = {
     "mit license, apache license, version 2.0": "MIT OR Apache-2.0",
     "mozilla public license 2.0 (mpl 2.0)": "MPL-2.0",
     "python software foundation license": "PSF-2.0",
+    "the unlicense (unlicense)": "Unlicense",
 }
 _SAYS_NOTHING = ("dfsg approved", "freely distributable", "osi approved")
 

@@ -61,7 +61,7 @@ class SecureServer:
 @contextmanager
 def running_server(secure: bool = False) -> Iterator[SecureServer]:
     """Start a server, yield how to reach it, and end it; credentials count only if it is secure."""
-    home = install(PACKAGE, _unpack)
+    home = install(PACKAGE, unpack)
     # Not pytest's own temporary folders: those are closed to nobody.
     place = Path(tempfile.mkdtemp(prefix="fairqr-elasticsearch-"))
     try:
@@ -72,12 +72,7 @@ def running_server(secure: bool = False) -> Iterator[SecureServer]:
             password=secrets.token_urlsafe(16),
             ca_certs=place / "config" / "ca.crt",
         )
-        settings = {
-            "http.port": port,
-            "xpack.ml.enabled": "false",
-            "ingest.geoip.downloader.enabled": "false",
-            "xpack.security.enabled": str(secure).lower(),
-        }
+        settings = settings_of(port, secure)
         if secure:
             shutil.copytree(home / "config", place / "config")
             _make_certificates(place / "config")
@@ -87,13 +82,7 @@ def running_server(secure: bool = False) -> Iterator[SecureServer]:
                 "xpack.security.http.ssl.certificate": "http.crt",
             }
         configure(home, place, settings, "elasticsearch.yml")
-        environment = {
-            "PATH": os.environ["PATH"],
-            "ES_HOME": str(home),
-            "ES_PATH_CONF": str(place / "config"),
-            "ES_TMPDIR": str(place / "tmp"),
-            "ES_JAVA_OPTS": JAVA_OPTIONS,
-        }
+        environment = environment_of(home, place)
         if secure:
             keystore = [*as_nobody(), str(home / "bin" / "elasticsearch-keystore")]
             run_program(*keystore, "create", env=environment)
@@ -106,7 +95,28 @@ def running_server(secure: bool = False) -> Iterator[SecureServer]:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _unpack(tarball: Path, home: Path) -> None:
+def settings_of(port: int, secure: bool = False) -> dict[str, object]:
+    """Return the settings of a server that listens there."""
+    return {
+        "http.port": port,
+        "xpack.ml.enabled": "false",
+        "ingest.geoip.downloader.enabled": "false",
+        "xpack.security.enabled": str(secure).lower(),
+    }
+
+
+def environment_of(home: Path, place: Path) -> dict[str, str]:
+    """Return the environment of a server whose files are in these folders."""
+    return {
+        "PATH": os.environ["PATH"],
+        "ES_HOME": str(home),
+        "ES_PATH_CONF": str(place / "config"),
+        "ES_TMPDIR": str(place / "tmp"),
+        "ES_JAVA_OPTS": JAVA_OPTIONS,
+    }
+
+
+def unpack(tarball: Path, home: Path) -> None:
     # Machine learning is 60% of the server, and switched off above.
     run_program("tar", "xzf", str(tarball), "-C", str(home), "--strip-components=1",
                 "--no-same-owner", "--exclude=*/modules/x-pack-ml/platform")  # fmt: skip

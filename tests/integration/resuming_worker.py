@@ -17,6 +17,7 @@ from fairqr.agents.chat import ChatModel
 from fairqr.api import open_engine
 from fairqr.graph.answer.builder import build_answer_graph
 from fairqr.graph.answer.context import answer_context
+from fairqr.graph.journal import RunJournal
 from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import Context, make_context
 from fairqr.graph.service.configuration import ServiceSettings
@@ -57,13 +58,13 @@ async def main() -> None:
     model = ChatModel("openai:fake", base_url=given.base_url, cache=None)
     await model.start()  # what has to be imported would take longer than a short lease
     graphs = {
-        "search": build_search_graph(engine, model, checkpointer=store.saver),
-        "answer": build_answer_graph(engine, model, attributor="overlap", checkpointer=store.saver),
+        "search": build_search_graph(engine, model),
+        "answer": build_answer_graph(engine, model, attributor="overlap"),
     }
 
-    async def execute(run: Run, resume: bool) -> AsyncGenerator[RunEvent, None]:
+    async def execute(run: Run, journal: RunJournal) -> AsyncGenerator[RunEvent, None]:
         context = context_of(run.kind, run.request)
-        events = run_graph(graphs[run.kind], run.query, context, thread=run.id, resume=resume)
+        events = run_graph(graphs[run.kind], run.query, context, journal=journal)
         async with aclosing(events):
             async for event in events:
                 yield event

@@ -111,7 +111,7 @@ def events_of(response: httpx.Response) -> Iterator[tuple[int, str, dict[str, An
             number, name = 0, ""
 
 
-def until(holds: Any, seconds: float = 20) -> Any:
+def until(holds: Any, seconds: float = 60) -> Any:
     """Wait until something is true, and return it."""
     deadline = time.monotonic() + seconds
     while not (found := holds()):

@@ -39,17 +39,16 @@ def a_run(**given: Any) -> Run:
         "kind": "search",
         "status": "queued",
         "query": "religious leader",
-        "keep": True,
         "created": time.time(),
         "request": {"query": "religious leader"},
     }
     return Run(**{**values, **given})
 
 
-async def accepted(store: Store, key: str = "k", worker: str | None = None, **given: Any) -> str:
-    """Put a run into the queue, and return its id; with a worker it is not kept."""
-    run = a_run(keep=worker is None, **given)
-    await store.accept(run, key, worker=worker, carrier={}, **PLENTY)
+async def accepted(store: Store, key: str = "k", **given: Any) -> str:
+    """Put a run into the queue, and return its id."""
+    run = a_run(**given)
+    await store.accept(run, key, carrier={}, **PLENTY)
     return run.id
 
 

@@ -315,7 +315,7 @@ def test_more_documents_than_a_prompt_can_show_are_refused(
     model_server.does(named)
     asked = arguments(model_server, people, "-k", "60", "--pool", "60")
     complaint = fairqr(*asked, "--set", "input_tokens=600").complaint()
-    assert re.search(r"room for \d+ of the 60 documents only; lower k, raise", complaint)
+    assert re.search(r"only has room for \d+ of the 60 documents; lower k, raise", complaint)
     assert model_server.asked == []
     run = fairqr(*asked, "--json")
     assert run.code == 0, run.stderr
@@ -334,7 +334,9 @@ async def test_rankings_that_do_not_fit_are_told_of(
     assert result.counts.failed == {"invalid_request": 2}
     assert (result.counts.answered, result.distribution) == (0, [])
     (warning,) = result.warnings
-    assert warning.startswith("2 of 2 samples have no answer. The prompt answer/v1 has room for ")
+    assert warning.startswith(
+        "2 of 2 samples have no answer. The prompt answer/v1 only has room for "
+    )
     assert model_server.asked == []
 
 

@@ -274,7 +274,7 @@ def test_an_index_without_text_has_no_draft(quick: Main, index: httpx.Client) ->
     try:
         url = str(index.base_url)
         drafted = quick("attach", "--draft", "--url", url, "--index", "hr-codes", "-o", "a.yaml")
-        assert "No text field was found in 'hr-codes'" in drafted.complaint()
+        assert "The index 'hr-codes' has no text field" in drafted.complaint()
         assert not Path("a.yaml").exists()
     finally:
         index.delete("/hr-codes")

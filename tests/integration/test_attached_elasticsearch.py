@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from fairqr.base.errors import (
+    DocumentNotFoundError,
     IndexNotFoundError,
     IndexUnavailableError,
     InputError,
@@ -21,6 +22,7 @@ from fairqr.base.errors import (
     SourceError,
     UnsupportedError,
 )
+from fairqr.graph.service.engine.documents import links_of, read_document
 from fairqr.retrieval.engines import elasticsearch
 from fairqr.retrieval.engines.checking import check_source
 from fairqr.retrieval.engines.elasticsearch_drafting import draft
@@ -148,12 +150,12 @@ async def test_where_documents_are_not_kept_labels_come_from_columns(server: Ser
         assert (document.id, document.title, document.text) == (hits.ids[0], "", "")
         report = await check_source(described(server.url, "hr-no-source"))
         assert (report.sample_query, report.sample) == ("", [])
-        assert any("No sample query was tried" in remark for remark in report.remarks)
+        assert any("We tried no sample query" in remark for remark in report.remarks)
         for id_, row in zip(hits.ids, hits.memberships["gender"].tolist(), strict=True):
             assert row == group_of(PEOPLE[id_]["person"].get("sex"))
         attributes = {"job": {"field": "jobs.field", "groups": ["science", "art"]}}
         source = described(server.url, "hr-no-source", attributes=attributes)
-        with pytest.raises(SourceError, match="'hr-no-source' keeps no _source; name a field"):
+        with pytest.raises(SourceError, match="'hr-no-source' stores no _source; name a field"):
             async with attached(source):
                 pass
 
@@ -306,9 +308,9 @@ async def test_a_query_is_text_whatever_it_holds(server: Server, text: str) -> N
 
 async def test_what_is_too_much_is_one_sentence(server: Server) -> None:
     async with attached(described(server.url, INDEX)) as engine:
-        with pytest.raises(InputError, match=r"at most 10,000 hits .* and 10,001 are asked for"):
+        with pytest.raises(InputError, match=r"at most 10,000 hits .* not 10,001"):
             await hits_of(engine, "physicist", 10_001)
-        with pytest.raises(QueryError, match="more words than Elasticsearch takes"):
+        with pytest.raises(QueryError, match="more words than Elasticsearch accepts"):
             await hits_of(engine, " ".join(f"w{n}" for n in range(100_000)), 5)
 
 
@@ -318,6 +320,28 @@ async def test_texts_are_read_only_when_they_are_asked_for(server: Server) -> No
     assert [document.id for document in documents] == ["p003", "p001", "p003"]
     assert documents[0].title == PEOPLE["p003"]["headline"]
     assert documents[0].text == PEOPLE["p003"]["bio"]
+
+
+async def test_a_link_is_a_field_of_the_documents(server: Server) -> None:
+    linked = {
+        id_: {**document, "home": {"page": f"https://people.example/{id_}"}}
+        for id_, document in PEOPLE.items()
+    }
+    properties = {**MAPPING["properties"], "home": {"properties": {"page": {"type": "keyword"}}}}
+    with server.index("hr-linked", linked, {"properties": properties}):
+        async with attached(described(server.url, "hr-linked", link="home.page")) as engine:
+            read = await read_document(engine, "p003", "home.page")
+            assert read.link == "https://people.example/p003"
+            assert read.title == PEOPLE["p003"]["headline"]
+            expected = group_of(PEOPLE["p003"]["person"].get("sex"))
+            groups = engine.schema.attributes["gender"].universe
+            shares = {g: share for g, share in zip(groups, expected, strict=True) if share}
+            assert read.groups["gender"] == shares
+            assert await links_of(engine, ["p001", "nobody"], "home.page") == {
+                "p001": "https://people.example/p001"
+            }
+            with pytest.raises(DocumentNotFoundError, match="has no document 'nobody'; check"):
+                await read_document(engine, "nobody", "home.page")
 
 
 async def test_shares_of_the_corpus_are_the_mean_memberships(server: Server) -> None:
@@ -499,7 +523,7 @@ async def test_the_check_counts_a_single_document_as_one(server: Server, tmp_pat
     assert [one.name for one in report.attributes] == ["file", "gender", "origin"]
     assert [one.documents for one in report.attributes] == [2, 2, 2]
     assert (
-        "gender: no group takes 1 of its values, in 1 document; it counts as unknown."
+        "gender: 1 of its values belongs to no group and counts as unknown, in 1 document."
         in report.remarks
     )
 
@@ -562,12 +586,12 @@ async def test_an_own_request_that_ranks_by_more_than_its_query(server: Server) 
         with pytest.raises(UnsupportedError, match="needs an engine that can search within a gro"):
             await engine.search([Query("opera", 9, within=("gender", "female"))])
     source = described(server.url, INDEX, body=body, filter={"term": {"published": True}})
-    with pytest.raises(SourceError, match="put it into the body"):
+    with pytest.raises(SourceError, match="put the filter into the body"):
         async with attached(source):
             pass
     sorted_by_height = {"query": {"match": {"bio": "{{query}}"}}, "sort": ["height"]}
     async with attached(described(server.url, INDEX, body=sorted_by_height)) as engine:
-        with pytest.raises(SourceError, match="gives hits without scores; leave out its 'sort'"):
+        with pytest.raises(SourceError, match="returns hits without scores; remove its 'sort'"):
             await hits_of(engine, "opera", 9)
 
 
@@ -604,7 +628,7 @@ async def test_an_alias_a_pattern_and_a_list_are_searched_as_one(
 async def test_an_id_that_is_not_unique_is_an_error(
     halves: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = r"The id 'p000' belongs to two documents \(staff-1 and staff-2\); name a field"
+    said = r"The id 'p000' belongs to two documents \(staff-1 and staff-2\); set 'id'"
     async with attached(described(halves.url, "staff-2")) as engine:
         assert len(await hits_of(engine, "physicist", 500)) > 0
     source = described(halves.url, "staff-*", text=["bio", "note"])
@@ -643,8 +667,8 @@ async def test_ids_and_labels_need_no_columns(server: Server) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"id": "place"}, r"has 2 values in 'place', its field of ids"),
-        ({"id": "empty"}, r"has no values in 'empty', its field of ids"),
+        ({"id": "place"}, r"has 2 values in its id field 'place'"),
+        ({"id": "empty"}, r"has no values in its id field 'empty'"),
         ({"id": "headline"}, r"'headline' is a text, .* as an id; name 'headline.raw'"),
         ({"id": "nothing"}, r"has no field 'nothing', which 'id' names"),
     ],
@@ -706,13 +730,14 @@ def kinds(field: str, groups: dict[str, Any]) -> dict[str, Any]:
         (gender("person"), "'person' .* is an object without weights; .* such as 'person.sex'"),
         (gender("jobs"), "'jobs' .* is an object without weights; .* such as 'jobs.field'"),
         (gender("empty"), "'empty' .* is empty in all documents; correct the field, or the filter"),
-        (gender("place"), "'place' .* holds .*Ärmel, .*and no group takes any of these; write in"),
+        (gender("place"), "'place' .* contains .*Ärmel, .*none of which is in a group; list under"),
         ({"title": "head"}, "no field 'head', which 'title' or 'text' names"),
-        ({"text": ["bio", "person.born"]}, "'person.born' is of type date, in which no words can"),
+        ({"link": "home"}, "no field 'home', which 'link' names"),
+        ({"text": ["bio", "person.born"]}, "'person.born' has type date, which cannot be searched"),
         ({"query": {"fields": ["nothing^2"]}}, "no field 'nothing', which is searched in"),
         ({"query": {"fields": ["jobs.field"]}}, "'jobs.field' belongs to nested documents"),
         ({"filter": {"trem": {"published": True}}}, r"refused the request .*\[trem\]"),
-        ({"vectors": {"field": "bio"}}, "'bio' is of type text, not of vectors"),
+        ({"vectors": {"field": "bio"}}, "'bio' has type text, not vectors"),
         ({"engine": "opensearch"}, "is Elasticsearch; write 'engine: elasticsearch' in the source"),
         ({"index": "nothing-here"}, "There is no index 'nothing-here' at http"),
         ({"index": "nothing-*"}, r"There is no index 'nothing-\*' at http"),
@@ -757,7 +782,7 @@ async def test_a_field_whose_values_no_group_takes_is_refused(
     """Also where the server cannot count groups, or would, and fairqr does not."""
     with server.index("hr-kinds", KINDS, KINDS_MAPPING):
         source = described(server.url, "hr-kinds", **kinds(field, groups))
-        said = f"'{field}' .* holds {held}.*and no group takes any of these; write in 'groups'"
+        said = f"'{field}' .* contains {held}.*none of which is in a group; list under 'groups'"
         with pytest.raises(SourceError, match=said):
             async with attached(source):
                 pass
@@ -794,7 +819,7 @@ async def test_a_label_that_the_server_leaves_out_of_source_is_told(server: Serv
     attributes = {"job": {"field": "jobs.field", "groups": ["science", "art"]}}
     with (
         server.index("hr-partly", PEOPLE, mapping),
-        pytest.raises(SourceError, match=r"'jobs.field' .* check whether the field is left out of"),
+        pytest.raises(SourceError, match=r"'jobs.field' .* check whether _source excludes"),
     ):
         async with attached(described(server.url, "hr-partly", attributes=attributes)):
             pass
@@ -999,7 +1024,7 @@ async def test_the_check_says_what_is_there(server: Server) -> None:
     assert {one.value: one.documents for one in origin.values} == {"Asia": 200, "Europe": 150}
     assert (report.sample_query in PEOPLE[report.sample[0].id]["bio"]) is True
     assert report.sample[0].title == PEOPLE[report.sample[0].id]["headline"]
-    assert [one for one in report.remarks if "gender: no group takes 1 of its values" in one]
+    assert [one for one in report.remarks if "gender: 1 of its values belongs to no group" in one]
 
 
 async def test_a_draft_is_a_source_once_it_is_read(server: Server, tmp_path: Path) -> None:
@@ -1091,10 +1116,10 @@ async def test_a_field_of_vectors_is_searched_as_the_server_scores_it(
 @pytest.mark.parametrize(
     ("retriever", "changes", "said"),
     [
-        ("dense", {"vectors": None}, "'people' names no field of vectors; add 'vectors"),
-        ("dense:wordllama", {}, "are those of 'openai:x', not of 'wordllama'"),
+        ("dense", {"vectors": None}, "'people' has no vector field; add 'vectors"),
+        ("dense:wordllama", {}, "were made by 'openai:x', not by 'wordllama'"),
         ("splade", {}, "no retriever 'splade'; choose bm25, rm3, dense or hybrid. .* in 'vector'"),
-        ("dense", {"vectors": {"field": "vector"}}, "Nothing says what made the vectors"),
+        ("dense", {"vectors": {"field": "vector"}}, "does not say what made the vectors"),
         ("dense", {"vectors": {"field": "unindexed", "embeddings": "wordllama"}}, "'index: false'"),
     ],
 )

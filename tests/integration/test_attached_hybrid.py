@@ -149,7 +149,7 @@ def unit(vector: np.ndarray) -> np.ndarray:
 async def by_hand(
     lexical: SearchEngine, vectors: Mapping[str, np.ndarray], query: str, weight: float = 0.5
 ) -> Ranking:
-    """The definition of docs/relevance.md, document by document."""
+    """The definition of docs/explanation/relevance.md, document by document."""
     by_words = await hits_of(lexical, query, 1000)
     asked = unit(word_vector(query, DIMENSIONS))
     by_vector = sorted(vectors, key=lambda id_: (-(vectors[id_] @ asked), id_))

@@ -106,8 +106,11 @@ async def test_the_check_and_the_draft_know_which_server_it_is(
     text = await draft(server.url, INDEX)
     assert yaml.safe_load(text)["engine"] == "opensearch"
     (tmp_path / "people.source.yaml").write_text(text)
-    report = await check_source(load_source(tmp_path / "people.source.yaml"))
+    source = load_source(tmp_path / "people.source.yaml")
+    report = await check_source(source)
     assert (report.engine, report.version, report.documents) == ("opensearch", "2.5.0", 200)
+    async with attached(source) as engine:
+        assert (await engine.info()).server == "OpenSearch 2.5.0"
     assert report.sample
 
 

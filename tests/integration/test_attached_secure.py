@@ -81,6 +81,7 @@ async def test_read_and_view_index_metadata_on_the_index_are_enough(
         assert len(await engine.documents(hits.ids)) == 50
         assert (await engine.corpus_shares())["gender"].sum() > 0
         assert len(await hits_of(engine, "opera", 9, only=hits.ids)) == 9
+        assert (await engine.info()).server == "not told"
     wrong = described(secure_elasticsearch.url, INDEX, credentials="mine", engine="opensearch")
     with pytest.raises(IndexUnavailableError, match="is Elasticsearch; write 'engine: elastic"):
         await check_source(wrong)
@@ -119,8 +120,8 @@ async def test_an_account_that_may_not_read_is_one_sentence(
             pass
     assert str(caught.value) == (
         f"Elasticsearch at {secure_elasticsearch.url} does not allow this (status 403); give the "
-        "account the privileges 'read' and 'view_index_metadata' on the index, or name another in "
-        "[credentials.mine] of the settings file."
+        "account the privileges 'read' and 'view_index_metadata' on the index, or name another "
+        "account in [credentials.mine] of the settings file."
     )
 
 
@@ -170,7 +171,7 @@ async def test_an_entry_does_not_go_to_another_address(
     """Whatever a source file asks for."""
     write(settings, secure_elasticsearch, api_key=key(admin, READING))
     other = secure_elasticsearch.url.replace("127.0.0.1", "localhost")
-    with pytest.raises(ConfigError, match=f"'mine' may not go to {other}; add this address"):
+    with pytest.raises(ConfigError, match=f"'mine' may not be sent to {other}; if you"):
         async with attached(described(other, INDEX, credentials="mine")):
             pass
 

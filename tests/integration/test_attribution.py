@@ -124,10 +124,13 @@ class TestCheck:
             (["BROKEN", "--attributor", "overlap"], "line 2: entailed"),
             (["EMPTY", "--attributor", "overlap"], "has no pairs"),
             (["PAIRS", "--attributor", "onnx:nowhere"], "There is no nowhere/model.onnx"),
-            (["notables", "--attributor", "overlap", "-n", "99999"], "too few for 99,999 pairs"),
+            (
+                ["notables", "--attributor", "overlap", "-n", "99999"],
+                "ask for fewer than 99,999 pairs",
+            ),
             (
                 ["PAIRS", "--attributor", "overlap", "--base-url", "http://127.0.0.1:1/v1"],
-                "The attributor 'overlap' asks no server: leave base_url out",
+                "The attributor 'overlap' asks no server; leave base_url out",
             ),
         ],
     )
@@ -174,7 +177,7 @@ class TestHub:
         """One sentence after a moment; file by file it took a minute and many lines."""
         endpoint = f"http://127.0.0.1:{closed_port}"
         run = self.check(command, toy, "transformers", HF_ENDPOINT=endpoint)
-        assert "roberta-large-mnli was never downloaded as a whole" in run.complaint()
+        assert "roberta-large-mnli was never downloaded completely" in run.complaint()
         assert endpoint in run.stderr
         assert run.seconds < 20
 

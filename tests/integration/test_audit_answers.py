@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import gzip
-import json
 from pathlib import Path
 
 import pytest
 
+from tests.integration.audited_people import (
+    WORDS,
+    arguments,
+    as_killed,
+    finished,
+    found_in,
+    secret_text,
+    verified_alone,
+    write_people,
+)
 from tests.integration.model_server import (
     Answer,
     Asked,
@@ -22,8 +31,6 @@ from tests.integration.model_server import (
 
 __all__ = ["clean_environment", "model_server", "quick"]
 
-WORDS = ["apple", "birch", "cedar", "daisy", "elder", "fennel", "grape", "hazel"]
-
 
 @pytest.fixture
 def asked(
@@ -31,26 +38,9 @@ def asked(
 ) -> tuple[str, ...]:
     """The arguments of an audit of an index in which men come first, with five answers."""
     monkeypatch.chdir(clean_environment)
-    lines = []
-    for number in range(80):
-        word, is_man = WORDS[number % 8], number < 40
-        text = " ".join([word] * (3 if is_man else 1)) + f" secret{number}"
-        person = {"id": f"d{number:02}", "title": f"Person {number}", "text": text}
-        lines.append(json.dumps(person | {"gender": "male" if is_man else "female"}))
-    Path("people.jsonl").write_text("\n".join(lines) + "\n")
-    Path("people.schema.yaml").write_text(
-        "attributes:\n  gender: {field: gender, groups: [female, male]}\n"
-    )
-    Path("queries.txt").write_text("".join(f"{word}\n" for word in WORDS))
-    judged = "".join(f"{WORDS[number % 8]} 0 d{number:02} 1\n" for number in range(80))
-    Path("qrels").write_text(judged)
-    Path("queries.csv").write_text("id,query\n" + "".join(f"{w},{w}\n" for w in WORDS))
-    return (
-        *("audit", "--corpus", "people.jsonl", "--queries", "queries.csv", "--qrels", "qrels"),
-        *("-k", "8", "--depth", "10", "--answers", "8", "--set", "read=6"),
-        *("--model", "openai:fake", "--base-url", model_server.base_url),
-        *("--set", "concurrency=1"),
-    )
+    write_people(80, secret_text)
+    read = ("--answers", "8", "--set", "read=6", "--set", "refined=0")
+    return arguments(model_server, "-k", "8", "--depth", "10", *read)
 
 
 def answering(asked: Asked) -> Answer:
@@ -64,11 +54,10 @@ def test_retrieved_read_cited_and_used_by_group(
     asked: tuple[str, ...], quick: Main, model_server: ModelServer
 ) -> None:
     model_server.does(answering)
-    run = quick(*asked, "-o", "out")
-    assert run.code == 0, run.stderr
+    run = finished(quick, *asked)
     assert "at most 8 questions for 'openai:fake', each with 6 documents" in run.stderr
     assert len(model_server.asked) == 8
-    found = json.loads(Path("out/audit.json").read_text())["answers"]
+    found = found_in("out", "answers")
     assert (found["answered"], found["citing"], found["unjudged"]) == (8, 8, 0)
     female, male = found["groups"]
     # Of 8 documents shown 5 are men, who come first; 6 are read; the first is cited; the sixth,
@@ -80,18 +69,15 @@ def test_retrieved_read_cited_and_used_by_group(
     assert "Whose documents answers use" in Path("out/report.md").read_text()
     assert Path("out/answers.csv").read_text().startswith("attribute,group,retrieved,")
     assert "secret" in gzip.decompress(Path("out/raw/replies.jsonl.gz").read_bytes()).decode()
-    model_server.does(failure(500))
-    assert quick("audit", "verify", "out").code == 0
-    assert not model_server.asked
+    verified_alone(quick, model_server)
 
 
 def test_questions_that_a_model_refuses_are_counted(
     asked: tuple[str, ...], quick: Main, model_server: ModelServer
 ) -> None:
     model_server.does(answering, answering, answering, failure(400, "Too long."))
-    run = quick(*asked, "-o", "out")
-    assert run.code == 0, run.stderr
-    written = json.loads(Path("out/audit.json").read_text())["answers"]
+    finished(quick, *asked)
+    written = found_in("out", "answers")
     assert (written["answered"], written["failed"]) == (3, 5)
     assert "it failed for 5" in Path("out/report.md").read_text()
     assert quick("audit", "verify", "out").code == 0
@@ -104,8 +90,7 @@ def test_a_model_that_never_answers_ends_the_audit_and_the_queries_are_kept(
     assert quick(*asked, "-o", "out").code != 0
     assert not Path("out/audit.json").exists()
     model_server.does(answering)
-    run = quick(*asked, "-o", "out")
-    assert run.code == 0, run.stderr
+    run = finished(quick, *asked)
     assert "8 queries for" not in run.stderr
     assert len(model_server.asked) == 8
 
@@ -114,18 +99,10 @@ def test_answers_that_go_on_ask_only_what_is_missing(
     asked: tuple[str, ...], quick: Main, model_server: ModelServer
 ) -> None:
     model_server.does(answering)
-    assert quick(*asked, "-o", "out").code == 0
-    assert quick(*asked, "-o", "half").code == 0
-    # As a kill leaves it: some of the answers are there, and nothing is packed.
-    manifest = json.loads(Path("half/manifest.json").read_text())
-    Path("half/manifest.json").write_text(json.dumps(manifest | {"finished": "", "files": {}}))
-    for name, kept in (("observations", 8), ("answers", 3)):
-        packed = Path(f"half/raw/{name}.jsonl.gz").read_bytes()
-        lines = gzip.decompress(packed).splitlines(keepends=True)
-        Path(f"half/raw/{name}.jsonl").write_bytes(b"".join(lines[:kept]))
+    finished(quick, *asked)
+    as_killed("answers", 3)
     model_server.does(answering)
-    run = quick(*asked, "-o", "half")
-    assert run.code == 0, run.stderr
+    finished(quick, *asked, folder="half")
     assert len(model_server.asked) == 5
     assert Path("half/audit.json").read_bytes() == Path("out/audit.json").read_bytes()
 
@@ -134,10 +111,10 @@ def test_documents_without_texts_are_no_sources(
     asked: tuple[str, ...], quick: Main, model_server: ModelServer
 ) -> None:
     Path("own.run").write_text(
-        "".join(f"{w} Q0 d{n:02} {n + 1} {80 - n} own\n" for w in WORDS for n in range(10))
+        "".join(f"{w} Q0 d{n:03} {n + 1} {80 - n} own\n" for w in WORDS for n in range(10))
     )
     Path("labels.csv").write_text(
-        "id,gender\n" + "".join(f"d{n:02},{'male' if n < 5 else 'female'}\n" for n in range(80))
+        "id,gender\n" + "".join(f"d{n:03},{'male' if n < 5 else 'female'}\n" for n in range(80))
     )
     of_run = ("--run", "own.run", "--labels", "labels.csv", "--attribute", "gender")
     run = quick("audit", *of_run, *asked[3:], "-o", "out")
@@ -150,7 +127,7 @@ def test_redacted_answers_name_no_query_and_keep_no_reply(
     asked: tuple[str, ...], quick: Main, model_server: ModelServer
 ) -> None:
     model_server.does(answering)
-    assert quick(*asked, "-o", "out", "--redact").code == 0
+    finished(quick, *asked, "--redact")
     kept = gzip.decompress(Path("out/raw/answers.jsonl.gz").read_bytes()).decode()
     assert not any(word in kept for word in WORDS)
     assert not Path("out/raw/replies.jsonl.gz").exists()
@@ -165,7 +142,7 @@ def test_what_is_missing_is_said_before_anything_is_asked(
     assert "name one with --model" in quick(*without, "-o", "out").complaint()
     at = asked.index("--answers")
     no_answers = (*asked[:at], *asked[at + 2 :])
-    assert "say how many answers with --answers" in quick(*no_answers, "-o", "out").complaint()
+    assert "it is to refine no queries" in quick(*no_answers, "-o", "out").complaint()
     many = (*(it.replace("read=6", "read=9") for it in asked), "-o", "out")
     assert "The model is to read 9 documents" in quick(*many).complaint()
     assert not Path("out").exists()

@@ -8,6 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.audited_people import (
+    arguments,
+    finished,
+    found_in,
+    secret_text,
+    verified_alone,
+    write_people,
+)
 from tests.integration.model_server import (
     Answer,
     Asked,
@@ -23,8 +31,6 @@ from tests.integration.model_server import (
 
 __all__ = ["clean_environment", "model_server", "quick"]
 
-WORDS = ["apple", "birch", "cedar", "daisy", "elder", "fennel", "grape", "hazel"]
-
 
 @pytest.fixture
 def asked(
@@ -32,26 +38,9 @@ def asked(
 ) -> tuple[str, ...]:
     """The arguments of an audit of an index in which men come first, whose model is probed."""
     monkeypatch.chdir(clean_environment)
-    lines = []
-    for number in range(80):
-        word, is_man = WORDS[number % 8], number < 40
-        text = " ".join([word] * (3 if is_man else 1)) + f" secret{number}"
-        person = {"id": f"d{number:02}", "title": f"Person {number}", "text": text}
-        lines.append(json.dumps(person | {"gender": "male" if is_man else "female"}))
-    Path("people.jsonl").write_text("\n".join(lines) + "\n")
-    Path("people.schema.yaml").write_text(
-        "attributes:\n  gender: {field: gender, groups: [female, male]}\n"
-    )
-    Path("queries.txt").write_text("".join(f"{word}\n" for word in WORDS))
-    judged = "".join(f"{WORDS[number % 8]} 0 d{number:02} 1\n" for number in range(80))
-    Path("qrels").write_text(judged)
-    Path("queries.csv").write_text("id,query\n" + "".join(f"{w},{w}\n" for w in WORDS))
-    return (
-        *("audit", "--corpus", "people.jsonl", "--queries", "queries.csv", "--qrels", "qrels"),
-        *("-k", "8", "--depth", "10", "--probe", "gender=female", "--set", "probed=7"),
-        *("--model", "openai:fake", "--base-url", model_server.base_url),
-        *("--set", "concurrency=1"),
-    )
+    write_people(80, secret_text)
+    probed = ("--probe", "gender=female", "--set", "probed=7", "--set", "refined=0")
+    return arguments(model_server, "-k", "8", "--depth", "10", *probed)
 
 
 def for_women(asked: Asked) -> Answer:
@@ -70,19 +59,16 @@ def test_a_model_that_leans_is_found_out(
     asked: tuple[str, ...], quick: Main, model_server: ModelServer
 ) -> None:
     model_server.does(for_women)
-    run = quick(*asked, "-o", "out")
-    assert run.code == 0, run.stderr
+    run = finished(quick, *asked)
     assert "a probe of 'openai:fake' on 7 queries, about 77 questions" in run.stderr
-    found = json.loads(Path("out/audit.json").read_text())["probe"]
+    found = found_in("out", "probe")
     # Of 8 documents 3 are women, so there are 3 pairs for each of 7 queries.
     assert (found["queries"], found["pairs"], found["protected_wins"]) == (7, 21, 21)
     assert (found["verdict"], found["words"]) == ("favours_protected", ["female", "male"])
     assert [it["asker"] for it in found["lists"]] == ["neutral", "unprotected", "protected"]
     assert all(it["value"] > 1.5 for it in found["lists"])
     assert "does as a ranker" in Path("out/report.md").read_text()
-    model_server.does(failure(500))
-    assert quick("audit", "verify", "out").code == 0
-    assert not model_server.asked
+    verified_alone(quick, model_server)
 
 
 def test_a_model_that_never_answers_ends_the_audit_and_it_goes_on(
@@ -92,7 +78,7 @@ def test_a_model_that_never_answers_ends_the_audit_and_it_goes_on(
     assert quick(*asked, "-o", "out").code != 0
     assert not Path("out/audit.json").exists()
     model_server.does(for_women)
-    assert quick(*asked, "-o", "out", "--redact").code == 0
+    finished(quick, *asked, "--redact")
     kept = Path("out/audit.json").read_text()
     assert json.loads(kept)["probe"]["pairs"] == 21
     assert quick("audit", "verify", "out").code == 0

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fairqr.evaluation.audit.layouts import LAYOUTS
 from fairqr.evaluation.audit.report import write_audit
 from tests.integration.chromium import FAINT, PHONE, REPEATED, WIDTH, Pages, browser, pages
-from tests.unit.evaluation.audit.examples import outcome_of
+from tests.unit.evaluation.audit.examples import outcome_of, refined
 
 __all__ = ["browser", "pages"]
 
@@ -28,14 +29,14 @@ PAPER = 718
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of an audit whose queries, documents and titles are hostile."""
     folder = tmp_path_factory.mktemp("audit")
+    observed: dict[str, Any] = {"lean": 0.3, "unlabelled": 0.1, "prefix": HOSTILE[0]}
     outcome = outcome_of(
         30,
-        lean=0.3,
-        unlabelled=0.1,
         texts=[*(f"people {number}" for number in range(26)), *HOSTILE],
-        prefix=HOSTILE[0],
         titles={f"{HOSTILE[0]}{number}": HOSTILE[number % 3] for number in range(40)},
+        **observed,
     )
+    outcome = refined(outcome, HOSTILE[1][:80], **observed)
     for layout in LAYOUTS:
         write_audit(folder / layout, outcome, layout)
     return folder
@@ -54,11 +55,29 @@ def test_a_report_can_be_read_on_a_phone(report: Path, pages: Pages, layout: str
     assert not page.evaluate(REPEATED)
     assert not page.evaluate(FAINT)
     assert page.evaluate("document.querySelectorAll('script, img').length") == 0
-    assert page.locator("figure svg").count() == 2
+    assert page.locator("figure svg").count() == 3
     # Whoever links to a part gets there.
     for link in page.locator("nav a").all():
         target = link.get_attribute("href") or ""
         assert page.locator(target).count() == 1
+
+
+def test_the_first_screen_says_who_gets_seen_and_shows_it(report: Path, pages: Pages) -> None:
+    address = (report / "plain" / "report.html").as_uri()
+    laptop, _ = pages()
+    laptop.goto(address)
+    picture = laptop.locator("figure svg").first.bounding_box()
+    assert picture is not None
+    assert picture["y"] < 0.7 * laptop.evaluate("innerHeight")
+    phone, _ = pages(**PHONE)
+    phone.goto(address)
+    first = phone.locator("main li", has_text="of the exposure").first.bounding_box()
+    assert first is not None
+    assert first["y"] < 0.7 * PHONE["viewport"]["height"]
+    contents = phone.get_by_role("navigation").get_by_role("link").first
+    assert not contents.is_visible()
+    phone.get_by_text("Contents", exact=True).click()
+    assert contents.is_visible()
 
 
 def test_a_report_is_legible_in_the_dark(report: Path, pages: Pages) -> None:

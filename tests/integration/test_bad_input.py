@@ -60,9 +60,9 @@ class TestCorpora:
             (['{"id": "a", "text": "x", "gender": {"male": -1}}'], "line 1: the weight of 'male'"),
             (['{"id": "a", "text": "\\ud800"}'], "line 1: its text has half a surrogate pair"),
             (["[" * 100_000], "line 1: it is not valid JSON"),
-            (['{"id": "a", "text": "x"}', '{"id": "a", "text": "y"}'], "The id 'a' stands twice"),
-            ([], "is empty; it needs a document"),
-            (["", "   "], "is empty; it needs a document"),
+            (['{"id": "a", "text": "x"}', '{"id": "a", "text": "y"}'], "The id 'a' occurs twice"),
+            ([], "is empty; add at least one document"),
+            (["", "   "], "is empty; add at least one document"),
         ],
     )
     def test_a_line_that_is_no_document(
@@ -100,7 +100,7 @@ class TestCorpora:
     @pytest.mark.parametrize(
         ("schema", "words"),
         [
-            (None, "has no schema; write documents.schema.yaml beside it"),
+            (None, "has no schema; put a file documents.schema.yaml beside it"),
             ("attributes: [", "is not valid YAML"),
             ("attributes: {}", "at least one attribute"),
             ("just text", "is wrong at the file"),
@@ -161,7 +161,7 @@ class TestWhatIsAsked:
             (["--set", "prompts.refine"], "'prompts.refine' sets nothing; write NAME=VALUE"),
             (["--set", "patiense=2"], "no parameter 'patiense'; did you mean patience?"),
             (["-k", "5", "--set", "k=6"], "'k' is set by -k too; set it once"),
-            (["--set", "prompts.refine=v99"], "There is no prompt refine/v99; there are refine/v1"),
+            (["--set", "prompts.refine=v99"], "There is no prompt refine/v99; choose one of"),
             (["--set", "prompts.poem=v1"], "There is no prompt poem/v1"),
             (
                 ["--set", "prompts_dir=/nonexistent"],
@@ -311,8 +311,8 @@ class TestModels:
     @pytest.mark.parametrize(
         ("more", "words"),
         [
-            (["--base-url", "localhost:8000"], "base URL of the model is not one"),
-            (["--base-url", "http://x:123456/v1"], "base URL of the model is not one"),
+            (["--base-url", "localhost:8000"], "base URL of the model is not a URL"),
+            (["--base-url", "http://x:123456/v1"], "base URL of the model is not a URL"),
             (["--set", "timeout=0"], "timeout of a model must be"),
         ],
     )
@@ -346,12 +346,12 @@ class TestPrompts:
             ("{query}", "{query!r}", "is not a plain placeholder"),
             ("{query}", "{query.__class__}", "is not a plain placeholder"),
             ("{query}", "{query", "a brace is not closed or doubled"),
-            ("id: refine", "id: other", "calls itself other/v1"),
-            ("version: v1", "version: v7", "calls itself refine/v7"),
+            ("id: refine", "id: other", "says that it is other/v1"),
+            ("version: v1", "version: v7", "says that it is refine/v7"),
             ("id: refine", "id: [", "is not valid YAML"),
             ("role: user", "role: king", "is wrong at messages.1.role"),
             ("max_tokens: ", "max_tokens: -", "is wrong at defaults.max_tokens"),
-            ("keywords]\ndefaults", "mood]\ndefaults", "the output 'mood', which is not known"),
+            ("keywords]\ndefaults", "mood]\ndefaults", "the output 'mood', which is unknown"),
         ],
     )
     def test_a_prompt_of_ones_own_that_is_wrong(
@@ -418,7 +418,7 @@ class TestIndexes:
     def test_a_name_that_is_none(self, quick: Main, people: Path, name: str) -> None:
         """What may stand in a name is said."""
         run = quick("index", "create", "--", name, people)
-        assert "use lower-case letters" in run.complaint()
+        assert "use only lower-case letters" in run.complaint()
 
     @pytest.mark.parametrize(
         ("more", "words"),

@@ -200,7 +200,7 @@ async def test_a_field_of_labels_that_the_server_does_not_take(
     if field == "id":
         field = "text\n"
     attributes = {"gender": {"field": field, "groups": ["f", "m"]}}
-    with pytest.raises(CorpusError, match="Labels cannot be in a field named"):
+    with pytest.raises(CorpusError, match="Elasticsearch cannot store labels in a field named"):
         await build(server, name, corpus(tmp_path, [doc("a")], attributes))
 
 
@@ -222,7 +222,9 @@ async def test_documents_are_added_replaced_and_removed(
     assert await remove(source, ["b", "absent", "a"]) == 2
     assert await remove(source, []) == 0
     assert await upsert(source, []) == 0
-    with pytest.raises(CorpusError, match="'d' has weights in 'gender', and the index holds none"):
+    with pytest.raises(
+        CorpusError, match="'d' has weights in 'gender', and the index cannot store"
+    ):
         await upsert(source, [Document("d", "", "x", {"gender": {"female": 1, "male": 2}})])
 
 
@@ -262,7 +264,7 @@ async def test_refused_documents_are_counted_and_the_first_is_named(
         await upsert(source, documents)
     assert str(caught.value).startswith(
         f"Elasticsearch at {server.url} refused 2 of 500 documents after 500 others; the first is "
-        "'n0640', status 500 (no bad titles here); mend the cause"
+        "'n0640', status 500 (no bad titles here); fix the cause"
     )
     server.ask("PUT", f"/fairqr-{name}/_settings", {"index.default_pipeline": "_none"})
     server.ask("DELETE", f"/_ingest/pipeline/{name}")
@@ -297,7 +299,7 @@ async def test_a_repeated_id_is_refused_with_both_places(
         made = corpus(tmp_path, documents)
         with pytest.raises(CorpusError) as caught:
             await build(server, name, made)
-        said = f"The id 'n4' stands twice in {made.path}, in documents {place} and {other};"
+        said = f"The id 'n4' occurs twice in {made.path}, in documents {place} and {other};"
         assert str(caught.value).startswith(said)
     assert indices(server, name) == []
 
@@ -476,7 +478,9 @@ async def test_an_index_that_another_build_deletes_is_not_published(
             yield from super().documents()
 
     made = corpus(tmp_path, [doc("new")])
-    with pytest.raises(IndexUnavailableError, match=r"was changed while it was built; build it"):
+    with pytest.raises(
+        IndexUnavailableError, match=r"was changed by someone else during the build; build it"
+    ):
         await build(server, name, Deleting(made.path, made.schema))
     assert indices(server, name) == live
     assert await ids_of(source, "physics") == ["old"]

@@ -105,6 +105,6 @@ async def test_an_index_that_is_gone_from_its_server_is_off_the_list_too(
     await catalog.create_on_elasticsearch(NAME, write(tmp_path / "c", "old"), url=elasticsearch_url)
     for index in await indices(server):
         (await server.delete(f"/{index}")).raise_for_status()
-    with pytest.raises(IndexNotFoundError, match=f"'{NAME}' was no longer on its server"):
+    with pytest.raises(IndexNotFoundError, match=f"'{NAME}' no longer exists on its server"):
         await catalog.delete(NAME)
     assert catalog.names() == []

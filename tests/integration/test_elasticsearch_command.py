@@ -80,7 +80,7 @@ def test_an_index_that_is_gone_from_the_server_can_be_taken_off_the_list(
         (name,) = client.get("/fairqr-lost").raise_for_status().json()
         client.delete(f"/{name}").raise_for_status()
     first = fairqr("index", "delete", "lost", code=2)
-    assert "'lost' was no longer on" in first.stderr
+    assert "'lost' no longer exists on" in first.stderr
     assert "lost" not in fairqr("index", "list").stdout
     assert "no index 'lost'" in fairqr("index", "delete", "lost", code=2).stderr
 

@@ -407,19 +407,22 @@ def test_a_model_that_is_not_there_stops_the_run(
         ({"generators": []}, "the list of generators is empty; name at least one."),
         ({"samples": 0}, "at samples: Input should be greater than or equal to 1."),
         ({"k": 0}, "at k: Input should be greater than or equal to 1."),
-        ({"generated": 21}, "21 of 20 samples cannot be generated from; lower 'generated', or"),
+        (
+            {"generated": 21},
+            "only 20 samples to answer from, not 21; lower 'generated', or",
+        ),
         ({"retrievers": ["lucene"]}, "there is no retriever 'lucene'; write bm25, splade,"),
         ({"seeds": [1, 1]}, "one of the seeds is named twice; name each once."),
         ({"collections": []}, "The experiment names no collection; name one with --collection"),
         ({"collections": ["nowhere"]}, "There is no collection of questions 'nowhere'; name"),
         ({"attributor": "psychic"}, "There is no attributor 'psychic'; choose "),
         ({"generators": ["fake"]}, "The model 'fake' names no provider; write provider:model"),
-        ({"prompts": {"answer": "v9"}}, "There is no prompt answer/v9; there are "),
-        ({"prompts": {"lamp5": "v9"}}, "There is no prompt lamp5/v9; there are "),
+        ({"prompts": {"answer": "v9"}}, "There is no prompt answer/v9; choose one of "),
+        ({"prompts": {"lamp5": "v9"}}, "There is no prompt lamp5/v9; choose one of "),
         ({"k": True}, "at k: Input should be a valid integer."),
         ({"seeds": [True]}, "at seeds.0: Input should be a valid integer."),
         ({"alphas": [True]}, "at alphas.0: Input should be a valid number."),
-        ({"kind": "poem"}, "is of the unknown kind 'poem'; write one of search, fair_rag, "),
+        ({"kind": "poem"}, "has the unknown kind 'poem'; write one of search, fair_rag, "),
     ],
 )
 def test_bad_input_has_its_sentence(
@@ -454,7 +457,7 @@ def test_the_version_of_a_prompt_is_chosen_by_the_command(
     assert manifest.experiment.prompts == {"answer": "v2", "lamp5": "v2"}
 
     unused = here(*arguments, "--set", "prompts.lamp5=v1").complaint()
-    assert unused.startswith("The collections do not ask with the prompt 'lamp5' but with answer;")
+    assert unused == "The prompt 'lamp5' is not used; the prompts here are answer."
     wrong = here(*label, "lamp5=v2", "-o", questions.parent / "x").complaint()
     assert wrong == "The collection asks with the prompt answer; write --prompt answer=v2."
 

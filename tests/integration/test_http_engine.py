@@ -15,12 +15,14 @@ import pytest
 
 from fairqr.base.errors import (
     ConfigError,
+    DocumentNotFoundError,
     FairqrError,
     IndexUnavailableError,
     QueryError,
     SourceError,
     UnsupportedError,
 )
+from fairqr.graph.service.engine.documents import links_of, read_document
 from fairqr.retrieval.engines import opening
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.engines.http import HttpEngine, check, open_http
@@ -122,6 +124,26 @@ async def test_hits_come_best_first_with_labels_titles_and_texts(
     await people.aclose()
 
 
+async def test_a_document_that_was_found_is_read_with_its_groups_and_link(
+    model_server: ModelServer, engine: Open, tmp_path: Path
+) -> None:
+    homes = ["https://people.example/0", "javascript:alert(1)", None, 7, "http://", "x" * 3000]
+    hits = [hit(number, person={"sex": "F", "home": home}) for number, home in enumerate(homes)]
+    model_server.does(answer(*hits, hit(6, person={"sex": "neither"})))
+    people = await engine(link="person.home")
+    with pytest.raises(DocumentNotFoundError, match="'people' has no document 'd0' that a search"):
+        await read_document(people, "d0", "person.home")
+    await people.search([Query("physicist", 10)])
+    read = [await read_document(people, f"d{number}", "person.home") for number in range(7)]
+    assert [document.link for document in read] == [homes[0], None, None, None, None, None, None]
+    assert read[0].text == "About 0.\nMore."
+    assert read[0].groups == {"gender": {"female": 1.0}}
+    assert read[6].groups == {"gender": {}}
+    links = await links_of(people, ["d0", "d1", "unknown"], "person.home")
+    assert links == {"d0": homes[0]}
+    assert await links_of(people, ["d0"], None) == {}
+
+
 async def test_without_a_score_it_is_one_by_rank(model_server: ModelServer, engine: Open) -> None:
     model_server.does(answer(hit(5), hit(3), hit(4)))
     people = await engine(score=None)
@@ -176,7 +198,7 @@ async def test_a_query_in_a_path_is_one_part_of_it(model_server: ModelServer, en
     people = await engine(url=f"{model_server.base_url}/find/{{{{query}}}}", body=None)
     await people.search([Query("a/b c", 3)])
     assert model_server.asked[0].path == "/v1/find/a%2Fb%20c"
-    with pytest.raises(QueryError, match="has the query in the path"):
+    with pytest.raises(QueryError, match="puts the query into the path"):
         await people.search([Query("..", 3)])
     assert len(model_server.asked) == 1
 
@@ -195,28 +217,28 @@ async def test_a_query_in_a_path_is_one_part_of_it(model_server: ModelServer, en
         (
             Answer(body=b'{"result": {"items": {"a": 1}}}'),
             SourceError,
-            "'hits: result.items' finds an object in the answer, where a list of hits is needed",
+            "'hits: result.items' finds an object in the answer, but must find a list of hits",
         ),
         (
             answer({"ID": 1, "score": 2}),
             SourceError,
             "'id: key' fails on hit 1, which has the keys ID, score: it has no id",
         ),
-        (answer(hit(1, key={})), SourceError, "it has no id (a text or a whole number)"),
+        (answer(hit(1, key={})), SourceError, "it has no id (text or a whole number)"),
         (answer(hit(1, key="\ud800")), SourceError, "its id has half a surrogate pair"),
         (answer(hit(1), hit(1)), SourceError, "'id: key' gives two hits the id 'd1'"),
         (
             answer(hit(1, relevance="9")),
             SourceError,
-            "'score: relevance' finds '9' in hit 1, where a number is needed",
+            "'score: relevance' finds '9' in hit 1, but must find a number",
         ),
         (answer(hit(1, relevance=None)), SourceError, "'score: relevance' finds nothing in hit 1"),
-        (answer(hit(1, relevance=float("nan"))), SourceError, "where a number is needed"),
-        (answer(hit(1, relevance=10**400)), SourceError, "where a number is needed"),
+        (answer(hit(1, relevance=float("nan"))), SourceError, "but must find a number"),
+        (answer(hit(1, relevance=10**400)), SourceError, "but must find a number"),
         (
             answer(hit(1, person={"name": {"first": "A"}})),
             SourceError,
-            "'title: person.name' finds an object in hit 1, where a text is needed",
+            "'title: person.name' finds an object in hit 1, but must find a text",
         ),
         (
             answer(hit(1, person={"sex": {"F": "x"}})),
@@ -224,19 +246,27 @@ async def test_a_query_in_a_path_is_one_part_of_it(model_server: ModelServer, en
             "The field 'person.sex' of the document 'd1' cannot be read as gender",
         ),
         (answer(hit(1), cut_after=20), IndexUnavailableError, "broke off the connection (Remote"),
-        (Answer(never=True), IndexUnavailableError, "gave no whole answer in 0.4 s; try again"),
-        (answer(hit(1), drip=0.05), IndexUnavailableError, "gave no whole answer in 0.4 s"),
-        (Answer(body=b" " * 5000), IndexUnavailableError, "answered more than 4,000 bytes; let"),
+        (
+            Answer(never=True),
+            IndexUnavailableError,
+            "gave no complete answer within 0.4 s; try again",
+        ),
+        (answer(hit(1), drip=0.05), IndexUnavailableError, "gave no complete answer within 0.4 s"),
+        (Answer(body=b" " * 5000), IndexUnavailableError, "sent more than 4,000 bytes; make"),
         (
             answer(hit(1), headers={"Content-Encoding": "gzip"}),
             IndexUnavailableError,
-            "sent a compressed answer, although it was asked for a plain one",
+            "sent a compressed answer, although we asked for a plain one",
         ),
         (Answer(302, headers={"Location": "/elsewhere"}), SourceError, "redirects to /elsewhere,"),
         (Answer(400), SourceError, "answered 400; correct 'url', 'method' or 'body'."),
         (Answer(404), SourceError, "answered 404; correct 'url', 'method' or 'body'."),
-        (Answer(401), IndexUnavailableError, "refused access (401); name credentials"),
-        (Answer(503, headers={"Retry-After": "0"}), IndexUnavailableError, "answered 503, also"),
+        (Answer(401), IndexUnavailableError, "refused access (401); set 'credentials'"),
+        (
+            Answer(503, headers={"Retry-After": "0"}),
+            IndexUnavailableError,
+            "answered 503 on every attempt",
+        ),
         (Answer(501), IndexUnavailableError, "answered 501"),
     ],
 )
@@ -402,10 +432,10 @@ async def test_credentials_are_sent_to_their_own_address_alone(
     assert headers["authorization"] == f"Bearer {SECRET}"
     assert headers["x-tenant"] == f"{SECRET}-too"
 
-    with pytest.raises(SourceError, match="which is not followed") as failed:
+    with pytest.raises(SourceError, match="which we do not follow") as failed:
         await named.search([Query("a", 1)])
     assert SECRET not in str(failed.value)
-    with pytest.raises(ConfigError, match="may not go to") as failed:
+    with pytest.raises(ConfigError, match="may not be sent to") as failed:
         await open_source(source_of(other_server, credentials="production"), tmp_path)
     assert SECRET not in str(failed.value)
     assert other_server.asked == []
@@ -474,7 +504,7 @@ async def test_the_check_says_what_a_sample_query_finds(
     assert [sample.title for sample in report.sample] == ["Person 1", "Person 2", ""]
     assert report.sample[0].groups == {"gender": {"male": 1.0}}
     remarks = " ".join(report.remarks)
-    assert "gave 3 of 100 hits" in remarks
+    assert "returned only 3 of 100 requested hits" in remarks
     assert "has no {{size}}" in remarks
     assert "names no score" in remarks
 
@@ -505,8 +535,10 @@ async def test_the_check_refuses_a_field_that_no_hit_has(
         await check(await engine())
 
 
-@pytest.mark.parametrize("named", [{"title": "person.nam"}, {"text": "paragraph"}])
-async def test_the_check_refuses_a_title_or_a_text_that_no_hit_has(
+@pytest.mark.parametrize(
+    "named", [{"title": "person.nam"}, {"text": "paragraph"}, {"link": "person.home"}]
+)
+async def test_the_check_refuses_a_title_a_text_or_a_link_that_no_hit_has(
     model_server: ModelServer, engine: Open, named: dict[str, str]
 ) -> None:
     ((part, expression),) = named.items()
@@ -526,7 +558,7 @@ async def test_the_check_says_that_no_group_takes_any_label(
     model_server.does(answer(*(hit(number, person=person) for number in range(12))))
     report = await check(await engine())
     warning = (
-        "gender: no document that was looked at has a group, so no exposure can be measured; "
+        "gender: none of the checked documents has a group, so its exposure cannot be measured; "
         "correct 'person.sex', or the groups."
     )
     assert warning in report.remarks
@@ -538,4 +570,4 @@ async def test_the_check_asks_the_sample_of_the_source(
     model_server.does(answer())
     report = await check(await engine(sample="tennis"))
     assert [asked.body["q"] for asked in model_server.asked] == ["tennis"]
-    assert any("write a query that finds something" in remark for remark in report.remarks)
+    assert any("to a query that finds something" in remark for remark in report.remarks)

@@ -86,7 +86,7 @@ def test_weights_that_were_trained_on_topics_rank_others(
         *("search", "physicist", "--corpus", people, *GENDER),
         *("--method", method, "--set", f"options.weights={weights}"),
     )
-    assert "holds no weights" in refused.complaint()
+    assert "does not contain weights" in refused.complaint()
 
 
 def test_what_there_is_to_choose_from_is_listed_without_a_query(command: Command) -> None:

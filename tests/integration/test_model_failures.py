@@ -99,7 +99,7 @@ FAILING: dict[str, tuple[Answer, int, str]] = {
         2,
         "no whole JSON object",
     ),
-    "no choices": (completion({}, choices=[]), 1, "no chat completion"),
+    "no choices": (completion({}, choices=[]), 1, "not send a chat completion"),
     "null": (completion({"content": None}), 2, "no whole JSON object"),
     "a refusal": (completion({"content": None, "refusal": "I won't."}), 1, "declined"),
     "HTML": (Answer(body=b"<html></html>", content_type="text/html"), 1, "base URL"),

@@ -103,9 +103,12 @@ def test_relevance_and_both_gaps_are_shown(pages: Pages, service: str) -> None:
     result = result_of(page, service)
     missing = result["gaps"]["supply"]["gender"]["female"]
     assert missing > 0.02
-    assert any("not there" in sentence for sentence in result["explanation"])
+    assert any("too few documents" in sentence for sentence in result["explanation"])
     figures = page.get_by_role("region", name="What came of it")
     expect(figures.locator(".explanation li")).to_have_text(result["explanation"])
+    expect(figures.locator(".lacking li")).to_contain_text(
+        [f"female: {round(100 * missing)} points for which too few documents were found"]
+    )
     expect(figures).to_contain_text("A dashed box")
     box = figures.get_by_role("row", name="female").locator(".missing")
     target = result["target"]["gender"]["female"]

@@ -1,4 +1,7 @@
-"""Every example of docs/parts.md runs as it stands there, over a model server on this machine."""
+"""Every example of docs/how-to/use-from-python.md runs as it stands there.
+
+A server on this machine plays the model.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ from tests.integration.model_server import (
 
 __all__ = ["clean_environment", "model_server"]
 
-PAGE = Path(__file__).parents[2] / "docs" / "parts.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "use-from-python.md"
 EXAMPLE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -1,7 +1,8 @@
 """What the default method is worth on human judgements, with the real model.
 
 The topics lie beside the project and not in it; where they are absent the test is skipped, visibly.
-What it holds is lower than what docs/experiments.md has, so that it tells a fault from a change.
+What it holds is lower than what docs/results/quality.md has, so that it tells a fault from a
+change.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def own_folders(clean_environment: Path, minilm_cache: Path) -> None:
 
 
 async def test_it_tells_relevant_documents_from_others() -> None:
-    """Over documents that all have the words of the query; docs/audit.md has all topics."""
+    """Over documents with the words of the query; docs/results/audits.md has all topics."""
     collection = find_collection("notables")
     engine = await Catalog().resolve("notables")
     relevance = await TextRelevance.open(engine, MiniLmEncoder())

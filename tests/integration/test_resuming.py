@@ -16,25 +16,24 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from langgraph.checkpoint.base import BaseCheckpointSaver
-from langgraph.checkpoint.memory import InMemorySaver
 
 from fairqr.agents.chat import ChatModel
 from fairqr.api import open_engine
 from fairqr.graph.answer.builder import build_answer_graph
+from fairqr.graph.journal import RunJournal
 from fairqr.graph.probe.builder import build_probe_graph
 from fairqr.graph.probe.context import ProbeContext, probe_context
 from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import make_context
 from fairqr.graph.service.records import Event, Kind, Run
 from fairqr.graph.service.store import Store
-from fairqr.graph.stream import RunEvent, Step, run_graph
+from fairqr.graph.stream import Step, run_graph
 from tests.integration import resuming_worker
 from tests.integration.model_server import (
     Answer,
@@ -46,6 +45,7 @@ from tests.integration.model_server import (
     says,
 )
 from tests.integration.stores import PLENTY, a_run, lost
+from tests.unit.graph.kept import Kept
 
 __all__ = ["clean_environment", "model_server", "people"]
 
@@ -177,7 +177,7 @@ async def workers(store_url: str, people: Path, model: CountingModel) -> AsyncIt
 
 async def submitted(store: Store, kind: Kind, request: dict[str, Any]) -> str:
     run = a_run(kind=kind, query="physicist", request={"query": "physicist", **request})
-    await store.accept(run, KEY, worker=None, carrier={}, **PLENTY)
+    await store.accept(run, KEY, carrier={}, **PLENTY)
     return run.id
 
 
@@ -242,11 +242,10 @@ def is_of_round(number: int, group: str) -> Callable[[Asked], bool]:
     )
 
 
-async def kept_replies(saver: BaseCheckpointSaver[Any], id_: str) -> int:
-    """How many replies are kept since the last state of a run."""
-    kept = await saver.aget_tuple({"configurable": {"thread_id": id_}})
-    writes = kept.pending_writes if kept else None
-    return sum(channel == "fairqr.reply" for _, channel, _ in writes or [])
+async def all_are_kept(store: Store, id_: str, model: CountingModel) -> bool:
+    """Whether all replies are kept but the one that is held."""
+    asked = len(model.server.asked)
+    return asked % 3 == 0 and len(await store.replies(id_)) == asked - 1
 
 
 async def goes_on_as_if_nothing_had_happened(
@@ -277,7 +276,7 @@ class TestKilled:
         id_ = await submitted(store, "search", SEARCH)
 
         async def the_others_are_kept() -> bool:
-            return bool(model.held) and await kept_replies(store.saver, id_) == 2
+            return bool(model.held) and await all_are_kept(store, id_, model)
 
         await until(the_others_are_kept)
         await worker.dies(store)
@@ -333,7 +332,7 @@ async def test_a_worker_that_is_told_to_end_hands_over_what_it_does(
     id_ = await submitted(store, "search", SEARCH)
 
     async def the_others_are_kept() -> bool:
-        return bool(model.held) and await kept_replies(store.saver, id_) == 2
+        return bool(model.held) and await all_are_kept(store, id_, model)
 
     await until(the_others_are_kept)
     worker.signal(signal.SIGTERM)
@@ -353,7 +352,7 @@ async def test_a_worker_that_was_frozen_for_too_long_neither_ends_nor_tells_what
     id_ = await submitted(store, "search", SEARCH)
 
     async def the_others_are_kept() -> bool:
-        return bool(model.held) and await kept_replies(store.saver, id_) == 2
+        return bool(model.held) and await all_are_kept(store, id_, model)
 
     await until(the_others_are_kept)
     frozen.signal(signal.SIGSTOP)
@@ -398,39 +397,39 @@ ONE_AFTER_THE_OTHER = {
 async def test_a_step_that_asks_many_questions_goes_on_after_the_last_that_was_answered(
     people: Path, model: CountingModel, asked: str
 ) -> None:
-    """Left in one process, that is; the states are kept in its memory."""
+    """Left in one process, that is; what it has done is kept in its memory."""
     context = ONE_AFTER_THE_OTHER[asked]
     engine = await open_engine(str(people))
+    build = build_probe_graph if isinstance(context, ProbeContext) else build_search_graph
+    kept = Kept()
 
-    def graph(saver: InMemorySaver | None = None) -> Any:
-        chat = ChatModel("openai:fake", base_url=model.server.base_url, cache=None)
-        build = build_probe_graph if isinstance(context, ProbeContext) else build_search_graph
-        return build(engine, chat, checkpointer=saver)
-
-    async def outcome(events: AsyncGenerator[RunEvent, None]) -> dict[str, Any]:
+    async def outcome(journal: RunJournal | None = None) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        async with aclosing(events):
+        chat = ChatModel("openai:fake", base_url=model.server.base_url, cache=None)
+        graph: Any = build(engine, chat)
+        async with aclosing(run_graph(graph, "physicist", context, journal=journal)) as events:
             async for event in events:
                 if isinstance(event, Step):
                     found |= {k: v for k, v in event.update.items() if k in ("result", "probe")}
+                    if journal is not None:
+                        kept.add(event)
         return {name: plain(each) for name, each in found.items()}
 
-    expected = await outcome(run_graph(graph(), "physicist", context))
+    expected = await outcome()
     requests = model.times()
     assert len(requests) > 4
     model.server.asked.clear()
-    saver = InMemorySaver()
     model.holds = lambda asked: len(model.times()) == 5
-    left = asyncio.create_task(outcome(run_graph(graph(saver), "physicist", context, thread="t")))
+    left = asyncio.create_task(outcome(kept.journal()))
 
     async def the_others_are_kept() -> bool:
-        return bool(model.held) and await kept_replies(saver, "t") == 4
+        return bool(model.held) and len(kept.replies) == 4
 
     await until(the_others_are_kept)
     left.cancel()
     await asyncio.wait({left})
     model.open()
-    again = await outcome(run_graph(graph(saver), "physicist", context, thread="t", resume=True))
+    again = await outcome(kept.journal())
     assert again["result"] == expected["result"]
     assert again == expected
     assert sum(model.held.values()) == 1

@@ -8,10 +8,14 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
+import pytest
+import sqlalchemy as sa
 from langchain_core.messages import AIMessageChunk
 
+from fairqr.graph.journal import RunJournal
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.records import Run
+from fairqr.graph.service.runs import following, worker
 from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
 from fairqr.graph.stream import RunEvent, Step
@@ -21,24 +25,32 @@ from tests.integration.resuming_worker import Silent
 KEY = "k"
 
 
-async def trivial(run: Run, resume: bool) -> AsyncGenerator[RunEvent, None]:
-    yield Step("retrieve", {"pending": ["text"] * 100}, f"{run.id}-1")
+async def steps(id_: str) -> AsyncGenerator[RunEvent, None]:
+    yield Step("retrieve", {"pending": ["text"] * 100}, f"{id_}-1")
     yield AIMessageChunk("piece")
-    yield Step("rerank", {"result": {"ranking": ["text"] * 100}}, f"{run.id}-2")
+    yield Step("rerank", {"result": {"ranking": ["text"] * 100}}, f"{id_}-2")
+
+
+def trivial(run: Run, journal: RunJournal) -> AsyncGenerator[RunEvent, None]:
+    return steps(run.id)
 
 
 async def test_memory_does_not_grow_with_the_number_of_runs(tmp_path: Path) -> None:
-    """Over 2,000 of them, a tenth of them kept; counted are the objects that are alive."""
+    """Over 2,000 of them, a tenth of them durable; counted are the objects that are alive."""
     store = await Store.open(f"sqlite:///{tmp_path}/runs.sqlite")
     runs = Runs(store, trivial, ServiceSettings(), Silent())
     await runs.start()
 
     async def client(number: int) -> None:
         for each in range(number):
-            keep = each % 10 == 0
-            run = await runs.submit("search", {}, key=KEY, query="q", keep=keep)
-            async with runs.attached(run.id, KEY) as events:
+            if each % 10 == 0:
+                stored = await runs.submit("search", {}, key=KEY, query="q")
+                events = runs.events(stored.id, KEY)
                 assert [event.name async for event in events][-1] == "end"
+                continue
+            run = await runs.ephemeral.begin("search", "q", steps, key=KEY, carrier={})
+            async with run as told:
+                assert [event.name async for event in told][-1] == "end"
 
     async def held(number: int) -> int:
         await asyncio.gather(*(client(number // 8) for _ in range(8)))
@@ -60,7 +72,7 @@ class Gated:
         self.begun = 0
         self.go = asyncio.Event()
 
-    async def __call__(self, run: Run, resume: bool) -> AsyncGenerator[RunEvent, None]:
+    async def __call__(self, run: Run, journal: RunJournal) -> AsyncGenerator[RunEvent, None]:
         yield Step("retrieve", {}, f"{run.id}-1")
         self.begun += 1
         await self.go.wait()
@@ -68,25 +80,23 @@ class Gated:
 
 
 async def test_runs_that_are_under_way_outlive_a_restart_of_the_database() -> None:
-    """Kept or not, each ends once; meanwhile nothing new is taken on, and that is said."""
+    """Each ends once, and an ephemeral run does not notice."""
     with running_postgres() as server, new_database(server.url) as url:
         store = await Store.open(url)
         gated = Gated()
         runs = Runs(store, gated, ServiceSettings(), Silent())
         await runs.start()
-        ids = [
-            (await runs.submit("search", {}, key=KEY, query="q", keep=keep)).id
-            for keep in (True, False, True, False)
-        ]
+        ids = [(await runs.submit("search", {}, key=KEY, query="q")).id for _ in range(2)]
 
         async def told(id_: str) -> list[Any]:
-            async with runs.attached(id_, KEY) as events:
-                return [(event.number, event.name) async for event in events]
+            return [(event.number, event.name) async for event in runs.events(id_, KEY)]
 
         readers = [asyncio.create_task(told(id_)) for id_ in ids]
         while gated.begun < len(ids):
             await asyncio.sleep(0.01)
         await asyncio.to_thread(server.kill)
+        own = await runs.ephemeral.begin("search", "q", steps, key=KEY, carrier={})
+        assert (await own.end()).status == "done"
         gated.go.set()
         await asyncio.sleep(1)  # the time of the outage
         assert not any(reader.done() for reader in readers)
@@ -98,3 +108,36 @@ async def test_runs_that_are_under_way_outlive_a_restart_of_the_database() -> No
             assert (run.status, run.attempts) == ("done", 1)
         await runs.drain(1)
         await store.close()
+
+
+async def test_workers_on_one_postgresql_hear_of_each_other(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of runs that wait, of their events, and of those to be cancelled; nobody looks meanwhile."""
+    monkeypatch.setattr(following, "FOLLOW", 600.0)
+    monkeypatch.setattr(worker, "POLL", 600.0)
+    monkeypatch.setattr(worker, "BEAT", 600.0)
+    store, another = await Store.open(postgres_url), await Store.open(postgres_url)
+    gated = Gated()
+    here = Runs(store, gated, ServiceSettings(lease=3600), Silent())
+    elsewhere = Runs(another, gated, ServiceSettings(lease=3600), Silent())
+    try:
+        await elsewhere.start()
+        listening = sa.text("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN %'")
+        async with asyncio.timeout(20):
+            while not await store._database.read(lambda it: it.scalar(listening)):
+                await asyncio.sleep(0.01)
+        run = await here.submit("search", {}, key=KEY, query="q")  # this process does not do it
+        async with asyncio.timeout(20):
+            while not gated.begun:
+                await asyncio.sleep(0.01)
+        await here.start()
+        follower = asyncio.create_task(anext(here.events(run.id, KEY, after=1)))
+        assert (await asyncio.wait_for(follower, 20)).name == "step"
+        final = asyncio.create_task(elsewhere.result(run.id, KEY))
+        await here.cancel(run.id, KEY)
+        assert (await asyncio.wait_for(final, 20)).status == "cancelled"
+    finally:
+        for runs, opened in ((here, store), (elsewhere, another)):
+            await runs.drain(0)
+            await opened.close()

@@ -121,7 +121,8 @@ def test_too_many_live_runs_of_a_key_are_refused_and_say_when_to_come_back(guard
     for number in range(2):
         asked = {"kind": "search", "request": {**PHYSICIST, "query": f"physicist busy {number}"}}
         places.append(guarded.client.post("/v1/runs", json=asked, headers=key).headers["location"])
-    refused = guarded.client.post("/v1/search", json=PHYSICIST, headers=key)
+    again = {"kind": "search", "request": PHYSICIST}
+    refused = guarded.client.post("/v1/runs", json=again, headers=key)
     assert (refused.status_code, refused.json()["type"]) == (429, "urn:fairqr:error:busy")
     assert int(refused.headers["retry-after"]) >= 1
     search = {**PHYSICIST, "model": "feedback"}
@@ -187,7 +188,7 @@ def _runs(service: Served) -> list[dict[str, Any]]:
 
 
 def test_slow_clients_hold_up_nobody_and_a_model_that_is_away_is_named(tmp_path: Path) -> None:
-    settings = "limits.body_seconds = 0.3\ncaps.body_bytes = 5000\nlimits.connections = 40"
+    settings = "limits.body_seconds = 0.3\ncaps.body_bytes = 5000\nlimits.requests = 40"
     with a_service(tmp_path, settings=settings) as service:
         host, port = service.client.base_url.host, service.client.base_url.port
         head = f"POST /v1/search HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json"

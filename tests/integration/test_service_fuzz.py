@@ -46,9 +46,23 @@ OF_THE_RUN = {
         "protected": "female",
         "words": None,
     },
+    "audits": {
+        "corpus": "people",
+        "retriever": "bm25",
+        "queries": [PHYSICIST["query"], {"query": "workshop", "weight": 2}],
+        "attributes": ["gender"],
+    },
 }
 WITHIN = {"k": 60, "depth": 100, "max_iterations": 10, "samples": 20, "documents": 20, "pairs": 50}
 """The caps, and the size of the corpus; more than that is refused, as the other tests see."""
+
+CHAT = {
+    "model": "people",
+    "messages": [{"role": "user", "content": PHYSICIST["query"]}],
+    "fairqr": {"retriever": "bm25", "model": "openai:fake"},
+}
+REFUSED = ("n", "tools", "functions", "logprobs", "response_format")
+"""Parameters of OpenAI's that ask for what is not offered."""
 
 LEFT_OUT = ("base_url", "prompts", "options", "discount", "target", "attributor")
 """Texts that only a few values of are right, and of which the other tests send the wrong ones."""
@@ -96,9 +110,12 @@ def test_no_run_that_begins_makes_it_fail(service: Served) -> None:
             for name, most in WITHIN.items():
                 if isinstance(kept.get(name), int):
                     kept[name] = 1 + kept[name] % most
-            if (kept.get("depth") or 1000) < (kept.get("k") or 1):
+            if (kept.get("depth") or 1000) <= (kept.get("k") or 1):
                 del kept["depth"]
             case.body = {**kept, **OF_THE_RUN[kind]}
+        if case.path == "/openai/v1/chat/completions":
+            kept = {name: it for name, it in case.body.items() if name not in REFUSED}
+            case.body = {**kept, **CHAT}
 
     def look(case: Any, answer: Any) -> None:
         # A stream has begun with 200 before it can tell of an error.

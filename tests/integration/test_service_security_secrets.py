@@ -38,6 +38,7 @@ from tests.integration.model_server import (
 from tests.integration.page_service import _environment, run_command
 from tests.integration.postgres_server import new_database
 from tests.integration.service_client import PHYSICIST, answers_all, events_of, until
+from tests.unit.graph.kept import Kept
 
 MODEL_KEY = "sk-CANARY-of-the-model-0123456789"
 OTHER_KEY = "sk-CANARY-of-the-environment-0123"
@@ -277,12 +278,11 @@ async def test_where_an_index_is_missing_is_for_the_log_alone(
             kind="search",
             status="running",
             query=QUERY,
-            keep=False,
             created=0,
             request={"query": QUERY, "corpus": "elsewhere"},
         )
         with pytest.raises(FairqrError) as caught:
-            async for _ in engine.execute(run, False):
+            async for _ in engine.execute_stored(run, Kept().journal()):
                 pass
         await engine.close()
         server.shutdown()

@@ -7,11 +7,14 @@ import time
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from fairqr.base.errors import BusyError, InputError, RunNotFoundError
 from fairqr.graph.service.records import Event, Scope
 from fairqr.graph.service.store import Store
 from fairqr.graph.service.store.database import lasting
+from fairqr.graph.service.store.flavours import flavour_of
+from fairqr.graph.service.store.migrations import MIGRATIONS
 from tests.integration.stores import PLENTY, a_run, accepted, lost
 
 HOSTILE = "'; DROP TABLE runs; -- \0 \ud800 \ufdd0 \N{SNOWMAN} %s :id \\u0000"
@@ -36,7 +39,7 @@ async def test_a_run_is_kept_from_its_acceptance_to_its_end_whatever_its_texts_a
     store: Store,
 ) -> None:
     run = a_run(query=HOSTILE, request={HOSTILE: HOSTILE})
-    await store.accept(run, "k", worker=None, carrier={"traceparent": HOSTILE}, **PLENTY)
+    await store.accept(run, "k", carrier={"traceparent": HOSTILE}, **PLENTY)
     assert await store.run(run.id, "k") == run
     claim = await store.claim("w", 15)
     assert claim is not None
@@ -63,20 +66,16 @@ async def test_a_run_is_kept_from_its_acceptance_to_its_end_whatever_its_texts_a
         await store.run(run.id, "k")
 
 
-async def test_the_oldest_is_claimed_first_and_what_is_not_kept_by_its_worker_only(
-    store: Store,
-) -> None:
+async def test_the_oldest_is_claimed_first(store: Store) -> None:
     newer = await accepted(store, created=2.0)
     older = await accepted(store, created=1.0)
-    own = await accepted(store, worker="a", created=0.0)
     assert [await claimed(store, "b") for _ in range(2)] == [older, newer]
     assert await store.claim("b", 15) is None
-    assert await claimed(store, "a") == own
     assert (await store.renew("b", 15)).mine == {older, newer}
 
 
 async def test_more_is_refused_by_whose_limit_it_is(store: Store) -> None:
-    limits: dict[str, Any] = {"worker": None, "carrier": {}, "queue": 3, "live": 2}
+    limits: dict[str, Any] = {"carrier": {}, "queue": 3, "live": 2}
     one, two = a_run(), a_run()
     await store.accept(one, "k", **limits)
     await store.accept(two, "k", **limits)
@@ -98,7 +97,7 @@ async def test_limits_hold_among_requests_that_come_at_once(store: Store, store_
     other = await Store.open(store_url)
     try:
         asked = [
-            where.accept(a_run(), "k", worker=None, carrier={}, queue=50, live=7)
+            where.accept(a_run(), "k", carrier={}, queue=50, live=7)
             for where in (store, other)
             for _ in range(10)
         ]
@@ -139,24 +138,6 @@ async def test_a_lease_that_ran_out_is_renewed_where_nobody_took_the_run(store: 
     assert (await store.renew("a", 15)).mine == {run}
     assert await store.claim("b", 15) is None
     assert await store.sweep() == []
-
-
-async def test_what_was_not_kept_fails_with_its_worker(store: Store) -> None:
-    waiting = await accepted(store, worker="a")
-    begun = await accepted(store, worker="a", created=0.0)
-    kept = await accepted(store, created=1.0)
-    assert await claimed(store, "a") == begun
-    assert await claimed(store, "a") == kept
-    assert await store.sweep() == []
-    await lost(store, "a")
-    assert set(await swept(store)) == {waiting, begun}
-    for id_ in (waiting, begun):
-        run = await store.run(id_, "k")
-        assert run.status == "failed"
-        assert run.problem is not None
-        assert run.problem["type"] == "urn:fairqr:error:interrupted"
-        assert run.problem["instance"] == f"/v1/runs/{id_}"
-    assert not await store.finish(begun, "a", "done", result={})
 
 
 async def test_a_run_that_ends_five_workers_fails_for_good(store: Store) -> None:
@@ -265,6 +246,20 @@ async def test_access_keys(store: Store) -> None:
     assert await store.key_for(others) == other
 
 
+async def test_the_runs_of_a_key_end_with_it(store: Store) -> None:
+    key, _ = await store.create_key("the newsroom")
+    other, _ = await store.create_key("operations")
+    begun = await accepted(store, key=key.id, created=0.0)
+    waiting, others = [await accepted(store, key=it.id) for it in (key, other)]
+    assert await claimed(store, "a") == begun
+    assert await store.revoked({key.id, other.id}) == set()
+    await store.revoke_key(key.id)
+    assert await store.revoked({key.id, other.id}) == {key.id}
+    assert (await store.run(waiting, key.id)).status == "cancelled"
+    assert (await store.renew("a", 15)).cancel == {begun}
+    assert (await store.run(others, other.id)).status == "queued"
+
+
 async def test_hostile_keys_are_refused(store: Store) -> None:
     scopes: list[Scope] = ["run"]
     for name in ("", " ", "a\nb", "\x1b[2J", "\ud800", "x" * 101):
@@ -274,3 +269,53 @@ async def test_hostile_keys_are_refused(store: Store) -> None:
         await store.create_key("x", ["all"])  # type: ignore[list-item]
     with pytest.raises(InputError, match="no access key"):
         await store.revoke_key(HOSTILE)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_a_database_of_an_older_schema_is_brought_to_this_one(
+    store_url: str, version: int
+) -> None:
+    """Keys and finished runs stay, live runs end, and runs that were not to be kept go."""
+    flavour = flavour_of(store_url)
+    async with flavour.migrating(), flavour.alone, flavour.engine.begin() as connection:
+        await connection.execute(sa.text("CREATE TABLE migrations (version INTEGER PRIMARY KEY)"))
+        for number, statements in enumerate(MIGRATIONS[:version], 1):
+            for statement in statements:
+                await connection.execute(sa.text(statement))
+            await connection.execute(
+                sa.text("INSERT INTO migrations VALUES (:number)"), {"number": number}
+            )
+        for name in ("checkpoints", "writes"):
+            await connection.execute(sa.text(f"CREATE TABLE {name} (thread_id TEXT)"))
+        kept = [(True, "done"), (False, "done"), (False, "running"), (True, "running")]
+        for number, (keep, status) in enumerate(kept):
+            await connection.execute(
+                sa.text(
+                    "INSERT INTO runs VALUES (:id, 'k', 'search', :status, '\"q\"', :keep, 1, 2, 3,"
+                    " 1, '{}', :result, NULL, '{}', NULL, NULL, NULL, 0, :cancel)"
+                ),
+                {
+                    "id": f"{number:032x}",
+                    "keep": keep,
+                    "status": status,
+                    "cancel": False,
+                    "result": '{"a": 1}',
+                },
+            )
+        await connection.execute(
+            sa.text("INSERT INTO access_keys VALUES ('abc', '\"n\"', '[\"run\"]', 1, NULL, 'x')")
+        )
+    await flavour.close()
+    for _ in range(2):  # the second time there is nothing to do
+        store = await Store.open(store_url)
+        try:
+            assert [run.id for run in await store.runs("k")] == [f"{3:032x}", f"{0:032x}"]
+            assert (await store.run(f"{0:032x}", "k")).result == {"a": 1}
+            ended = await store.run(f"{3:032x}", "k")
+            assert ended.status == "failed"
+            assert ended.problem is not None
+            assert ended.problem["type"] == "urn:fairqr:error:interrupted"
+            assert await store.claim("w", 15) is None
+            assert [key.id for key in await store.keys()] == ["abc"]
+        finally:
+            await store.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import operator
 import os
 import random
 import stat
@@ -12,12 +11,11 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Any
 
 import psycopg
 import pytest
 import sqlalchemy as sa
-from langgraph.graph import END, START, StateGraph
 
 from fairqr.base.errors import ConfigError, StoreUnavailableError
 from fairqr.graph.service.records import Event
@@ -85,7 +83,7 @@ async def scalar(store: Store, statement: str) -> Any:
 
 async def rows(store: Store) -> dict[str, int]:
     """Return how many rows each table has."""
-    names = [*store._database.flavour.checkpoints, "runs", "events"]
+    names = ("runs", "events", "replies")
     return {name: await scalar(store, f"SELECT count(*) FROM {name}") for name in names}
 
 
@@ -151,33 +149,6 @@ async def test_a_process_that_is_killed_in_a_transaction_leaves_what_was_before(
 # --- versions ---------------------------------------------------------------------------------
 
 
-async def test_a_database_of_the_first_version_is_brought_to_this_one(store_url: str) -> None:
-    """As the first version made it: its tables, and a run and a key in them."""
-    store = await Store.open(store_url)
-    run = await accepted(store)
-    _, secret = await store.create_key("before")
-
-    async def back(connection: Any) -> None:
-        for statement in (
-            "DROP INDEX runs_by_status",
-            "DROP INDEX runs_by_key",
-            "DROP INDEX runs_by_end",
-            "DELETE FROM migrations WHERE version > 1",
-        ):
-            await connection.execute(sa.text(statement))
-
-    await store._database.write(back)
-    await store.close()
-    store = await Store.open(store_url)
-    assert await scalar(store, "SELECT max(version) FROM migrations") == len(MIGRATIONS)
-    await store._database.write(
-        lambda connection: connection.execute(sa.text("DROP INDEX runs_by_status"))
-    )
-    assert (await store.run(run, "k")).status == "queued"
-    assert await store.key_for(secret) is not None
-    await store.close()
-
-
 async def test_a_database_of_a_newer_version_is_refused(store_url: str) -> None:
     store = await Store.open(store_url)
     await store._database.write(
@@ -198,97 +169,64 @@ async def test_workers_that_start_at_once_migrate_once(store_url: str) -> None:
         await store.close()
 
 
-# --- checkpoints ------------------------------------------------------------------------------
+# --- what a run has done ----------------------------------------------------------------------
 
 
-class State(TypedDict):
-    query: str
-    words: Annotated[list[str], operator.add]
+async def step(store: Store, id_: str, number: int = 1, text: str = "") -> bool:
+    """Write a step and a reply of a run that the worker ``w`` does."""
+    event = Event(number=number, name="step", data={"step": text}, private={"update": {text: text}})
+    replied = await store.add_reply(id_, "w", f"a:{number}", {"text": text})
+    return await store.add_events(id_, "w", [event]) and replied
 
 
-def graph(store: Store, seen: list[str] | None = None, fails: bool = False) -> Any:
-    """Two steps, of which the second may fail."""
-
-    async def first(state: State) -> dict[str, Any]:
-        if seen is not None:
-            seen.append(state["query"])
-        return {"words": ["first"]}
-
-    async def second(state: State) -> dict[str, Any]:
-        if fails:
-            raise OSError("in the middle")
-        return {"words": [state["query"], *state["words"]]}
-
-    builder = StateGraph(State)
-    builder.add_node("first", first)
-    builder.add_node("second", second)
-    builder.add_edge(START, "first")
-    builder.add_edge("first", "second")
-    builder.add_edge("second", END)
-    return builder.compile(checkpointer=store.saver)
-
-
-async def test_a_thread_goes_on_where_it_stopped_whatever_its_texts_are(store_url: str) -> None:
-    """The query stands in a column of JSON, which takes neither NUL nor lone surrogates."""
-    seen: list[str] = []
-    thread: dict[str, Any] = {"configurable": {"thread_id": "t"}}
+async def test_a_run_goes_on_where_it_stopped_whatever_its_texts_are(store_url: str) -> None:
     store = await Store.open(store_url)
-    with pytest.raises(OSError, match="in the middle"):
-        await graph(store, seen, fails=True).ainvoke(
-            {"query": HOSTILE, "words": []}, thread, durability="sync"
-        )
+    run = await accepted(store)
+    assert await store.claim("w", 15) is not None
+    assert await step(store, run, text=HOSTILE)
+    assert await store.add_reply(run, "w", "a:1", {"text": "another"})  # left as it was
+    assert not await store.add_reply(run, "another", "1", {"text": "not its own"})
     await store.close()
     store = await Store.open(store_url)
-    state = await graph(store).aget_state(thread)
-    assert state.values["query"] == HOSTILE
-    assert state.next == ("second",)
-    history = [found async for found in graph(store).aget_state_history(thread)]
-    assert history[0].values == state.values
-    result = await graph(store, seen).ainvoke(None, thread)
-    assert result["query"] == HOSTILE
-    assert result["words"][-1] == "first"
-    assert seen == [HOSTILE]  # the first step was not done again
+    [event] = await store.events(run, private=True)
+    assert event.private == {"update": {HOSTILE: HOSTILE}}
+    assert await store.replies(run) == {"a:1": {"text": HOSTILE}}
+    # What only resuming needs goes when the run is over.
+    assert await store.finish(run, "w", "done", result={})
+    assert await store.replies(run) == {}
+    assert [event.private for event in await store.events(run, private=True)] == [None]
+    assert not await store.add_reply(run, "w", "2", {"text": "too late"})
     await store.close()
 
 
 async def test_nothing_grows(store: Store) -> None:
-    """After 200 runs with checkpoints and events, and their time of retention, nothing is left."""
-    steps = graph(store)
+    """After 200 runs with events and replies, and their time of retention, nothing is left."""
 
     async def one() -> None:
-        run = await accepted(store)
+        await accepted(store)
         claim = await store.claim("w", 15)
         assert claim is not None
-        thread: dict[str, Any] = {"configurable": {"thread_id": claim.run.id}}
-        await steps.ainvoke({"query": run, "words": []}, thread, durability="sync")
-        event = Event(number=1, name="end", data={"result": {}})
-        await store.add_events(claim.run.id, "w", [event])
+        assert await step(store, claim.run.id)
         assert await store.finish(claim.run.id, "w", "done", result={})
 
     for _ in range(50):
         await asyncio.gather(*(one() for _ in range(4)))
-    counted = await rows(store)
-    assert counted.pop("runs") == counted.pop("events") == 200
-    assert set(counted.values()) == {0}  # of checkpoints
-    late: dict[str, Any] = {"configurable": {"thread_id": "of a worker that lost its run"}}
-    await steps.ainvoke({"query": "", "words": []}, late, durability="sync")
+    assert await rows(store) == {"runs": 200, "events": 200, "replies": 0}
     live = await accepted(store)
-    assert await store.forget(time.time() - 60) == 0
-    assert await store.forget(time.time() + 60) == 200
+    assert await store.forget(60) == 0
+    assert await store.forget(-60) == 200
     assert [run.id for run in await store.runs("k")] == [live]
-    assert set((await rows(store)).values()) == {0, 1}
+    assert await rows(store) == {"runs": 1, "events": 0, "replies": 0}
 
 
 async def test_work_that_is_cancelled_leaves_nothing_locked(store: Store) -> None:
     """Each is cancelled at another moment, also between a statement and its commit."""
     draw = random.Random(1)
-    steps = graph(store)
 
     async def write(number: int) -> None:
-        thread: dict[str, Any] = {"configurable": {"thread_id": str(number)}}
-        await steps.ainvoke({"query": "", "words": []}, thread, durability="sync")
-        await accepted(store)
+        run = await accepted(store)
         await store.claim("w", 15)
+        await step(store, run, number)
 
     tasks = [asyncio.create_task(write(number)) for number in range(60)]
     for task in tasks:
@@ -314,10 +252,9 @@ async def test_what_happened_in_a_run_outlives_a_server_that_is_away(
     own_server: PostgresServer,
 ) -> None:
     store = await Store.open(f"{own_server.url}/postgres")
-    ended, begun, checkpointed = [await accepted(store) for _ in range(3)]
+    ended, begun, answered = [await accepted(store) for _ in range(3)]
     for _ in range(3):
         assert await store.claim("w", 60) is not None
-    thread: dict[str, Any] = {"configurable": {"thread_id": checkpointed}}
     own_server.kill()
     started = time.monotonic()
     working = [
@@ -325,7 +262,7 @@ async def test_what_happened_in_a_run_outlives_a_server_that_is_away(
         for work in (
             store.finish(ended, "w", "done", result={"x": 1}),
             store.add_events(begun, "w", [Event(number=1, name="step", data={})]),
-            graph(store).ainvoke({"query": "q", "words": []}, thread, durability="sync"),
+            store.add_reply(answered, "w", "1", {"text": "a reply"}),
         )
     ]
     with pytest.raises(StoreUnavailableError) as refused:
@@ -339,13 +276,13 @@ async def test_what_happened_in_a_run_outlives_a_server_that_is_away(
     assert str(own_server.port) not in str(refused.value)
     await asyncio.to_thread(own_server.start)
     back = time.monotonic()
-    finished, told, result = await asyncio.gather(*working)
+    finished, told, replied = await asyncio.gather(*working)
     assert time.monotonic() - back < 8
     assert finished
     assert told
-    assert result["words"][-1] == "first"
+    assert replied
     assert (await store.run(ended, "k")).result == {"x": 1}
-    assert (await store.renew("w", 60)).mine == {begun, checkpointed}
+    assert (await store.renew("w", 60)).mine == {begun, answered}
     await store.check()
     await store.close()
 

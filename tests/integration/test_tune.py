@@ -210,7 +210,7 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(
         (("--set", "modules=c_attn"), "no layer 'c_attn' to adapt; name some of its own"),
         (("--set", "batch=3"), "The parameter 'batch' is wrong"),
         (("--set", "train_share=1"), "The parameter 'train_share' is wrong"),
-        (("--set", "prompts.listwise=v1"), "not with the prompt 'listwise'"),
+        (("--set", "prompts.listwise=v1"), "The prompt 'listwise' is not used"),
         (("--protected", "martian"), "There is no group 'martian' of gender"),
     ],
 )

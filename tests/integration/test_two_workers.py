@@ -6,6 +6,7 @@ and Elasticsearch. What is played is the model.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import re
@@ -20,6 +21,8 @@ from typing import Any
 
 import httpx
 import pytest
+from fastmcp import Client
+from fastmcp.client.transports import StreamableHttpTransport
 
 from tests.integration.model_server import Command, ModelServer, write_people
 from tests.integration.page_service import run_command
@@ -84,7 +87,7 @@ def balancer(folder: Path, workers: list[Worker]) -> Iterator[str]:
         },
     }
     for old, new in changes.items():
-        assert text.count(old) == 1
+        assert text.count(old) == 1 + old.startswith("worker")
         text = text.replace(old, new)
     settings = folder / "nginx.conf"
     settings.write_text(text)
@@ -173,9 +176,16 @@ def test_workers_share_runs_and_take_over(
         assert [it.status_code for it in found] == [200, 200]
         rankings = [[document["id"] for document in it.json()["ranking"]] for it in found]
         assert rankings[0] == rankings[1]
+        kept = {**SEARCH, "keep": True}
+        assert httpx.post(f"{workers[0].address}/v1/search", json=kept, **options).is_success
         seen = [httpx.get(f"{it.address}/v1/runs", **options).json()["runs"] for it in workers]
-        assert len(seen[0]) == 2
+        assert len(seen[0]) == 1
         assert seen[0] == seen[1]
+
+        # A session of an agent stays with one worker, and steps are told through the balancer.
+        told_of: list[str | None] = []
+        assert asyncio.run(an_agent(f"{address}/mcp", key, told_of)) == {len(rankings[0])}
+        assert told_of.count("retrieve") == 5
 
         # Events pass the balancer as they come: the first are there while the model is silent.
         gate = threading.Event()
@@ -208,6 +218,18 @@ def test_workers_share_runs_and_take_over(
         assert len(done["result"]["ranking"]) == 10
     served = re.findall(r"127\.0\.0\.1:\d+$", (tmp_path / "access.log").read_text(), re.MULTILINE)
     assert served, "nothing went through the balancer"
+
+
+async def an_agent(url: str, key: str, told: list[str | None]) -> set[int]:
+    """Search five times in a session, and return how many passages were found."""
+
+    async def progress(done: float, total: float | None, message: str | None) -> None:
+        told.append(message)
+
+    async with Client(StreamableHttpTransport(url, auth=key), progress_handler=progress) as client:
+        asked = {"query": "physicist", "attributes": ["gender"]}
+        found = [await client.call_tool("fair_search", asked) for _ in range(5)]
+    return {len(it.structured_content["passages"]) for it in found}
 
 
 def _over(run: dict[str, Any]) -> dict[str, Any] | None:

@@ -95,16 +95,16 @@ async def test_judgements_are_the_target(engine: TantivyEngine) -> None:
     [
         ([], {}, "are empty"),
         ("apple", {}, "a single text"),
-        ([3], {}, "query 1 is int"),
-        ([{"words": "apple"}], {}, "query 1 has no text"),
-        ([{"query": "apple", "n": -1}], {"weight": "n"}, "weight of the query 1"),
+        ([3], {}, "Query 1 is int"),
+        ([{"words": "apple"}], {}, "Query 1 has no text"),
+        ([{"query": "apple", "n": -1}], {"weight": "n"}, "weight of query 1"),
         (["apple"], {"k": 0}, "k"),
         (["apple"], {"size": 3}, "size"),
         (["apple"], {"layout": "gdpr"}, "no layout 'gdpr'"),
         (["apple"], {"rate": 0.0}, "The rate"),
         (["apple"], {"concurrency": 0}, "at least 1"),
         (["apple"], {"attribute": "age"}, "no attribute 'age'"),
-        (["apple"], {"retriever": "rm3"}, "An open engine has its retriever"),
+        (["apple"], {"retriever": "rm3"}, "An open engine has its own retriever"),
     ],
 )
 async def test_bad_input_is_one_sentence(
@@ -126,7 +126,7 @@ async def test_pairs_and_what_belongs_to_a_model(engine: TantivyEngine, tmp_path
     audit = await fairqr.audit(engine, WORDS, pairs=pairs, **OPTIONS)
     assert audit.frames.pairs["higher"].tolist() == [1]
     assert audit.frames.answers.empty
-    with pytest.raises(InputError, match="A model answers or is probed"):
+    with pytest.raises(InputError, match="nothing says which documents are relevant"):
         await fairqr.audit(engine, WORDS, model="openai:fake", **OPTIONS)
     with pytest.raises(InputError, match="Answers need a model"):
         await fairqr.audit(engine, WORDS, answers=3, **OPTIONS)

@@ -98,7 +98,8 @@ def test_times_and_ports_fit_each_other(compose: dict[str, Any]) -> None:
     assert waits
     assert int(waits[1]) > settings.caps.seconds
     assert int(waits[1]) > settings.heartbeat
-    workers = re.findall(r"server (\S+):(\d+) ", balancer)
+    # Each stands there twice: for agents, and for all other requests.
+    workers = [*dict.fromkeys(re.findall(r"server (\S+):(\d+) ", balancer))]
     assert [name for name, _ in workers] == [n for n in compose["services"] if "worker" in n]
     assert {port for _, port in workers} == {str(settings.port)}
     targets = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())["scrape_configs"][0]
@@ -115,7 +116,7 @@ def test_the_image_installs_the_same_versions_as_the_project() -> None:
     # All that the service needs; the other extras are missing.
     needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = [*needed["dependencies"]]
-    for extra in ("service", "otel"):
+    for extra in ("service", "otel", "mcp"):
         wanted += needed["optional-dependencies"][extra]
     absent = [it for it in check_bounds(pins, ROOT / "pyproject.toml") if "not in the lock" in it]
     names = {sentence.split()[0] for sentence in absent}

@@ -15,24 +15,28 @@ from fairqr.cli.parameters import ParameterCommand, read_parameters
 from fairqr.evaluation.experiments.catalogue import read_experiment
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    page
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    if "runs" not in page.parts
+]
 
 
 def commands(page: Path) -> list[str]:
     """Return the commands in a page's examples and sentences."""
     text = page.read_text(encoding="utf-8").replace("\\\n", " ")
-    blocks = re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    blocks = re.findall(r"^```.*?\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     lines = [line.strip().removeprefix("$ ") for block in blocks for line in block.splitlines()]
     inline = re.findall(r"`(fairqr [^`]+)`", re.sub(r"^```.*?^```", "", text, flags=re.S | re.M))
     parts = [part.strip() for line in [*lines, *inline] for part in line.split(" && ")]
-    return [part for part in parts if re.match("fairqr [a-z]+ ", part) and "listens" not in part]
+    return [part for part in parts if re.match(r"fairqr [a-z]+ ", part) and "listens" not in part]
 
 
 LINES = [(page.name, line) for page in PAGES for line in commands(page)]
 
 
 def test_pages_have_examples() -> None:
-    assert {"README.md", "experiments.md", "probes.md", "tuning.md"} <= {name for name, _ in LINES}
+    assert {"README.md", "run-experiments.md", "tune-a-model.md"} <= {name for name, _ in LINES}
 
 
 @pytest.mark.parametrize(("name", "line"), LINES)

@@ -1,17 +1,103 @@
-"""The examples of the documentation, run as they stand there."""
+"""The examples of the documentation are what they claim to be; the integration tests run them."""
 
 from __future__ import annotations
 
 import doctest
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
-DOCS = Path(__file__).parents[2] / "docs"
+from fairqr.base.errors import ConfigError
+from fairqr.base.settings import find
+from fairqr.graph.service.configuration import service_settings
+from fairqr.retrieval.credentials import credentials_for, named_credentials
+from fairqr.retrieval.source import Source, load_source
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("[!r]*/*.md"))]
 
 
-@pytest.mark.parametrize("page", ["measures.md"])
-def test_examples_give_what_they_say(page: str) -> None:
-    found = doctest.testfile(str(DOCS / page), module_relative=False)
+def blocks(page: Path, language: str) -> list[str]:
+    """Return the blocks of a page in one language."""
+    pattern = rf"^```{language}(?: title=[^\n]*)?\n(.*?)^```"
+    return re.findall(pattern, page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+SOURCES = [
+    pytest.param(text, id=f"{page.stem}-{yaml.safe_load(text)['name']}")
+    for page in PAGES
+    for text in blocks(page, "yaml")
+    if "engine:" in text
+]
+
+
+@pytest.mark.parametrize("example", SOURCES)
+def test_an_example_of_a_source_is_one(example: str, tmp_path: Path) -> None:
+    file = tmp_path / "example.source.yaml"
+    file.write_text(example)
+    source = load_source(file)
+    assert type(source) is Source.kinds[source.engine]
+
+
+def test_there_is_a_source_of_each_kind_but_opensearch() -> None:
+    engines = {yaml.safe_load(str(each.values[0]))["engine"] for each in SOURCES}
+    assert engines == set(Source.kinds) - {"opensearch"}
+
+
+def test_the_groups_of_the_first_source_are_as_told(tmp_path: Path) -> None:
+    (example,) = (it for it in SOURCES if it.id == "attach-elasticsearch-people")
+    source = Source.model_validate(yaml.safe_load(str(example.values[0])))
+    assert source.attributes["gender"].group_of("F") == "female"
+    assert source.attributes["era"].group_of(1985) == "younger"
+
+
+def test_the_settings_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (example,) = blocks(DOCS / "how-to" / "choose-a-model.md", "toml")
+    file = tmp_path / "fairqr.toml"
+    file.write_text(example)
+    monkeypatch.setenv("FAIRQR_CONFIG", str(file))
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-hidden")
+    assert find("model").value == tomllib.loads(example)["model"]
+    assert [entry.api_key is not None for entry in service_settings().models.values()] == [True]
+    assert list(named_credentials()) == ["web"]
+
+
+def test_a_key_goes_to_its_own_address_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (example,) = blocks(DOCS / "how-to" / "attach-elasticsearch.md", "toml")
+    file = tmp_path / "fairqr.toml"
+    file.write_text(example)
+    monkeypatch.setenv("FAIRQR_CONFIG", str(file))
+    assert credentials_for("production", "http://localhost:9200").api_key is not None
+    with pytest.raises(ConfigError, match="may not be sent to"):
+        credentials_for("production", "http://localhost:9201")
+
+
+def test_examples_of_a_python_session_give_what_they_say() -> None:
+    page = DOCS / "how-to" / "evaluate-runs.md"
+    found = doctest.testfile(str(page), module_relative=False)
     assert found.attempted > 5
     assert found.failed == 0
+
+
+def test_the_readme_and_the_pages_stay_short() -> None:
+    """What is generated does not count, nor do numbers and commands."""
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+    words = 0
+    for page in [*DOCS.glob("*.md"), *DOCS.glob("[!r]*/*.md"), *DOCS.glob("re[fs]*/*.md")]:
+        text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+        words += sum(bool(re.search(r"[^\W\d_]{2}", word)) for word in text.split())
+    assert words <= 18_000
+
+
+def test_links_of_pages_outside_the_site_lead_somewhere() -> None:
+    for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"):
+        page = ROOT / name
+        for link in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", page.read_text(encoding="utf-8")):
+            generated = link.startswith("docs/reference/") and not link.endswith("audit-files.md")
+            assert generated or (ROOT / link).exists(), f"{name}: {link}"

@@ -11,6 +11,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.checks.lock import check_lines, pins_of
 
 ROOT = Path(__file__).parents[2]
 MAKEFILE = ROOT / "Makefile"
@@ -63,6 +67,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     sizes = {info.filename: info.compress_size for info in zipfile.ZipFile(wheel).infolist()}
     del sizes["fairqr/retrieval/corpora/notables/documents.jsonl.gz"]
     assert max(sizes.values()) < 1e5, "weights are pulled, not shipped"
+    assert wheel.stat().st_size < 3 * 2**20
 
 
 def test_every_module_of_the_layers_is_in_the_wheel(wheel: Path) -> None:
@@ -138,3 +143,16 @@ def test_every_requirement_of_the_project_is_locked() -> None:
         else:
             assert name in locked, requirement
         assert "<" in requirement or name in ("xllamacpp", "pip", "setuptools"), requirement
+
+
+def test_the_demo_installs_the_same_versions_and_only_what_it_needs() -> None:
+    text = (ROOT / "requirements-demo.lock").read_text()
+    assert not list(check_lines(text))
+    pins = pins_of(text)
+    whole = {(pin.name, pin.version) for pin in pins_of((ROOT / "requirements.lock").read_text())}
+    assert {(pin.name, pin.version) for pin in pins} <= whole
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = [*project["dependencies"], *project["optional-dependencies"]["local"]]
+    names = {pin.name for pin in pins}
+    assert {canonicalize_name(Requirement(line).name) for line in needed} <= names
+    assert not names & {"ray", "playwright", "mypy", "pytest", "torch", "pandas", "fastapi"}

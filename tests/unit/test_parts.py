@@ -190,7 +190,7 @@ def test_the_labels_of_a_re_ranker_are_in_the_metadata(tmp_path: Path) -> None:
     assert FairReranker(labels=file).labels == FairReranker(labels=LABELS).labels
     with pytest.raises(ValueError, match="'sex' has no field"):
         FairReranker(labels={"attributes": {"sex": {"labels": "sexes.csv", "groups": ["a", "b"]}}})
-    with pytest.raises(ValueError, match="no model is asked here"):
+    with pytest.raises(ValueError, match="this calls no model"):
         FairReranker(labels=LABELS, context=Context(method="listwise"))
 
 

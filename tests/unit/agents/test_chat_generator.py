@@ -110,7 +110,7 @@ async def test_documents_that_the_model_would_not_see_are_no_source_of_an_answer
     refused = await generator(model_server).generate(request(sources=sources))
     assert (refused.status, refused.text, refused.usage) == ("invalid_request", "", Usage())
     assert refused.message.endswith(
-        "lower k, raise input_tokens, or take a model with a larger window."
+        "lower k, raise input_tokens, or use a model with a larger window."
     )
     assert model_server.asked == []
     told = re.search(rf"room for (\d+) of the {number} documents", refused.message)
@@ -133,7 +133,7 @@ async def test_a_prompt_that_is_too_long_by_itself_is_not_sent(
     """Whether or not there are documents."""
     refused = await generator(model_server, input_tokens=150).generate(request(sources=sources))
     assert refused.status == "invalid_request"
-    assert "tokens with the question alone, and there is room for 150;" in refused.message
+    assert "tokens, but there is only room for 150;" in refused.message
     assert model_server.asked == []
 
 
@@ -183,7 +183,7 @@ class TestNames:
         ("name", "words"),
         [
             ("seq2seq:", "write it like seq2seq:google/flan-t5-small"),
-            ("feedback", "writes no answers; name a language model"),
+            ("feedback", "cannot write answers; name a language model"),
             ("gpt", "names no provider"),
         ],
     )

@@ -90,7 +90,7 @@ async def test_a_group_that_the_query_does_not_find_is_said_to_be_missing(
     request = RefinementRequest(query="science", attribute="gender", group="other")
     found = await FeedbackRefiner(engine).refine(request)
     assert found.status == "unsupported"
-    assert found.message == "The query retrieves no document of other to learn from."
+    assert found.message == "The query finds no documents of other to learn from."
 
 
 async def test_documents_that_are_deleted_between_search_and_read_are_left_out(

@@ -83,15 +83,15 @@ class TestWriting:
     @pytest.mark.parametrize(
         ("answer", "requests", "status", "words"),
         [
-            (says(""), 1, "empty", "answered with nothing"),
-            (says(" \n\t"), 1, "empty", "answered with nothing"),
-            (completion({"content": None}), 1, "empty", "answered with nothing"),
+            (says(""), 1, "empty", "gave an empty answer"),
+            (says(" \n\t"), 1, "empty", "gave an empty answer"),
+            (completion({"content": None}), 1, "empty", "gave an empty answer"),
             (completion({"content": None, "refusal": "No."}), 1, "refused", "declined"),
             (completion({"content": "I"}, "content_filter"), 1, "refused", "declined"),
             (failure(401), 1, "refused", "API key"),
             (failure(400), 1, "invalid_request", "(400"),
             (failure(500, retry_after="0"), 2, "unavailable", "(500)"),
-            (completion({}, choices=[]), 1, "parse_error", "no chat completion"),
+            (completion({}, choices=[]), 1, "parse_error", "not send a chat completion"),
             (says("abc", cut_after=30), 2, "unavailable", "broke off"),
         ],
     )
@@ -374,7 +374,7 @@ class TestWeighing:
         for _ in range(2):
             choice = await asking.weigh(question())
             assert (choice.status, choice.probabilities) == ("unsupported", {})
-            assert "does not tell the probabilities" in choice.message
+            assert "does not give the probabilities" in choice.message
         assert len(model_server.asked) == 1
         assert (await asking.ask(question())).value == {"n": 1}
 
@@ -413,6 +413,6 @@ class TestWeighing:
         self, model_server: ModelServer, labels: tuple[str, ...]
     ) -> None:
         """A choice between what is the same is the caller's mistake."""
-        with pytest.raises(ValueError, match="each another word"):
+        with pytest.raises(ValueError, match="all different"):
             await model(model_server).weigh(question(), labels)
         assert model_server.asked == []

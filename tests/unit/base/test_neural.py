@@ -199,7 +199,7 @@ async def test_an_adapter_has_a_base_of_its_own(decoder: Path, tmp_path: Path) -
 
 
 async def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ModelUnavailableError, match="There is no file"):
+    with pytest.raises(ModelUnavailableError, match="does not exist"):
         await load_causal(str(tmp_path / "model.gguf"))
 
 

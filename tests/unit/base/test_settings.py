@@ -76,7 +76,7 @@ class TestFinding:
     def test_no_switch_is_in_between(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Whether content is recorded must not be guessed."""
         monkeypatch.setenv("FAIRQR_TRACE_CONTENT", "maybe")
-        with pytest.raises(ConfigError, match="FAIRQR_TRACE_CONTENT is neither on nor off"):
+        with pytest.raises(ConfigError, match="FAIRQR_TRACE_CONTENT must be on or off"):
             is_on("trace_content")
 
 
@@ -89,18 +89,21 @@ class TestTheFile:
     @pytest.mark.parametrize(
         ("content", "words"),
         [
-            ("model = \n", r"is no TOML: .*line 1"),
-            ("model = 'a'\nmodel = 'b'\n", r"is no TOML: .*line 2"),
-            ("x = " + "[" * 100_000, "is no TOML"),
-            ("modle = 'a'\n", r"has 'modle', which is no setting \(did you mean 'model'\?\)"),
+            ("model = \n", r"is not valid TOML: .*line 1"),
+            ("model = 'a'\nmodel = 'b'\n", r"is not valid TOML: .*line 2"),
+            ("x = " + "[" * 100_000, "is not valid TOML"),
+            ("modle = 'a'\n", r"has 'modle', which is not a setting \(did you mean 'model'\?\)"),
             ("elasticsearch_url = 'a'\n", r"did you mean 'elasticsearch.url'"),
-            ("[elasticsearch]\nurll = 'a'\n", r"'elasticsearch.urll', which is no setting"),
-            ("[servce]\nport = 1\n", r"'servce', which is no setting \(did you mean 'service'"),
-            ("model = 3\n", "model is wrong; write a text in quotes"),
-            ('model = "a\\u0000b"\n', "model is wrong; write a text in quotes"),
+            ("[elasticsearch]\nurll = 'a'\n", r"'elasticsearch.urll', which is not a setting"),
+            ("[servce]\nport = 1\n", r"'servce', which is not a setting \(did you mean 'service'"),
+            ("model = 3\n", "model is wrong; write text in quotes"),
+            ('model = "a\\u0000b"\n', "model is wrong; write text in quotes"),
             ("trace_content = '1'\n", "trace_content is wrong; write true or false"),
-            ("elasticsearch = 'http://a'\n", r"elasticsearch is a section: \[elasticsearch\]"),
-            ("service = 3\n", r"service is a section: \[service\]"),
+            (
+                "elasticsearch = 'http://a'\n",
+                r"elasticsearch must be a section; write \[elasticsearch\]",
+            ),
+            ("service = 3\n", r"service must be a section; write \[service\]"),
         ],
     )
     def test_what_is_wrong_is_told_in_a_sentence(

@@ -221,7 +221,7 @@ def test_the_interval_of_a_ratio_is_finite(counts: list[tuple[int, int]]) -> Non
 
 def test_a_ratio_that_could_divide_by_zero_is_refused() -> None:
     random = np.random.default_rng(0)
-    with pytest.raises(InputError, match="leave out clusters without"):
+    with pytest.raises(InputError, match="leave out clusters whose denominator is 0"):
         bootstrap_ratio([1, 2], [1, 0], random)
     for above, below in (([1], [1, 2]), ([-1, 1], [1, 1])):
         with pytest.raises(InputError, match="as many numerators as denominators"):

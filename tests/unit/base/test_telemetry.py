@@ -312,8 +312,8 @@ with exporting(print):
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("OTEL_TRACES_EXPORTER", "nothing-so-named", "or install the exporter that is named"),
-        ("OTEL_SPAN_EVENT_COUNT_LIMIT", "secret-key", "(ValueError); check the variables OTEL_"),
+        ("OTEL_TRACES_EXPORTER", "nothing-so-named", "or install the exporter that it names"),
+        ("OTEL_SPAN_EVENT_COUNT_LIMIT", "secret-key", "(ValueError); check the OTEL_"),
     ],
 )
 def test_what_cannot_be_set_up_is_one_sentence(name: str, value: str, words: str) -> None:

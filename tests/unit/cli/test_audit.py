@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import sys
 from collections.abc import Callable
@@ -91,12 +92,20 @@ def test_a_planted_lean_is_found_and_the_audit_verifies(fairqr: Fairqr) -> None:
     digest = stdout.split("digest: ")[1].strip()
     code, stdout, _ = fairqr("verify", "out", "--digest", digest)
     assert code == 0
-    assert "as the audit made them" in stdout
-    results = Path("out/results.csv")
+    assert "files match the manifest" in stdout
+    assert "has the digest that you gave" in stdout
+    results, manifest = Path("out/results.csv"), Path("out/manifest.json")
+    before = hashlib.sha256(results.read_bytes()).hexdigest()
     results.write_bytes(results.read_bytes().replace(b"female", b"famale"))
     code, stdout, stderr = fairqr("verify", "out")
     assert code == 3
     assert "The file results.csv was changed." in stderr
+    # Whoever changes a table may change its hash, too.
+    after = hashlib.sha256(results.read_bytes()).hexdigest()
+    manifest.write_text(manifest.read_text().replace(before, after))
+    code, stdout, stderr = fairqr("verify", "out")
+    assert code == 3
+    assert 'results.csv says "famale" at line 2.group, and raw/ gives "female".' in stderr
 
 
 def test_a_finished_audit_is_read_and_nothing_is_asked(fairqr: Fairqr) -> None:
@@ -127,9 +136,9 @@ def test_a_run_is_audited_by_its_labels(fairqr: Fairqr) -> None:
     assert "gender: there are too few queries to tell whether any group gets less" in stdout
     with gzip.open("out/raw/observations.jsonl.gz") as lines:
         first, second = map(json.loads, lines)
-    assert first["pool"] == ["a", "b", "c", "d", "e"]
+    assert first["ids"] + first["others"] == ["a", "b", "c", "d", "e"]
     assert first["relevance"] == [1, 0, 0, 0, 1]
-    assert second["pool"] == ["a", "b", "c", "d"]
+    assert second["ids"] + second["others"] == ["a", "b", "c", "d"]
     assert first["again"] is None
 
 
@@ -142,7 +151,8 @@ def test_redacted_queries_are_nowhere(fairqr: Fairqr) -> None:
         assert not any(word.encode() in content for word in WORDS), path
     code, stdout, stderr = fairqr("verify", "out")
     assert code == 0, stderr
-    assert "and all figures" in stdout
+    assert "all figures follow from raw/" in stdout
+    assert "give its digest with --digest" in stdout
     code, _, stderr = fairqr(*JUDGED, "--redact", "-o", "out")
     assert code == 2
     assert "redacted" in stderr

@@ -191,9 +191,9 @@ def test_the_list_of_measures(fairqr: Fairqr) -> None:
         ((*ASKED, "--ties", "coin"), "cannot be ordered by 'coin'"),
         ((*ASKED, "--missing", "maybe"), "zero or undefined"),
         ((*ASKED, "--alpha", "2"), "between 0 and 1"),
-        ((*ASKED, "--documents", "absent.jsonl"), "There is no corpus absent.jsonl"),
-        (("qrels", "--qrels", "qrels"), "qrels, line 1: it has 4 fields, not the 6"),
-        (("low.run", "--qrels", "low.run"), "low.run, line 1: it has 6 fields, not the 4"),
+        ((*ASKED, "--documents", "absent.jsonl"), "There is no corpus at absent.jsonl"),
+        (("qrels", "--qrels", "qrels"), "qrels, line 1: it has 4 fields instead of the 6"),
+        (("low.run", "--qrels", "low.run"), "low.run, line 1: it has 6 fields instead of the 4"),
         ((*ASKED, "--measures", "AP", "--csv", "people.jsonl/x.csv"), "check the path"),
     ],
 )  # fmt: skip

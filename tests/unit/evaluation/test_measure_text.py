@@ -109,7 +109,7 @@ def test_other_ways_to_write_it_are_understood(text: str, canonical: str) -> Non
         ("AWRF@20(unknown=maybe)", "AWRF has no unknown 'maybe'"),
         ("AWRF@20(convention=trec2021)", "choose trec2022"),
         ("AWRF@20(convention=trec2022,unit=bits)", "sets the unit; leave it out"),
-        ("nDCG@20(convention=trec2022,discount=rbp(0.5))", "sets discount and gains"),
+        ("nDCG@20(convention=trec2022,discount=rbp(0.5))", "sets the discount; leave it out"),
         ("nDCG@20(discount=linear)", "There is no discount 'linear'"),
         ("nDCG(discount=top_k)", "top_k(k) needs a whole k"),
         ("KL@20(smoothing=1)", "smoothing must be at least 0 and below 1, not 1"),

@@ -514,7 +514,7 @@ async def test_a_run_that_goes_on_needs_the_context_that_it_was_begun_with(
     )
     config: Any = {"configurable": {"thread_id": "1"}}
     await graph.ainvoke({"query": "physicist"}, config, context=CONTEXT)
-    with pytest.raises(InputError, match="begun with the attributes gender; give it the same"):
+    with pytest.raises(InputError, match="started with the attributes gender; resume it"):
         await graph.ainvoke(None, config)
     found = await graph.ainvoke(None, config, context=CONTEXT)
     assert found["result"]["attributes"] == ["gender"]

@@ -47,7 +47,7 @@ def test_a_result_is_explained_in_sentences() -> None:
     )
     assert explain(found) == [
         "female: 12% of the exposure before, target 28%. 9 points were withheld by the ranking; "
-        "7 points were not there: too few likely relevant documents were found.",
+        "for 7 points, too few documents were found that are likely to be relevant.",
         "The mean estimated relevance is 0.70; before, it was 0.75.",
         "The model's queries brought 1 document into this ranking. Without them, the divergence "
         "would be 0.0200.",
@@ -67,3 +67,11 @@ def test_gaps_below_a_point_are_left_out() -> None:
 def test_without_estimates_nothing_is_explained() -> None:
     assert explain(result()) == []
     assert explain(result(relevance=0.7)) == []
+
+
+def test_a_reason_begins_a_sentence() -> None:
+    gaps = GAPS.model_copy(update={"ranking": {"gender": {"female": 0.0, "male": 0.0}}})
+    assert explain(result({"gaps": gaps}))[0] == (
+        "female: 12% of the exposure before, target 28%. For 7 points, too few documents were "
+        "found that are likely to be relevant."
+    )

@@ -58,7 +58,7 @@ async def test_a_source_is_opened_with_the_retriever_that_is_asked_for(
     async with FairSearch.open(str(tmp_path), "feedback", retriever="rm3") as search:
         result = await search.search("physicist", attribute="gender", method="plain", k=5)
     assert result.retriever.startswith("rm3")
-    with pytest.raises(InputError, match="An open engine has its retriever"):
+    with pytest.raises(InputError, match="An open engine has its own retriever"):
         FairSearch.open(engine, "feedback", retriever="rm3")
     with pytest.raises(InputError, match="There is no retriever 'sparse'"):
         async with FairSearch.open(str(tmp_path), "feedback", retriever="sparse"):
@@ -133,7 +133,7 @@ WRONG_CALLS: list[tuple[str, dict[str, Any], str]] = [
     ("search", {"samples": 2}, "There is no parameter 'samples'; use attributes, intersect,"),
     ("search", {"attribute": "gender", "attributes": ["gender"]}, "not both"),
     ("search", {"context": {"k": 5}}, r"must be a fairqr\.Context, not dict"),
-    ("search", {"context": AnswerContext()}, "give the AnswerContext to run"),
+    ("search", {"context": AnswerContext()}, "pass the AnswerContext to run"),
     ("run", {"context": {"k": 5}}, r"must be a fairqr\.Context, not dict"),
     ("answer", {"sample": 2}, "did you mean 'samples'?"),
     ("answer", {"answer": {"samples": 2}}, "one by one, without 'answer': alpha,"),
@@ -262,7 +262,7 @@ def test_approval_works_without_async(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("returned", "sentence"),
     [
-        (["workshop"], "no keywords by attribute and group"),
+        (["workshop"], "must return keywords by attribute and group"),
         ({"gender": {"female": "workshop"}}, "gender.female"),
         ({"gender": {"nobody": ["x"]}}, "'gender: nobody', which the search does not measure"),
         ({"age": {"old": ["x"]}}, "'age: old'"),

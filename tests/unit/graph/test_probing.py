@@ -321,7 +321,7 @@ async def test_the_search_that_is_probed_is_a_search_like_any_other(engine: Sear
     assert [d.id for d in found.documents] == [p.id for p in result.ranking[:12]]
     assert result.usage.model_calls == 0
     assert found.usage.model_calls == len(model.asked)
-    assert "12 documents count as alike relevant" in found.note
+    assert "12 documents count as equally relevant" in found.note
 
 
 async def test_a_model_that_re_ranks_is_probed_on_its_own_ranking(engine: SearchEngine) -> None:
@@ -376,7 +376,7 @@ async def test_the_probe_is_left_out_where_the_search_left_too_little(engine: Se
     update = await nodes.plan(state, Runtime())
     plan = update["plan"]
     assert (plan["status"], plan["pairs"], plan["order"]) == ("budget", [], [])
-    assert "and 5 of the budget are left" in plan["message"]
+    assert "but only 5 of the budget are left" in plan["message"]
 
 
 @pytest.mark.parametrize(

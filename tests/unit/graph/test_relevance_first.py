@@ -21,6 +21,7 @@ from fairqr.retrieval.engines.engine import Query, SearchEngine
 from fairqr.retrieval.engines.hybrid import HybridEngine
 from fairqr.retrieval.engines.tantivy import TantivyEngine
 from fairqr.retrieval.retriever_parameters import Hybrid
+from fairqr.retrieval.target import DEFAULT_TARGET
 from tests.unit.retrieval.vector_encoders import CountingEncoder
 
 EVEN = "gender=female:0.5,male:0.5"
@@ -141,7 +142,7 @@ async def test_what_is_not_there_is_not_replaced_by_what_is_not_relevant(
     lacks = result.target["gender"]["female"] - result.exposure["gender"]["female"]
     assert result.gaps.supply["gender"]["female"] == pytest.approx(lacks, abs=0.02)
     (sentence,) = [it for it in result.explanation if it.startswith("female: ")]
-    assert sentence.endswith("not there: too few likely relevant documents were found.")
+    assert sentence.endswith("too few documents were found that are likely to be relevant.")
     assert result.supply["gender"]["female"] < result.target["gender"]["female"] - 0.05
 
 
@@ -156,6 +157,9 @@ async def test_a_target_of_ones_own_is_tried_in_full(hybrid: SearchEngine) -> No
     held = await search(hybrid, ask="never", target=EVEN, min_relevance=0.5)
     assert held.min_relevance == 0.5
     assert not any(place.id.startswith("s") for place in held.ranking)
+    as_by_default = await search(hybrid, ask="never", target=str(DEFAULT_TARGET))
+    assert as_by_default.min_relevance == 0.0
+    assert any(place.id.startswith("s") for place in as_by_default.ranking)
 
 
 async def test_gaps_add_up_to_what_a_group_lacks(hybrid: SearchEngine) -> None:
@@ -265,6 +269,7 @@ async def test_no_model_is_needed_where_none_is_asked(hybrid: SearchEngine) -> N
 def test_the_least_relevance_by_default() -> None:
     assert make_context().least_relevance == 0.5
     assert make_context(target="population:1").least_relevance == 0
+    assert make_context(target=str(DEFAULT_TARGET)).least_relevance == 0
     assert make_context(target="population:1", min_relevance=0.3).least_relevance == 0.3
     for wrong in (-0.1, 1.1):
         with pytest.raises(InputError, match="min_relevance"):

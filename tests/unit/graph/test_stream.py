@@ -7,24 +7,20 @@ import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessageChunk
-from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.pregel import _checkpoint
 
 from fairqr.agents.replies import Reply, TextReply, Usage
 from fairqr.graph.answer.builder import build_answer_graph
 from fairqr.graph.answer.context import answer_context
-from fairqr.graph.journal import Replies, kept_replies, step_journal
 from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import Context, make_context
 from fairqr.graph.stream import Step, run_graph
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.engines.engine import SearchEngine
+from tests.unit.graph.kept import Kept
 
 SEARCH = make_context(attributes=["gender"], k=6, threshold=0, patience=5)
 
@@ -50,19 +46,22 @@ async def engine(tmp_path: Path) -> AsyncIterator[SearchEngine]:
     await engine.aclose()
 
 
-def graph_of(engine: SearchEngine, saver: InMemorySaver) -> Any:
-    return build_search_graph(engine, "feedback", checkpointer=saver)
-
-
 async def told(
-    graph: Any, context: Context = SEARCH, *, steps: int | None = None, **how: Any
+    graph: Any,
+    context: Context = SEARCH,
+    *,
+    steps: int | None = None,
+    kept: Kept | None = None,
 ) -> list[Step]:
-    """What is told until the end, or for so many steps."""
+    """What is told until the end, or for so many steps, all of which are kept."""
     found: list[Step] = []
-    async with aclosing(run_graph(graph, "science", context, **how)) as events:
+    journal = kept.journal() if kept else None
+    async with aclosing(run_graph(graph, "science", context, journal=journal)) as events:
         async for event in events:
             if isinstance(event, Step):
                 found.append(event)
+                if kept:
+                    kept.add(event)
             if len(found) == steps:
                 break
     return found
@@ -73,34 +72,36 @@ def result_of(steps: list[Step]) -> dict[str, Any]:
     return {**result, "usage": {**result["usage"], "milliseconds": 0}}
 
 
+def plain(steps: list[Step]) -> Any:
+    """What clients are told, who do not tell tuples from lists."""
+    return json.loads(json.dumps([step.update for step in steps]))
+
+
 async def test_wherever_it_is_left_it_goes_on_and_comes_to_the_same(engine: SearchEngine) -> None:
-    whole = await told(graph_of(engine, InMemorySaver()), thread="t")
+    graph = build_search_graph(engine, "feedback")
+    whole = await told(graph, kept=Kept())
     assert [step.name for step in whole][:4] == ["begin", "retrieve", "measure", "choose_group"]
     assert len({step.id for step in whole}) == len(whole)
     for number in range(1, len(whole) + 1):
-        graph = graph_of(engine, InMemorySaver())
-        first = await told(graph, thread="t", steps=number)
-        rest = await told(graph, thread="t", resume=True)
-        known = {step.id for step in first}
-        new = [step for step in rest if step.id and step.id not in known]
-        assert [step.name for step in first + new] == [step.name for step in whole]
-        assert result_of(rest) == result_of(whole)
+        kept = Kept()
+        first = await told(graph, kept=kept, steps=number)
+        again = await told(graph, kept=kept)
+        assert plain(again[:number]) == plain(first)  # milliseconds and all
+        assert [step.id for step in again[:number]] == [step.id for step in first]
+        assert [step.name for step in again] == [step.name for step in whole]
+        assert result_of(again) == result_of(whole)
 
 
-async def test_a_run_that_was_over_tells_its_result_once_more_and_one_of_nothing_begins(
-    engine: SearchEngine,
-) -> None:
-    graph = graph_of(engine, InMemorySaver())
-    whole = await told(graph, thread="t", resume=True)
-    assert whole[0].name == "begin"
-    again = await told(graph, thread="t", resume=True)
-    assert [(step.name, step.id) for step in again] == [("rerank", "")]
-    assert result_of(again) == result_of(whole)
+async def test_a_run_that_was_over_tells_the_same_once_more(engine: SearchEngine) -> None:
+    graph, kept = build_search_graph(engine, "feedback"), Kept()
+    whole = await told(graph, kept=kept)
+    await engine.aclose()  # nothing is done any more
+    assert plain(await told(graph, kept=kept)) == plain(whole)
 
 
-async def test_without_a_thread_nothing_is_kept_and_the_same_is_told(engine: SearchEngine) -> None:
-    bare = await told(build_search_graph(engine, "feedback"))
-    kept = await told(graph_of(engine, InMemorySaver()), thread="t")
+async def test_without_a_journal_the_same_is_told(engine: SearchEngine) -> None:
+    graph = build_search_graph(engine, "feedback")
+    bare, kept = await told(graph), await told(graph, kept=Kept())
     assert [step.name for step in bare] == [step.name for step in kept]
     assert result_of(bare) == result_of(kept)
     # LangGraph's own marks are not told: they would not become JSON.
@@ -130,15 +131,17 @@ async def test_answers_that_there_are_when_it_is_left_are_not_asked_for_again(
     engine: SearchEngine,
 ) -> None:
     context = answer_context(k=6, samples=4, alpha=0, documents=4, seed=1)
-    slow, saver = Slow(), InMemorySaver()
-    graph = build_answer_graph(engine, "feedback", generator=slow, checkpointer=saver)
+    slow, kept = Slow(), Kept()
+    graph = build_answer_graph(engine, "feedback", generator=slow)
     first: list[Step] = []
 
     async def left() -> None:
-        async with aclosing(run_graph(graph, "science", context, thread="t")) as events:
+        events = run_graph(graph, "science", context, journal=kept.journal())
+        async with aclosing(events):
             async for event in events:
-                assert not isinstance(event, AIMessageChunk)
+                assert isinstance(event, Step)
                 first.append(event)
+                kept.add(event)
 
     task = asyncio.create_task(left())
     names: list[str] = []
@@ -149,7 +152,7 @@ async def test_answers_that_there_are_when_it_is_left_are_not_asked_for_again(
     task.cancel()
     await asyncio.wait({task})
     assert slow.asked == 4
-    rest = await told(graph, context, thread="t", resume=True)
+    rest = await told(graph, context, kept=kept)
     assert slow.asked == 5
     ids = [step.id for step in first + rest if step.name == "generate"]
     assert len(set(ids)) == 4
@@ -159,34 +162,21 @@ async def test_answers_that_there_are_when_it_is_left_are_not_asked_for_again(
     assert [answer["status"] for answer in answers] == ["ok"] * 4
 
 
-class Hour:
-    """A clock that can be put on by an hour."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.ahead = 0.0
-        real, hour = time.time, self
-
-        class Clock(datetime):
-            @classmethod
-            def now(cls, tz: tzinfo | None = None) -> Clock:
-                return cls.fromtimestamp(real() + hour.ahead, tz)
-
-        monkeypatch.setattr(time, "time", lambda: real() + self.ahead)
-        monkeypatch.setattr(_checkpoint, "datetime", Clock)  # the time of a state
-
-
 async def test_an_hour_in_which_it_did_not_run_is_none_of_its_time(
     engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the budget of seconds would be spent when it goes on."""
     context = make_context(**{**SEARCH.model_dump(), "budget": {"seconds": 60}})
-    whole = await told(graph_of(engine, InMemorySaver()), context, thread="t")
-    graph, clock = graph_of(engine, InMemorySaver()), Hour(monkeypatch)
-    await told(graph, context, thread="t", steps=3)
-    clock.ahead = 3600
-    await told(graph, context, thread="t", resume=True, steps=2)
-    clock.ahead = 7200
-    rest = await told(graph, context, thread="t", resume=True)
+    graph, kept, ahead = build_search_graph(engine, "feedback"), Kept(), 0.0
+    whole = await told(graph, context)
+    for clock in ("time", "perf_counter", "monotonic"):
+        real = getattr(time, clock)
+        monkeypatch.setattr(time, clock, lambda real=real: real() + ahead)
+    await told(graph, context, kept=kept, steps=3)
+    ahead = 3600
+    await told(graph, context, kept=kept, steps=5)
+    ahead = 7200
+    rest = await told(graph, context, kept=kept)
     assert result_of(rest) == result_of(whole)
     milliseconds = rest[-1].update["result"]["usage"]["milliseconds"]
     assert 0 < milliseconds < 60_000
@@ -194,10 +184,7 @@ async def test_an_hour_in_which_it_did_not_run_is_none_of_its_time(
 
 class TestJournal:
     async def test_what_was_asked_twice_is_kept_twice_and_what_may_heal_is_not_kept(self) -> None:
-        from langgraph.runtime import ExecutionInfo
-
-        saver = InMemorySaver()
-        info = ExecutionInfo(checkpoint_id="1", checkpoint_ns="", task_id="task")
+        kept = Kept()
         replies = iter(
             [
                 Reply("ok", {"text": "one"}, usage=Usage(model_calls=2)),
@@ -211,23 +198,13 @@ class TestJournal:
             asked.append("asked")
             return next(replies)
 
-        async def all_three(kept: Replies) -> list[Reply]:
-            from fairqr.agents.journal import current_journal
+        async def all_three() -> list[Reply]:
+            journal = kept.journal()
+            return [await journal.once("same", dict, ask) for _ in range(3)]
 
-            with kept_replies(kept), step_journal(info):
-                journal = current_journal()
-                assert journal is not None
-                return [await journal.once("same", dict, ask) for _ in range(3)]
-
-        first = await all_three(Replies(saver, "t"))
-        config: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
-        checkpoint: Any = {"id": "1", "v": 1, "ts": "", "channel_values": {}}
-        checkpoint |= {"channel_versions": {}, "versions_seen": {}}
-        await saver.aput(config, checkpoint, {}, {})
-        kept = Replies(saver, "t")
-        await kept.load([config])
+        first = await all_three()
         replies = iter([Reply("ok", {"text": "two"})])
-        again = await all_three(kept)
+        again = await all_three()
         assert len(asked) == 4
         assert [again[0], again[2]] == [first[0], first[2]]
         assert again[1].value == {"text": "two"}

@@ -225,12 +225,12 @@ class TestRendering:
         assert template.render_item({"title": "{text}", "text": "b", "x": ""}) == "{text}: b"
         with pytest.raises(PromptError, match="needs 'text', which the documents do not have"):
             template.render_item({"title": ""})
-        with pytest.raises(PromptError, match="says nothing of documents; give it an item"):
+        with pytest.raises(PromptError, match="does not show documents; give it an item"):
             self.template("{a}", "a").render_item({})
 
     def test_a_missing_value_is_named(self) -> None:
         """Nothing is sent half filled."""
-        with pytest.raises(PromptError, match="needs 'b', which is not given"):
+        with pytest.raises(PromptError, match="needs a value for 'b'; give one"):
             self.template("{a}{b}", "a", "b").render({"a": ""})
 
 
@@ -267,10 +267,14 @@ class TestReading:
             ("messages:", "item: plain\nmessages:", "at item: an item needs a placeholder"),
             ("messages:", "item: '{a.b}'\nmessages:", "'{a.b}' is not a plain placeholder"),
             ("messages:", "item: ''\nmessages:", "is wrong at item"),
-            ("messages:", 'item: "{a}\\n"\nmessages:', "an item is one line"),
+            ("messages:", 'item: "{a}\\n"\nmessages:', "an item must be one line"),
             ("messages:", "item: [a]\nmessages:", "is wrong at item"),
-            ("id: refine", "id: other", "calls itself other/v1; its place says refine/v1"),
-            ("version: v1", "version: v2", "calls itself refine/v2; its place says refine/v1"),
+            ("id: refine", "id: other", "says that it is other/v1, but its path says refine/v1"),
+            (
+                "version: v1",
+                "version: v2",
+                "says that it is refine/v2, but its path says refine/v1",
+            ),
         ],
     )
     def test_each_fault_is_named(self, tmp_path: Path, old: str, new: str, words: str) -> None:
@@ -286,8 +290,8 @@ class TestReading:
     @pytest.mark.parametrize(
         ("content", "words"),
         [
-            ("", "is not a mapping"),
-            ("- a\n- b\n", "is not a mapping"),
+            ("", "must be a mapping"),
+            ("- a\n- b\n", "must be a mapping"),
             (b"\xff\xfe\x00id", "is not valid YAML"),
             (b"\x80\x81", "is not valid YAML"),
             ("[" * 20_000, "is not valid YAML"),
@@ -316,16 +320,16 @@ class TestContracts:
             (
                 "{group} {{",
                 "{group} {mood} {{",
-                "the placeholder 'mood', which is not known here; "
-                "known are attribute, group, keywords, query.",
+                "the placeholder 'mood', which is unknown; it may have "
+                "attribute, group, keywords, query.",
             ),
             (" {group} {{", " {{", "lacks the placeholder 'group'; add it."),
-            ("[keywords]", "[keywords, mood]", "the output 'mood', which is not known here"),
+            ("[keywords]", "[keywords, mood]", "the output 'mood', which is unknown"),
             ("[keywords]", "[reason]", "lacks the output 'keywords'; add it."),
             (
                 "messages:",
                 "item: '{title}'\nmessages:",
-                "the field of the item 'title', which is not known here; known are none.",
+                "the field of the item 'title', which is unknown; it may have none.",
             ),
         ],
     )
@@ -346,7 +350,10 @@ class TestContracts:
         [
             ("", "lacks the field of the item 'score'; add it."),
             ("item: '{score}'", "lacks the field of the item 'text'; add it."),
-            ("item: '{score}{text}{tag}'", "'tag', which is not known here; known are score, text"),
+            (
+                "item: '{score}{text}{tag}'",
+                "'tag', which is unknown; it may have score, text",
+            ),
         ],
     )
     def test_an_item_that_the_documents_do_not_fill(
@@ -364,7 +371,7 @@ class TestContracts:
     def test_a_prompt_of_no_known_kind(self, tmp_path: Path) -> None:
         """The kinds that there are stand in the sentence."""
         path = written(tmp_path, GOOD.replace("id: refine", "id: poem"), "poem/v1.yaml")
-        with pytest.raises(PromptError, match="is of no known kind; the kinds are") as caught:
+        with pytest.raises(PromptError, match="is of an unknown kind; choose one of") as caught:
             check_contract(load_template(path))
         assert all(kind in str(caught.value) for kind in CONTRACTS)
 
@@ -396,7 +403,7 @@ class TestLibrary:
         """A folder, an id and a version."""
         with pytest.raises(PromptError, match=r"The folder of prompts .* does not exist"):
             PromptLibrary(tmp_path / "none")
-        with pytest.raises(PromptError, match=r"no prompt poem/v1; there are .*refine/v1"):
+        with pytest.raises(PromptError, match=r"no prompt poem/v1; choose one of .*refine/v1"):
             PromptLibrary().get("poem")
         with pytest.raises(PromptError, match=r"no prompt refine/\.\./x"):
             PromptLibrary().get("refine", "../x")

@@ -426,10 +426,14 @@ async def test_what_is_no_name_is_refused(catalog: Catalog, tmp_path: Path, name
 @pytest.mark.parametrize(
     ("corpus", "error", "says"),
     [
-        ("", IndexNotFoundError, "There is no index ''; there are notables"),
-        ("nobody", IndexNotFoundError, "There is no index 'nobody'; there are notables"),
-        ("./nobody", CorpusError, "There is no corpus nobody"),
-        ("nobody.jsonl", CorpusError, "There is no corpus nobody.jsonl"),
+        ("", IndexNotFoundError, "There is no index ''; the ones you have are notables"),
+        (
+            "nobody",
+            IndexNotFoundError,
+            "There is no index 'nobody'; the ones you have are notables",
+        ),
+        ("./nobody", CorpusError, "There is no corpus at nobody"),
+        ("nobody.jsonl", CorpusError, "There is no corpus at nobody.jsonl"),
         ("nobody.source.yaml", SourceError, r"The source nobody.source.yaml cannot be read"),
     ],
 )
@@ -443,9 +447,7 @@ async def test_what_is_not_there_is_said_in_one_sentence(
 async def test_of_many_indexes_only_some_are_named(catalog: Catalog, tmp_path: Path) -> None:
     for number in range(12):
         await catalog.create(f"people-{number:02}", write(tmp_path / "c", "text"))
-    with pytest.raises(
-        IndexNotFoundError, match=r"people-08, 3 others \('fairqr index list'\), and"
-    ):
+    with pytest.raises(IndexNotFoundError, match=r"people-08, 3 others \('fairqr index list'\)\."):
         await catalog.resolve("nobody")
 
 
@@ -495,7 +497,7 @@ async def test_labels_that_lie_beside_a_corpus_are_indexed(
     again = await hits_of(await catalog.resolve(str(corpus.path)), "text", 9)
     assert again.memberships["origin"][[0, 2]].tolist() == [[0, 1], [1, 0]]
     labels.unlink()
-    with pytest.raises(CorpusError, match=r"no file .*origins.csv"):
+    with pytest.raises(CorpusError, match=r"needs the file .*origins.csv"):
         await catalog.resolve(str(corpus.path))
 
 
@@ -589,7 +591,7 @@ async def test_one_name_is_for_one_thing(catalog: Catalog, tmp_path: Path) -> No
         catalog.remove("team", ["a"]),
         catalog.delete("team"),
     ):
-        with pytest.raises(InputError, match="attached source, and fairqr changes nothing there"):
+        with pytest.raises(InputError, match="attached source, and fairqr never changes those"):
             await writing
 
 
@@ -625,7 +627,7 @@ async def test_an_engine_that_ranks_in_its_own_way_takes_no_retriever(
             "folder": tmp_path,
         }
     )
-    with pytest.raises(UnsupportedError, match="'ours' ranks in its own way only"):
+    with pytest.raises(UnsupportedError, match="'ours' only ranks in its own way"):
         await catalog.resolve(run, retriever="dense")
     engine = await catalog.resolve(run)
     assert engine.name == "ours"
@@ -729,5 +731,5 @@ async def test_nothing_here_is_left_open(catalog: Catalog, tmp_path: Path) -> No
 
 async def test_a_schema_is_for_a_corpus_that_is_a_path(tmp_path: Path) -> None:
     catalog = Catalog(tmp_path / "data")
-    with pytest.raises(InputError, match="A schema is for a corpus that is a path"):
+    with pytest.raises(InputError, match="Only a corpus given by its path takes a schema"):
         await catalog.resolve("notables", schema=tmp_path / "none.yaml")

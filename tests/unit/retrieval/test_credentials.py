@@ -64,7 +64,7 @@ class TestNamed:
     )
     def test_no_other_address_gets_anything(self, url: str, file: Path) -> None:
         file.write_text(ENTRY)
-        with pytest.raises(ConfigError, match="'production' may not go to") as caught:
+        with pytest.raises(ConfigError, match="'production' may not be sent to") as caught:
             credentials_for("production", url)
         assert "s3cret" not in str(caught.value)
 
@@ -81,8 +81,14 @@ class TestNamed:
             ('urls = ["https://a"]\nkey = "s3cret"', "wrong at key: Extra inputs"),
             ('urls = ["https://a"]\nusername = "u"', "a username needs a password"),
             ('urls = ["https://a"]\napi_key = "s3cret"\nbearer = "s3cret"', "give one of api_key"),
-            ('urls = ["https://a"]\nheaders = {"X Y" = "s3cret"}', "'X Y' is not a header"),
-            ('urls = ["https://a"]\nheaders = {X = "s3cret\\nY: z"}', "'X' is not a header"),
+            (
+                'urls = ["https://a"]\nheaders = {"X Y" = "s3cret"}',
+                "'X Y' is not a one-line header",
+            ),
+            (
+                'urls = ["https://a"]\nheaders = {X = "s3cret\\nY: z"}',
+                "'X' is not a one-line header",
+            ),
         ],
     )
     def test_a_malformed_entry_is_named_without_its_secrets(

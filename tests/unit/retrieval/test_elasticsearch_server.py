@@ -88,7 +88,7 @@ async def test_an_overload_is_waited_out_as_long_as_the_server_asks() -> None:
     ("status", "says"),
     [
         (429, "is overloaded (status 429, 2 attempts); try again later."),
-        (503, "failed with status 503 (full, 2 attempts); look into its log, and try again."),
+        (503, "failed with status 503 (full, 2 attempts); look into its log, then try again."),
     ],
 )
 async def test_what_does_not_heal_is_told(kind: type[Server], status: int, says: str) -> None:
@@ -196,7 +196,7 @@ async def test_an_answer_that_is_cut_off_or_no_json() -> None:
         (
             of_json(400, {"error": {"type": "media_type_header_exception", "reason": "x"}}),
             IndexUnavailableError,
-            "is older than version 8; attach a server of version 8 or 9",
+            "is older than version 8; use a server of version 8 or 9",
         ),
         (
             of_json(400, {"error": {"type": "too_many_nested_clauses", "reason": "x"}}),
@@ -377,9 +377,9 @@ def test_a_named_entry_goes_to_its_addresses_alone(
     monkeypatch.setenv("FAIRQR_CONFIG", str(file))
     assert Connection.of(source("http://here:9200", credentials="one")).credentials.api_key
     for url in ("http://evil:9200", ["http://here:9200", "http://evil:9200"]):
-        with pytest.raises(ConfigError, match="'one' may not go to http://evil:9200"):
+        with pytest.raises(ConfigError, match="'one' may not be sent to http://evil:9200"):
             Connection.of(source(url, credentials="one"))
-    with pytest.raises(ConfigError, match="'one' may not go to people:x"):
+    with pytest.raises(ConfigError, match="'one' may not be sent to people:x"):
         Connection.of(source(None, cloud_id="people:x", credentials="one"))
 
 
@@ -450,14 +450,14 @@ async def test_a_part_that_the_server_is_too_busy_for_is_asked_again() -> None:
     ("part", "warning"),
     [
         (found(_shards={"total": 5, "failed": 2}), "2 of 5 shards of 'x' did not answer."),
-        (found(timed_out=True), "The search of 'x' stopped at its time limit, before its end."),
+        (found(timed_out=True), "The search of 'x' hit its time limit before it was complete."),
     ],
 )
 async def test_a_result_in_part_is_an_error_or_a_warning(part: Any, warning: str) -> None:
     with answering(serving(lambda _: part)) as (url, asked):
         with pytest.raises(IndexUnavailableError) as caught:
             await searched(url)
-        assert str(caught.value).startswith(f"{warning} Try again, or take such results with")
+        assert str(caught.value).startswith(f"{warning} Try again, or accept such results with")
         header, body = map(json.loads, asked.bodies[-1].splitlines())
         assert header == {"preference": "fairqr", "allow_partial_search_results": False}
         assert "timeout" not in body

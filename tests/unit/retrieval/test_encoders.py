@@ -190,7 +190,7 @@ def test_without_the_extra_one_sentence_says_what_to_install() -> None:
         "except ModelUnavailableError as error: print(error)\n"
     )
     assert said == (
-        "The encoder 'wordllama' is not installed; install it with pip install 'fairqr[dense]', "
+        "The encoder 'wordllama' is not installed; run pip install 'fairqr[dense]', "
         "or choose another retriever.\n"
     )
 
@@ -236,7 +236,7 @@ def test_a_model_of_langchain_is_opened_by_its_name(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("magic", "There is no encoder 'magic'; choose minilm or wordllama, or a model of"),
+        ("magic", "There is no encoder 'magic'; choose minilm or wordllama, or a LangChain model"),
         ("", "There is no encoder ''"),
         ("nobody:model", "'nobody:model' cannot be started"),
         ("openai:", "'openai:' cannot be started"),

@@ -47,7 +47,7 @@ def unit(vector: np.ndarray) -> np.ndarray:
 
 
 async def by_hand(engine: HybridEngine, documents: list[Document], query: str) -> Ranking:
-    """The definition of docs/relevance.md, document by document."""
+    """The definition of docs/explanation/relevance.md, document by document."""
     (by_words,) = await lexical_of(engine).search([Query(query, 1000)])
     vectors = {d.id: stored_vector(word_vector(text_of(d), 8)) for d in documents}
     asked = unit(word_vector(query, 8))

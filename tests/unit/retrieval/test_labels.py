@@ -158,7 +158,9 @@ async def test_a_file_that_has_none_of_the_documents_is_refused(tmp_path: Path) 
     """Most likely another column holds the ids."""
     labels = await opened(tmp_path, content="id,group\nzz1,Asia\nzz2,Europe\n")
     ids = [f"d{number}" for number in range(20)]
-    with pytest.raises(SourceError, match=r"have none of the 20 documents .* 'd0'; check which"):
+    with pytest.raises(
+        SourceError, match=r"have none of the 20 checked documents, such as 'd0'; check which"
+    ):
         labels.reports({}, ids)
     (few,) = labels.reports({}, ids[:19])
     assert (few.documents, few.labelled) == (19, 0)
@@ -171,18 +173,18 @@ async def test_a_file_whose_values_no_group_takes_is_told_so(tmp_path: Path) -> 
     ids = [f"d{number}" for number in range(20)]
     lines = "".join(f"{id_},{['asia', 'EU'][len(id_) % 2]}\n" for id_ in ids)
     labels = await opened(tmp_path, content=f"id,group\n{lines}zz1,Asia\n")
-    said = r"none of the 20 documents .* a group; no group takes EU, asia; write in 'groups'"
+    said = r"none of the 20 checked documents into a group; no group has the values EU, asia; list"
     with pytest.raises(SourceError, match=said):
         labels.reports({}, ids)
     (some,) = labels.reports({}, [*ids, "zz1"])
     assert (some.documents, some.labelled) == (21, 1)
     lines = "".join(f"{id_},\n" for id_ in ids)
     labels = await opened(tmp_path, content=f"id,group\n{lines}")
-    with pytest.raises(SourceError, match=r"looked at a group; write the groups into the file\."):
+    with pytest.raises(SourceError, match=r"into a group; write the groups into the file\."):
         labels.reports({}, ids)
 
 
-CSV_START = "must begin with a line that names the columns 'id' and 'group' (or 'origin')"
+CSV_START = "must name the columns 'id' and 'group' (or 'origin')"
 
 
 @pytest.mark.parametrize(
@@ -192,7 +194,7 @@ CSV_START = "must begin with a line that names the columns 'id' and 'group' (or 
         ("o.csv", "id\na\n", CSV_START),
         ("o.csv", "id,one,two\na,b,c\n", CSV_START),
         ("o.csv", "name,group\na,b\n", CSV_START),
-        ("o.csv", "id,group,group\na,b,c\n", "name a column twice"),
+        ("o.csv", "id,group,group\na,b,c\n", "have two columns of one name"),
         ("o.csv", "id,group\n", "have no rows; write one for each document"),
         ("o.csv", "id,group\na,Asia\nb\n", "line 3, cannot be read: it has fewer columns"),
         ("o.csv", "id,group\n,Asia\n", "line 2, cannot be read: it has no id"),
@@ -206,11 +208,11 @@ CSV_START = "must begin with a line that names the columns 'id' and 'group' (or 
         ("o.jsonl", '{"id": "a", "group": "Asia"}\n{', "line 2, cannot be read: it is not valid"),
         ("o.jsonl", "[1]", "line 1, cannot be read: it is not a JSON object"),
         ("o.jsonl", '{"id": "a"}', "it has neither 'group' nor 'origin'"),
-        ("o.jsonl", '{"group": "Asia"}', "it has no id (a text or a whole number)"),
+        ("o.jsonl", '{"group": "Asia"}', "it has no id (text or a whole number)"),
         ("o.jsonl", '{"id": "a", "group": {"Asia": "x"}}', "line 1, cannot be read: the weight"),
         ("o.jsonl", '{"id": "a", "group": [["Asia"]]}', "a group must be text, not ['Asia']"),
         ("o.parquet", b"PAR1", "cannot be read: "),
-        ("o.xlsx", b"", "must be a file .csv, .jsonl or .parquet; the first two may end in .gz."),
+        ("o.xlsx", b"", "must be a .csv, .jsonl or .parquet file; the first two may end in .gz."),
     ],
 )
 async def test_a_file_that_is_wrong_is_refused_in_one_sentence(
@@ -238,7 +240,7 @@ async def test_a_missing_file_is_named(tmp_path: Path) -> None:
         (
             "id,group\n" + "".join(f"{n},{n}\n" for n in range(1200)),
             None,
-            "have more than 1,000 groups for origin; write its 'groups:' in the source",
+            "have more than 1,000 groups for origin; list its groups and their values",
         ),
     ],
 )
@@ -263,7 +265,7 @@ def test_two_ids_of_one_hash_are_told_apart_and_refused(tmp_path: Path) -> None:
         np.zeros(0),
         "line",
     )
-    with pytest.raises(SourceError, match="two ids of the same hash in lines 2 and 4"):
+    with pytest.raises(SourceError, match="two ids with the same hash in lines 2 and 4"):
         label_building._one_row_each(tmp_path, read, book)
 
 
@@ -381,7 +383,7 @@ async def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -
         with (tmp_path / "origins.csv").open("a") as stream:
             stream.write("b,Asia\n")
 
-    with pytest.raises(SourceError, match="changed while they were read; try again"):
+    with pytest.raises(SourceError, match="changed while we read them; try again"):
         await opened(tmp_path, progress=change)
 
 

@@ -222,10 +222,10 @@ async def test_documents_without_id_and_metadata_are_known_by_their_text() -> No
     assert len(hits) == len(set(hits.ids)) == 2
     assert hits.memberships["gender"].tolist() == [[0, 0], [0, 0]]
     assert hits.warnings == (
-        "Some documents have no id, so a hash of their text is used; two documents with the same "
+        "Some documents have no id, so we use a hash of their text; two documents with the same "
         "text count as one.",
         "None of the 2 documents found has 'person.sex' in its metadata, which 'gender' reads; "
-        "mend the field if there should be one.",
+        "correct the field if there should be one.",
     )
     assert [d.text for d in await engine.documents(hits.ids)] == ["one", "two"]
     assert (await search(engine, "x")).ids == hits.ids
@@ -238,8 +238,8 @@ async def test_of_documents_with_the_same_id_the_first_is_kept() -> None:
     assert (hits.ids, hits.scores) == (["p0001", "p0002"], [1.0, 0.5])
     assert (await engine.documents(["p0001"]))[0].text == "tennis player 1 of the club"
     assert hits.warnings == (
-        "Some documents with different texts have the same id, and only the first of them counts; "
-        "name in 'id' a field that differs.",
+        "Some documents with different texts have the same id, so only the first of them counts; "
+        "set 'id' to a field that differs.",
     )
     found.pop()
     found.append(player(1))
@@ -254,7 +254,7 @@ async def test_named_fields_that_no_document_has_are_told() -> None:
     assert (hits.ids, hits.scores) == (["p0001", "2"], [1.0, 0.5])
     assert hits.warnings == tuple(
         f"None of the documents found has '{field}' in its metadata, which '{option}' names; "
-        "correct it, or leave it out."
+        "correct it, or remove it."
         for option, field in (("title", "nose"), ("score", "nosuch"))
     )
     engine = from_langchain(retriever, schema=SCHEMA, id="nosuch")
@@ -265,7 +265,7 @@ async def test_named_fields_that_no_document_has_are_told() -> None:
 async def test_a_retriever_of_other_things_than_documents_is_one_sentence() -> None:
     retriever = CallingRetriever(call=lambda query: ["a text"])  # type: ignore[list-item]
     engine = from_langchain(retriever, schema=SCHEMA, name="club")
-    told = r"'club' \(CallingRetriever\) returns str objects; let it return LangChain's Document"
+    told = r"'club' \(CallingRetriever\) returns str objects; make it return LangChain's Document"
     with pytest.raises(InputError, match=told):
         await search(engine, "x")
 
@@ -467,7 +467,7 @@ async def test_the_check_tells_what_a_query_finds() -> None:
     assert len(report.remarks) == 2
     assert report.remarks[0].startswith("Some documents have no id")
     assert report.remarks[1] == (
-        "3 documents were found where 100 were wanted; if there are more, raise the number that "
+        "The query found 3 documents instead of 100; if there are more, raise the number that "
         "the retriever returns."
     )
 
@@ -475,7 +475,7 @@ async def test_the_check_tells_what_a_query_finds() -> None:
 def test_what_is_no_retriever_or_schema_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="takes a BaseRetriever or a VectorStore, not str"):
         from_langchain("club", schema=SCHEMA)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="not CallingRetriever; from_langchain makes an engine"):
+    with pytest.raises(InputError, match="not CallingRetriever; from_langchain wraps a retriever"):
         fairqr.FairSearch(CallingRetriever(call=lambda query: []))  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"takes an open engine, or the name, .* not int;"):
         fairqr.FairSearch(5)  # type: ignore[arg-type]

@@ -91,17 +91,23 @@ def test_the_forms_of_files(
     ("name", "content", "columns", "words"),
     [
         ("q.txt", b"red\nbl\xfce\n", None, "line 2: it is not UTF-8 text; fix the line"),
-        ("q.txt", "red shoes\n", COUNT, "line 1: it has no columns, and so none called 'count'"),
+        ("q.txt", "red shoes\n", COUNT, "line 1: it has no columns, so none is called 'count'"),
         ("q.txt", "<top>\n<num> 301\n", None, "line 1: it is SGML or XML; write each topic as its"),
-        ("q.tsv", "7\tred\n8\n", None, "line 2: it has no two columns, id and text"),
-        ("q.tsv", "7\tred\n\tblue\n", None, "line 2: it lacks an id or a text"),
+        ("q.tsv", "7\tred\n8\n", None, "line 2: it lacks the two columns, id and text"),
+        ("q.tsv", "7\tred\n\tblue\n", None, "line 2: it has no id or no text"),
         ("q.tsv", "keyword\tclicks\nred\t12\n", None, "line 2: it is not an id and a text; name"),
         ("q.tsv", "7\tred\tx\n", None, "line 1: it is not an id and a text; name the columns"),
-        ("q.tsv", "7\tred\n", COUNT, "line 1: it names no column 'query', 'text' or 'title', but"),
-        ("q.csv", "keyword,clicks\nred,12\n", None, "but 'keyword', 'clicks'; name the columns of"),
-        ("q.csv", "query,n\nred,12\n", COUNT, "line 1: it names no column 'count', but 'query', "),
-        ("q.csv", "query,n\nred,12\n", QueryColumns(id="qid"), "it names no column 'qid', but "),
+        ("q.tsv", "7\tred\n", COUNT, "line 1: it has no column 'query', 'text' or 'title', only"),
+        (
+            "q.csv",
+            "keyword,clicks\nred,12\n",
+            None,
+            "only 'keyword', 'clicks'; say which columns have",
+        ),
+        ("q.csv", "query,n\nred,12\n", COUNT, "line 1: it has no column 'count', only 'query', "),
+        ("q.csv", "query,n\nred,12\n", QueryColumns(id="qid"), "it has no column 'qid', only "),
         ("q.csv", "query,Query\nred,12\n", None, "line 1: it names the column 'query' twice"),
+        ("q.csv", "query\nred\nred, green\n", QueryColumns(), "line 3: it has more columns than"),
         ("q.csv", "query,count\nred\n", COUNT, "line 2: it has fewer columns than the first line"),
         ("q.csv", "query,count\nred,\n", COUNT, "line 2: it has no weight"),
         ("q.csv", "query,count\nred,many\n", COUNT, "must be a number of 0 or more, not 'many'"),
@@ -116,7 +122,7 @@ def test_the_forms_of_files(
         ("q.jsonl", '{"words": "red"}\n', None, "line 1: it has no 'query', 'text' or 'title'"),
         ("q.jsonl", '{"query": 12}\n', None, "line 1: its 'query' is not text"),
         ("q.jsonl", '{"query": "\\ud800"}\n', None, "line 1: its query has half a surrogate pair"),
-        ("q.jsonl", '{"query": "a"}\n{"query": "b", "id": 1}\n', None, "line 2: it has an id, and"),
+        ("q.jsonl", '{"query": "a"}\n{"query": "b", "id": 1}\n', None, "line 2: it has an id, but"),
         ("q.jsonl", '{"query": "a", "id": 1}\n{"query": "b"}\n', None, "line 2: it has no id"),
         ("q.jsonl", '{"query": "a"}\n', QueryColumns(id="qid"), "line 1: it has no id"),
         ("q.jsonl", '{"query": "a", "count": true}\n', COUNT, "of 0 or more, not True"),
@@ -160,8 +166,8 @@ def test_where_ids_are_needed_a_table_may_lack_names(tmp_path: Path) -> None:
     path.write_text('t1,"tennis player"\nt2,1984\nt3,query\n')
     assert read_queries(path) == {"t1": "tennis player", "t2": "1984", "t3": "query"}
     path.write_text("query\ntennis\n")
-    with pytest.raises(SourceError, match="line 1: it has no two columns, id and text"):
+    with pytest.raises(SourceError, match="line 1: it lacks the two columns, id and text"):
         read_queries(path)
     (tmp_path / "topics.jsonl").write_text('{"query": "tennis"}\n')
-    with pytest.raises(SourceError, match="line 1: it lacks an id or a text"):
+    with pytest.raises(SourceError, match="line 1: it has no id or no text"):
         read_queries(tmp_path / "topics.jsonl")

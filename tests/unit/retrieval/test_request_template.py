@@ -46,5 +46,5 @@ def test_a_template_without_a_place_for_the_query_is_refused() -> None:
     ],
 )
 def test_a_placeholder_inside_a_longer_text_is_refused(template: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="must be a value of its own"):
+    with pytest.raises(ValueError, match="make it a value of its own"):
         check_template(template)

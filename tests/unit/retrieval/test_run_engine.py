@@ -136,7 +136,7 @@ async def test_two_queries_of_one_text_are_asked_by_id(tmp_path: Path) -> None:
 )
 async def test_a_run_cannot_be_searched_by_other_words(tmp_path: Path, query: Query) -> None:
     engine = await opened(tmp_path)
-    with pytest.raises(UnsupportedError, match="answers its own queries alone"):
+    with pytest.raises(UnsupportedError, match="only answers its own queries"):
         await engine.search([query])
     with pytest.raises(UnsupportedError, match="count the documents of each group"):
         await engine.corpus_shares()
@@ -182,7 +182,7 @@ async def test_two_runs_with_the_same_query_are_both_named(tmp_path: Path) -> No
     (tmp_path / "more.run").write_text("t2 Q0 a 1 1 dense\n")
     told = await refused(tmp_path, SourceError, runs=["bm25.run", "more.run"])
     assert told == (
-        "The runs bm25.run and more.run both rank documents for the query 't2'; make a source of "
+        "The runs bm25.run and more.run both rank documents for the query 't2'; make one source of "
         "each."
     )
 
@@ -208,9 +208,9 @@ async def test_files_that_are_missing_or_wrong_are_named(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("topics.tsv", "t1 tennis\n", "line 1: it has no two columns, id and text"),
-        ("topics.tsv", "t1\ta\nt1\tb\n", "line 2: the query 't1' is in line 1 already"),
-        ("topics.tsv", "t1\t \n", "line 1: it lacks an id or a text"),
+        ("topics.tsv", "t1 tennis\n", "line 1: it lacks the two columns, id and text"),
+        ("topics.tsv", "t1\ta\nt1\tb\n", "line 2: the query 't1' is already in line 1"),
+        ("topics.tsv", "t1\t \n", "line 1: it has no id or no text"),
         ("topics.tsv", b"t1\t\xff\n", "line 1: it is not UTF-8 text"),
         ("topics.jsonl", "{\n", "line 1: it is not valid JSON"),
         ("topics.jsonl", "[]\n", "line 1: it is not a JSON object"),
@@ -234,7 +234,7 @@ async def test_a_wrong_query_is_named(
     ("content", "words"),
     [
         ("{}\n", "line 1: it has no id"),
-        ('{"id": "a"}\n\n{"id": "a"}\n', "line 3: the document 'a' is in line 1 already"),
+        ('{"id": "a"}\n\n{"id": "a"}\n', "line 3: the document 'a' is already in line 1"),
         ("no JSON\n", "line 1: it is not valid JSON"),
     ],
 )
@@ -245,15 +245,15 @@ async def test_a_wrong_document_is_named(tmp_path: Path, content: str, words: st
 
 async def test_packed_documents_have_to_be_unpacked(tmp_path: Path) -> None:
     told = await refused(tmp_path, SourceError, documents="documents.jsonl.gz")
-    assert "are packed; unpack the file" in told
+    assert "are compressed, and we read single lines; unpack the file" in told
 
 
 async def test_a_field_needs_documents_that_have_it(tmp_path: Path) -> None:
     told = await refused(tmp_path, SourceError, attributes=BY_FIELD)
-    assert "reads 'gender' from the field 'person.sex', and a run has no fields" in told
+    assert "reads 'gender' from the field 'person.sex', but a run has no fields" in told
     wrong = {"gender": {"field": "sex", "groups": ["female", "male"]}}
     told = await refused(tmp_path, SourceError, attributes=wrong, documents="documents.jsonl")
-    assert "has the field 'sex' of 'gender'; mend the name" in told
+    assert "has the field 'sex' of 'gender'; correct the name" in told
 
 
 async def test_documents_that_change_meanwhile_are_noticed(tmp_path: Path) -> None:
@@ -309,7 +309,7 @@ async def test_the_check_counts_labels_and_shows_a_query(tmp_path: Path) -> None
     }
     assert report.remarks == [
         "Queries that have a ranking: 2.",
-        "Documents with the same score as the one before them: 1; they stand in order of id.",
+        "Documents with the same score as the one before them: 1; they are in order of id.",
         f"Documents that are not in {tmp_path / 'documents.jsonl'}: 1.",
         "Queries that have no text in topics.tsv: 1.",
     ]

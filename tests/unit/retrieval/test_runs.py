@@ -65,7 +65,7 @@ def test_ties_can_be_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("1 Q0 x 2 0.5", "line 2: it has 5 fields, not the 6"),
+        ("1 Q0 x 2 0.5", "line 2: it has 5 fields instead of the 6"),
         ("1 Q0 x 2 0.5 sys more", "line 2: it has 7 fields"),
         ("1 Q0 x two 0.5 sys", "line 2: its rank 'two' is not a whole number"),
         ("1 Q0 x 1_0 0.5 sys", "line 2: its rank '1_0' is not a whole number"),

@@ -64,7 +64,10 @@ def test_memberships_are_shares(weights: dict[str, float]) -> None:
         ("attributes: {gender: {field: g, groups: [a]}}", "two groups"),
         ("attributes: {gender: {field: g, groups: [a, a]}}", "named twice"),
         ("attributes: {gender: {field: g, groups: [a, unknown]}}", "reserved"),
-        ("attributes: {gender: {groups: [a, b]}}", "attributes.gender: an attribute needs a field"),
+        (
+            "attributes: {gender: {groups: [a, b]}}",
+            "attributes.gender: an attribute needs either a field",
+        ),
         ("attributes: {gender: {field: g, groups: [a, b], colour: red}}", "colour"),
         ("attributes: {gender: {field: g, groups: [a, b], population: {a: 1, c: 0}}}", "'c'"),
         ("attributes: {gender: {field: g, groups: [a, b], population: {a: 0.9}}}", "sum to 1"),
@@ -102,8 +105,8 @@ def test_memberships_are_shares(weights: dict[str, float]) -> None:
         ("attributes: {g: {field: f, groups: {a: [1], b: }}}", "the group 'b' has no values"),
         (
             "attributes: {land: {field: f, groups: {north: [no, SE], south: [IT]}}}",
-            "at attributes.land: a value of a group is the boolean false, as which YAML reads 'no' "
-            "and 'off'; put the word in quotes",
+            "at attributes.land: a value of a group is the boolean false, because YAML reads 'no' "
+            "and 'off' as that; put the word in quotes",
         ),
         ("attributes: {g: {field: f, groups: {a: on, b: {gte: 1}}}}", "reads 'yes' and 'on'"),
         (
@@ -272,8 +275,6 @@ def test_a_packed_corpus_that_breaks_off_is_named(tmp_path: Path) -> None:
     whole = gzip.compress(b'{"id": "1", "title": "x"}\n' * 1000)
     for content in (whole[: len(whole) // 2], b"not packed", whole[:40] + b"x" * 40):
         path.write_bytes(content)
-        told = (
-            r"^The file \S+ breaks off after line \d+: its packed data are damaged\. Copy or pack"
-        )
+        told = r"^The file \S+ breaks off after line \d+: its compressed data is damaged\. Copy or"
         with pytest.raises(CorpusError, match=told):
             list(read_documents(path, SCHEMA))

@@ -78,7 +78,7 @@ def test_sides_are_read_and_named(
 ) -> None:
     """The three ways to write them; a group that is named as written wins over any of them."""
     if protected is None:
-        with pytest.raises(InputError, match="names no two sides"):
+        with pytest.raises(InputError, match="does not give two sides"):
             parse_sides(attribute, text)
         return
     sides = parse_sides(attribute, text)
@@ -100,7 +100,7 @@ def test_sides_are_read_and_named(
         ("female vs female, male", None, "a group on both sides"),
         ("female, male, non-binary", None, "leaves no group of gender for the other side"),
         ("not female, male, non-binary", None, "leaves no group of gender for the other side"),
-        ("female", (" ", "men"), "needs a word that it is called by"),
+        ("female", (" ", "men"), "side needs a word, such as female"),
         ("female", ("wo\nmen", "men"), "one line of at most 100 characters"),
         ("female", ("w" * 101, "men"), "one line of at most 100 characters"),
         ("female", ("People", "people "), "Both sides are called 'People'"),
@@ -123,7 +123,9 @@ def test_own_words() -> None:
 def test_the_protected_group_where_none_is_named() -> None:
     """Female where there is such a group; else it is asked for, and the groups are listed."""
     assert default_protected(GENDER) == "female"
-    with pytest.raises(InputError, match="group of continent: one of Africa, Asia, Europe, South"):
+    with pytest.raises(
+        InputError, match="group of continent is protected: one of Africa, Asia, Europe, South"
+    ):
         default_protected(PLACE)
 
 

@@ -515,6 +515,6 @@ async def test_an_index_that_is_gone_stays_readable_and_is_not_written_to(tmp_pa
     after = await hits_of(engine, "w1 w2", 20)
     assert (after.ids, after.scores) == (before.ids, before.scores)
     assert len(await engine.documents(["d1", "d2"])) == 2
-    with pytest.raises(IndexVersionError, match="built again or deleted meanwhile"):
+    with pytest.raises(IndexVersionError, match="rebuilt or deleted in the meantime"):
         await upsert(engine, [])
     assert not engine.folder.exists()

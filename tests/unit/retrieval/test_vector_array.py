@@ -248,7 +248,7 @@ def test_a_folder_that_cannot_be_read_has_no_rows(tmp_path: Path, manifest: str 
 def test_vectors_of_another_model_are_refused(tmp_path: Path) -> None:
     written(tmp_path, [0])
     for other in (EncoderMark("words", 4, MARK.probe), EncoderMark("words", 3, (0.1, 0.2, 0.4))):
-        with pytest.raises(InputError, match="another model of that name, of 3 dimensions"):
+        with pytest.raises(InputError, match="another model of that name, with 3 dimensions"):
             VectorFolder(tmp_path, other).load()
 
 

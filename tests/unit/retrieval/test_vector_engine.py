@@ -278,7 +278,7 @@ async def test_two_encoders_have_vectors_of_their_own(tmp_path: Path) -> None:
     assert (await ranked(second, "w1", 99)).scores != (await ranked(first, "w1", 99)).scores
     with pytest.raises(InputError, match=r"'words' in .* another model of that name"):
         await opened(lexical, CountingEncoder(salt="other"))
-    with pytest.raises(InputError, match=r"of 8 dimensions; give .* or delete that folder"):
+    with pytest.raises(InputError, match=r"with 8 dimensions; give .* or delete that folder"):
         await opened(lexical, CountingEncoder(dimensions=9))
     same(await ranked(first, "w1", 99), by_hand(documents, "w1"))
 
@@ -296,7 +296,9 @@ async def test_an_index_that_was_built_again_meanwhile_can_still_be_searched(
     assert isinstance(new, TantivyEngine)
     same(await ranked(await opened(new), "w1", 99), by_hand(generated(20, seed=2), "w1"))
     same(await ranked(engine, "w1", 99), by_hand(documents, "w1"))
-    with pytest.raises(IndexVersionError, match="built again or deleted meanwhile; open it again"):
+    with pytest.raises(
+        IndexVersionError, match="rebuilt or deleted in the meantime; open it again"
+    ):
         await opened(old, CountingEncoder("another"))
     await catalog.delete("people")
     same(await ranked(engine, "w1", 99), by_hand(documents, "w1"))
@@ -418,7 +420,7 @@ async def test_damaged_files_are_made_again(tmp_path: Path, damage: str) -> None
 async def test_vectors_that_cannot_be_written_are_said_to_be(tmp_path: Path) -> None:
     lexical = built(tmp_path / "v1", generated(5))
     (tmp_path / "v1/dense").write_text("in the way")
-    with pytest.raises(IndexUnavailableError, match=r"cannot be kept in .*or take the retriever"):
+    with pytest.raises(IndexUnavailableError, match=r"cannot be saved in .*or use the retriever"):
         await opened(lexical)
 
 
@@ -612,5 +614,5 @@ async def test_what_is_up_to_date_is_searched_in_a_folder_that_cannot_be_written
     found = await opened(again(engine))
     same(await ranked(found, "w1", 99), by_hand(documents, "w1"))
     await upsert(engine, [Document("new", "", "w1")])
-    with pytest.raises(IndexUnavailableError, match="cannot be kept in"):
+    with pytest.raises(IndexUnavailableError, match="cannot be saved in"):
         await ranked(found, "w1", 99)

@@ -99,7 +99,7 @@ class TestFigures:
         assert (check.judged, check.accuracy, check.low, check.auc) == (0, None, None, None)
         assert check.finding == "unclear"
         assert check.sentence == (
-            "saying judged none of 1 pairs (timeout), so nothing is known of it."
+            "saying judged none of 1 pairs (timeout), so nothing is known about it."
         )
 
     @given(
@@ -218,7 +218,7 @@ class TestRemembering:
         remember(good.model_copy(update=renamed))
         assert unchecked_warning(one) is None
         warning = unchecked_warning(two) or ""
-        assert "had other weights, another server or other prompts than now" in warning
+        assert "was checked with other weights, another server or other prompts" in warning
         remember(good.model_copy(update={**renamed, "identity": identity_of(two)}))
         assert unchecked_warning(one) is unchecked_warning(two) is None
 
@@ -249,4 +249,4 @@ class TestRemembering:
         gc.collect()
         exchanged = open_attributor(f"transformers:{folder}")
         await exchanged.start()
-        assert "had other weights" in (unchecked_warning(exchanged) or "")
+        assert "was checked with other weights" in (unchecked_warning(exchanged) or "")

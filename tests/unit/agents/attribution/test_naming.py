@@ -55,7 +55,7 @@ class TestNames:
     @pytest.mark.parametrize(
         ("written", "words"),
         [
-            ("overlap?limit=3", "'limit=3' is no option"),
+            ("overlap?limit=3", "'limit=3' is not an option"),
             ("overlap?threshold=0.1&threshold=0.2", "each once"),
             ("overlap?threshold=half", "must be numbers"),
             ("overlap?threshold=0", "above 0 and at most 1, not 0"),

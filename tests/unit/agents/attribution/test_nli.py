@@ -150,7 +150,7 @@ class TestVerdicts:
             "ok",
         ]
         assert all(verdict.attributed is None and verdict.message for verdict in verdicts[:3])
-        assert "the model takes 64 in all" in verdicts[2].message
+        assert "only accepts 64 in all" in verdicts[2].message
         assert await attributor(tiny_nli).judge([]) == []
 
 

@@ -99,5 +99,5 @@ class TestNotables:
         assert len(notables_pairs(1)) == 1
         with pytest.raises(InputError, match="at least 1, not 0"):
             notables_pairs(0)
-        with pytest.raises(InputError, match="too few for 50,000 pairs"):
+        with pytest.raises(InputError, match="ask for fewer than 50,000 pairs"):
             notables_pairs(50_000)

@@ -113,7 +113,7 @@ class TestWeighing:
         choice = await CausalModel(str(tiny_causal)).weigh(question(), ("A", "Zeppelin"))
         assert choice.status == "unsupported"
         assert "no token that reads 'Zeppelin'" in choice.message
-        with pytest.raises(ValueError, match="another word"):
+        with pytest.raises(ValueError, match="all different"):
             await CausalModel(str(tiny_causal)).weigh(question(), ("A", "a"))
 
     async def test_a_prompt_longer_than_the_context(self, tiny_causal: Path) -> None:
@@ -390,7 +390,7 @@ class TestAdapters:
         with pytest.raises(ModelUnavailableError, match="does not fit"):
             await CausalModel(str(part)).start()
         (part / "adapter_model.safetensors").unlink()
-        with pytest.raises(ModelUnavailableError, match="has no weights of an adapter"):
+        with pytest.raises(ModelUnavailableError, match="has no adapter weights"):
             await CausalModel(str(part)).start()
         config = json.loads((whole / "adapter_config.json").read_text())
         config["target_modules"] = ["no_such_layer"]
@@ -419,7 +419,7 @@ async def test_what_a_user_can_mend_is_one_sentence(
     (tmp_path / "damaged.gguf").write_bytes(b"GGUF" + b"\0" * 40)
     for name, sentence in (
         ("smollm2-135m", "is not pulled: run .*models pull smollm2-135m"),
-        (str(tmp_path / "none.gguf"), "There is no file"),
+        (str(tmp_path / "none.gguf"), "does not exist"),
         (str(tmp_path / "damaged.gguf"), "cannot be loaded as AutoModelForCausalLM"),
         (str(tmp_path / "none"), "cannot be loaded as AutoModelForCausalLM"),
     ):

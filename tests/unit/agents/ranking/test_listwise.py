@@ -135,7 +135,7 @@ class TestPrompt:
         [
             (None, "lacks the field of the item 'number'"),
             ("{passage}", "lacks the field of the item 'number'"),
-            ("[{number}] {text} {passage}", "the field of the item 'text', which is not known"),
+            ("[{number}] {text} {passage}", "the field of the item 'text', which is unknown"),
         ],
     )
     def test_an_own_prompt_must_show_identifiers(self, item: str | None, words: str) -> None:
@@ -262,7 +262,7 @@ class TestRoom:
         asking = ranker(model, context=200)
         with pytest.raises(InputError, match="200 tokens at once, which is too few for two items"):
             await asking.rank("q", articles([1, 2]))
-        with pytest.raises(InputError, match="take a model with a larger context"):
+        with pytest.raises(InputError, match="use a model with a larger context"):
             asking.cost("q", articles([1, 2]))
         assert model.asked == []
 

@@ -184,7 +184,7 @@ class TestAsking:
         assert sum((each.usage for each in compared), Usage()).model_calls == 21
         assert asked.asks_by == "reply"
         (warning,) = asked.warnings
-        assert "does not tell the probabilities of its tokens; its replies were read" in warning
+        assert "does not give the probabilities of its tokens; its replies were read" in warning
 
     async def test_a_model_that_is_known_to_tell_none_is_not_asked_for_them(self) -> None:
         model = WeighingModel(gives_probabilities=False)

@@ -234,7 +234,7 @@ class TestFailures:
         model.save_pretrained(folder)
         ranking = await MonoBertRanker(str(folder)).rank("fair", items(["river", "stone"]))
         assert ranking.failed
-        assert "no number" in ranking.warnings[0]
+        assert "not a number" in ranking.warnings[0]
 
     async def test_what_a_user_can_mend_is_one_sentence(self, tmp_path: Path) -> None:
         t5 = save_monot5(tmp_path / "t5", pieces_left_out=True)

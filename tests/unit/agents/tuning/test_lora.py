@@ -230,7 +230,7 @@ def test_a_model_without_such_modules_is_refused_with_some_that_it_has() -> None
 
 def test_a_checkpoint_of_another_training_or_a_damaged_one_is_refused(tmp_path: Path) -> None:
     run(tmp_path, stop_after=5)
-    with pytest.raises(InputError, match="of another training"):
+    with pytest.raises(InputError, match="belongs to another training"):
         run(tmp_path, LoraOptions(rank=2, seed=4))
     path = tmp_path / "checkpoint.pt"
     path.write_bytes(path.read_bytes()[:100])

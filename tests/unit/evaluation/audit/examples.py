@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from fairqr.evaluation.audit.measuring import measure
-from fairqr.evaluation.audit.observations import Observation
+from fairqr.evaluation.audit.measuring import AuditFigures, measure
 from fairqr.evaluation.audit.outcomes import AuditOutcome
-from fairqr.evaluation.audit.queries import AuditQuery, Queries
+from fairqr.evaluation.audit.queries import AuditQuery, Queries, collect_queries
+from fairqr.evaluation.audit.records import Observation, RefinedQuery
+from fairqr.evaluation.audit.refinements import measure_refinements
 from fairqr.evaluation.audit.specification import AuditSpec
+from fairqr.retrieval.query_files import QueryRow
 from fairqr.retrieval.schema import Attribute, Schema
-from fairqr.retrieval.table import coded
+from fairqr.retrieval.table import CodedMemberships, coded
 
-__all__ = ["SCHEMA", "observations_of", "outcome_of", "queries_of", "spec_of"]
+__all__ = [
+    "SCHEMA",
+    "WORDS",
+    "observations_of",
+    "outcome_of",
+    "queries_of",
+    "refined",
+    "spec_of",
+    "words_of",
+]
 
 SCHEMA = Schema(
     attributes={
@@ -35,6 +47,9 @@ SCHEMA = Schema(
 )
 DOCUMENTS = 40
 
+WORDS = tuple(f"word{number:02}" for number in range(30))
+"""Queries that find the people of the fixture ``people``."""
+
 
 def queries_of(count: int, *, texts: Sequence[str] = ()) -> Queries:
     """Return queries, each asked more often than the one before; texts stand first."""
@@ -46,6 +61,14 @@ def queries_of(count: int, *, texts: Sequence[str] = ()) -> Queries:
     weight = sum(query.weight for query in queries)
     design = f"All {count} different queries of {count} lines were asked; each counts by 'count'."
     return Queries(queries, count, count, weight, design)
+
+
+def words_of(words: Sequence[str] = WORDS, asks: Sequence[int] = ()) -> Queries:
+    """Return words as queries; if it is said how often they were asked, as a log."""
+    counts = [*asks, *[100] * len(words)][: len(words)]
+    rows = [QueryRow(n, word, word, counts[n - 1]) for n, word in enumerate(words, start=1)]
+    plain = [row._replace(weight=1.0) for row in rows]
+    return collect_queries(rows if asks else plain, weighted_by="count" if asks else None)
 
 
 def observations_of(
@@ -96,7 +119,7 @@ def observations_of(
                 ids=ids[:30],
                 scores=tuple(scores[order][:30].tolist()),
                 again=ids[:30] if number % 2 else (*ids[1:30], ids[0]),
-                pool=ids,
+                others=ids[30:],
                 relevance=tuple(relevance[order].tolist()) if with_relevance else None,
                 groups=coded(memberships, {"gender", "origin"}),
                 seconds=0.01,
@@ -118,6 +141,7 @@ def outcome_of(
     is_redacted: bool = False,
     relevance: str = "estimated",
     spec: AuditSpec | None = None,
+    is_shared: bool = True,
     **observed: Any,
 ) -> AuditOutcome:
     """Return what comes out of a made-up audit.
@@ -129,15 +153,61 @@ def outcome_of(
         is_redacted: Whether texts are withheld.
         relevance: What says what is relevant.
         spec: What is measured.
+        is_shared: Whether the figures may be those that another test measured.
         observed: As :func:`observations_of` takes it.
     """
     queries, spec = queries_of(count, texts=texts), spec or spec_of()
-    figures = measure(
-        spec,
-        SCHEMA,
-        {query.id: query for query in queries.queries},
-        observations_of(queries, **observed),
-        relevance=relevance,
-    )
+    key = repr((queries, spec, relevance, sorted(observed.items())))
+    if not is_shared or key not in _MEASURED:
+        _MEASURED[key] = measure(
+            spec,
+            SCHEMA,
+            {query.id: query for query in queries.queries},
+            observations_of(queries, **observed),
+            relevance=relevance,
+        )
     engine = {"name": "a made-up engine"}
-    return AuditOutcome(spec, queries, figures, engine, titles or {}, is_redacted)
+    return AuditOutcome(spec, queries, _MEASURED[key], engine, titles or {}, is_redacted)
+
+
+_MEASURED: dict[str, AuditFigures] = {}
+"""The figures of made-up audits; measuring takes a second, and they are the same each time."""
+
+
+def refined(outcome: AuditOutcome, model: str = "openai:fake", **observed: Any) -> AuditOutcome:
+    """Return a made-up audit with a model that found a relevant woman for each query.
+
+    Args:
+        outcome: Of :func:`outcome_of`.
+        model: The name of the model.
+        observed: What the audit was made with.
+    """
+    observations = observations_of(outcome.queries, **observed)
+    woman = {
+        "gender": CodedMemberships(patterns=[[1.0, 0.0]], rows=[0]),
+        "origin": CodedMemberships(patterns=[[0.0, 1.0, 0.0]], rows=[0]),
+    }
+    records = [
+        RefinedQuery(
+            query=it.query,
+            status="refined",
+            ids=("found",),
+            groups=woman,
+            relevance=(*(it.relevance or ()), 0.9),
+            model_calls=1,
+            tokens=110,
+        )
+        for it in observations
+        if it.status == "ok"
+    ]
+    found = measure_refinements(
+        records,
+        observations,
+        {query.id: query for query in outcome.queries.queries},
+        outcome.spec,
+        SCHEMA,
+        corpus_shares={},
+        is_judged=False,
+        model=model,
+    )
+    return replace(outcome, refined=found)

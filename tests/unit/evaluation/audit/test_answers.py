@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from fairqr.evaluation.audit.answer_figures import measure_answers
-from fairqr.evaluation.audit.answers import AnsweredQuery, cited_in, sampled
+from fairqr.evaluation.audit.answers import cited_in, measure_answers
+from fairqr.evaluation.audit.parts import sampled
 from fairqr.evaluation.audit.queries import AuditQuery
+from fairqr.evaluation.audit.records import AnsweredQuery
 from fairqr.retrieval.table import coded
 from tests.unit.evaluation.audit.examples import SCHEMA
 

@@ -9,12 +9,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from langchain_core.documents import Document as LangChainDocument
+from langchain_core.embeddings import DeterministicFakeEmbedding
+from langchain_core.vectorstores import InMemoryVectorStore
 
 from fairqr.base.errors import IndexUnavailableError, QueryError
-from fairqr.evaluation.audit.asking import WIDENED_BY, Asker, Pace
+from fairqr.evaluation.audit.asking import LOOKED_UP, WIDENED_BY, Asker, Pace
 from fairqr.evaluation.audit.queries import AuditQuery
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.engine import Hits, Query
+from fairqr.retrieval.engines.langchain import from_langchain
 from fairqr.retrieval.engines.tantivy import TantivyEngine
 from fairqr.retrieval.exposure import FloatArray
 from tests.unit.engines import WatchedEngine, hits_of
@@ -83,6 +87,64 @@ async def test_judgements_bring_the_relevant_documents_that_were_not_answered(
     assert found.levels == {}
     unjudged = (await asker.observe(AuditQuery("q2", "physics"))).record
     assert unjudged.relevance is None
+
+
+async def test_what_is_known_of_judged_documents_depends_on_no_other_query() -> None:
+    """Through LangChain only documents that some query has met can be read."""
+    store = InMemoryVectorStore(DeterministicFakeEmbedding(size=8))
+    people = [
+        LangChainDocument("physics", id=f"p{n}", metadata={"gender": "male"}) for n in range(9)
+    ]
+    await store.aadd_documents(people)
+    engine = from_langchain(store, schema=GENDER.model_dump(mode="json"))
+    (met,) = await engine.search([Query("chemistry", 9)])
+    assert len(met) == 9
+    qrels = {"q1": dict.fromkeys(met.ids, 1)}
+    found = (await Asker(engine, GENDERS, 5, qrels=qrels).observe(QUERY)).record
+    assert (found.others, found.hidden) == ((), 4)
+
+
+async def test_relevant_documents_of_several_queries_are_looked_up_at_a_time(
+    engine: TantivyEngine,
+) -> None:
+    queries = [AuditQuery(f"q{number}", "physics") for number in range(8)]
+    qrels = {it.id: {f"w{number:02}": 1, "m00": 1} for number, it in enumerate(queries)}
+    del qrels["q3"]
+    qrels["q4"] = {f"n{number}": 1 for number in range(LOOKED_UP + 1)}
+    order = [query.id for query in queries]
+    watched = WatchedEngine(engine)
+    alone = Asker(engine, GENDERS, 5, qrels=qrels)
+    together = Asker(watched, GENDERS, 5, qrels=qrels, order=order)
+    for query in queries:
+        found = (await together.observe(query)).record
+        other = (await alone.observe(query)).record
+        assert found.model_copy(update={"seconds": other.seconds}) == other
+    # One for each query; and one for the first four, for the fifth, and for the others.
+    assert watched.round_trips == len(queries) + 3
+
+
+class Refusing(WatchedEngine):
+    """Refuses a look-up of one document."""
+
+    async def search(self, queries: Sequence[Query]) -> list[Hits]:
+        if any("bad" in (query.only or ()) for query in queries):
+            raise QueryError("There is no such id; leave it out.")
+        return await super().search(queries)
+
+
+async def test_a_failed_look_up_counts_for_the_query_that_it_fails_for(
+    engine: TantivyEngine,
+) -> None:
+    """Documents of several queries are looked up together, and one of them may be at fault."""
+    queries = [AuditQuery(f"q{number}", "physics") for number in range(3)]
+    qrels = {"q0": {"w00": 1}, "q1": {"bad": 1}, "q2": {"w02": 1}}
+    asker = Asker(Refusing(engine), GENDERS, 5, qrels=qrels, order=[it.id for it in queries])
+    found = [(await asker.observe(query)).record for query in queries]
+    assert [(it.status, it.others) for it in found] == [
+        ("ok", ("w00",)),
+        ("failed", ()),
+        ("ok", ("w02",)),
+    ]
 
 
 async def test_some_queries_are_asked_twice(engine: TantivyEngine) -> None:

@@ -23,11 +23,11 @@ from fairqr.evaluation.audit.bundle import (
     AuditFolder,
     AuditManifest,
     Redaction,
-    verify,
     without_secrets,
 )
-from fairqr.evaluation.audit.observations import Observation
 from fairqr.evaluation.audit.queries import AuditQuery, Queries
+from fairqr.evaluation.audit.records import Observation
+from fairqr.evaluation.audit.verifying import verify
 from fairqr.retrieval.schema import Attribute
 from fairqr.retrieval.table import coded
 
@@ -59,7 +59,6 @@ def observation(query: AuditQuery, place: int) -> Observation:
         status="ok",
         ids=ids,
         scores=(3.0, 2.0 + place / 7, 1.0),
-        pool=ids,
         relevance=(1.0, 0.25, place / 3),
         groups=dict(coded({"gender": shares}, ["gender"])),
     )
@@ -81,6 +80,7 @@ def manifest(**changes: Any) -> AuditManifest:
             "gender": Attribute(name="gender", field="gender", groups=("female", "male")),
         },
         relevance="estimated",
+        server="Elasticsearch 8.19.1",
         seeds={"sample": 1},
         command=("fairqr", "audit", "--queries", "queries.txt"),
         started="2026-11-21T19:00:00+00:00",
@@ -88,33 +88,34 @@ def manifest(**changes: Any) -> AuditManifest:
     return made.model_copy(update=changes)
 
 
-def figures(folder: Path) -> bytes:
+def figures(folder: Path) -> dict[str, bytes]:
     """Compute something of every number of every observation, as an audit would."""
     kept = AuditFolder(folder)
     weights = {query.id: query.weight for query in kept.queries().queries}
     seen = [
         weights[found.query] * (place + 1) * sum(found.scores) * (1 + sum(found.relevance or ()))
-        for place, found in enumerate(kept.observations())
+        for place, found in enumerate(kept.observations.read())
     ]
     data = {"exposure": {"female": {"value": sum(seen), "interval": [0.25, None]}}, "seen": seen}
-    return json.dumps({**data, "k": kept.manifest().spec["k"]}, indent=1).encode()
+    text = json.dumps({**data, "k": kept.manifest().spec["k"]}, indent=1)
+    return {"audit.json": text.encode()}
 
 
 def observe(folder: AuditFolder, order: tuple[int, ...] = (0, 1, 2, 3)) -> None:
     made = queries()
-    with folder.lines.writing():
+    with folder.observations.lines.writing():
         for place in order:
-            folder.lines.add(observation(made[place], place))
+            folder.observations.lines.add(observation(made[place], place))
 
 
-def finish(folder: AuditFolder, *, redact: bool = False, **facts: Any) -> str:
+def finish(folder: AuditFolder, *, redact: bool = False) -> str:
     packed = folder.pack(asked(), redact=redact).queries
-    folder.write("audit.json", figures(folder.folder).decode())
+    folder.write("audit.json", figures(folder.folder)["audit.json"].decode())
     table = "".join(f'{query.id},"{query.text}",{query.weight}\n' for query in packed)
     folder.write("queries.csv", table)
     shown = "".join(f"<li>{query.text}</li>" for query in packed)
     folder.write("report.html", f"<ul>{shown}</ul>")
-    return folder.seal(server="Elasticsearch 8.19.1", **facts)
+    return folder.seal()
 
 
 def make(path: Path, *, redact: bool = False) -> tuple[AuditFolder, str]:
@@ -165,18 +166,31 @@ def test_an_audit_verifies(audit: tuple[Path, str]) -> None:
     assert kept.finished >= kept.started
 
 
+def test_a_server_that_was_updated_meanwhile_is_named_with_both_versions(tmp_path: Path) -> None:
+    folder = AuditFolder(tmp_path / "audit")
+    with folder.locked():
+        folder.begin(manifest())
+        for version in ("8.19.1", "9.0.0", "9.0.0"):
+            folder.begin(manifest(server=f"Elasticsearch {version}"))
+        observe(folder)
+        finish(folder)
+    assert folder.manifest().server == "Elasticsearch 8.19.1, then Elasticsearch 9.0.0"
+
+
 def test_what_was_observed_comes_back_in_the_order_of_the_queries(tmp_path: Path) -> None:
     folder = AuditFolder(tmp_path / "audit")
     folder.begin(manifest())
     observe(folder, (2, 0, 3, 1))
     *others, last = queries()
-    with folder.lines.writing():  # asked again, since it failed; and one that nobody asked for
+    with (
+        folder.observations.lines.writing()
+    ):  # asked again, since it failed; and one that nobody asked for
         found = Observation(query=last.id, status="empty")
-        folder.lines.add(found)
-        folder.lines.add(Observation(query="stranger", status="empty"))
+        folder.observations.lines.add(found)
+        folder.observations.lines.add(Observation(query="stranger", status="empty"))
     assert folder.pack(asked()) == asked() == folder.queries()
     whole = [observation(query, place) for place, query in enumerate(others)]
-    assert list(folder.observations()) == [*whole, found]
+    assert list(folder.observations.read()) == [*whole, found]
 
 
 def test_raw_files_are_for_their_owner_alone_from_the_start(tmp_path: Path) -> None:
@@ -347,11 +361,11 @@ def test_a_setting_of_the_manifest_is_part_of_what_is_verified(audit: tuple[Path
 def test_rounding_of_another_machine_is_no_tampering(audit: tuple[Path, str]) -> None:
     folder, digest = audit
 
-    def elsewhere(by: float) -> Callable[[Path], bytes]:
-        def computed(path: Path) -> bytes:
-            data = json.loads(figures(path))
+    def elsewhere(by: float) -> Callable[[Path], dict[str, bytes]]:
+        def computed(path: Path) -> dict[str, bytes]:
+            data = json.loads(figures(path)["audit.json"])
             data["seen"] = [value * (1 + by) for value in data["seen"]]
-            return json.dumps(data).encode()
+            return {"audit.json": json.dumps(data).encode()}
 
         return computed
 
@@ -380,8 +394,29 @@ def test_figures_that_differ_are_named(
 ) -> None:
     folder, _ = audit
     (folder / "audit.json").write_text('{"a": 1, "b": [1, 2]}')
+    other = json.dumps(again).encode()
     rewrite_manifest(folder)
-    assert verify(folder, recompute=lambda _: json.dumps(again).encode()).problems == wanted
+    assert verify(folder, recompute=lambda _: {"audit.json": other}).problems == wanted
+
+
+@pytest.mark.parametrize(
+    ("again", "wanted"),
+    [
+        ("group,lean\na,0.1\nb,\n", ()),
+        ("group,lean\na,0.1000004\nb,\n", ()),
+        ("group,lean\na,0.2\nb,\n", ("t.csv says 0.1 at line 2.lean, and raw/ gives 0.2.",)),
+        ("group,lean\na,0.1\nb,0\n", ('t.csv says "" at line 3.lean, and raw/ gives 0.0.',)),
+        ("group,lean\na,0.1\n", ("t.csv has line 3, which raw/ does not give.",)),
+    ],
+)
+def test_cells_of_tables_that_differ_are_named(
+    audit: tuple[Path, str], again: str, wanted: tuple[str, ...]
+) -> None:
+    folder, _ = audit
+    (folder / "t.csv").write_text("group,lean\na,0.1\nb,\n")
+    rewrite_manifest(folder)
+    found = verify(folder, recompute=lambda _: {"t.csv": again.encode()}).problems
+    assert tuple(it for it in found if "was added" not in it) == wanted
 
 
 def test_many_differences_are_counted(audit: tuple[Path, str]) -> None:
@@ -389,9 +424,9 @@ def test_many_differences_are_counted(audit: tuple[Path, str]) -> None:
     (folder / "audit.json").write_text(json.dumps(list(range(20))))
     rewrite_manifest(folder)
     other = json.dumps(list(range(1, 21))).encode()
-    told = verify(folder, recompute=lambda _: other).problems
+    told = verify(folder, recompute=lambda _: {"audit.json": other}).problems
     assert len(told) == 6
-    assert told[-1] == "Further figures that differ from audit.json: 15."
+    assert told[-1] == "Further figures that differ: 15."
 
 
 def test_raw_files_that_cannot_be_read_are_told(audit: tuple[Path, str]) -> None:
@@ -412,7 +447,11 @@ def test_raw_files_that_cannot_be_read_are_told(audit: tuple[Path, str]) -> None
         assert told.startswith("The figures cannot be computed again: ")
     (folder / "audit.json").write_text("[" * 100_000)
     rewrite_manifest(folder)
-    assert verify(folder, recompute=lambda _: b"{}").problems[0].startswith("The figures cannot be")
+    assert (
+        verify(folder, recompute=lambda _: {"audit.json": b"{}"})
+        .problems[0]
+        .startswith("The figures cannot be")
+    )
 
 
 @pytest.mark.parametrize(
@@ -458,7 +497,7 @@ def test_an_audit_that_was_killed_while_it_was_sealed_can_be_sealed_again(
     folder = AuditFolder(tmp_path / "audit")
     folder.begin(manifest())
     observe(folder)
-    whole = folder.lines.path.read_bytes()
+    whole = folder.observations.lines.path.read_bytes()
     for writes in range(6):
         left = writes
         real = Path.replace
@@ -475,7 +514,7 @@ def test_an_audit_that_was_killed_while_it_was_sealed_can_be_sealed_again(
             patched.setattr(Path, "replace", replace)
             with pytest.raises(KeyboardInterrupt):
                 finish(AuditFolder(folder.folder), redact=redact)
-        assert folder.lines.path.read_bytes() == whole
+        assert folder.observations.lines.path.read_bytes() == whole
         assert AuditFolder(folder.folder).begin(manifest()).finished == ""
     digest = finish(AuditFolder(folder.folder), redact=redact)
     assert verify(folder.folder, digest, figures).problems == ()
@@ -537,13 +576,14 @@ async def test_a_redacted_audit_holds_no_query(tmp_path: Path) -> None:
     begun = manifest(
         command=("fairqr", "audit", "--query", f" {TEXTS[1].upper()} ", f"--query={TEXTS[2]}"),
         inputs={TEXTS[2]: "0" * 64},
+        notes=(f"Of '{TEXTS[0]}' nothing was found.", "Ok."),
     )
     with folder.locked():
         folder.begin(begun)
         observe(folder)
         cache = ReplyFile(folder.replies)
         await cache.put_many({"key": {"keywords": [TEXTS[0]]}})
-        digest = finish(folder, redact=True, notes=(f"Of '{TEXTS[0]}' nothing was found.", "Ok."))
+        digest = finish(folder, redact=True)
     assert verify(folder.folder, digest, figures).problems == ()
     held = all_bytes(folder.folder)
     for query in queries():
@@ -557,7 +597,7 @@ async def test_a_redacted_audit_holds_no_query(tmp_path: Path) -> None:
     assert (kept.redacted, kept.queries, kept.notes) == (True, "", ("withheld", "Ok."))
     assert kept.command == ("fairqr", "audit", "--query", "withheld", "withheld")
     assert [query.text for query in folder.queries().queries] == [f"query {n}" for n in range(1, 5)]
-    messages = [found.message for found in folder.observations() if found.message]
+    messages = [found.message for found in folder.observations.read() if found.message]
     assert messages == ["withheld, as it may quote the query"]
     assert not (folder.raw / "replies.jsonl.gz").exists()
 
@@ -571,7 +611,7 @@ def test_redaction_keeps_all_but_the_names(tmp_path: Path) -> None:
     }
     seen = {
         (query.weight, query.lines, query.asks, found.ids, found.scores)
-        for query, found in zip(folder.queries().queries, folder.observations(), strict=True)
+        for query, found in zip(folder.queries().queries, folder.observations.read(), strict=True)
         if query.id == found.query
     }
     assert seen == wanted
@@ -579,7 +619,7 @@ def test_redaction_keeps_all_but_the_names(tmp_path: Path) -> None:
 
 def test_a_redacted_audit_cannot_go_on(tmp_path: Path) -> None:
     folder, digest = make(tmp_path / "audit", redact=True)
-    folder.lines.path.write_text(queries()[0].id)  # killed before it was removed
+    folder.observations.lines.path.write_text(queries()[0].id)  # killed before it was removed
     with (
         folder.locked(),
         pytest.raises(InputError, match="a finished audit with redacted queries; choose another"),

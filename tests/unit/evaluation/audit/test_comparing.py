@@ -12,13 +12,20 @@ import pytest
 from fairqr.base.errors import InputError
 from fairqr.evaluation.audit.comparing import Comparison, compare, write_comparison
 from fairqr.evaluation.audit.finishing import Audit
-from tests.unit.evaluation.audit.examples import outcome_of
+from tests.unit.evaluation.audit.examples import outcome_of, spec_of
 from tests.unit.evaluation.audit.test_bundle import manifest
 
 
 def audit(count: int = 30, **changes: Any) -> Audit:
     outcome = outcome_of(count, **changes)
-    return Audit(Path(), manifest(), outcome.spec, outcome.queries, outcome.figures, "")
+    return Audit(
+        folder=Path(),
+        manifest=manifest(),
+        digest="",
+        spec=outcome.spec,
+        queries=outcome.queries,
+        figures=outcome.figures,
+    )
 
 
 def change(comparison: Comparison, figure: str, group: str) -> Any:
@@ -39,13 +46,22 @@ def test_an_audit_does_not_differ_from_itself() -> None:
     assert "No change could be told from chance" in comparison.sentences()[1]
 
 
+def test_an_audit_that_gives_no_verdict_is_named() -> None:
+    failing = audit(failed=tuple(f"q{number}" for number in range(20, 31)))
+    assert failing.figures.too_many_failed
+    comparison = compare(audit(), failing)
+    assert comparison.too_many_failed == ("second",)
+    assert "So many queries of the second audit failed" in comparison.sentences()[1]
+    assert compare(audit(), audit()).too_many_failed == ()
+
+
 def test_a_greater_lean_is_found_and_is_the_difference_of_paired_means(tmp_path: Path) -> None:
     before, after = audit(lean=0.0), audit(lean=1.0)
     comparison = compare(before, after)
     assert (comparison.queries, comparison.only_first, comparison.only_second) == (30, 0, 0)
     found = change(comparison, "lean", "female")
-    one, two = (it.figures.by_query[0].lean[:, 0] for it in (before, after))
-    weights = before.figures.by_query[0].weights
+    one, two = (it.figures.by_query[0].leans()[0][:, 0] for it in (before, after))
+    weights = before.figures.by_query[0].weights()
     assert found.change.value == pytest.approx(np.average(two - one, weights=weights))
     assert found.direction == "up"
     assert found.change.low < found.change.value < found.change.high
@@ -69,6 +85,8 @@ def test_what_cannot_be_compared_is_refused() -> None:
     other = replace(second, spec=second.spec.model_copy(update={"k": first.spec.k + 1}))
     with pytest.raises(InputError, match="measure differently \\(k\\)"):
         compare(first, other)
+    with pytest.raises(InputError, match="measure differently \\(depth\\)"):
+        compare(audit(), audit(spec=spec_of(depth=25)))
     with pytest.raises(InputError, match="measure differently \\(relevance\\)"):
         compare(first, replace(second, manifest=manifest(relevance="judged")))
     with pytest.raises(InputError, match="second audit has redacted queries"):

@@ -86,6 +86,25 @@ def test_a_gap_is_sure_only_with_a_verdict(
     assert f", and {len(changed.groups) - 5} more." in said
 
 
+@pytest.mark.parametrize(("verdict", "surely"), [("less", True), ("cannot_tell", False)])
+def test_a_lean_that_is_the_same_in_every_query_is_as_sure_as_its_verdict(
+    figures: AuditFigures, verdict: str, surely: bool
+) -> None:
+    same = Estimate(0.333, np.nan, np.nan, 30)
+    group = with_figure(figures, "lack", same, verdict=verdict).groups[0]
+    assert parse_condition("lack > 0.1").holds(group, sure=True) is surely
+    assert not parse_condition("lack > 0.4").holds(group, sure=True)
+
+
+def test_a_group_that_is_never_shown_surely_breaks_a_condition() -> None:
+    # Women are demoted so far that none stands among the first ten.
+    found = outcome_of(40, lean=2.0).figures
+    women = next(it for it in found.groups if it.group == "female")
+    assert women.selected == women.impact_ratio.value == women.exposure.value == 0
+    for text in ("impact_ratio < 0.8", "exposure < 0.2", "absent > 0.8", "selection_rate < 0.2"):
+        assert "gender=female (" in "".join(broken([parse_condition(text)], found, sure=True))
+
+
 def test_what_cannot_be_checked_is_said(figures: AuditFigures) -> None:
     undefined = with_figure(figures, "lean", Estimate(np.nan, np.nan, np.nan, 0))
     conditions = [parse_condition("lean > 0")]

@@ -78,6 +78,17 @@ def test_the_jackknife_is_that_without_each_query() -> None:
     )
 
 
+@pytest.mark.parametrize("value", [0.1, 0.2982, 1.0])
+def test_what_is_the_same_in_every_query_has_no_interval(value: float) -> None:
+    # Sums of such numbers are rounded, so that figures without a query differ in the last digit.
+    weights = np.random.default_rng(4).lognormal(size=57)
+    parts = np.stack([np.ones(57), np.full(57, value)], axis=1)
+    (found,) = jackknifed(parts, weights, lambda t: t[..., 1:] / t[..., :1])
+    assert found.value == pytest.approx(value)
+    assert np.isnan(found.low)
+    assert np.isnan(found.high)
+
+
 def test_weights_scale_and_equal_queries_can_be_split_into_clusters() -> None:
     random = np.random.default_rng(3)
     values, weights = random.normal(size=20), random.uniform(1, 9, 20)

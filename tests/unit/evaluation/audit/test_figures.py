@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
 
+from fairqr.base.binomial import binomial_interval
 from fairqr.evaluation.audit.exposures import Answer, Choices, Shown, shown_by
 from fairqr.evaluation.audit.figures import Gathered, GroupFigures, corrected
+from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.target import Target
 from tests.unit.evaluation.audit.test_exposures import TWO, dimension, members
 
@@ -109,8 +112,37 @@ def test_without_a_lean_nobody_is_accused_more_often_than_said() -> None:
 def test_missing_labels_can_overturn_a_verdict_and_that_is_said() -> None:
     first, _ = figures(draws(200, 0.5, unlabelled=0.2))
     assert first.verdict == "less"
-    assert first.lean_low < 0 < first.lean.value < first.lean_high
+    low, high = first.lean_bounds
+    assert low < 0 < first.lean.value < high
     assert first.flips
+
+
+@pytest.mark.parametrize("target", ["relevance:1", "uniform:1", "relevance:0.5,uniform:0.5"])
+def test_no_labels_give_a_lean_outside_of_the_bounds(target: str) -> None:
+    """By giving the unlabelled documents of many made-up answers to each group in turn."""
+    random, choices = np.random.default_rng(0), Choices(k=4, target=Target.parse(target))
+
+    def leans(rows: FloatArray, relevance: FloatArray) -> tuple[Gathered, FloatArray]:
+        gathered = Gathered(TWO)
+        gathered.add(1.0, shown_by(Answer(rows, 8, relevance), TWO, choices))
+        return gathered, gathered.leans()[0][0]
+
+    checked = 0
+    for _ in range(60):
+        labels, relevance = random.integers(0, 2, 10), random.random(10).round()
+        missing = random.choice(10, random.integers(1, 5), replace=False)
+        rows = np.eye(2)[labels]
+        rows[missing] = 0
+        gathered, _own = leans(rows, relevance)
+        low, high = np.array([it.lean_bounds for it in gathered.listed(random)]).T
+        for given_to in itertools.product(range(2), repeat=len(missing)):
+            rows[missing] = np.eye(2)[list(given_to)]
+            _, possible = leans(rows, relevance)
+            if not np.isnan(low + possible).any():
+                assert (possible >= low - 1e-9).all()
+                assert (possible <= high + 1e-9).all()
+                checked += 1
+    assert checked > 300
 
 
 def test_what_the_error_of_an_estimate_could_make_is_no_verdict() -> None:
@@ -125,6 +157,73 @@ def test_what_the_error_of_an_estimate_could_make_is_no_verdict() -> None:
     ]
     sure, doubtful = ["less", "more"], ["within_error"] * 2
     assert verdicts == [sure, sure, doubtful, doubtful]
+
+
+def test_nobody_gets_more_where_documents_for_the_target_are_missing() -> None:
+    """One relevant document a query: each group's supply is 0 or 1, and its target a half."""
+    gathered, random = Gathered(TWO), np.random.default_rng(2)
+    choices = Choices(k=6, target=Target(parts={"uniform": 1.0}))
+    for _ in range(60):
+        letters = "".join(random.permutation(list("aaaabbbb")))
+        relevance = np.eye(8)[random.integers(8)]
+        gathered.add(1.0, shown_by(Answer(members(letters), 8, relevance), TWO, choices))
+    for it in corrected(gathered.listed(random)):
+        assert it.lean.high < 0
+        assert it.excess.value < 0
+        assert it.verdict == "cannot_tell"
+
+
+def test_what_one_of_two_groups_is_withheld_is_the_excess_of_the_other() -> None:
+    gathered, random = Gathered(TWO), np.random.default_rng(2)
+    choices = Choices(k=6, target=Target(parts={"uniform": 1.0}))
+    for _ in range(30):
+        few = random.integers(1, 4)
+        letters = "b" * 10 + "a" * few
+        gathered.add(
+            1.0, shown_by(Answer(members(letters), 10 + few, np.ones(10 + few)), TWO, choices)
+        )
+    first, second = corrected(gathered.listed(random))
+    assert (first.verdict, second.verdict) == ("less", "more")
+    assert second.excess.value == pytest.approx(first.lean.value)
+    assert second.lean.p == first.lean.p
+
+
+def test_an_interval_with_0_gives_no_verdict() -> None:
+    # A few large leans among small ones of the same sign: the test rejects, the interval has 0.
+    gathered = Gathered(TWO)
+    for place in range(9):
+        answer = Answer(
+            members("b" + "ab" * 5 if place else "b" * 6 + "a" * 5, "ab"), 11, np.ones(11)
+        )
+        gathered.add(1.0, shown_by(answer, TWO, Choices(k=10)))
+    raw = gathered.listed(np.random.default_rng(1))
+    assert all(it.lean.p is not None and it.lean.p < 0.01 for it in raw)
+    assert all(it.lean.low < 0 < it.lean.high for it in raw)
+    for error in (0.0, 0.04):
+        assert {it.verdict for it in corrected(raw, error=error)} == {"cannot_tell"}
+
+
+def test_what_no_query_shows_has_the_exact_interval_of_no_success() -> None:
+    gathered = Gathered(TWO)
+    for _ in range(20):
+        gathered.add(
+            3.0,
+            shown_by(
+                Answer(members("b" * 10 + "a" * 10, "ab"), 20, np.ones(20)), TWO, Choices(k=10)
+            ),
+        )
+    never, always = gathered.listed(np.random.default_rng(1))
+    exact = binomial_interval(0, 20)
+    assert exact is not None
+    for share in (never.exposure, never.attention, never.selection_rate, always.absent):
+        assert (share.value, share.low) == (0, 0)
+        assert share.high == pytest.approx(exact.high)
+    for share in (always.exposure, always.attention, always.selection_rate, never.absent):
+        assert (share.value, share.high) == (1, 1)
+        assert share.low == pytest.approx(1 - exact.high)
+    for ratio in (never.impact_ratio, never.exposure_ratio):
+        assert (ratio.value, ratio.low) == (0, 0)
+        assert ratio.high == pytest.approx(exact.high)
 
 
 def test_few_queries_tell_nothing() -> None:
@@ -168,7 +267,8 @@ def test_few_candidates_are_marked_and_drawn_to_the_rest() -> None:
     assert first.shrunken_rate == pytest.approx((0 + 10 * overall) / (20 + 10))
     assert first.absent.value == 1.0
     assert first.impact_ratio.value == 0.0
-    assert np.isnan(first.impact_ratio.low), "0 has no logarithm"
+    assert first.impact_ratio.low == 0.0
+    assert 0 < first.impact_ratio.high < 1
 
 
 def test_queries_that_show_nothing_of_known_groups_count_for_no_exposure() -> None:

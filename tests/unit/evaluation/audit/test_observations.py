@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from fairqr.evaluation.audit.observations import Observation
+from fairqr.evaluation.audit.records import Observation
 from fairqr.retrieval.table import coded, decoded
 
 WHOLE: dict[str, Any] = {
@@ -17,7 +17,7 @@ WHOLE: dict[str, Any] = {
     "ids": ("a", "b"),
     "scores": (2.0, 1.0),
     "again": ("b", "a"),
-    "pool": ("a", "b", "c"),
+    "others": ("c",),
     "relevance": (0.5, 0.0, 1.0),
     "groups": {"gender": {"patterns": [[1.0, 0.0], [0.5, 0.5]], "rows": [0, 1, 0]}},
 }
@@ -29,7 +29,7 @@ def test_an_observation_comes_back_as_it_was_written() -> None:
     observation = Observation.model_validate({**WHOLE, "groups": groups})
     read = Observation.model_validate_json(observation.model_dump_json())
     assert read == observation
-    assert read.key == ("q1",)
+    assert (read.key, read.pool) == (("q1",), ("a", "b", "c"))
     np.testing.assert_array_equal(decoded(read.groups["gender"]), shares)
 
 
@@ -42,8 +42,8 @@ def test_an_observation_comes_back_as_it_was_written() -> None:
         ({"ids": (), "scores": ()}, "the status is 'ok' with 0 ids"),
         ({"scores": (1.0,)}, "not as many scores as ids"),
         ({"scores": (1.0, float("nan"))}, "finite number"),
-        ({"pool": ("b", "a", "c")}, "does not begin with the ids"),
-        ({"pool": ("a", "b", "b")}, "or has one twice"),
+        ({"others": ("a",)}, "has an id twice"),
+        ({"others": ("c", "c")}, "has an id twice"),
         ({"again": ("a", "a")}, "has an id twice"),
         ({"relevance": (0.5, 0.5)}, "one number from 0 to 1"),
         ({"relevance": (0.5, 0.5, 1.5)}, "one number from 0 to 1"),
@@ -51,6 +51,7 @@ def test_an_observation_comes_back_as_it_was_written() -> None:
         ({"groups": {"g": {"patterns": [[1.0]], "rows": [0, 0, 1]}}}, "not those of the pool"),
         ({"groups": {"g": {"patterns": [[1.0]], "rows": [0, 0, -1]}}}, "not those of the pool"),
         ({"groups": {"g": {"patterns": [[2.0]], "rows": [0, 0, 0]}}}, "not shares"),
+        ({"groups": {"g": {"patterns": [[1.0, float("nan")]], "rows": [0] * 3}}}, "finite number"),
         ({"groups": {"g": {"patterns": [[1.0], [0.0, 1.0]], "rows": [0, 0, 1]}}}, "not shares"),
         ({"seconds": -1.0}, "greater than or equal to 0"),
         ({"strange": 1}, "not permitted"),
@@ -66,4 +67,4 @@ def test_failures_are_asked_again_and_nothing_found_is_not() -> None:
     assert not failed.is_final
     assert Observation(query="q1", status="empty").is_final
     # Wider searches may find documents where the query itself finds none.
-    Observation(query="q1", status="empty", pool=("c",), relevance=(1.0,))
+    Observation(query="q1", status="empty", others=("c",), relevance=(1.0,))

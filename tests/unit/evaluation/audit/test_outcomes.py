@@ -14,21 +14,19 @@ from pathlib import Path
 import pytest
 
 from fairqr.evaluation.audit import measuring
-from fairqr.evaluation.audit.answer_figures import measure_answers
-from fairqr.evaluation.audit.answers import AnsweredQuery
+from fairqr.evaluation.audit.answers import measure_answers
+from fairqr.evaluation.audit.figures import ESTIMATES
 from fairqr.evaluation.audit.measuring import Unanswered, measure
 from fairqr.evaluation.audit.outcomes import (
-    ESTIMATES,
     AuditOutcome,
     audit_json,
+    files_of,
     frames_of,
-    queries_csv,
-    results_csv,
 )
-from fairqr.evaluation.audit.pair_figures import compare_versions
-from fairqr.evaluation.audit.pairs import PairScores
-from fairqr.evaluation.audit.probing import ProbedQuery, measure_probes
+from fairqr.evaluation.audit.pairs import compare_versions
+from fairqr.evaluation.audit.probes import measure_probes
 from fairqr.evaluation.audit.queries import AuditQuery
+from fairqr.evaluation.audit.records import AnsweredQuery, PairScores, ProbedQuery
 from fairqr.retrieval.sides import parse_sides
 from fairqr.retrieval.table import CodedMemberships
 from tests.golden.reports import check_text
@@ -37,6 +35,7 @@ from tests.unit.evaluation.audit.examples import (
     observations_of,
     outcome_of,
     queries_of,
+    refined,
     spec_of,
 )
 
@@ -63,10 +62,10 @@ def test_the_curve_says_what_each_group_would_get() -> None:
     today, *fairer = figures.costs["gender"]
     female = next(it for it in figures.groups if it.group == "female")
     # All queries are mended here, so that today's exposure is that of the audit.
-    assert today.exposure[0].value == pytest.approx(female.exposure.value)
+    assert today.exposure["female"].value == pytest.approx(female.exposure.value)
     for point in (today, *fairer):
-        assert sum(it.value for it in point.exposure) == pytest.approx(1)
-    gaps = [abs(point.exposure[0].value - female.target.value) for point in (today, *fairer)]
+        assert sum(it.value for it in point.exposure.values()) == pytest.approx(1)
+    gaps = [abs(point.exposure["female"].value - female.target.value) for point in (today, *fairer)]
     assert gaps[-1] < 0.2 * gaps[0]
 
 
@@ -98,6 +97,10 @@ def test_candidates_without_a_label_are_counted() -> None:
 @cache
 def _outcome() -> AuditOutcome:
     return outcome_of(unlabelled=0.1, empty=("q3",), failed=("q1",))
+
+
+def _csv(name: str, outcome: AuditOutcome) -> str:
+    return files_of(outcome)[f"{name}.csv"].decode()
 
 
 def _rows(text: str) -> list[dict[str, str]]:
@@ -137,19 +140,22 @@ def test_every_field_is_documented() -> None:
     vote = ("protected", "protected", None, None)
     probed = ProbedQuery(query="q", status="ok", pairs=(vote,), ratios={"neutral": 1.5})
     probe = measure_probes([probed], parse_sides(gender, "female"), "openai:fake", 0)
-    outcome = replace(_outcome(), pairs=pairs, answers=answers, probe=probe)
+    outcome = replace(refined(outcome_of(8)), pairs=pairs, answers=answers, probe=probe)
     found = json.loads(audit_json(outcome))
     assert found["pairs"]["comparisons"]
     assert found["answers"]["groups"]
     assert found["probe"]["lists"]
+    assert found["refined"]["costs"]
     del found["spec"], found["engine"]
-    text = (Path(__file__).parents[4] / "docs" / "audit.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[4] / "docs" / "reference" / "audit-files.md").read_text(
+        encoding="utf-8"
+    )
     # Names of an estimate stand in its example.
     assert not [name for name in _names(found) - {"kind"} if not re.search(f'[`"]{name}[`"]', text)]
 
 
 def test_equal_audits_give_equal_bytes() -> None:
-    assert audit_json(outcome_of(8)) == audit_json(outcome_of(8))
+    assert audit_json(outcome_of(8)) == audit_json(outcome_of(8, is_shared=False))
 
 
 def test_every_group_has_all_its_figures_in_the_json() -> None:
@@ -175,7 +181,7 @@ def test_what_has_no_value_is_null_and_an_empty_cell() -> None:
     female = found["groups"][0]
     assert female["lean"] == {"value": None, "interval": None, "queries": 0, "p": None}
     assert female["below_four_fifths"] in (True, False)
-    (row, *_) = _rows(results_csv(outcome))
+    (row, *_) = _rows(_csv("results", outcome))
     assert row["lean"] == row["target"] == ""
     frames = frames_of(outcome)
     assert math.isnan(frames.groups.lean[0])
@@ -191,7 +197,7 @@ def test_frames_of_an_audit_without_answers_have_all_columns() -> None:
 
 
 def test_a_table_has_a_row_for_each_group() -> None:
-    rows = _rows(results_csv(_outcome()))
+    rows = _rows(_csv("results", _outcome()))
     assert len(rows) == 2 + 3 + 6
     female, own = rows[0], _outcome().figures.groups[0]
     assert (female["attribute"], female["group"], female["verdict"]) == ("gender", "female", "less")
@@ -201,7 +207,7 @@ def test_a_table_has_a_row_for_each_group() -> None:
 
 
 def test_a_table_has_a_row_for_each_query_and_group() -> None:
-    rows = _rows(queries_csv(_outcome()))
+    rows = _rows(_csv("queries", _outcome()))
     assert len(rows) == 38 * (2 + 3 + 6) + 2
     assert {row["status"] for row in rows if not row["attribute"]} == {"empty", "failed"}
     one = [row for row in rows if row["number"] == "9" and row["attribute"] == "gender"]
@@ -213,13 +219,13 @@ def test_a_table_has_a_row_for_each_query_and_group() -> None:
 def test_queries_that_were_asked_rarely_are_nowhere() -> None:
     # The spec prints those that were asked at least five times; q1 was asked once, and so on.
     outcome = _outcome()
-    by_number = {int(row["number"]): row for row in _rows(queries_csv(outcome))}
+    by_number = {int(row["number"]): row for row in _rows(_csv("queries", outcome))}
     for number in range(1, 41):
         row = by_number[number]
         assert (row["query"], row["text"]) == (
             (f"q{number}", f"people of town {number - 1}") if number >= 5 else ("", "")
         )
-    for text in (audit_json(outcome).decode(), queries_csv(outcome)):
+    for text in (audit_json(outcome).decode(), _csv("queries", outcome)):
         assert '"q2"' not in text
         assert "people of town 1\n" not in text.replace('"', "\n").replace(",", "\n")
 
@@ -228,20 +234,20 @@ def test_a_plain_list_of_queries_does_not_say_how_often_they_were_asked() -> Non
     outcome = outcome_of(8)
     queries = tuple(AuditQuery(it.id, it.text) for it in outcome.queries.queries)
     plain = replace(outcome, queries=replace(outcome.queries, queries=queries))
-    assert all(row["text"] for row in _rows(queries_csv(plain)))
+    assert all(row["text"] for row in _rows(_csv("queries", plain)))
 
 
 def test_redacted_queries_have_an_id_and_no_text() -> None:
     outcome = replace(_outcome(), is_redacted=True)
-    for text in (audit_json(outcome).decode(), queries_csv(outcome)):
+    for text in (audit_json(outcome).decode(), _csv("queries", outcome)):
         assert "people of town" not in text
-    assert "q9" in queries_csv(outcome)
+    assert "q9" in _csv("queries", outcome)
 
 
 def test_no_cell_is_a_formula_or_has_control_characters() -> None:
     hostile = ['=HYPERLINK("http://evil.example")', "+1", "-2", "@SUM(A1)", "a\x00b\x1b[31m"]
     outcome = outcome_of(12, texts=["", "", "", "", *hostile], prefix="=d")
-    texts = {row["text"] for row in _rows(queries_csv(outcome))}
+    texts = {row["text"] for row in _rows(_csv("queries", outcome))}
     assert {"'" + text for text in hostile[:4]} <= texts
     assert "a\ufffdb\ufffd[31m" in texts
 
@@ -272,6 +278,7 @@ def test_other_choices_say_over_how_many_answered_queries_they_are(
 ) -> None:
     """Of the five that are looked at, some found nothing."""
     monkeypatch.setattr(measuring, "VARIED_OVER", 5)
-    figures = outcome_of(8, empty=("q1", "q2", "q3", "q4")).figures
+    empty = ("q1", "q2", "q3", "q4")
+    figures = outcome_of(8, empty=empty, is_shared=False).figures
     queries = {other.lean.queries for other in figures.others}
     assert max(queries) == figures.varied_over < 4

@@ -9,15 +9,9 @@ import numpy as np
 import pytest
 
 from fairqr.base.errors import FairqrError, InputError, SourceError
-from fairqr.evaluation.audit.pair_figures import compare_versions
-from fairqr.evaluation.audit.pairs import (
-    PairDocument,
-    Pairs,
-    PairScores,
-    open_pair_scorer,
-    read_pairs,
-    scored,
-)
+from fairqr.evaluation.audit.pair_files import PairDocument, Pairs, read_pairs
+from fairqr.evaluation.audit.pairs import compare_versions, open_pair_scorer, scored
+from fairqr.evaluation.audit.records import PairScores
 from fairqr.retrieval.documents import Document
 from tests.unit.retrieval.embedded import built
 
@@ -56,7 +50,7 @@ def test_a_file_is_read_as_csv_and_as_json_lines(tmp_path: Path) -> None:
     )
     found = read_pairs(table)
     (query,) = found.queries
-    assert (query.number, query.text, found.are_texts) == (1, "good nurse", True)
+    assert (query.id, query.text, found.are_texts) == (1, "good nurse", True)
     assert query.documents[1] == PairDocument("1", "m", None, "", "He cares")
     rows = [
         f'{{"query": "good nurse", "pair": {pair}, "version": "{version}", "text": "{text}"}}'
@@ -159,6 +153,27 @@ def test_missing_documents_and_failed_queries_are_counted() -> None:
     assert (found.queries, found.failed, found.missing) == (4, 1, 1)
     (it,) = found.comparisons
     assert (it.pairs, it.higher.value, it.equal.value) == (2, 0.5, 0.5)
+
+
+def test_preferences_are_shares_of_pairs() -> None:
+    wins, losses, ties = [1.0, 0.0], [0.0, 1.0], [0.5, 0.5]
+    values = [[wins, ties]] * 8 + [[losses, wins]] * 2
+    found = compare_versions("s", scores_of(values, "m", "f"), seed=0, are_preferences=True)
+    (it,) = found.comparisons
+    assert found.are_preferences
+    assert (it.pairs, it.difference.value) == (20, pytest.approx(0.4))
+    assert (it.higher.value, it.equal.value) == (0.5, 0.4)
+    # Of ten queries eight lean to one side, and two to none: 2/2^8.
+    assert it.difference.p == pytest.approx(2 / 256)
+
+
+def test_each_two_versions_are_a_pair_for_a_model(tmp_path: Path) -> None:
+    lines = [f"nurse,{pair},{version},text" for pair in "12" for version in "fmn"]
+    found = read_pairs(written(tmp_path, HEAD, *lines)).two_by_two()
+    (query,) = found.queries
+    named = [(it.pair, it.version) for it in query.documents]
+    assert [version for _, version in named] == list("fmfnmn") * 2
+    assert len({pair for pair, _ in named}) == 6
 
 
 def test_scores_that_are_all_alike_have_no_spread() -> None:

@@ -17,7 +17,7 @@ from fairqr.evaluation.audit.findings import findings_of
 from fairqr.evaluation.audit.layouts import LAYOUTS, load_layout
 from fairqr.evaluation.audit.outcomes import AuditOutcome, audit_json
 from fairqr.evaluation.audit.report import draw_exposure, figures_of, values_of, write_audit
-from fairqr.evaluation.reports.writer import render
+from fairqr.evaluation.reports.writer import Figure, render
 from tests.golden.reports import check_report
 from tests.unit.evaluation.audit.examples import outcome_of, spec_of
 from tests.unit.evaluation.reports.pages import read
@@ -60,7 +60,13 @@ def _hostile() -> AuditOutcome:
 
 
 def _report(outcome: AuditOutcome, layout: str = "plain") -> str:
-    return render("audit", values_of(outcome, load_layout(layout)), figures_of(outcome))
+    # The same figures stand in all layouts.
+    if id(outcome) not in _DRAWN:
+        _DRAWN[id(outcome)] = (outcome, figures_of(outcome))
+    return render("audit", values_of(outcome, load_layout(layout)), _DRAWN[id(outcome)][1])
+
+
+_DRAWN: dict[int, tuple[AuditOutcome, list[Figure]]] = {}
 
 
 def _numbers(text: str) -> set[str]:
@@ -93,6 +99,33 @@ def test_no_report_says_that_anything_is_fair(layout: str) -> None:
         assert not re.search(r"\b(complian|complies|unfair|passed)", text, flags=re.IGNORECASE)
 
 
+def test_mending_says_how_far_it_gets() -> None:
+    costs = json.loads(audit_json(_outcome()))["costs"][0]["points"]
+    left = next(it for it in costs if it["step"] == 0.1)["divergence"]["value"]
+    cost = next(it for it in findings_of(_outcome()) if "what mending would cost" in it)
+    assert f"and {100 * left / costs[0]['divergence']['value']:.1f}% of it would be left." in cost
+
+
+def test_other_choices_turn_nothing_where_nothing_is_sure() -> None:
+    assert "No group has a sure verdict that another choice could turn." in _report(_small())
+    assert "another choice could turn" not in _report(_outcome())
+
+
+def test_what_a_group_gets_beyond_what_others_could_have_is_said_apart() -> None:
+    female, male, *others = _outcome().figures.groups
+    excess = replace(male.excess, value=male.excess.value - 0.1)
+    groups = [female, replace(male, excess=excess), *others]
+    figures = replace(_outcome().figures, groups=groups)
+    (said,) = (
+        it
+        for it in findings_of(replace(_outcome(), figures=figures))
+        if it.startswith("gender: male gets")
+    )
+    assert f"The ranking gives it {100 * excess.value:.1f} points that others could have" in said
+    rest = male.exposure.value - male.target.value - excess.value
+    assert f"Another {100 * rest:.1f} points no ranking could take from it" in said
+
+
 def test_where_nothing_was_found_it_says_what_could_have_been() -> None:
     outcome = _without_lean()
     said = [it for it in findings_of(outcome) if it.startswith("gender:")]
@@ -103,8 +136,47 @@ def test_where_nothing_was_found_it_says_what_could_have_been() -> None:
         said[0],
     )
     assert found
-    most = max(outcome.figures.detectable["gender", group] for group in ("female", "male"))
+    most = max(it.detectable for it in outcome.figures.groups if it.attribute == "gender")
     assert found[1] == f"{100 * most:.1f}"
+
+
+def test_what_relevant_documents_cannot_give_is_said_without_a_verdict() -> None:
+    female, male, *others = _without_lean().figures.groups
+    figures = replace(
+        _without_lean().figures,
+        groups=[
+            replace(
+                female,
+                target=replace(female.target, value=0.5),
+                supply=replace(female.supply, value=0.2),
+                supply_gap=replace(female.supply_gap, value=0.3, low=0.2, high=0.4),
+            ),
+            male,
+            *others,
+        ],
+    )
+    said = findings_of(replace(_without_lean(), figures=figures))[0]
+    assert said.startswith("gender: that the ranking withholds anything could not be told from")
+    assert "could give female 20.0% of its target of 50.0% at most." in said
+
+
+def test_queries_that_no_comparison_is_over_are_spoken_of() -> None:
+    female, male, *others = _outcome().figures.groups
+    narrow = [replace(it, lean=replace(it.lean, queries=12)) for it in (female, male)]
+    figures = replace(_outcome().figures, groups=[*narrow, *others])
+    said = findings_of(replace(_outcome(), figures=figures))
+    answered = figures.counts.answered
+    assert any(f"could be compared for 12 of {answered} answered queries." in it for it in said)
+    assert not any("could be compared for" in it for it in findings_of(_outcome()))
+
+
+def test_a_group_of_which_nothing_was_found_is_named() -> None:
+    female, male, *others = _without_lean().figures.groups
+    nobody = replace(female, exposure=replace(female.exposure, value=0.0), candidates=0.0)
+    figures = replace(_without_lean().figures, groups=[nobody, male, *others])
+    said = "\n".join(findings_of(replace(_without_lean(), figures=figures)))
+    assert "gender: no document of female was found, so nothing can be said" in said
+    assert "was found, so nothing" not in "\n".join(findings_of(_without_lean()))
 
 
 def test_few_queries_and_failures_give_no_verdict() -> None:
@@ -168,11 +240,27 @@ def test_a_lean_within_the_error_of_the_estimate_is_said_to_be() -> None:
     small = replace(female, lean=lean, verdict="within_error")
     figures = replace(_outcome().figures, groups=[small, *others])
     said = "\n".join(findings_of(replace(_outcome(), figures=figures)))
-    assert "female gets 3.0 points less than is due. That is no chance" in said
+    assert "female gets 3.0 points less than is due. That is not chance" in said
     assert "The estimate can be off by 4.0 points" in said
     counts = replace(figures.counts, relevance="judged")
     judged = replace(_outcome(), figures=replace(_outcome().figures, counts=counts))
     assert "The estimate can be off" not in "\n".join(findings_of(judged))
+
+
+def test_a_combination_within_the_error_of_the_estimate_is_not_called_chance() -> None:
+    groups = [
+        replace(it, verdict="within_error" if it.group == "female × Asia" else "cannot_tell")
+        for it in _outcome().figures.groups
+    ]
+    figures = replace(_outcome().figures, groups=groups)
+    said = [it for it in findings_of(replace(_outcome(), figures=figures)) if "combination" in it]
+    assert len(said) == 2
+    assert re.fullmatch(
+        r"1 combination of groups gets less than is due. That is not chance, but the error of the "
+        r"estimate of relevance could explain it: female × Asia \([\d.]+ points less\)\.",
+        said[0],
+    )
+    assert said[1].startswith("For none of the other 5 combinations of groups")
 
 
 def test_an_audit_without_any_answer_has_a_report() -> None:
@@ -252,6 +340,11 @@ def test_a_layout_has_the_same_figures_in_another_order(layout: str) -> None:
     assert "## What this report does not cover" in other
     assert "is met. Not covered:" in other
     assert load_layout(layout).title in other
+    begun = replace(_outcome(), begun="2026-11-21")
+    assert "This audit was begun on 2026-11-21." in _report(begun, layout)
+    about = load_layout(layout).about
+    assert "It is no legal advice." in about
+    assert "does not say whether" in about
 
 
 def test_layouts_name_their_articles() -> None:
@@ -259,18 +352,35 @@ def test_layouts_name_their_articles() -> None:
         layout: " ".join(part.heading for part in load_layout(layout).parts) for layout in LAYOUTS
     }
     assert all(it in headings["ll144"] for it in ("5-301", "5-303"))
-    assert all(f"Article {it}" in headings["dsa"] for it in (27, 34, 35, 40))
+    assert all(f"Article {it}" in headings["dsa"] for it in (27, 34, 35, 37, 40))
     assert all(f"Article {it}" in headings["ai-act"] for it in (9, 10, 13, 15, 26))
 
 
 def test_small_categories_are_marked_in_the_layout_that_asks_for_it() -> None:
     outcome = _outcome()
     groups = [
-        replace(it, candidates=1.0) if it.group == "Asia" else it for it in outcome.figures.groups
+        replace(it, share_of_candidates=0.01) if it.group == "Asia" else it
+        for it in outcome.figures.groups
     ]
     small = replace(outcome, figures=replace(outcome.figures, groups=groups))
     assert "below 2% of the candidates" in _report(small, "ll144")
     assert "below 2% of the candidates" not in _report(small)
+
+
+def test_answers_of_k_results_alone_have_no_rates() -> None:
+    outcome = outcome_of(
+        12, with_relevance=False, relevance="unknown", spec=spec_of(k=30, depth=40)
+    )
+    said = _report(outcome)
+    assert "gender: there are no candidates with a label, so there are no rates." in said
+    assert "No answer has more than 30 results" in said
+    assert "there are no candidates" not in _report(_outcome())
+
+
+def test_combinations_alone_have_a_picture() -> None:
+    outcome = outcome_of(12, spec=spec_of(attributes=("gender×origin",)))
+    assert "female × Africa" in draw_exposure(outcome).alt
+    assert "What each group gets" in _report(outcome)
 
 
 def test_an_unknown_layout_is_refused(tmp_path: Path) -> None:
@@ -281,7 +391,7 @@ def test_an_unknown_layout_is_refused(tmp_path: Path) -> None:
 
 def test_equal_audits_give_equal_files(tmp_path: Path) -> None:
     one = write_audit(tmp_path / "one", outcome_of(8))
-    other = write_audit(tmp_path / "other", outcome_of(8))
+    other = write_audit(tmp_path / "other", outcome_of(8, is_shared=False))
     assert [path.read_bytes() for path in one] == [path.read_bytes() for path in other]
     names = ["audit.json", "results.csv", "queries.csv", "report.md", "report.html"]
     assert [path.name for path in one[:5]] == names

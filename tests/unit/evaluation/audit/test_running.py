@@ -9,24 +9,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fairqr.base.errors import IndexUnavailableError, QueryError, SourceError
-from fairqr.evaluation.audit.asking import Pace
+from fairqr.base.errors import IndexUnavailableError, QueryError, SourceError, TargetError
+from fairqr.evaluation.audit.asking import Pace, paced
 from fairqr.evaluation.audit.bundle import AuditFolder
 from fairqr.evaluation.audit.finishing import Audit, carry_out
-from fairqr.evaluation.audit.queries import Queries, collect_queries
 from fairqr.evaluation.audit.running import AuditPlan, make_plan
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.engine import Hits, Query
 from fairqr.retrieval.engines.tantivy import TantivyEngine
 from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.query_files import QueryRow
+from fairqr.retrieval.schema import Schema
 from fairqr.retrieval.target import Target
 from tests.unit.engines import WatchedEngine
+from tests.unit.evaluation.audit.examples import WORDS, words_of
 from tests.unit.evaluation.watching import Watcher
 from tests.unit.retrieval.embedded import built
 
-WORDS = tuple(f"word{number:02}" for number in range(30))
 UNIFORM = Target(parts={"uniform": 1.0})
 SPEC = AuditSpec(k=4, depth=12, again=5, mend=5)
 
@@ -64,25 +63,8 @@ class Halves:
 
 
 @pytest.fixture
-def embedded(tmp_path: Path) -> TantivyEngine:
-    """For each word, ten documents of women behind ten of men."""
-    return built(
-        tmp_path / "v1",
-        [
-            Document(f"{word}-{n:02}", "", " ".join([word] * (2 + (n < 10))), {"gender": who})
-            for word in WORDS
-            for n, who in enumerate(["male"] * 10 + ["female"] * 10)
-        ],
-    )
-
-
-@pytest.fixture
-def engine(embedded: TantivyEngine) -> Breaking:
-    return Breaking(embedded)
-
-
-def queries(words: Sequence[str] = WORDS) -> Queries:
-    return collect_queries([QueryRow(n, word, word) for n, word in enumerate(words, start=1)])
+def engine(people: TantivyEngine) -> Breaking:
+    return Breaking(people)
 
 
 async def carried_out(
@@ -94,7 +76,7 @@ async def carried_out(
 
 
 async def test_each_query_is_asked_once_and_some_again(engine: Breaking, tmp_path: Path) -> None:
-    plan = await make_plan(SPEC, engine, queries())
+    plan = await make_plan(SPEC, engine, words_of())
     assert plan.requests() == 35
     audit = await carried_out(plan, tmp_path / "out")
     asked = [query.text for search in engine.searches for query in search]
@@ -109,14 +91,14 @@ async def test_the_pool_is_widened_by_one_request_for_all_groups(
     engine: Breaking, tmp_path: Path
 ) -> None:
     texts = Halves()
-    plan = await make_plan(SPEC, engine, queries(WORDS[:6]), texts=texts)
+    plan = await make_plan(SPEC, engine, words_of(WORDS[:6]), texts=texts)
     assert plan.manifest.relevance == "estimated"
     await carried_out(plan, tmp_path / "out", concurrency=1)
     widened = [search for search in engine.searches if search[0].within]
     assert len(widened) == 6
     assert [query.within for query in widened[0]] == [("gender", "female"), ("gender", "male")]
     # The engine answers ten men and two women; the others are found within their group.
-    first = AuditFolder(tmp_path / "out").observations()
+    first = AuditFolder(tmp_path / "out").observations.read()
     observation = next(first)
     assert len(observation.ids) == 12
     assert sorted(observation.pool) == [f"word00-{n:02}" for n in range(20)]
@@ -125,22 +107,20 @@ async def test_the_pool_is_widened_by_one_request_for_all_groups(
     assert observation.relevance == (0.5,) * 20
 
 
-async def test_nothing_is_widened_where_it_cannot_be(
-    embedded: TantivyEngine, tmp_path: Path
-) -> None:
-    without = Breaking(embedded, without=["within_group"])
+async def test_nothing_is_widened_where_it_cannot_be(people: TantivyEngine, tmp_path: Path) -> None:
+    without = Breaking(people, without=["within_group"])
     not_wanted = SPEC.model_copy(update={"widen": False})
-    for engine, spec in ((without, SPEC), (Breaking(embedded), not_wanted)):
-        plan = await make_plan(spec, engine, queries(WORDS[:3]), texts=Halves())
+    for engine, spec in ((without, SPEC), (Breaking(people), not_wanted)):
+        plan = await make_plan(spec, engine, words_of(WORDS[:3]), texts=Halves())
         assert plan.asker.widened == ()
 
 
 async def test_judged_documents_are_looked_up_by_id(engine: Breaking, tmp_path: Path) -> None:
     qrels = {word: {f"{word}-00": 1, f"{word}-19": 2, f"{word}-18": 0} for word in WORDS[:8]}
-    plan = await make_plan(SPEC, engine, queries(WORDS[:9]), qrels=qrels)
+    plan = await make_plan(SPEC, engine, words_of(WORDS[:9]), qrels=qrels)
     audit = await carried_out(plan, tmp_path / "out")
     assert (audit.figures.counts.with_relevance, audit.figures.counts.relevance) == (8, "judged")
-    found = {it.query: it for it in AuditFolder(tmp_path / "out").observations()}
+    found = {it.query: it for it in AuditFolder(tmp_path / "out").observations.read()}
     assert found["word00"].pool[12:] == ("word00-19",)
     assert found["word00"].relevance == (1.0, *[0.0] * 11, 1.0)
     assert found["word08"].relevance is None
@@ -150,22 +130,26 @@ async def test_judged_documents_are_looked_up_by_id(engine: Breaking, tmp_path: 
 
 
 async def test_judged_documents_without_known_groups_are_spoken_of(
-    embedded: TantivyEngine, tmp_path: Path
+    people: TantivyEngine, tmp_path: Path
 ) -> None:
     """An index lacks them; an engine that reads nothing by id may only hide them."""
     qrels = {word: {f"{word}-00": 1, "nowhere": 1} for word in WORDS[:3]}
-    by_words = Breaking(embedded, without=["read_by_id"])
-    for engine, is_said in ((Breaking(embedded), False), (by_words, True)):
+    by_words = Breaking(people, without=["read_by_id"])
+    for engine, is_said in ((Breaking(people), False), (by_words, True)):
         watcher = Watcher()
-        plan = await make_plan(SPEC, engine, queries(WORDS[:3]), qrels=qrels)
-        await carried_out(plan, tmp_path / str(is_said), watcher)
+        plan = await make_plan(SPEC, engine, words_of(WORDS[:3]), qrels=qrels)
+        audit = await carried_out(plan, tmp_path / str(is_said), watcher)
         said = [note for note in watcher.notes if "what it hides is not seen" in note]
         assert len(said) == is_said
+        counts = audit.figures.counts
+        assert (counts.hidden, counts.with_hidden) == ((3, 3) if is_said else (0, 0))
+        told = "3 judged relevant documents of 3 queries are left out"
+        assert any(told in finding for finding in audit.findings) == is_said
 
 
 async def test_a_refused_query_is_counted(engine: Breaking, tmp_path: Path) -> None:
     engine.refused = frozenset(WORDS[:3])
-    audit = await carried_out(await make_plan(SPEC, engine, queries()), tmp_path / "out")
+    audit = await carried_out(await make_plan(SPEC, engine, words_of()), tmp_path / "out")
     counts = audit.figures.counts
     assert (counts.asked, counts.answered, counts.failed) == (30, 27, 3)
     assert not audit.figures.too_many_failed
@@ -175,7 +159,7 @@ async def test_a_refused_query_is_counted(engine: Breaking, tmp_path: Path) -> N
 
 async def test_too_many_refused_queries_leave_no_verdict(engine: Breaking, tmp_path: Path) -> None:
     engine.refused = frozenset(WORDS[:4])
-    plan = await make_plan(SPEC.model_copy(update={"target": UNIFORM}), engine, queries())
+    plan = await make_plan(SPEC.model_copy(update={"target": UNIFORM}), engine, words_of())
     audit = await carried_out(plan, tmp_path / "out")
     assert audit.figures.too_many_failed
     assert {it.verdict for it in audit.figures.groups} == {"cannot_tell"}
@@ -186,10 +170,10 @@ async def test_an_engine_that_goes_away_ends_the_audit_and_leaves_no_failures(
 ) -> None:
     """What was observed before is kept, and the rest is asked when it is back."""
     engine.away = frozenset(WORDS[8:])
-    plan = await make_plan(SPEC.model_copy(update={"again": 0}), engine, queries())
+    plan = await make_plan(SPEC.model_copy(update={"again": 0}), engine, words_of())
     with pytest.raises(IndexUnavailableError, match=r"20 times in a row.*does not answer"):
         await carried_out(plan, tmp_path / "out", concurrency=1)
-    kept = AuditFolder(tmp_path / "out").lines.read()
+    kept = AuditFolder(tmp_path / "out").observations.lines.read()
     assert {it.query for it in kept} == set(WORDS[:8])
     engine.away = frozenset()
     engine.searches.clear()
@@ -198,11 +182,11 @@ async def test_an_engine_that_goes_away_ends_the_audit_and_leaves_no_failures(
     assert (audit.figures.counts.answered, audit.figures.counts.failed) == (30, 0)
 
 
-async def test_an_engine_that_is_never_there_is_an_error_for_few_queries(
+async def test_an_engine_that_is_never_there_is_an_error_for_few_words_of(
     engine: Breaking, tmp_path: Path
 ) -> None:
     engine.away = frozenset(WORDS)
-    plan = await make_plan(SPEC, engine, queries(WORDS[:4]))
+    plan = await make_plan(SPEC, engine, words_of(WORDS[:4]))
     with pytest.raises(IndexUnavailableError, match="answered none of 4 questions"):
         await carried_out(plan, tmp_path / "out")
 
@@ -210,21 +194,51 @@ async def test_an_engine_that_is_never_there_is_an_error_for_few_queries(
 async def test_an_attribute_without_labels_ends_the_audit_early(tmp_path: Path) -> None:
     bare = built(tmp_path / "v2", [Document(f"{word}-1", "", word) for word in WORDS])
     engine = Breaking(bare)
-    plan = await make_plan(SPEC.model_copy(update={"again": 0}), engine, queries())
+    plan = await make_plan(SPEC.model_copy(update={"again": 0}), engine, words_of())
     with pytest.raises(SourceError, match="to 20 queries has a label of 'gender'"):
         await carried_out(plan, tmp_path / "out", concurrency=1)
-    few = await make_plan(SPEC, engine, queries(WORDS[:3]))
+    few = await make_plan(SPEC, engine, words_of(WORDS[:3]))
     with pytest.raises(SourceError, match="to 3 queries has a label of 'gender'"):
         await carried_out(few, tmp_path / "few")
 
 
 async def test_an_audit_says_first_what_it_will_ask(engine: Breaking, tmp_path: Path) -> None:
     watcher = Watcher()
-    plan = await make_plan(SPEC, engine, queries(WORDS[:4]), rate=1000)
+    plan = await make_plan(SPEC, engine, words_of(WORDS[:4]), rate=1000)
     await carried_out(plan, tmp_path / "out", watcher)
     said = "4 queries for 'v1', up to 8 requests, at most 1000 a second"
     assert any(said in note for note in watcher.notes)
     assert watcher.steps == 4
+
+
+@pytest.mark.parametrize(
+    ("target", "problem"),
+    [
+        ("population:1", "gives no population for 'kind'"),
+        ("relevance:0.5,population:0.5", "gives no population for 'kind'"),
+        (["population:1", "kind=a:0.5,b:0.5"], "no population for a part of 'gender×kind'"),
+        ("gendre=female:0.5,male:0.5", "names the attribute 'gendre', which is not measured"),
+        ("gender=female:0.5,men:0.5", "names the group 'men', which 'gender' does not have"),
+    ],
+)
+async def test_a_target_that_cannot_be_computed_is_refused_before_anything_is_asked(
+    tmp_path: Path, target: str | list[str], problem: str
+) -> None:
+    described = {
+        "gender": {
+            "field": "gender",
+            "groups": ["female", "male"],
+            "population": {"female": 0.5, "male": 0.5},
+        },
+        "kind": {"field": "kind", "groups": ["a", "b"]},
+    }
+    schema = Schema.model_validate({"attributes": described})
+    documents = [Document("1", "", "word00", {"gender": "female", "kind": "a"})]
+    engine = Breaking(built(tmp_path / "v1", documents, schema))
+    spec = AuditSpec.model_validate({"target": target})
+    with pytest.raises(TargetError, match=problem):
+        await make_plan(spec, engine, words_of(), texts=Halves())
+    assert engine.searches == []
 
 
 async def test_requests_begin_at_a_steady_rate() -> None:
@@ -235,8 +249,19 @@ async def test_requests_begin_at_a_steady_rate() -> None:
     assert time.monotonic() - begun >= 0.1
 
 
+async def test_many_queries_at_once_keep_to_the_rate(engine: Breaking) -> None:
+    asked = [Query(word, 3) for word in WORDS[:21]]
+    together = await paced(engine, Pace()).search(asked)
+    assert [len(batch) for batch in engine.searches] == [21]
+    begun = time.monotonic()
+    apart = await paced(engine, Pace(200)).search(asked)
+    assert time.monotonic() - begun >= 0.1
+    assert [len(batch) for batch in engine.searches] == [21, *[1] * 21]
+    assert [hits.ids for hits in apart] == [hits.ids for hits in together]
+
+
 async def test_the_order_of_answers_changes_no_figure(engine: Breaking, tmp_path: Path) -> None:
-    plan = await make_plan(SPEC, engine, queries(), texts=Halves())
+    plan = await make_plan(SPEC, engine, words_of(), texts=Halves())
     one = await carried_out(plan, tmp_path / "one", concurrency=1)
     many = await carried_out(plan, tmp_path / "many", concurrency=7)
     kept, again = ((audit.folder / "audit.json").read_bytes() for audit in (one, many))

@@ -130,7 +130,7 @@ def test_what_is_said_of_a_collection(folder: Path) -> None:
         ('{"id": "a", "title": " "}', "line 3: it has no title; mend"),
         ('{"id": "a", "title": "x", "keywords": "y"}', "line 3: its keywords are not a list"),
         ('{"id": "a", "title": "x", "keywords": [1]}', "line 3: its keywords are not a list"),
-        ('{"id": "a", "title": "\\ud800"}', "line 3: a text of it has half a surrogate pair"),
+        ('{"id": "a", "title": "\\ud800"}', "line 3: one of its texts has half a surrogate pair"),
         ('{"id": "7", "title": "x"}', "line 3: the id '7' is in line 1 already; mend"),
     ],
 )
@@ -147,7 +147,7 @@ def test_a_bad_topic_is_named_by_its_line(folder: Path, line: str, words: str) -
     [
         ("topics.jsonl", b"\n\n", "topics.jsonl are empty; each line is a topic"),
         ("topics.jsonl", b"\xff\xfe", "line 1: it is not valid JSON"),
-        ("qrels.txt", b"7 0 1 1\n7 0 1\n", "qrels.txt, line 2: it has 3 fields, not the 4"),
+        ("qrels.txt", b"7 0 1 1\n7 0 1\n", "qrels.txt, line 2: it has 3 fields instead of the 4"),
         ("qrels.txt", b"7 0 1 x\n", "qrels.txt, line 1: its grade 'x' is not a whole number"),
         ("qrels.txt", b"7 0 1 1\n7 0 1 0\n", "line 2: the document '1' is judged twice"),
         ("qrels.txt", b"7 0 1 0\nx 0 1 1\n", "has no relevant document for any topic"),
@@ -172,7 +172,7 @@ def test_a_folder_that_lacks_something_says_what(folder: Path) -> None:
     (folder / "qrels.txt").unlink()
     (folder / "schema.yaml").unlink()
     assert not is_standard(folder)
-    with pytest.raises(CorpusError, match=r"it lacks schema\.yaml, qrels\.txt; docs/collections"):
+    with pytest.raises(CorpusError, match=r"it lacks schema\.yaml, qrels\.txt; docs/how-to/bring"):
         load_collection(folder)
     with pytest.raises(CorpusError, match=r"it lacks schema\.yaml, qrels\.txt, and no loader"):
         find_collection(folder)

@@ -163,7 +163,7 @@ BAD: list[tuple[str, Any, str]] = [
      "line 1: a label is neither a list of names nor weights"),
     ("trec_2022_articles_discrete.json.gz",
      b'{"page_id": 1, "page_subcont_regions": [], "source_subcont_regions": {"a": -1}}',
-     "line 1: a weight of its label is no number of 0 or more"),
+     "line 1: a weight in one of its labels is not a number of 0 or more"),
     ("trec_2022_train_reldocs.jsonl", b'{"id": 84, "title": "x", "rel_docs": "[1"}',
      "line 1: "),
     ("trec_2022_train_reldocs.jsonl", b'{"id": 84, "title": "x", "rel_docs": [[1]]}',
@@ -514,7 +514,7 @@ def test_the_collection_of_2022_through_ir_datasets(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("dataset", "said"),
     [
-        ("msmarco-passage", "is no collection of TREC Fair in ir_datasets; name trec-fair/2021"),
+        ("msmarco-passage", "is not a TREC Fair dataset of ir_datasets; name trec-fair/2021"),
         ("trec-fair/2021", "ir_datasets cannot give trec-fair/2021"),
     ],
 )

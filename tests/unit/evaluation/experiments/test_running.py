@@ -140,7 +140,7 @@ async def test_a_full_disk_stops_the_run_and_what_is_whole_is_kept(
     def add(self: Lines[SearchRecord], record: SearchRecord) -> None:
         if record.system == "DELTR":
             assert self._open is not None
-            self._open.write('{"attribute": "gen')
+            self._open.write(b'{"attribute": "gen')
             raise OSError(28, "No space left on device")
         whole(self, record)
 
@@ -190,7 +190,7 @@ async def test_systems_whose_corpus_is_not_there_are_left_out_and_the_rest_is_me
     assert [sentence.partition(";")[0] for sentence in watcher.notes] == [
         "'away' was left out: There is no index 'not-attached'",
         f"'others' was left out: '{others}' has none of the relevant documents of 'collection'",
-        "'no vectors' was left out: The source 'exported' ranks in its own way only",
+        "'no vectors' was left out: The source 'exported' only ranks in its own way",
     ]
     table = measure_experiment(store, collection).tables[0]
     assert list(table.evaluations) == ["BM25"]

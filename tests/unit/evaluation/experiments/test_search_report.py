@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,18 @@ from fairqr.evaluation.experiments.measuring import (
     measure_experiment,
 )
 from fairqr.evaluation.experiments.search_report import (
-    figures_of,
     values_of,
 )
 from fairqr.evaluation.experiments.store import SearchRecord, Store
 from fairqr.evaluation.reports.writer import render
 from tests.golden.reports import check_report
-from tests.unit.evaluation.experiments.small import SYSTEMS, fill, plan_of, records_of
+from tests.unit.evaluation.experiments.small import (
+    SYSTEMS,
+    fill,
+    plan_of,
+    records_of,
+    write_collection,
+)
 
 MEASURES = ["nDCG@5", "AWRF@5(unit=bits)", "nDCG@5×AWRF@5(unit=bits)"]
 
@@ -49,22 +55,41 @@ def _part(measured: Measured) -> dict[str, Any]:
 
 
 def _text(measured: Measured) -> str:
-    return render("search", values_of(measured), figures_of(measured))
+    """The report without its figures."""
+    return render("search", values_of(measured))
 
 
-def test_the_report_as_a_whole(collection: Collection, tmp_path: Path) -> None:
-    _, measured = _measured(collection, tmp_path)
-    check_report("search", _text(measured))
+@dataclass(frozen=True)
+class Reported:
+    """An experiment with its report.
+
+    Attributes:
+        measured: What it found.
+        folder: Where the report is.
+        written: The files of the report, in the order in which they were written.
+    """
+
+    measured: Measured
+    folder: Path
+    written: list[Path]
 
 
-def test_every_mean_is_the_mean_of_the_values_that_were_written(
-    collection: Collection, tmp_path: Path
-) -> None:
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory: pytest.TempPathFactory) -> Reported:
+    """The small experiment as it is."""
+    folder = tmp_path_factory.mktemp("reported")
+    store, measured = _measured(write_collection(folder / "collection"), folder)
+    return Reported(measured, store.folder, measured.write_report(store.folder))
+
+
+def test_the_report_as_a_whole(reported: Reported) -> None:
+    check_report("search", (reported.folder / "report.md").read_text(encoding="utf-8"))
+
+
+def test_every_mean_is_the_mean_of_the_values_that_were_written(reported: Reported) -> None:
     """Recomputed from measures.csv, which another reader would use."""
-    store, measured = _measured(collection, tmp_path)
-    measured.write(store.folder)
-    rows = list(csv.DictReader((store.folder / "measures.csv").read_text().splitlines()))
-    means = measured.frames["means"].set_index(["system", "measure"])
+    rows = list(csv.DictReader((reported.folder / "measures.csv").read_text().splitlines()))
+    means = reported.measured.frames["means"].set_index(["system", "measure"])
     names = dict(zip(dict.fromkeys(row["measure"] for row in rows), MEASURES, strict=True))
     for system in (system["name"] for system in SYSTEMS):
         for written, name in names.items():
@@ -79,9 +104,8 @@ def test_every_mean_is_the_mean_of_the_values_that_were_written(
         assert list(own.best) == list(np.isclose(own["mean"], own["mean"].max()))
 
 
-def test_differences_are_of_the_means(collection: Collection, tmp_path: Path) -> None:
-    _, measured = _measured(collection, tmp_path)
-    frames = measured.frames
+def test_differences_are_of_the_means(reported: Reported) -> None:
+    frames = reported.measured.frames
     means = frames["means"].set_index(["system", "measure"])["mean"]
     assert len(frames["differences"]) == 9
     for row in frames["differences"].itertuples():
@@ -130,15 +154,14 @@ def test_a_reconstruction_is_called_one(collection: Collection, tmp_path: Path) 
     systems = [SYSTEMS[0], {"name": "DLF", "method": "dlf", "train": {"folds": 2}}]
     _, measured = _measured(collection, tmp_path, systems=systems)
     described = values_of(measured)["systems"].set_index("system")
-    assert "a linear reconstruction from the abstract" in described.method["DLF"]
+    assert "a linear reconstruction from its paper's abstract" in described.method["DLF"]
     shipped = read_experiment("fair_qr_table").spec().systems
     assert [s.name for s in shipped if s.method == "dlf"] == ["DLF, reconstructed"], "all tables"
 
 
-def test_equal_topics_have_one_table(collection: Collection, tmp_path: Path) -> None:
-    _, measured = _measured(collection, tmp_path)
-    assert measured.tables[0].share_topics
-    assert "the same over" not in _text(measured)
+def test_equal_topics_have_one_table(reported: Reported) -> None:
+    assert reported.measured.tables[0].share_topics
+    assert "the same over" not in _text(reported.measured)
 
 
 def test_topics_without_a_value_for_any_system_are_shared_too(
@@ -178,10 +201,8 @@ def test_rounds_count_searches_that_never_began_as_0(
     assert "\n| ours | 4 | 1.00 | 1.25 | 2 |" in _text(measured)
 
 
-def test_drift_compares_a_round_with_round_0_of_the_same_topics(
-    collection: Collection, tmp_path: Path
-) -> None:
-    _, measured = _measured(collection, tmp_path)
+def test_drift_compares_a_round_with_round_0_of_the_same_topics(reported: Reported) -> None:
+    measured = reported.measured
     drift = measured.frames["drift"].set_index(["system", "round"])
     assert drift.topics["ours", 1] == 4
     assert drift.topics["ours", 2] == 1
@@ -214,9 +235,8 @@ def test_several_seeds_of_a_topic_are_one_value(collection: Collection, tmp_path
     assert ours.divergence.tolist() == pytest.approx([0.2] * 4)
 
 
-def test_costs_are_means_medians_and_percentiles(collection: Collection, tmp_path: Path) -> None:
-    _, measured = _measured(collection, tmp_path)
-    report = _text(measured)
+def test_costs_are_means_medians_and_percentiles(reported: Reported) -> None:
+    report = _text(reported.measured)
     # Made up: 10 to 13 ms; two calls for the first topic, one for the others.
     assert "\n| BM25 | 4 | 0 / 0 / 0 | 0 / 0 / 0 | 11.5 / 11.5 / 12.8 |\n" in report
     assert "\n| ours | 4 | 1.25 / 1.00 / 1.85 | 125 / 100 / 185 | " in report
@@ -272,18 +292,14 @@ def test_unfinished_systems_are_named_and_left_out(collection: Collection, tmp_p
     assert systems == ["BM25", "ours, no refinement", "ours, feedback"]
 
 
-def test_figures_are_files_whole_and_named_in_the_markdown(
-    collection: Collection, tmp_path: Path
-) -> None:
-    store, measured = _measured(collection, tmp_path)
-    paths = measured.write_report(store.folder)
-    markdown = (store.folder / "report.md").read_text()
+def test_figures_are_files_whole_and_named_in_the_markdown(reported: Reported) -> None:
+    markdown = (reported.folder / "report.md").read_text()
     named = re.findall(r"^!\[(.+)\]\((figures/[^)]+)\)$", markdown, re.MULTILINE)
-    assert [store.folder / path for _, path in named] == paths[2:-1]
+    assert [reported.folder / path for _, path in named] == reported.written[2:-1]
     assert len(named) == 4
     for alt, path in named:
         assert len(alt) > 40
-        text = (store.folder / path).read_text()
+        text = (reported.folder / path).read_text()
         root = ET.fromstring(text)
         words = "".join(root.itertext())
         assert "round" in words or "nDCG@5" in words

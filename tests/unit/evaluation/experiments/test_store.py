@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from fairqr.base.errors import InputError
 from fairqr.base.weights.registry import lookup
 from fairqr.evaluation.collections.collection import Collection
-from fairqr.evaluation.experiments.folder import Lines, file_name
+from fairqr.evaluation.experiments.folder import Lines, Record, file_name
 from fairqr.evaluation.experiments.running import Plan
 from fairqr.evaluation.experiments.store import SearchRecord, Store
 from tests.unit.evaluation.experiments.small import fill, plan_of, records_of
@@ -89,6 +90,39 @@ def test_records_come_in_an_order_that_is_asked_for(store: Store) -> None:
     found = list(store.lines.in_order(keys))
     assert found == [last, second.model_copy(update={"ids": ["d00"]}), first]
     assert list(Lines(store.folder / "no.jsonl", SearchRecord, "it").in_order(keys)) == []
+
+
+def test_what_another_object_wrote_is_seen(store: Store) -> None:
+    """Lines that were read are not read again; lines that came since, or a new file, are."""
+    first, *others = store.lines.read()
+    lines = Lines(store.folder / "others.jsonl", SearchRecord, "the search")
+    assert lines.done() == set()
+    for record in (first, others[0]):
+        also = Lines(lines.path, SearchRecord, "the search")
+        with also.writing():
+            also.add(record)
+        assert record.key in lines.done()
+    with lines.writing():
+        lines.add(others[1])
+    assert lines.done() == {first.key, others[0].key, others[1].key}
+    lines.path.unlink()
+    assert lines.done() == set()
+    assert list(lines.in_order([first.key])) == []
+
+
+class _Number(Record):
+    keys = ("name",)
+
+    name: str
+    value: float | None
+
+
+@pytest.mark.parametrize("value", [None, 0.1, 1e-7, 1e300, math.inf, -math.inf, math.nan])
+def test_any_number_comes_back(tmp_path: Path, value: float | None) -> None:
+    lines = Lines(tmp_path / "numbers.jsonl", _Number, "the number")
+    with lines.writing():
+        lines.add(_Number(name="it", value=value))
+    assert repr(lines.read()[0].value) == repr(value)
 
 
 def test_records_may_be_for_their_owner_alone(store: Store) -> None:

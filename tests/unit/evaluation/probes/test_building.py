@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from fairqr.base.errors import CorpusError, InputError
+from fairqr.base.errors import InputError
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.finding import LOADERS, find_collection, import_collection
 from fairqr.evaluation.probes.building import build_probe_collection, draw_items, source_fingerprint
 from fairqr.evaluation.probes.collection import CELLS, ProbeQuery, write_probe_collection
+from fairqr.evaluation.probes.specification import ProbeSettings
 from fairqr.retrieval.corpus import Corpus
 from fairqr.retrieval.documents import Document
 from tests.unit.evaluation.collections.official import write_2021, write_2022
@@ -53,7 +55,9 @@ def test_cells_are_what_judgements_and_labels_say(
         documents = [(id_, LABELS.get(label or "", label)) for id_, label in genders.items()]
         collection = write_collection(Path(folder), documents, qrels)
         sides = sides_of(collection.corpus.schema, "female vs male")
-        built = asyncio.run(build_probe_collection(collection, sides, size=size, seed=seed))
+        built = asyncio.run(
+            build_probe_collection(collection, sides, ProbeSettings(size=size, seed=seed))
+        )
     relevant = {t: {id_ for id_, grade in of.items() if grade > 0} for t, of in qrels.items()}
     pool = set().union(*relevant.values())
     assert built.manifest.undecided == sum(
@@ -100,7 +104,9 @@ def test_cells_are_what_judgements_and_labels_say(
 
 def build(collection: Collection, **settings: object) -> dict[str, ProbeQuery]:
     sides = sides_of(collection.corpus.schema)
-    built = asyncio.run(build_probe_collection(collection, sides, **settings))  # type: ignore[arg-type]
+    own = {name: settings.pop(name) for name in ("texts", "progress") if name in settings}
+    chosen = ProbeSettings.model_validate(settings)
+    built = asyncio.run(build_probe_collection(collection, sides, chosen, **own))  # type: ignore[arg-type]
     return {query.id: query for query in built.queries}
 
 
@@ -123,7 +129,9 @@ def test_the_same_seed_gives_the_same_bytes_and_another_others(tmp_path: Path) -
     sides = sides_of(collection.corpus.schema)
     contents = []
     for number, seed in enumerate([5, 5, 6]):
-        built = asyncio.run(build_probe_collection(collection, sides, size=8, seed=seed))
+        built = asyncio.run(
+            build_probe_collection(collection, sides, ProbeSettings(size=8, seed=seed))
+        )
         write_probe_collection(built, tmp_path / str(number))
         names = ("probe.json", "queries.jsonl")
         contents.append([(tmp_path / str(number) / name).read_bytes() for name in names])
@@ -156,10 +164,10 @@ def test_dropped_topics_do_not_count_as_queries(tmp_path: Path) -> None:
         {"t1": {"x": 1}, "t2": {"f": 1, "x": 1}, "t3": {"f": 1}, "t4": {"o": 1}, "t5": {"m": 0}},
     )
     sides = sides_of(collection.corpus.schema)
-    built = asyncio.run(build_probe_collection(collection, sides, size=4, queries=1))
+    built = asyncio.run(build_probe_collection(collection, sides, ProbeSettings(size=4, queries=1)))
     assert [query.id for query in built.queries] == ["t2"]
     assert built.manifest.dropped == {"no_relevant_item": 1}
-    built = asyncio.run(build_probe_collection(collection, sides, size=4))
+    built = asyncio.run(build_probe_collection(collection, sides, ProbeSettings(size=4)))
     assert [query.id for query in built.queries] == ["t2", "t3", "t4"]
     assert built.manifest.dropped == {"no_relevant_item": 2}
     assert built.manifest.undecided == 1
@@ -224,27 +232,19 @@ def test_the_fingerprint_changes_with_what_it_is_of(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    "settings",
     [
-        ({"size": 0}, "must be a multiple of 4, such as 200, not 0"),
-        ({"size": 10}, "must be a multiple of 4, such as 200, not 10"),
-        ({"size": -4}, "must be a multiple of 4"),
-        ({"seed": -1}, "seed must be 0 or more, not -1"),
-        ({"queries": 0}, "number of queries must be 1 or more, not 0"),
-        ({"order": "random"}, "no order 'random'; choose shuffled, bm25, discriminatory"),
-        ({"order": "bm25"}, "bm25 needs a search engine"),
+        {"size": 0},
+        {"size": 10},
+        {"size": -4},
+        {"seed": -1},
+        {"queries": 0},
+        {"order": "random"},
     ],
 )
-def test_numbers_out_of_range_are_refused(
-    tmp_path: Path, settings: dict[str, object], words: str
-) -> None:
-    """Before anything is read."""
-    collection = people(tmp_path)
-    (tmp_path / "documents.jsonl").write_text("no document\n")
-    with pytest.raises(InputError, match=words):
-        build(collection, **settings)
-    with pytest.raises(CorpusError, match="line 1"):
-        build(collection)
+def test_numbers_out_of_range_are_refused(settings: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        ProbeSettings.model_validate(settings)
 
 
 def test_a_side_without_any_item_is_refused(tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ def test_a_side_without_any_item_is_refused(tmp_path: Path) -> None:
         build(collection)
     sides = sides_of(collection.corpus.schema, "other")
     with pytest.raises(InputError, match="belongs to other; choose other groups of gender"):
-        asyncio.run(build_probe_collection(collection, sides))
+        asyncio.run(build_probe_collection(collection, sides, ProbeSettings()))
 
 
 def test_one_item_of_each_side_is_enough(tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ async def test_official_files(tmp_path: Path) -> None:
     )
     train = find_collection("fair22", "train", data=tmp_path)
     sides = sides_of(train.corpus.schema)
-    built = await build_probe_collection(train, sides, size=4)
+    built = await build_probe_collection(train, sides, ProbeSettings(size=4))
     assert [(query.id, query.query) for query in built.queries] == [("84", "Agriculture")]
     assert {item.id: item.cell for item in built.queries[0].items} == {
         "12": "relevant_protected",
@@ -295,7 +295,7 @@ async def test_official_files(tmp_path: Path) -> None:
     )
     small = find_collection("fair21", "train", data=tmp_path)
     with pytest.raises(InputError, match="belongs to male or non-binary"):
-        await build_probe_collection(small, sides_of(small.corpus.schema))
+        await build_probe_collection(small, sides_of(small.corpus.schema), ProbeSettings())
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ async def test_notables(attribute: str, protected: str) -> None:
     """Every topic can be asked about; the cells are full, but for relevant items."""
     collection = find_collection("notables")
     sides = sides_of(collection.corpus.schema, protected, attribute)
-    built = await build_probe_collection(collection, sides, size=40, texts=False)
+    built = await build_probe_collection(collection, sides, ProbeSettings(size=40), texts=False)
     assert built.manifest.queries == len(collection.topics) == 57
     assert built.manifest.name == f"notables, {attribute}: {sides.words[0]}"
     assert set(built.manifest.short) <= {"relevant_protected", "relevant_unprotected"}
@@ -317,7 +317,9 @@ async def test_notables(attribute: str, protected: str) -> None:
 async def test_the_joined_subset_of_2022(tmp_path: Path) -> None:
     """Human judgements: 23 topics, each with women and men that are relevant."""
     collection = find_collection(SUBSET, data=tmp_path)
-    built = await build_probe_collection(collection, sides_of(collection.corpus.schema))
+    built = await build_probe_collection(
+        collection, sides_of(collection.corpus.schema), ProbeSettings()
+    )
     assert (built.manifest.queries, built.manifest.dropped) == (23, {})
     assert set(built.manifest.short) == {"relevant_protected"}
     assert all(query.of_cell("relevant_protected") for query in built.queries)

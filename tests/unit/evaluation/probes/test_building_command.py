@@ -90,11 +90,17 @@ def test_notables_is_there_for_a_newcomer() -> None:
         (["./mine", "--attribute", "age"], "no attribute 'age'; it has gender"),
         (["./mine", "--attribute", "gender", "--protected", "old"], "no group 'old' of gender"),
         (["./mine", "--attribute", ""], "Name an --attribute"),
-        (["./mine", "--attribute", "gender", "--protected", ""], "and a group to protect"),
-        (["notables", "--attribute", "continent"], "Name the protected group of continent: one of"),
+        (["./mine", "--attribute", "gender", "--protected", ""], "The protected group has no name"),
+        (
+            ["notables", "--attribute", "continent"],
+            "Say which group of continent is protected: one of",
+        ),
         (["./mine", "--attribute", "gender", "--words", "men"], "write PROTECTED/UNPROTECTED"),
-        (["./mine", "--attribute", "gender", "--size", "6"], "multiple of 4, such as 200, not 6"),
-        (["./mine", "--attribute", "gender", "--order", "best"], "There is no order 'best'"),
+        (["./mine", "--attribute", "gender", "--size", "6"], "Input should be a multiple of 4"),
+        (
+            ["./mine", "--attribute", "gender", "--order", "best"],
+            "Input should be 'shuffled'",
+        ),
         (["./mine", "--attribute", "gender", "--split", "x"], "has no judgements 'x'"),
         (["nothing", "--attribute", "gender"], "There is no collection 'nothing'"),
     ],
@@ -122,5 +128,5 @@ def test_words_are_a_pair() -> None:
     assert read_words(None) is None
     assert read_words("women/men") == ("women", "men")
     for text in ("women", "a/b/c", ""):
-        with pytest.raises(InputError, match="is no pair of words"):
+        with pytest.raises(InputError, match="is not a pair of words"):
             read_words(text)

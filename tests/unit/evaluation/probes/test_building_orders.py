@@ -27,7 +27,7 @@ from fairqr.evaluation.probes.collection import (
     ProbeQuery,
     write_probe_collection,
 )
-from fairqr.evaluation.probes.specification import ProbeSource
+from fairqr.evaluation.probes.specification import ProbeSettings, ProbeSource
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.engines.engine import SearchEngine
 from tests.unit.engines import remove
@@ -102,7 +102,9 @@ async def test_bm25_is_the_ranking_of_the_engine(cooks: SearchEngine, tmp_path: 
     """The best first; what is not found comes last in order of id, and so does all for no term."""
     collection = find_collection(tmp_path / "cooks")
     sides = sides_of(collection.corpus.schema)
-    built = await build_probe_collection(collection, sides, size=8, order="bm25", engine=cooks)
+    built = await build_probe_collection(
+        collection, sides, ProbeSettings(size=8, order="bm25"), engine=cooks
+    )
     assert built.manifest.order == "bm25"
     assert [item.id for item in built.queries[0].items] == ["d", "b", "a", "c", "e"]
     assert [item.id for item in built.queries[1].items] == ["a", "b", "c", "d", "e"]
@@ -118,10 +120,12 @@ async def test_a_built_collection_is_given_another_order(tmp_path: Path) -> None
     """It is then what it would have been if it had been built so."""
     collection = people(tmp_path)
     sides = sides_of(collection.corpus.schema)
-    shuffled = await build_probe_collection(collection, sides, size=16, seed=3)
+    shuffled = await build_probe_collection(collection, sides, ProbeSettings(size=16, seed=3))
     orders: list[Order] = ["discriminatory", "shuffled"]
     for order in orders:
-        built = await build_probe_collection(collection, sides, size=16, seed=3, order=order)
+        built = await build_probe_collection(
+            collection, sides, ProbeSettings(size=16, seed=3, order=order)
+        )
         assert await reorder_collection(shuffled, order) == built
         assert built.manifest.order == order
 
@@ -137,37 +141,41 @@ async def test_a_source_is_built_or_read(tmp_path: Path, monkeypatch: pytest.Mon
         begun.append(what)
         return lambda done, total=None, /: None
 
-    built = await open_probe_collection(FEMALE, name, size=16, preparing=preparing)  # type: ignore[arg-type]
+    built = await open_probe_collection(
+        FEMALE, ProbeSettings(collection=name, size=16), preparing=preparing
+    )  # type: ignore[arg-type]
     assert begun == [f"importing {name}", "reading people"]
     assert (built.manifest.source, built.manifest.order) == (name, "shuffled")
     write_probe_collection(built, tmp_path / "kept")
     kept = ProbeSource(folder=str(tmp_path / "kept"))
-    assert await open_probe_collection(kept, None) == built
-    assert await open_probe_collection(kept, None, queries=9) == built
-    fewer = await open_probe_collection(kept, "ignored", queries=2, size=200)
+    assert await open_probe_collection(kept, ProbeSettings()) == built
+    assert await open_probe_collection(kept, ProbeSettings(queries=9)) == built
+    fewer = await open_probe_collection(
+        kept, ProbeSettings(collection="ignored", queries=2, size=200)
+    )
     assert fewer == first_queries(built, 2)
     assert fewer.queries == built.queries[:2]
     assert fewer.manifest.queries == 2
-    other = await open_probe_collection(kept, None, order="discriminatory")
+    other = await open_probe_collection(kept, ProbeSettings(order="discriminatory"))
     assert other == await reorder_collection(built, "discriminatory")
-    ranked = await open_probe_collection(kept, None, order="bm25")
-    assert ranked == await open_probe_collection(FEMALE, name, size=16, order="bm25")
+    ranked = await open_probe_collection(kept, ProbeSettings(order="bm25"))
+    assert ranked == await open_probe_collection(
+        FEMALE, ProbeSettings(collection=name, size=16, order="bm25")
+    )
     assert ranked.manifest.order == "bm25"
-    with pytest.raises(InputError, match="queries must be 1 or more"):
-        await open_probe_collection(kept, None, queries=0)
     with pytest.raises(InputError, match="Name a collection"):
-        await open_probe_collection(FEMALE, None)
+        await open_probe_collection(FEMALE, ProbeSettings())
     path = tmp_path / "people" / "qrels.txt"
     path.write_text(path.read_text() + "a 0 bf1 1\n")
     with pytest.raises(InputError, match="has changed since the probe collection 'people, gender"):
-        await open_probe_collection(kept, None, order="bm25")
+        await open_probe_collection(kept, ProbeSettings(order="bm25"))
 
 
 async def test_what_is_short_is_counted_over_the_first_queries(tmp_path: Path) -> None:
     """The manifest of a part does not speak of the rest."""
     collection = people(tmp_path, each=2)
     sides = sides_of(collection.corpus.schema)
-    built = await build_probe_collection(collection, sides, size=16)
+    built = await build_probe_collection(collection, sides, ProbeSettings(size=16))
     assert built.manifest.short["relevant_protected"] == {"queries": 3, "items": 6}
     part = first_queries(built, 1).manifest
     assert part.short["relevant_protected"] == {"queries": 1, "items": 2}

@@ -17,6 +17,7 @@ from fairqr.evaluation.probes.collection import (
     read_probe_collection,
     write_probe_collection,
 )
+from fairqr.evaluation.probes.specification import ProbeSettings
 from tests.unit.evaluation.probes.small_collections import people, sides_of
 
 
@@ -25,7 +26,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> ProbeCollection:
     """Three queries of eight items each."""
     collection = people(tmp_path_factory.mktemp("people"))
     sides = sides_of(collection.corpus.schema)
-    return asyncio.run(build_probe_collection(collection, sides, size=8))
+    return asyncio.run(build_probe_collection(collection, sides, ProbeSettings(size=8)))
 
 
 def test_what_is_written_is_read_back(built: ProbeCollection, tmp_path: Path) -> None:
@@ -128,7 +129,7 @@ def replaced(name: str, old: str, new: str) -> Callable[[Path], None]:
         ),
         (
             first_line(lambda data: data["items"].__setitem__(0, data["items"][1])),
-            r"line 1, is damaged \(an item stands twice\)",
+            r"line 1, is damaged \(an item appears twice\)",
         ),
         (
             first_line(lambda data: data["items"][0].update(relevant="perhaps")),

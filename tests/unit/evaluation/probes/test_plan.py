@@ -126,9 +126,9 @@ async def test_a_collection_that_is_not_whole_is_written_again(
 async def test_what_an_experiment_names_has_to_be_there(built: dict[str, Any]) -> None:
     with pytest.raises(PromptError, match="no prompt pairwise/v77"):
         await plan_of(pairwise(**built, prompts={"pairwise": "v77"}))
-    with pytest.raises(InputError, match="asks not with the prompt 'listwise' but with pairwise"):
+    with pytest.raises(InputError, match="'listwise' is not used; the prompts here are pairwise"):
         await plan_of(pairwise(**built, prompts={"listwise": "v1"}))
-    with pytest.raises(InputError, match="asks not with the prompt 'listwise' with any prompt"):
+    with pytest.raises(InputError, match="'listwise' is not used; there are none here"):
         await plan_of(listwise(**built, prompts={"listwise": "v1"}))
     with pytest.raises(InputError, match="holds no probe collection"):
         await plan_of(pairwise(sources=({"folder": "nowhere"},)))
@@ -182,7 +182,7 @@ def test_names_of_rankers() -> None:
 
 @pytest.mark.parametrize("text", ["", "20", "20/20", "1/1", "5/0", "-5/1", "5/1/1", "a/b", "5 /1"])
 def test_what_is_no_window_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no window"):
+    with pytest.raises(ValueError, match="is not a window"):
         Window.parse(text)
     assert str(Window.parse("10/3")) == "10/3"
 

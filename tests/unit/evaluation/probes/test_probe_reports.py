@@ -6,6 +6,7 @@ import re
 import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from markdown_it import MarkdownIt
 
 from fairqr.base.errors import InputError
 from fairqr.evaluation.probes import report
-from fairqr.evaluation.probes.report import figures_of, values_of
+from fairqr.evaluation.probes.report import values_of
 from fairqr.evaluation.probes.running import measure
 from fairqr.evaluation.probes.store import LoraStore, ProbeStore
 from fairqr.evaluation.probes.tuning_measures import measure_lora
@@ -108,37 +109,50 @@ RUNS: dict[str, Callable[[Path], None]] = {
 }
 
 
-@pytest.mark.parametrize("kind", RUNS)
-def test_the_report_as_a_whole(kind: str, tmp_path: Path) -> None:
-    """And it is written as files, whose page is whole and fetches nothing."""
-    RUNS[kind](tmp_path)
-    found = measured(tmp_path)
-    figures = figures_of(found)
-    check_report(kind, render(kind, values_of(found), figures))
-    written = found.write_report(tmp_path)
-    names = [f"{figure.name}.svg" for figure in figures]
-    assert [path.name for path in written] == [
-        "report.md", "report.html", *names, "measures.csv",
-    ]  # fmt: skip
-    check_page(tmp_path)
-    assert check_plain(tmp_path) == len(names)
+@dataclass(frozen=True)
+class Reported:
+    """A run with its report.
+
+    Attributes:
+        kind: Of the run.
+        folder: Where both are.
+        written: The files of the report, in the order in which they were written.
+    """
+
+    kind: str
+    folder: Path
+    written: list[Path]
+
+    @classmethod
+    def of(cls, kind: str, folder: Path) -> Reported:
+        RUNS[kind](folder)
+        return cls(kind, folder, measured(folder).write_report(folder))
+
+    def files(self) -> dict[Path, bytes]:
+        """Return what is in each file of the folder."""
+        paths = (path for path in self.folder.rglob("*") if path.is_file())
+        return {path.relative_to(self.folder): path.read_bytes() for path in paths}
 
 
-@pytest.mark.parametrize("kind", RUNS)
-def test_the_same_results_give_the_same_files(kind: str, tmp_path: Path) -> None:
-    for name in ("one", "other"):
-        RUNS[kind](tmp_path / name)
-        measured(tmp_path / name).write_report(tmp_path / name)
-    one, other = (
-        {
-            path.relative_to(tmp_path / name): path.read_bytes()
-            for path in (tmp_path / name).rglob("*")
-            if path.is_file()
-        }
-        for name in ("one", "other")
-    )
-    assert len(one) > 5
-    assert one == other
+@pytest.fixture(scope="module", params=RUNS)
+def reported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Reported:
+    return Reported.of(request.param, tmp_path_factory.mktemp(request.param))
+
+
+def test_the_report_as_a_whole(reported: Reported) -> None:
+    """It is written as files, whose page is whole and fetches nothing."""
+    check_report(reported.kind, (reported.folder / "report.md").read_text(encoding="utf-8"))
+    names = [path.name for path in reported.written]
+    assert [*names[:2], names[-1]] == ["report.md", "report.html", "measures.csv"]
+    assert {Path(name).suffix for name in names[2:-1]} == {".svg"}
+    check_page(reported.folder)
+    assert check_plain(reported.folder) == len(names) - 3
+
+
+def test_the_same_results_give_the_same_files(reported: Reported, tmp_path: Path) -> None:
+    files = reported.files()
+    assert len(files) > 5
+    assert Reported.of(reported.kind, tmp_path).files() == files
 
 
 def hostile_lists(folder: Path) -> None:

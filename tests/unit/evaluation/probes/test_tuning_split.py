@@ -36,7 +36,7 @@ def test_another_seed_splits_otherwise() -> None:
 
 
 def test_one_query_cannot_be_split() -> None:
-    with pytest.raises(InputError, match="With 1 queries none can be held out"):
+    with pytest.raises(InputError, match="there must be two or more; the collection has 1"):
         split_queries(["a", "a"], 0.8, 0)
 
 

@@ -15,7 +15,6 @@ from fairqr.base.statistics import holm, paired_randomisation, stream
 from fairqr.evaluation.rag.comparing import (
     curve_of,
     differences_of,
-    excess_of,
     intervals_of,
 )
 from fairqr.evaluation.rag.measuring import Cell, Name, frame_of, means_of
@@ -130,28 +129,6 @@ def test_too_few_queries_for_the_family_are_said_to_be(
     found = differences_of(values)
     assert set(found.too_few) == {too_few}
     assert set(found.holds) == {not too_few}
-
-
-def test_concentration_is_tested_over_all_generators_and_policies() -> None:
-    cells = _frame(
-        *(
-            _cell(f"q{i}", {Name.SHARE_EXCESS: excess + i / 100}, generator=name, alpha=alpha)
-            for name, excess in (("g", 0.3), ("h", -0.035))
-            for alpha in (1.0, 2.0)
-            for i in range(8)
-        )
-    )
-    found = excess_of(cells).set_index(["generator", "policy"])
-    assert found.difference["g", "α = 1"] == pytest.approx(0.335)
-    assert found.holds.to_dict() == {
-        ("g", "α = 1"): True,
-        ("g", "α = 2"): True,
-        ("h", "α = 1"): False,
-        ("h", "α = 2"): False,
-    }
-    assert found.p["g", "α = 1"] == pytest.approx(4 * 2 / 2**8)
-    rounding = _frame(*(_cell(f"q{i}", {Name.SHARE_EXCESS: 1e-17}) for i in range(9)))
-    assert not excess_of(rounding).holds.any()
 
 
 @settings(max_examples=50)

@@ -210,9 +210,12 @@ def test_the_metric_is_named_beside_the_file_or_when_it_is_read(tmp_path: Path) 
             {**LINE, "pool": [{"id": "a"}, {"id": "b", "text": 1}]},
             "document 2 of the pool: its text",
         ),
-        ({**LINE, "pool": LINE["pool"][:1] * 2}, "document 2 of the pool: its id 'a' stands twice"),
+        (
+            {**LINE, "pool": LINE["pool"][:1] * 2},
+            "document 2 of the pool: its id 'a' appears",
+        ),
         ({**LINE, "pool": [{"id": "a", "text": "t", "gender": "x"}]}, "gender is 'x', which is"),
-        (LINE, "the id '1' stands twice"),
+        (LINE, "the id '1' appears twice"),
         ({**LINE, "question": "a \ud800"}, "half a surrogate pair"),
     ],
 )

@@ -268,7 +268,6 @@ def test_answers_that_always_use_all_are_as_unequal_as_the_rankings() -> None:
     assert found[Name.EAR] == 1
     assert found[Name.EAE_D_K] == pytest.approx(found[Name.EE_D_K])
     assert found[Name.SHARE] == pytest.approx(found[Name.EE_D_K])
-    assert found[Name.SHARE_EXCESS] == pytest.approx(0)
 
 
 def test_failed_generations_are_left_out_and_counted() -> None:
@@ -313,7 +312,7 @@ def test_without_answers_only_rankings_are_measured(answers: tuple[Any, ...]) ->
     made = [AnswerRecord(ranking=(0,), times=1, status=s, utility=u) for s, u in answers]
     found = _values(_record([(0,), (1,)], [True, False, False], 1, made))
     assert isinstance(found[Name.EE_D], float)
-    for name in (Name.EU, Name.EU_MAX, Name.EAR, Name.SHARE, Name.SHARE_EXCESS):
+    for name in (Name.EU, Name.EU_MAX, Name.EAR, Name.SHARE):
         assert found[name] == Undefined(Reason.NO_ANSWER)
 
 

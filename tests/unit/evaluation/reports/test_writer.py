@@ -27,9 +27,9 @@ TEMPLATE = """{% extends "base.md.j2" %}
 
 - {{ text }}
 
-{{ figure("plot") }}
+{% call figure("plot") %}What it shows.{% endcall %}
 
-{{ figure("not drawn") }}
+{% call figure("not drawn") %}What it would show.{% endcall %}
 
 The caption.
 
@@ -59,7 +59,7 @@ def _plot() -> Figure:
         axes = figure.subplots()
         axes.plot([1, 2])
         axes.set_title(HOSTILE, parse_math=False)
-        return Figure("plot", "What it shows.", f"A line. {HOSTILE}", svg_of(figure))
+        return Figure("plot", f"A line. {HOSTILE}", svg_of(figure))
 
 
 def _values(text: str = HOSTILE) -> dict[str, object]:

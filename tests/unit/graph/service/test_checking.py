@@ -18,7 +18,7 @@ from fairqr.graph.answer.context import AnswerSettings
 from fairqr.graph.probe.context import ProbeSettings
 from fairqr.graph.search.context import Context
 from fairqr.graph.service.configuration import Caps, ModelEntry, ServiceSettings
-from fairqr.graph.service.engine.checking import Request, check_request
+from fairqr.graph.service.engine.checking import Request, check_request, parsed
 from fairqr.graph.service.engine.live_prompts import LivePrompts
 from fairqr.graph.service.engine.offers import Offers
 from fairqr.graph.service.engine.requests import REQUESTS
@@ -41,7 +41,7 @@ def check(offers: Offers, kind: Kind, caps: Caps | None = None, **body: Any) -> 
         "answer": {"question": "Who?"},
         "probe": {"query": "physicist", "attribute": "gender", "protected": "female"},
     }
-    return check_request(kind, {**needed[kind], **body}, caps or Caps(), offers)
+    return check_request(kind, parsed(kind, {**needed[kind], **body}), caps or Caps(), offers)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_requests_have_all_parameters_of_the_python_api_and_say_what_they_are(
 @pytest.mark.parametrize("kind", ["search", "answer", "probe"])
 def test_what_is_kept_of_a_request_gives_the_same_again(offers: Offers, kind: Kind) -> None:
     asked = check(offers, kind, target=["gender=female:0.5,male:0.5"], k=10)
-    assert check_request(kind, asked.body, Caps(), offers) == asked
+    assert check_request(kind, parsed(kind, asked.body), Caps(), offers) == asked
     assert asked.corpus == "notables"
 
 

@@ -58,6 +58,7 @@ class TestWhatWins:
         """What a variable says reaches the setting of its name."""
         texts = {
             **{"host": "h", "database": "sqlite:///x", "models": "a:b, feedback", "traces": "t"},
+            **{"replies": "r", "audits": "a"},
             **{"prompts": "refine=v2,answer=*", "base_urls": "http://a,https://b/v1"},
             **{"limits.rate": "5/second", "require_keys": "true", "port": "0"},
         }
@@ -166,7 +167,7 @@ class TestWhatIsWrong:
             ("caps.kk = 1", "service.caps.kk is wrong: there is no such setting"),
             ("grace = nan", "service.grace is wrong"),
             ("lease = 0.5", "service.lease is wrong"),
-            ("traces = '~nobody.here/runs'", "has no home folder"),
+            ("traces = '~nobody.here/runs'", "names no home folder"),
             ("sources = [3]", r"service\.sources\.0 is wrong"),
             ("grace = 1979-05-27", "service.grace is wrong"),
             ("models = ['a']", "service.models is wrong"),

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from fairqr.agents.cache import ReplyMemory
 from fairqr.base import errors
 from fairqr.base.errors import BusyError, CapError, FairqrError, ModelError
 from fairqr.graph.service.configuration import ServiceSettings
@@ -23,7 +21,7 @@ from fairqr.graph.service.http import serving, sse
 from fairqr.graph.service.http.access import Caller, is_loopback, needed
 from fairqr.graph.service.http.bodies import check_json
 from fairqr.graph.service.http.sse import EventStream, encoded
-from fairqr.graph.service.problems import STATUSES, problem_of, told_in_log
+from fairqr.graph.service.problems import problem_of, told_in_log
 from fairqr.graph.service.records import Event
 
 
@@ -88,6 +86,9 @@ def test_scopes_by_method_and_path() -> None:
     assert needed("DELETE", "/v1/runs/1") == "run"
     assert needed("GET", "/metrics") == "admin"
     assert needed("GET", "/healthz") is None
+    assert needed("GET", "/page/app.js") is None
+    assert needed("POST", "/openai/v1/chat/completions") == "run"
+    assert needed("GET", "/what/nobody/thought/of") == "read"
     assert Caller(scopes=("admin",)).may("read")
     assert not Caller(scopes=("read",)).may("run")
 
@@ -167,10 +168,10 @@ async def test_an_engine_that_cannot_be_closed_keeps_no_other_open() -> None:
     async def open_(name: str, **_: Any) -> Engine:
         return Engine(name)
 
-    catalog: Any = SimpleNamespace(open=open_)
+    catalog: Any = SimpleNamespace(open=open_, stamp=lambda name: "")
     offers: Any = SimpleNamespace(sources={})
     prompts: Any = SimpleNamespace()
-    resources = Resources(catalog, prompts, offers, None)
+    resources = Resources(catalog, prompts, offers, ReplyMemory(), 300)
     for name in ("first", "second", "third"):
         await resources.engine(name)
     with pytest.raises(OSError, match="first"):
@@ -243,42 +244,6 @@ async def test_a_client_that_goes_ends_its_stream() -> None:
     assert closed == [True]
 
 
-async def test_headers_have_to_come_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "HEADERS_WITHIN", 0.1)
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        await asyncio.sleep(0.3)  # longer than headers may take, which is not counted
-        start = {
-            "type": "http.response.start",
-            "status": 200,
-            "headers": [(b"content-length", b"2")],
-        }
-        await send(start)
-        await send({"type": "http.response.body", "body": b"ok"})
-
-    async def nothing() -> None:
-        pass
-
-    settings = ServiceSettings(port=0)
-    listener = serving.bound(settings)
-    server = serving.Server(app, settings, nothing)
-    started = asyncio.Event()
-    running = asyncio.create_task(server.run_on(listener, started.set))
-    await started.wait()
-    port = listener.getsockname()[1]
-    async with asyncio.timeout(10):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        for _ in range(2):  # the clock runs for each request anew
-            writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-            assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
-        writer.write(b"GET / HTTP/1.1\r\nHo")
-        with contextlib.suppress(ConnectionResetError):
-            assert await reader.read() == b""
-        writer.close()
-        server.end()
-        await running
-
-
 def test_an_address_that_is_in_use_is_refused_in_one_sentence() -> None:
     with serving.bound(ServiceSettings(port=0)) as taken:
         taken.listen()
@@ -287,17 +252,6 @@ def test_an_address_that_is_in_use_is_refused_in_one_sentence() -> None:
             serving.bound(ServiceSettings(port=port))
     with pytest.raises(errors.ConfigError, match="no address"):
         serving.bound(ServiceSettings(host="nowhere.invalid"))
-
-
-def test_the_documentation_names_each_type_of_error_with_its_status() -> None:
-    text = (Path(__file__).parents[4] / "docs" / "service.md").read_text()
-    rows = re.findall(r"^\| (\d{3}) \| (.*) \|$", text, re.MULTILINE)
-    told = {status: set(re.findall(r"`([a-z-]+)`", types)) for status, types in rows}
-    for kind, (status, _) in STATUSES.items():
-        assert kind.slug in told[str(status)], kind
-    for name in errors.__all__:
-        slug = getattr(getattr(errors, name), "slug", None)
-        assert slug is None or any(slug in types for types in told.values()), name
 
 
 def test_the_log_tells_where_a_mistake_was_made_and_nothing_of_its_text() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from fairqr.graph.service.records import Event
 from fairqr.graph.service.runs.feeds import Feed
 
@@ -18,8 +16,8 @@ def token(text: str) -> Event:
     return Event(number=0, name="token", data={"text": text})
 
 
-async def read(feed: Feed, after: int = 0, *, misses: bool = False) -> list[int | str]:
-    return [event.number or event.data["text"] async for event in feed.read(after, misses=misses)]
+async def read(feed: Feed, after: int = 0) -> list[int | str]:
+    return [event.number or event.data["text"] async for event in feed.read(after)]
 
 
 async def test_each_reader_gets_all_events_in_order_whenever_it_comes() -> None:
@@ -45,18 +43,15 @@ async def test_who_comes_again_gets_what_it_does_not_know_and_no_old_pieces_of_t
     assert await reader == [2, "c"]
 
 
-@pytest.mark.parametrize(("misses", "then"), [(False, []), (True, [4, 5])])
-async def test_a_reader_that_is_too_slow_comes_to_the_end_or_misses_events(
-    misses: bool, then: list[int]
-) -> None:
+async def test_a_reader_that_is_too_slow_comes_to_the_end() -> None:
     feed = Feed(limit=2)
     feed.tell(step(1))
-    reader = feed.read(misses=misses)
+    reader = feed.read()
     assert (await anext(reader)).number == 1
     for number in (2, 3, 4, 5):
         feed.tell(step(number))
     feed.close()
-    assert [event.number async for event in reader] == then
+    assert [event.number async for event in reader] == []
 
 
 def test_it_tells_what_it_holds() -> None:

@@ -400,7 +400,10 @@ async def test_a_group_that_has_documents_left_is_not_said_to_lack_them() -> Non
     )
     result = await FairTopKReranker(FairTopKOptions(protected="B,C")).rerank("q", candidates, 12)
     assert len(result.ranking) == 12
-    assert "No order of the 20 candidates passes it: they have too few of B." in result.warnings[0]
+    assert (
+        "No order of the 20 candidates passes it, because there are too few of B."
+        in result.warnings[0]
+    )
 
 
 def test_where_one_group_is_absent_the_others_are_still_placed() -> None:

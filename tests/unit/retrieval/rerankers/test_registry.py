@@ -123,9 +123,9 @@ async def test_the_exposure_aware_step_goes_to_the_tolerance_or_all_the_way(
         (
             "deltr",
             {},
-            "deltr needs the option 'weights': the weights that 'fairqr train deltr' wrote.",
+            "deltr needs the option 'weights': the file of weights from 'fairqr train deltr'.",
         ),
-        ("dlf", {}, "dlf needs the option 'weights': the weights that 'fairqr train dlf' wrote."),
+        ("dlf", {}, "dlf needs the option 'weights': the file of weights from 'fairqr train dlf'."),
         ("dlf", {"weights": "/nowhere/x.json"}, "/nowhere/x.json cannot be read: No such file"),
         ("deltr", {"weights": "/"}, "The weights / cannot be read"),
     ],
@@ -170,10 +170,10 @@ def test_damaged_weights_are_refused(
 def test_weights_of_another_kind_and_files_that_are_none_are_refused(
     engine: SearchEngine, weights: dict[str, Path], tmp_path: Path
 ) -> None:
-    with pytest.raises(InputError, match="holds no weights of dlf"):
+    with pytest.raises(InputError, match="does not contain weights of dlf"):
         open_reranker("dlf", {"weights": weights["deltr"]}, engine=engine)
     (tmp_path / "bytes").write_bytes(b"\xff\x00{")
-    with pytest.raises(InputError, match="holds no weights of deltr"):
+    with pytest.raises(InputError, match="does not contain weights of deltr"):
         open_reranker("deltr", {"weights": tmp_path / "bytes"}, engine=engine)
 
 

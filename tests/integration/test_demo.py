@@ -1,0 +1,46 @@
+"""``fairqr demo``: from nothing to a fair search, with the real models."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from fairqr.cli.main import app
+from tests.integration.local_model import ENCODER, MODEL, linked
+from tests.integration.model_server import Command, clean_environment, command
+
+__all__ = ["clean_environment", "command"]
+
+pytestmark = pytest.mark.model
+
+
+@pytest.fixture
+def cache(
+    clean_environment: Path, pulled_weights: Path, pulled_minilm: Path, tmp_path: Path
+) -> Path:
+    folder = tmp_path / "demo-cache"
+    linked(MODEL, pulled_weights, folder)
+    linked(ENCODER, pulled_minilm, folder)
+    return folder
+
+
+def test_searches_fairly_and_says_what_to_try_next(command: Command, cache: Path) -> None:
+    run = command("demo", FAIRQR_CACHE_DIR=str(cache))
+    assert run.code == 0, run
+    assert "re-ranked   KL 0.0" in run.stdout
+    assert "Émilie du Châtelet" in run.stdout
+    assert "0 model calls" in run.stdout
+    search, rest = run.stdout.split("What to try next:")
+    suggested = re.findall(r"^ *\S*fairqr (.+)$", search + rest, re.MULTILINE)
+    names = [shlex.split(line)[0] for line in suggested]
+    assert names == ["search", "search", "attach", "audit"]
+    known: Any = typer.main.get_command(app)
+    for line in suggested:
+        words = shlex.split(line)
+        options = {name for it in known.commands[words[0]].params for name in it.opts}
+        assert {word for word in words if word.startswith("-")} <= options

@@ -1,0 +1,118 @@
+"""What goes wrong on a first day: each is one sentence with a next step, and exit code 2."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fairqr.base.weights.cache import weights_path
+
+SEARCH = ("search", "physicist", "--corpus", "notables", "--retriever", "bm25", "--method", "plain")
+DROP_CAPABILITY, MAY_WRITE_ANYWHERE, MAY_READ_ANYWHERE = 24, 1, 2
+
+
+@pytest.fixture(autouse=True)
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DATA", "CACHE"):
+        monkeypatch.setenv(f"FAIRQR_{name}_DIR", str(tmp_path / name.lower()))
+    monkeypatch.setenv("FAIRQR_CONFIG", os.devnull)
+
+
+def fails(*arguments: str, before: Callable[[], object] | None = None, **variables: str) -> str:
+    """Run the command, which has to fail, and return the one sentence that it says."""
+    done = subprocess.run(
+        [sys.executable, "-m", "fairqr", *arguments],
+        capture_output=True,
+        text=True,
+        preexec_fn=before,
+        env=os.environ | variables,
+        timeout=120,
+    )
+    assert done.returncode == 2, done
+    assert done.stderr.startswith("fairqr: ")
+    assert done.stderr.count("\n") == 1, done.stderr
+    return done.stderr
+
+
+def small_files() -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))
+
+
+def without_rights_of_root() -> None:
+    """Root may write anywhere, which these tests take away from the child."""
+    for capability in (MAY_WRITE_ANYWHERE, MAY_READ_ANYWHERE):
+        ctypes.CDLL(None).prctl(DROP_CAPABILITY, capability, 0, 0, 0)
+
+
+@pytest.fixture
+def closed(tmp_path: Path) -> Path:
+    folder = tmp_path / "closed"
+    folder.mkdir(mode=0o555)
+    return folder
+
+
+def test_a_proxy_that_fails() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        free = taken.getsockname()[1]
+    proxy = f"http://127.0.0.1:{free}"
+    said = fails(
+        "demo",
+        HTTPS_PROXY=proxy,
+        HTTP_PROXY=proxy,
+        https_proxy=proxy,
+        PIP_INDEX_URL="https://index.invalid/simple",
+        PIP_NO_INDEX="0",
+        PIP_RETRIES="1",
+        PIP_CONFIG_FILE=os.devnull,
+        PIP_FIND_LINKS="",
+    )
+    assert "check the network, and the index and proxy that pip is set to use" in said
+    assert f"port={free}" in said
+    assert "Connection refused" in said
+
+
+def test_a_disk_that_is_full_while_an_index_is_built(tmp_path: Path) -> None:
+    said = fails(*SEARCH, before=small_files)
+    assert "make room" in said
+    assert "FAIRQR_DATA_DIR" in said
+    assert str(tmp_path / "data") in said
+
+
+def test_a_folder_without_rights(closed: Path) -> None:
+    said = fails(*SEARCH, before=without_rights_of_root, FAIRQR_DATA_DIR=str(closed))
+    assert f"{closed}" in said
+    assert said.endswith("Permission denied; change its rights, or name another place.\n")
+
+
+def test_a_cache_without_rights(closed: Path) -> None:
+    said = fails("models", "pull", before=without_rights_of_root, FAIRQR_CACHE_DIR=str(closed))
+    assert "permission denied: make it writable, or name another folder in FAIRQR_CACHE" in said
+
+
+def test_a_port_in_use() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        said = fails("serve", "--port", str(taken.getsockname()[1]))
+    assert "address already in use; choose another one with --port." in said
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("minilm", ["--retriever", "dense:minilm", "--method", "plain"]),
+        ("smollm2-135m", ["--retriever", "bm25", "--model", "local:smollm2-135m"]),
+    ],
+)
+def test_a_model_that_is_half_pulled(name: str, options: list[str]) -> None:
+    """What is there of it is not taken for the model."""
+    part = weights_path(name)
+    part.parent.mkdir(parents=True)
+    part.write_bytes(b"half of it")
+    assert f"fairqr models pull {name}" in fails("search", "physicist", *options)

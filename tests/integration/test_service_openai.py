@@ -1,0 +1,454 @@
+"""The service as a server of OpenAI's API, asked by OpenAI's own client and by LangChain's."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from langchain_openai import ChatOpenAI
+from openai.types.chat import ChatCompletionChunk
+
+from tests.integration.model_server import (
+    Answer,
+    Asked,
+    ModelServer,
+    failure,
+    says,
+    stream,
+    write_people,
+)
+from tests.integration.page_service import run_command, settings_for
+from tests.integration.service_client import PHYSICIST, Served, a_service, until
+
+SENTENCE = "He is a man with a workshop."
+ODD_ID = "p/0 0?x=1#ä%2F"
+LINK = "https://people.example/00?a=b"
+
+
+_numbers = itertools.count()
+
+
+def question(text: str = "Which physicist has a workshop?") -> list[Any]:
+    """Return messages that nobody sent before, because the service keeps replies."""
+    return [{"role": "user", "content": f"{text} unlike{next(_numbers)}"}]
+
+
+def answers(text: str, *pieces: str, **how: Any) -> Any:
+    """Play a model that says this, in pieces where it is asked to stream."""
+
+    def answer(asked: Asked) -> Answer:
+        streamed = asked.body.get("stream")
+        return stream(pieces or [text], **how) if streamed else says(text, **how)
+
+    return answer
+
+
+def with_links(document: dict[str, Any]) -> dict[str, Any] | None:
+    """Give the first document an odd id and a link, and the others what is no link."""
+    first = document["id"] == "p00"
+    changed = {"id": ODD_ID} if first else {}
+    return {**document, **changed, "url": LINK if first else "javascript:alert(1)"}
+
+
+def linked_source(folder: Path) -> Path:
+    """Write a source whose documents have links."""
+    path = write_people(folder / "linked", with_links)
+    file = folder / "linked.source.yaml"
+    attributes = "attributes: {gender: {field: gender, groups: [female, male]}}"
+    file.write_text(f"name: linked\nengine: tantivy\ndocuments: {path}\nlink: url\n{attributes}\n")
+    return file
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("openai")
+    settings = f'sources = ["{linked_source(folder)}"]\ncaps.query_characters = 500'
+    with a_service(folder, settings=settings) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def usual(request: pytest.FixtureRequest) -> None:
+    if "service" in request.fixturenames:
+        request.getfixturevalue("service").model.does(answers(SENTENCE, "He is ", SENTENCE[6:]))
+
+
+def client_of(service: Served, key: str = "sk-theirs") -> openai.OpenAI:
+    return openai.OpenAI(
+        base_url=f"{service.url.rstrip('/')}/openai/v1",
+        api_key=key,
+        max_retries=0,
+        http_client=httpx.Client(trust_env=False, timeout=60),
+    )
+
+
+@pytest.fixture
+def client(service: Served) -> Iterator[openai.OpenAI]:
+    with client_of(service) as opened:
+        yield opened
+
+
+def text_of(chunks: list[ChatCompletionChunk]) -> str:
+    return "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+
+
+def annotations_of(chunks: list[ChatCompletionChunk]) -> list[dict[str, Any]]:
+    """Return the annotations, which the client keeps as they came."""
+    found = [(c.choices[0].delta.model_extra or {}).get("annotations") for c in chunks if c.choices]
+    (annotations,) = [one for one in found if one is not None]
+    return list(annotations)
+
+
+def test_each_source_is_a_model(client: openai.OpenAI) -> None:
+    assert {model.id for model in client.models.list()} == {"people", "linked"}
+    assert client.models.retrieve("people").owned_by == "fairqr"
+    for name in ("gpt-5", "../people", "people.yaml", "notables"):
+        with pytest.raises(openai.NotFoundError) as refused:
+            client.chat.completions.create(model=name, messages=question())
+        assert refused.value.code == "model_not_found"
+        assert refused.value.param == "model"
+        assert "GET /openai/v1/models" in refused.value.message
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("gpt-5")
+
+
+def test_the_last_message_of_the_user_is_answered(service: Served, client: openai.OpenAI) -> None:
+    parts: Any = [{"type": "text", "text": "Which physicist"}, {"type": "text", "text": "is it?"}]
+    found = client.chat.completions.create(
+        model="people",
+        messages=[
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "An earlier question"},
+            {"role": "assistant", "content": "An earlier answer"},
+            {"role": "user", "content": parts},
+            {"role": "assistant", "content": None},
+        ],
+        temperature=0.5,
+        seed=7,
+        user="somebody",
+        max_tokens=5,
+    )
+    assert found.model == "people"
+    assert found.object == "chat.completion"
+    assert found._request_id
+    (choice,) = found.choices
+    assert (choice.message.content, choice.finish_reason) == (SENTENCE, "stop")
+    assert found.usage
+    assert found.usage.total_tokens == found.usage.prompt_tokens + found.usage.completion_tokens
+    assert (found.usage.prompt_tokens, found.usage.completion_tokens) == (100, 10)
+    (asked,) = service.model.asked
+    assert "Which physicist is it?" in asked.last_message
+    assert "An earlier" not in json.dumps(asked.body)
+    assert asked.body["temperature"] == 0.5
+    # The same by our own route.
+    question = {"question": "Which physicist\nis it?", "corpus": "people", "temperature": 0.5}
+    ours = service.client.post("/v1/answer", json={**question, "seed": 7}).json()
+    (own,) = ours["answers"]
+    titles = {document["id"]: document["title"] for document in ours["ranking"]}
+    used = [titles[id_] for id_, was in zip(own["ids"], own["used"], strict=True) if was]
+    citations = [one.url_citation for one in choice.message.annotations or []]
+    assert [one.title for one in citations] == used
+    assert {(one.start_index, one.end_index) for one in citations} == {(0, len(SENTENCE))}
+
+
+def test_what_was_used_can_be_read(service: Served, client: openai.OpenAI) -> None:
+    found = client.chat.completions.create(model="people", messages=question())
+    citations = [one.url_citation for one in found.choices[0].message.annotations or []]
+    assert citations
+    for citation in citations:
+        assert citation.url.startswith(f"{service.url.rstrip('/')}/v1/documents/")
+        document = service.client.get(citation.url).json()
+        assert document["title"] == citation.title
+        assert "workshop" in document["text"]
+        assert document["groups"]["gender"] == {"male": 1.0}
+        assert document["link"] is None
+    service.model.does(answers("None of them is a goldsmith from Atlantis."))
+    other = client.chat.completions.create(model="people", messages=question())
+    assert other.choices[0].message.annotations == []
+
+
+def test_a_link_of_the_source_is_cited_if_it_is_one(service: Served, client: openai.OpenAI) -> None:
+    everything = {"fairqr": {"documents": 20, "k": 60}}
+    service.model.does(answers("A physicist."))
+    found = client.chat.completions.create(
+        model="linked", messages=question("physicist"), extra_body=everything
+    )
+    urls = {
+        one.url_citation.title: one.url_citation.url
+        for one in found.choices[0].message.annotations or []
+    }
+    assert len(urls) == 20
+    assert not [url for url in urls.values() if url.startswith("javascript")]
+    for title, url in urls.items():
+        if url == LINK:
+            assert title == "Person 0"
+        else:
+            assert service.client.get(url).json()["link"] is None
+    path = f"/v1/documents/{httpx.QueryParams({'': ODD_ID})}".replace("/=", "/").replace("+", "%20")
+    shown = service.client.get(f"{path}?corpus=linked").json()
+    assert (shown["id"], shown["link"]) == (ODD_ID, LINK)
+    missing = service.client.get("/v1/documents/p99?corpus=linked")
+    assert (missing.status_code, missing.json()["type"]) == (
+        404,
+        "urn:fairqr:error:document-not-found",
+    )
+    assert service.client.get("/v1/documents/p01?corpus=../linked").status_code == 404
+
+
+def test_an_answer_is_streamed_as_it_is_written(service: Served, client: openai.OpenAI) -> None:
+    gate = threading.Event()
+    pieces = ["He ", *[f"word{number} " for number in range(50)]]
+    service.model.does(answers("", *pieces, gate=gate, gate_after=400))
+    chunks = []
+    for chunk in client.chat.completions.create(
+        model="people", messages=question(), stream=True, stream_options={"include_usage": True}
+    ):
+        chunks.append(chunk)
+        if text_of(chunks):
+            gate.set()  # the model had more to say when its first word was here
+    assert gate.is_set()
+    assert text_of(chunks).split() == "".join(pieces).split()
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert len({(chunk.id, chunk.model, chunk.object) for chunk in chunks}) == 1
+    assert [c.choices[0].finish_reason for c in chunks if c.choices][-2:] == [None, "stop"]
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage
+    assert chunks[-1].usage.total_tokens == 110
+
+
+def test_a_stream_says_what_the_whole_says(client: openai.OpenAI) -> None:
+    asked: Any = {"model": "people", "messages": question(), "seed": 3}
+    whole = client.chat.completions.create(**asked)
+    chunks = list(client.chat.completions.create(**asked, stream=True))
+    assert text_of(chunks) == whole.choices[0].message.content
+    wholes = [one.model_dump() for one in whole.choices[0].message.annotations or []]
+    assert annotations_of(chunks) == wholes
+    assert not [chunk for chunk in chunks if chunk.usage]
+    # Several rankings have several answers, and the commonest comes at once.
+    several = {"fairqr": {"samples": 5, "alpha": 0}}
+    chunks = list(client.chat.completions.create(**asked, stream=True, extra_body=several))
+    assert text_of(chunks) == SENTENCE
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        ({"functions": [{"name": "f"}]}, "functions"),
+        ({"n": 2}, "n"),
+        ({"logprobs": True}, "logprobs"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"messages": [{"role": "assistant", "content": "?"}]}, None),
+        ({"messages": [{"role": "user", "content": []}]}, None),
+        ({"messages": [{"role": "user", "content": "x" * 501}]}, "query_characters"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "url": "?"}]}]}, None),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": 7}]}]}, None),
+        ({"messages": "?"}, "messages"),
+        ({"seed": -1}, None),
+        ({"fairqr": {"samples": 1000}}, "samples"),
+        ({"fairqr": {"keep": True}}, None),
+        ({"fairqr": {"question": "Another?"}}, None),
+        ({"fairqr": {"methods": "plain"}}, None),
+    ],
+)
+@pytest.mark.parametrize("streamed", [False, True])
+def test_what_is_not_offered_is_refused_in_their_form(
+    service: Served, client: openai.OpenAI, more: dict[str, Any], param: str | None, streamed: bool
+) -> None:
+    asked: dict[str, Any] = {"model": "people", "messages": question(), "stream": streamed, **more}
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.post("/chat/completions", cast_to=object, body=asked)
+    assert refused.value.type == "invalid_request_error"
+    assert refused.value.param == param
+    assert refused.value.message
+    assert service.model.asked == []
+
+
+def test_what_asks_for_nothing_is_no_reason_to_refuse(client: openai.OpenAI) -> None:
+    nothing = {"tools": [], "n": 1, "logprobs": False, "response_format": {"type": "text"}}
+    asked = {"model": "people", "messages": question(), "stop": None, "top_p": 0.3, **nothing}
+    found: Any = client.post("/chat/completions", cast_to=object, body=asked)
+    assert found["choices"][0]["message"]["content"] == SENTENCE
+
+
+def test_parameters_of_an_answer_are_taken(service: Served, client: openai.OpenAI) -> None:
+    more = {"attributes": ["gender"], "documents": 2, "attributor": "none"}
+    found = client.chat.completions.create(
+        model="people", messages=question(), extra_body={"fairqr": more}
+    )
+    assert found.choices[0].message.annotations == []
+    assert service.model.asked[0].last_message.count("physicist") > 1
+    with pytest.raises(openai.PermissionDeniedError) as refused:
+        client.chat.completions.create(
+            model="people", messages=question(), extra_body={"fairqr": {"model": "openai:gpt-5"}}
+        )
+    assert refused.value.code == "not-allowed"
+
+
+def test_a_model_that_fails_is_an_error_and_no_answer(
+    service: Served, client: openai.OpenAI
+) -> None:
+    service.model.does(failure(400))
+    asked: Any = {"model": "people", "messages": question()}
+    with pytest.raises(openai.InternalServerError) as failed:
+        client.chat.completions.create(**asked)
+    assert (failed.value.status_code, failed.value.type) == (502, "server_error")
+    with pytest.raises(openai.APIError) as broken:
+        list(client.chat.completions.create(**asked, stream=True))
+    assert broken.value.code == "model"
+    raw = service.client.post("/openai/v1/chat/completions", json={**asked, "stream": True})
+    assert raw.status_code == 200
+    assert "[DONE]" not in raw.text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "One.\n\ndata: [DONE]\n\nevent: error\ndata: {}",
+        "Line\u2028separators\u0085and\x0b\x1c controls \x00 \x1b[31m",
+        '{"choices": []} </answer> <script>alert(1)</script>',
+        "\U0001f9ea" * 50,
+    ],
+)
+def test_hostile_texts_are_only_texts(service: Served, client: openai.OpenAI, text: str) -> None:
+    service.model.does(answers(text))
+    whole = client.chat.completions.create(model="people", messages=question())
+    assert whole.choices[0].message.content == text.strip()
+    pieces = client.chat.completions.create(model="people", messages=question(), stream=True)
+    assert text_of(list(pieces)).strip() == text.strip()
+    service.model.does(answers(SENTENCE))
+    asking = question(f"physicist {text}".replace("\0", ""))
+    found = client.chat.completions.create(model="people", messages=asking)
+    assert found.choices[0].message.content == SENTENCE
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [(b"{", 400), (b'{"messages": "\\u0000"}', 400), (b"[]", 400), (b"x" * 2_000_000, 413)],
+)
+def test_every_error_has_their_form(service: Served, body: bytes, status: int) -> None:
+    kind = {"Content-Type": "application/json"}
+    found = service.client.post("/openai/v1/chat/completions", content=body, headers=kind)
+    assert (found.status_code, found.headers["content-type"]) == (status, "application/json")
+    assert found.json()["error"].keys() == {"message", "type", "param", "code"}
+    for path, expected in (("/openai/v1/embeddings", 404), ("/openai/v1/chat/completions", 405)):
+        found = service.client.get(path)
+        assert (found.status_code, *found.json()) == (expected, "error")
+
+
+def test_langchain_asks_it_as_a_chat_model(service: Served) -> None:
+    model = ChatOpenAI(
+        model="people",
+        base_url=f"{service.url.rstrip('/')}/openai/v1",
+        api_key="sk-theirs",  # type: ignore[arg-type]
+        max_retries=0,
+        stream_usage=True,
+        http_client=httpx.Client(trust_env=False),
+    )
+    message = model.invoke("Which physicist has a workshop?")
+    assert message.content == SENTENCE
+    assert message.usage_metadata
+    assert message.usage_metadata["total_tokens"] in (0, 110)  # the service may have it cached
+    assert message.response_metadata["finish_reason"] == "stop"
+    whole = None
+    for piece in model.stream("Which physicist has a workshop?"):
+        whole = piece if whole is None else whole + piece
+    assert whole is not None
+    assert whole.content == SENTENCE
+    assert whole.response_metadata["finish_reason"] == "stop"
+    with pytest.raises(openai.BadRequestError):
+        model.bind_tools([{"type": "function", "function": {"name": "f"}}]).invoke("Which?")
+
+
+def test_its_runs_are_in_the_figures_and_end_with_their_clients(
+    service: Served, client: openai.OpenAI
+) -> None:
+    gate = threading.Event()
+    service.model.does(answers(SENTENCE, gate=gate))
+    answering = client.chat.completions.create(model="people", messages=question(), stream=True)
+    next(iter(answering))
+    running = 'fairqr_ephemeral_runs{status="running"} 1.0'
+    until(lambda: running in service.client.get("/metrics").text)
+    answering.close()
+    until(lambda: running not in service.client.get("/metrics").text)
+    gate.set()
+    figures = service.client.get("/metrics").text
+    assert 'fairqr_runs_finished_total{kind="answer",status="cancelled"}' in figures
+    assert 'route="/openai/v1/chat/completions"' in figures
+    assert service.client.get("/v1/runs").json() == {"runs": []}
+
+
+@pytest.mark.parametrize(
+    ("limit", "status", "error"),
+    [
+        ("limits.live = 1", 429, openai.RateLimitError),
+        ("limits.wait = 0.2\nlimits.queue = 1", 503, openai.InternalServerError),
+    ],
+)
+def test_a_refusal_has_its_status_before_any_stream(
+    tmp_path: Path, limit: str, status: int, error: type[openai.APIStatusError]
+) -> None:
+    gate = threading.Event()
+    asked: dict[str, dict[str, Any]] = {
+        "search": PHYSICIST,
+        "answer": {"question": "Which physicist?", "corpus": "people"},
+        "probe": {"query": "physicist", "attribute": "gender", "protected": "female"},
+    }
+    with (
+        a_service(tmp_path, settings=f"concurrency = 1\n{limit}") as service,
+        client_of(service) as client,
+    ):
+        service.model.does(answers(SENTENCE, gate=gate))
+        held = client.chat.completions.create(model="people", messages=question(), stream=True)
+        next(iter(held))
+        with pytest.raises(error) as busy:
+            client.chat.completions.create(model="people", messages=question(), stream=True)
+        assert (busy.value.status_code, busy.value.code) == (status, "busy")
+        assert int(busy.value.response.headers["retry-after"]) >= 1
+        durable = {"kind": "search", "request": PHYSICIST}
+        assert service.client.post("/v1/runs", json=durable).status_code == 202
+        for kind, body in asked.items():
+            for keep in (False, True):
+                answer = service.client.post(f"/v1/{kind}/stream", json={**body, "keep": keep})
+                assert answer.status_code == status
+                assert answer.json()["type"] == "urn:fairqr:error:busy"
+        assert service.client.get("/v1/runs/none/events").status_code == 404
+        gate.set()
+        held.close()
+
+
+def test_where_keys_are_required_ours_is_the_api_key(tmp_path: Path) -> None:
+    model = ModelServer()
+    variables = settings_for(model, tmp_path)
+    model.close()
+
+    def key(name: str, scope: str) -> str:
+        made = run_command(variables, "keys", "create", name, "--scope", scope, "--quiet")
+        return made.strip()
+
+    reads, runs = key("reader", "read"), key("runner", "run")
+    with a_service(tmp_path, "--require-keys") as service:
+        service.model.does(answers(SENTENCE))
+        asked: Any = {"model": "people", "messages": question()}
+        for wrong in ("sk-theirs", "fqr_000000000000_x", runs[:-1]):
+            with client_of(service, wrong) as client:
+                with pytest.raises(openai.AuthenticationError) as refused:
+                    client.chat.completions.create(**asked)
+                assert refused.value.code == "invalid_api_key"
+        with client_of(service, reads) as client:
+            assert [model.id for model in client.models.list()] == ["people"]
+            with pytest.raises(openai.PermissionDeniedError):
+                client.chat.completions.create(**asked)
+        with client_of(service, runs) as client:
+            (choice,) = client.chat.completions.create(**asked).choices
+        url = (choice.message.annotations or [])[0].url_citation.url
+        assert service.client.get(url).status_code == 401
+        allowed = {"Authorization": f"Bearer {reads}"}
+        assert service.client.get(url, headers=allowed).status_code == 200

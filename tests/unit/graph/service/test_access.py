@@ -1,0 +1,82 @@
+"""Every path of the application needs a scope, but for the few that are open to all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from fastapi.routing import iter_route_contexts
+
+from fairqr.graph.service.configuration import Limits, ServiceSettings
+from fairqr.graph.service.http.agents import McpDoor
+from fairqr.graph.service.http.app import create_app
+from fairqr.graph.service.http.metrics import Metrics
+from fairqr.graph.service.http.parts import Parts
+from fairqr.graph.service.store import Store
+
+OPEN = {"/", "/page/{name:path}", "/healthz", "/readyz", "/openapi.json"}
+"""The page and its files, health, and the description of the API."""
+
+
+def an_app(store: Store, *, keys: bool) -> FastAPI:
+    """An application whose other parts must not be reached."""
+    nothing: Any = None
+    settings = ServiceSettings(require_keys=keys, limits=Limits(rate=""))
+    app = create_app(Parts(settings, store, nothing, nothing, Metrics(), nothing))
+    app.router.routes.append(McpDoor(nothing).route)
+    return app
+
+
+def asking(app: FastAPI) -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    return httpx.AsyncClient(transport=transport, base_url="http://localhost:8080")
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    opened = await Store.open(f"sqlite:///{tmp_path}/runs.sqlite")
+    yield opened
+    await opened.close()
+
+
+async def test_every_route_refuses_a_request_without_a_key(store: Store) -> None:
+    app = an_app(store, keys=True)
+    _, secret = await store.create_key("reader", ["read"])
+    seen: dict[str, set[int]] = {}
+    async with asking(app) as client:
+        for route in iter_route_contexts(app.routes):
+            template = cast("str", route.path)
+            path = re.sub(r"{[^}]*}", "x", template)
+            for method in route.methods or {"GET", "POST", "DELETE"}:
+                answer = await client.request(method, path, json={})
+                seen.setdefault(template, set()).add(answer.status_code)
+                if answer.status_code == 401 and (method == "POST" or path == "/metrics"):
+                    reader = {"Authorization": f"Bearer {secret}"}
+                    answer = await client.request(method, path, json={}, headers=reader)
+                    assert answer.status_code == 403, (method, path)
+        assert (await client.get("/not/there")).status_code == 401
+    some = {"/v1/search", "/v1/documents/{id:path}", "/openai/v1/chat/completions", "/mcp"}
+    assert some <= seen.keys()
+    assert {path for path, statuses in seen.items() if statuses != {401}} == OPEN
+
+
+async def test_only_openai_takes_the_keys_of_others(store: Store) -> None:
+    """OpenAI's clients always send a key, and one that is not ours proves nothing."""
+    theirs, ours = {"Authorization": "Bearer sk-x"}, {"Authorization": "Bearer fqr_x"}
+
+    async def status(client: httpx.AsyncClient, path: str, headers: dict[str, str]) -> int:
+        return (await client.get(path, headers=headers)).status_code
+
+    async with asking(an_app(store, keys=False)) as client:
+        assert await status(client, "/openai/v1/not/there", theirs) == 404
+        assert await status(client, "/openai/v1/not/there", ours) == 401
+        assert await status(client, "/v1/not/there", theirs) == 401
+        for odd in ({"Host": "evil.example"}, {"Origin": "http://evil.example"}):
+            assert await status(client, "/openai/v1/not/there", {**theirs, **odd}) == 403
+    async with asking(an_app(store, keys=True)) as client:
+        assert await status(client, "/openai/v1/not/there", theirs) == 401

@@ -1,0 +1,53 @@
+"""The door for agents keeps no more sessions than it may."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from fairqr.graph.service.configuration import ServiceSettings
+from fairqr.graph.service.engine.engine import Engine
+from fairqr.graph.service.http.access import Caller
+from fairqr.graph.service.http.agents import SESSIONS, McpDoor
+from fairqr.graph.service.runs.doing import Unobserved
+from fairqr.graph.service.runs.ephemeral import EphemeralRuns
+from fairqr.graph.service.runs.slots import Slots
+
+INITIALIZE: dict[str, Any] = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "test", "version": "1"},
+    },
+}
+HEADERS = {"Accept": "application/json, text/event-stream"}
+
+
+async def test_sessions_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path))
+    settings = ServiceSettings()
+    engine = Engine(settings, default_model="feedback")
+    runs = EphemeralRuns(settings, Slots(1), Unobserved())
+    async with McpDoor.opened(engine, runs) as door:
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            scope["state"] = {"caller": Caller()}
+            await door(scope, receive, send)
+
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            statuses = [
+                (await client.post("/mcp", json=INITIALIZE, headers=HEADERS)).status_code
+                for _ in range(SESSIONS + 1)
+            ]
+            last = await client.post("/mcp", json=INITIALIZE, headers=HEADERS)
+    await engine.close()
+    assert statuses == [200] * SESSIONS + [503]
+    assert "Too many open sessions" in last.text
