@@ -19,7 +19,7 @@ from measuring import Row, median
 from stubs import InstantRefiner
 from workspace import Workspace
 
-from fairqr import FairSearch
+from fairqr import FairSearch, SearchResult, StepData
 from fairqr.agents.cache import ReplyFile
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.refiner import Refiner
@@ -141,12 +141,13 @@ async def _crowd(
 
     async def one(query: str) -> tuple[int, dict[str, Any]]:
         rounds = 0
-        result: dict[str, Any] = {}
-        async for step in search.stream(query, attributes=attributes):
-            rounds += step.name == "refine"
-            result = step.update.get("result", result)
-        assert result["stop_reason"] != "model_failed", result["warnings"]
-        return rounds, result["usage"]
+        async for event in search.stream(query, attributes=attributes):
+            if isinstance(event, StepData):
+                rounds += event.step == "refine"
+            elif isinstance(event, SearchResult):
+                result = event
+        assert result.stop_reason != "model_failed", result.warnings
+        return rounds, result.usage.model_dump()
 
     # A process makes its client once.
     if isinstance(model, ChatModel):

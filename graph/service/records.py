@@ -110,7 +110,7 @@ class Event(_Record):
             are not kept.
         name: ``run`` (the run's summary), ``step``, ``token``, and at last ``end`` or ``error``.
         data: An object. Of a run its summary; of a step what
-            :class:`fairqr.graph.service.runs.steps.StepData` describes; of a token its ``text``; of
+            :class:`fairqr.graph.step_data.StepData` describes; of a token its ``text``; of
             the end ``run`` and ``result``; of an error the problem.
         private: What the worker that resumes a durable run needs of a step; no client is told it.
     """

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fairqr.agents.models import open_model
-    from fairqr.api import FairSearch, Progress, Step, SyncFairSearch, open_engine
+    from fairqr.api import FairSearch, Progress, StepData, SyncFairSearch, open_engine
     from fairqr.auditing import audit
     from fairqr.base import errors
     from fairqr.base.errors import FairqrError
@@ -43,7 +43,7 @@ __all__ = [
     "Progress",
     "SearchResult",
     "Source",
-    "Step",
+    "StepData",
     "SyncFairSearch",
     "answer_state_graph",
     "audit",
@@ -78,7 +78,7 @@ _HOMES = {
     "Progress": "fairqr.api",
     "SearchResult": "fairqr.graph.search.result",
     "Source": "fairqr.retrieval.source",
-    "Step": "fairqr.api",
+    "StepData": "fairqr.api",
     "SyncFairSearch": "fairqr.api",
     "answer_state_graph": "fairqr.graph.answer.builder",
     "audit": "fairqr.auditing",

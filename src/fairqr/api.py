@@ -18,8 +18,9 @@ from collections.abc import (
 from concurrent.futures import Future
 from contextlib import aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar, cast, overload
 
+from langchain_core.messages import AIMessageChunk
 from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import TypeAdapter, ValidationError
 
@@ -39,6 +40,7 @@ from fairqr.graph.search.builder import build_search_graph, search_state_graph
 from fairqr.graph.search.context import Context, make_context, require_context
 from fairqr.graph.search.rankers import GivenModel, GivenRanker, Rankers, model_of
 from fairqr.graph.search.result import SearchResult
+from fairqr.graph.step_data import StepData, step_data
 from fairqr.graph.steps import CONCURRENCY
 from fairqr.graph.stream import Progress, RunEvent, Step, run_graph
 from fairqr.prompts.library import PromptLibrary
@@ -60,7 +62,8 @@ __all__ = [
     "FairSearch",
     "Keywords",
     "Progress",
-    "Step",
+    "StepData",
+    "StreamEvent",
     "SyncFairSearch",
     "open_engine",
 ]
@@ -68,6 +71,9 @@ __all__ = [
 T = TypeVar("T")
 C = TypeVar("C", bound=Context)
 Result = SearchResult | AnswerResult | ProbeResult
+
+StreamEvent = StepData | Progress | AIMessageChunk | Result
+"""A step that has ended, progress within a step, a piece of an answer, or, last, the result."""
 
 Keywords = dict[str, dict[str, list[str]]]
 """Keywords for refining queries, by attribute and then by group."""
@@ -260,14 +266,10 @@ class FairSearch:
             FairqrError: The request cannot be carried out; the message says what to do.
         """
         asked = _asked(Context, make_context, context, {})
-        kind, name = _outcome(asked)
-        result: dict[str, Any] | None = None
-        steps = self.stream(query, asked, approve=approve)
-        async with aclosing(steps):
-            async for step in steps:
-                if isinstance(step, Step):
-                    result = step.update.get(name) or result
-        return kind.model_validate(result)
+        async with aclosing(self.stream(query, asked, approve=approve)) as events:
+            async for event in events:
+                last = event
+        return cast("Result", last)
 
     async def stream(
         self,
@@ -276,30 +278,35 @@ class FairSearch:
         *,
         approve: Approve | None = None,
         **options: Any,
-    ) -> AsyncGenerator[RunEvent, None]:
-        """Do what a context asks for, and yield each step and its progress as they happen.
+    ) -> AsyncGenerator[StreamEvent, None]:
+        """Do what a context asks for, and yield what happens; the result comes last.
 
-        Arguments are as in :meth:`run`; a search also takes those of :meth:`search`. An answer
-        written from a single ranking arrives piece by piece if ``context.answer.stream`` is on. The
-        run waits until you ask for the next step, and ends when you close the generator; to leave
-        early, use ``contextlib.aclosing``.
+        Each step that ends is a :class:`StepData`. A :class:`Progress` counts the replies of models
+        within a step. An answer from a single ranking arrives in pieces, as LangChain's
+        ``AIMessageChunk``, if ``context.answer.stream`` is on.
+
+        Arguments are as in :meth:`run`; a search also takes those of :meth:`search`. The run waits
+        until you ask for the next event, and ends when you close the generator; to leave early, use
+        ``contextlib.aclosing``.
         """
         asked = _asked(Context, make_context, context, options)
+        kind, result_type = _outcome(asked)
         graphs = await self._graphs_for(asked)
-        if approve is not None:
-            if _outcome(asked)[0] is not SearchResult:
-                raise InputError(
-                    "Only the keywords of a search can be approved; leave approve out."
-                )
+        if approve is None:
+            events = run_graph(getattr(graphs, kind), query, asked)
+        elif kind == "search":
             events = _approved(graphs.approved, query, asked, approve)
         else:
-            graph = {SearchResult: graphs.search, AnswerResult: graphs.answer}.get(
-                _outcome(asked)[0], graphs.probe
-            )
-            events = run_graph(graph, query, asked)
+            raise InputError("Only the keywords of a search can be approved; leave approve out.")
+        result: dict[str, Any] | None = None
         async with aclosing(events):
             async for event in events:
-                yield event
+                if isinstance(event, Step):
+                    result = event.update.get("result" if kind == "search" else kind) or result
+                    yield StepData.model_validate(step_data(kind, event))
+                else:
+                    yield event
+        yield result_type.model_validate(result)
 
     async def search(
         self,
@@ -523,11 +530,11 @@ class SyncFairSearch:
         *,
         approve: Approve | None = None,
         **options: Any,
-    ) -> collections.abc.Generator[RunEvent, None, None]:
-        """Yield each step and its progress; see :meth:`FairSearch.stream`."""
+    ) -> collections.abc.Generator[StreamEvent, None, None]:
+        """Yield what happens, and last the result; see :meth:`FairSearch.stream`."""
         events = self.asynchronous.stream(query, context, approve=approve, **options)
 
-        async def following() -> RunEvent | None:
+        async def following() -> StreamEvent | None:
             return await anext(events, None)
 
         try:
@@ -605,13 +612,13 @@ class Opening:
         self._search._close_background()
 
 
-def _outcome(context: Context) -> tuple[type[Result], str]:
-    """Return the type of this context's result, and its key in the state."""
+def _outcome(context: Context) -> tuple[str, type[Result]]:
+    """Return the name of this context's graph, and the type of its result."""
     if isinstance(context, AnswerContext):
-        return AnswerResult, "answer"
+        return "answer", AnswerResult
     if isinstance(context, ProbeContext):
-        return ProbeResult, "probe"
-    return SearchResult, "result"
+        return "probe", ProbeResult
+    return "search", SearchResult
 
 
 async def _approved(
@@ -694,6 +701,6 @@ def _asked(
 def _search_context(context: Context | None, options: Mapping[str, Any]) -> Context:
     """Return the context of a plain search; see :func:`_asked`."""
     asked = _asked(Context, make_context, context, options)
-    if _outcome(asked)[0] is not SearchResult:
+    if _outcome(asked)[0] != "search":
         raise InputError(f"search takes a fairqr.Context; pass the {type(asked).__name__} to run.")
     return asked

@@ -18,7 +18,7 @@ import pytest
 from langchain_core.messages import AIMessageChunk
 from langchain_openai import ChatOpenAI
 
-from fairqr import AnswerResult, FairSearch, Step, build_answer_graph, open_engine
+from fairqr import AnswerResult, FairSearch, StepData, build_answer_graph, open_engine
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.chat_generator import ChatGenerator
 from fairqr.cli.main import main
@@ -352,9 +352,9 @@ async def test_pieces_arrive_while_the_answer_is_still_written(
     async for event in search.stream("physicist", answer_context(attribute="gender", stream=True)):
         if isinstance(event, AIMessageChunk):
             pieces.append(event.text)
-        elif isinstance(event, Step):
-            names.append(event.name)
-            if event.name == "generate":
+        elif isinstance(event, StepData):
+            names.append(event.step)
+            if event.step == "generate":
                 assert len(pieces) > 1
     await engine.aclose()
     assert "".join(pieces) == "It was she."

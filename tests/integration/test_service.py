@@ -15,7 +15,7 @@ from fairqr.api import FairSearch
 from fairqr.graph.answer.result import AnswerResult
 from fairqr.graph.probe.result import ProbeResult
 from fairqr.graph.search.result import SearchResult
-from fairqr.graph.service.runs.steps import StepData
+from fairqr.graph.step_data import StepData
 from tests.integration.model_server import KEY, ModelServer, says, stream
 from tests.integration.page_service import run_command
 from tests.integration.service_client import (

@@ -35,7 +35,7 @@ from fairqr.graph.service.configuration import Caps, Limits, ServiceSettings
 from fairqr.graph.service.http.app import create_app
 from fairqr.graph.service.http.parts import Parts
 from fairqr.graph.service.problems import STATUSES
-from fairqr.graph.service.runs.steps import StepData
+from fairqr.graph.step_data import StepData
 from fairqr.retrieval.rerankers.registry import RERANKERS
 from fairqr.retrieval.retriever_parameters import Hybrid, Rm3
 from fairqr.retrieval.schema import Attribute
@@ -186,7 +186,7 @@ def results() -> Iterator[str]:
         for inner in _within(model):
             yield f"### {model.__name__}: {inner.__name__}\n\n{lead_of(inner.__doc__)}\n"
             yield from _fields(inner)
-    yield "## StepData\n\nThe data of an event `step` in a stream of the service.\n"
+    yield "## StepData\n\nA step in a stream, of the service and of `FairSearch.stream`.\n"
     yield from _fields(StepData)
 
 

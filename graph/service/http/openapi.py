@@ -14,7 +14,7 @@ from fairqr.graph.search.result import SearchResult
 from fairqr.graph.service.engine.audits import AuditResult
 from fairqr.graph.service.http.access import needed
 from fairqr.graph.service.problems import MEDIA_TYPE
-from fairqr.graph.service.runs.steps import StepData
+from fairqr.graph.step_data import StepData
 
 __all__ = [
     "ACCEPTED",

@@ -15,7 +15,7 @@ from fairqr.base.telemetry import continued
 from fairqr.graph.service.problems import told_in_log
 from fairqr.graph.service.records import EventName, Kind, Run
 from fairqr.graph.service.runs.outcomes import Findings
-from fairqr.graph.service.runs.steps import step_data
+from fairqr.graph.step_data import step_data
 from fairqr.graph.stream import RunEvent, Step
 
 __all__ = ["Observer", "Tell", "Unobserved", "complain", "followed"]

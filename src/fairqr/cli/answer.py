@@ -142,10 +142,10 @@ def answer(
                 concurrency=settings.concurrency,
             )
             context = await _with_pool(asked, engine, stream=is_live)
-            result = await view.follow(fair, question, context)
+            result = await view.follow(fair, question, context, AnswerResult)
         nonlocal has_written
         has_written = isinstance(view, AnswerView) and view.has_written
-        return AnswerResult.model_validate(result)
+        return result
 
     result = run_recorded(work(), trace, content=trace_content, command="answer")
     if not result.counts.answered:

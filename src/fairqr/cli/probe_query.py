@@ -79,7 +79,7 @@ def query(
         await probed.start("text")
         async with settings.opened(corpus, asked.strategy.searched_by(retriever)) as engine:
             fair = FairSearch(engine, probed, prompts=prompts)
-            return ProbeResult.model_validate(await ProbeView(yes=yes).follow(fair, text, asked))
+            return await ProbeView(yes=yes).follow(fair, text, asked, ProbeResult)
 
     result = run_recorded(work(), trace, content=trace_content, command="probe")
     _require_answers(result)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Group
@@ -16,17 +16,21 @@ from rich.text import Text
 from fairqr.base.prices import tokens_text
 from fairqr.cli.common import agree, notes, printable
 from fairqr.cli.terminal import Output, counted, number, shortened, table
-from fairqr.graph.stream import Progress, RunEvent, Step
+from fairqr.graph.step_data import StepData
+from fairqr.graph.stream import Progress
 from fairqr.retrieval.sendable import sendable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fairqr.api import FairSearch
+    from fairqr.api import FairSearch, Result, StreamEvent
     from fairqr.graph.answer.result import ExposedDocument
     from fairqr.graph.search.context import Budget, Context
     from fairqr.graph.search.result import RankedDocument, SearchResult
+    from fairqr.graph.search.state import CostRecord, IterationRecord, RefinementRecord
     from fairqr.graph.usage import UsageReport
+
+    R = TypeVar("R", bound=Result)
 
 __all__ = [
     "ProbeView",
@@ -62,14 +66,13 @@ NO_WORDS = {
 
 
 class View:
-    """Follows a run, keeps its result, and says on stderr what a model may be asked.
+    """Follows a run, and says on stderr what a model may be asked.
 
     Args:
         doing: What a spinner says at first; empty for none.
     """
 
     def __init__(self, doing: str = "") -> None:
-        self.result: dict[str, Any] = {}
         self._console = Output()
         self._stderr = notes()
         self._doing = doing
@@ -97,7 +100,7 @@ class View:
         """
         self._asked, self._budget, self._agreed = model, budget, yes
 
-    def show(self, event: RunEvent) -> None:
+    def show(self, event: StreamEvent) -> None:
         """Show an event.
 
         Raises:
@@ -105,9 +108,8 @@ class View:
         """
         if isinstance(event, Progress) and self._status and event.replies > 1:
             self._status.update(f"{self._doing} ({event.replies} replies)")
-        if not isinstance(event, Step):
-            return
-        if (cost := event.update.get("cost")) and self._asked:
+        if isinstance(event, StepData) and event.cost and self._asked:
+            cost = event.cost
             calls, tokens = cost["calls"] * cost["lists"], cost["tokens"] * cost["lists"]
             if self._budget is not None:
                 agree(
@@ -118,17 +120,19 @@ class View:
                 )
             line = cost_of_ranking(cost, self._asked)
             self._stderr.print(line, markup=False, soft_wrap=True)
-        for name in ("result", "answer", "probe"):
-            self.result = event.update.get(name) or self.result
 
-    async def follow(self, search: FairSearch, query: str, context: Context) -> dict[str, Any]:
-        """Run what a context asks for, show each event, and return the result."""
+    async def follow(self, search: FairSearch, query: str, context: Context, kind: type[R]) -> R:
+        """Run what a context asks for, show each event, and return the result of this kind."""
         # Bytes that are no text in the terminal's encoding arrive as halves of surrogate pairs.
+        events = search.stream(sendable(query), context)
         with self:
-            async with contextlib.aclosing(search.stream(sendable(query), context)) as events:
+            async with contextlib.aclosing(events):
                 async for event in events:
-                    self.show(event)
-        return self.result
+                    if isinstance(event, kind):
+                        result = event
+                    else:
+                        self.show(event)
+        return result
 
     def say(self, doing: str) -> None:
         """Say what is done now."""
@@ -144,10 +148,10 @@ class ProbeView(View):
         super().__init__("probing")
         self._yes = yes
 
-    def show(self, event: RunEvent) -> None:
+    def show(self, event: StreamEvent) -> None:
         """Show a step."""
         super().show(event)
-        if isinstance(event, Step) and (cost := event.update.get("cost")):
+        if isinstance(event, StepData) and (cost := event.cost):
             from fairqr.agents.ranking.item_ranker import Cost
             from fairqr.evaluation.probes.running import cost_in_words
 
@@ -171,35 +175,34 @@ class SearchView(View):
         self._ranker = context.strategy.ranker
         self._model = model
         self._target: Mapping[str, Mapping[str, float]] = {}
-        self._refinements: list[dict[str, Any]] = []
+        self._refinements: list[RefinementRecord] = []
         by = "not refined"
         if context.rounds:
             by = f"{'may ask' if context.strategy.ask == 'auto' else 'refined by'} {model}"
         told = f"  in {corpus}, method {context.method}, {by}"
         self._title: Text | None = Text.assemble((printable(query), "bold"), printable(told))
 
-    def show(self, event: RunEvent) -> None:
+    def show(self, event: StreamEvent) -> None:
         """Show a step."""
         super().show(event)
-        if not isinstance(event, Step):
+        if not isinstance(event, StepData):
             return
-        update = event.update
-        if event.name == "retrieve":
-            self._target = update.get("target", self._target)
+        if event.step == "retrieve":
+            self._target = event.target or self._target
             self.say("measuring")
-        elif event.name == "measure":
-            self._show_round(update["iterations"][0])
-            if update["stop_reason"] and self._ranker:
+        elif event.round is not None:
+            self._show_round(event.round)
+            if event.stop_reason and self._ranker:
                 self.say(f"re-ranking by {self._asked or self._ranker}")
-        elif event.name == "choose_group":
-            groups = ", ".join(shortened(group, NAME) for _, group in update["chosen"])
+        elif event.step == "choose_group":
+            groups = ", ".join(shortened(group, NAME) for _, group in event.chosen or ())
             self.say(f"asking {self._model} about {groups}")
-        elif event.name == "refine":
-            self._refinements = update["refinements"]
-            is_over = update.get("stop_reason") and self._ranker
+        elif event.step == "refine":
+            self._refinements = event.refinements or []
+            is_over = event.stop_reason and self._ranker
             self.say("re-ranking" if is_over else "searching")
 
-    def _show_round(self, record: Mapping[str, Any]) -> None:
+    def _show_round(self, record: IterationRecord) -> None:
         if self._title is not None:
             # Not before: what is wrong is mostly found earlier, and is then all that is printed.
             self._console.print(self._title)
@@ -220,7 +223,7 @@ class SearchView(View):
         self._console.print(exposure_bars(record["exposure"], self._target))
 
 
-def cost_of_ranking(cost: Mapping[str, Any], model: str) -> str:
+def cost_of_ranking(cost: CostRecord, model: str) -> str:
     """Return in words what a model that re-ranks will be asked at the most.
 
     Args:

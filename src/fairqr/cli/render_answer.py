@@ -11,11 +11,12 @@ from rich.text import Text
 from fairqr.cli.common import printable
 from fairqr.cli.render import NAME, TITLE, View, labels_of, origin
 from fairqr.cli.terminal import Output, counted, decimal, number, percent, shortened, table
-from fairqr.graph.stream import RunEvent, Step
+from fairqr.graph.step_data import StepData
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from fairqr.api import StreamEvent
     from fairqr.graph.answer.result import (
         AnswerResult,
         AttributeExposure,
@@ -59,7 +60,7 @@ class AnswerView(View):
         if self.has_written:
             self._console.print()
 
-    def show(self, event: RunEvent) -> None:
+    def show(self, event: StreamEvent) -> None:
         """Write a piece, or say what is done next."""
         super().show(event)
         if isinstance(event, AIMessageChunk):
@@ -68,8 +69,8 @@ class AnswerView(View):
                 self._console.print(_heading(self._question))
                 self.has_written = True
             self._console.print(Text(_lines(event.text)), end="", soft_wrap=True)
-        elif isinstance(event, Step) and not self.has_written:
-            self.say(_STEPS.get(event.name, "searching"))
+        elif isinstance(event, StepData) and not self.has_written:
+            self.say(_STEPS.get(event.step, "searching"))
 
 
 def print_answer(result: AnswerResult, *, written: bool = False) -> None:

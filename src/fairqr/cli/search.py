@@ -206,7 +206,7 @@ async def searched(
         view.expect_cost(name, asked.budget, yes=yes)
     async with settings.opened(corpus, asked.strategy.searched_by(retriever)) as engine:
         fair = FairSearch(engine, opened, ranker=ranker, prompts=prompts)
-        return SearchResult.model_validate(await view.follow(fair, query, asked))
+        return await view.follow(fair, query, asked, SearchResult)
 
 
 def _has_not_ranked(result: SearchResult) -> bool:

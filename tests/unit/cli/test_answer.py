@@ -9,7 +9,6 @@ import pytest
 from langchain_core.messages import AIMessageChunk
 
 from fairqr.cli.main import main
-from fairqr.cli.render import View
 from fairqr.cli.render_answer import AnswerView, print_answer
 from fairqr.graph.answer.result import (
     AnswerCounts,
@@ -21,7 +20,6 @@ from fairqr.graph.answer.result import (
     RankingAnswer,
 )
 from fairqr.graph.search.result import UsageReport
-from fairqr.graph.stream import Step
 from fairqr.prompts.template import PromptReference
 
 HOSTILE = "\x1b[2J[red]Ma\rrie\u202e[/red]"
@@ -176,12 +174,3 @@ def test_an_answer_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str])
     assert "\r" not in shown
     assert shown.startswith("Who?\none\n")
     assert "[red]Ma rie" in shown
-
-
-def test_the_view_keeps_the_result(capsys: pytest.CaptureFixture[str]) -> None:
-    view = View()
-    with view:
-        view.show(Step("generate", {}))
-        view.show(Step("summarise", {"answer": result().model_dump(mode="json")}))
-    assert AnswerResult.model_validate(view.result) == result()
-    assert capsys.readouterr().out == ""

@@ -13,7 +13,7 @@ import pytest
 from langchain_core.messages import AIMessageChunk
 from langgraph.checkpoint.memory import InMemorySaver
 
-from fairqr import AnswerResult, FairSearch, Step, build_answer_graph
+from fairqr import AnswerResult, FairSearch, StepData, build_answer_graph
 from fairqr.agents.attribution.verdicts import Pair, Verdict
 from fairqr.agents.generators import GenerationRequest, OnToken
 from fairqr.agents.replies import TextReply, Usage
@@ -387,11 +387,11 @@ async def test_a_document_that_is_deleted_meanwhile_is_neither_read_nor_judged(
     async for step in search.stream(
         "science", answer_context(k=8, documents=3, alpha=100, stream=True)
     ):
-        if isinstance(step, Step) and step.name == "sample":
-            gone = step.update["sampled"][0]["ids"][1]
+        if isinstance(step, StepData) and step.sampled:
+            gone = step.sampled[0]["ids"][1]
             await remove(engine, [gone])
-        elif isinstance(step, Step) and step.name == "summarise":
-            result = AnswerResult.model_validate(step.update["answer"])
+        elif isinstance(step, AnswerResult):
+            result = step
     assert len(attributor.asked) == 2
     await engine.aclose()
     assert result.answers[0].verdicts == ["ok", "empty_document", "ok"]
@@ -480,7 +480,7 @@ async def test_the_pieces_of_an_answer_come_before_its_end(
         prompts=prompts,
     )
     events = [e async for e in search.stream("science", answer_context(k=5, stream=True))]
-    names = [e.name if isinstance(e, Step) else e.text for e in events]
+    names = [e.step if isinstance(e, StepData) else e.text for e in events[:-1]]
     assert names == [
         "prepare", "begin", "retrieve", "measure", "rerank", "sample",
         "one", "two", "three",

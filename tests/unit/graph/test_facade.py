@@ -23,7 +23,7 @@ from fairqr import (
     ProbeResult,
     ProbeSettings,
     SearchResult,
-    Step,
+    StepData,
     SyncFairSearch,
     open_engine,
 )
@@ -319,9 +319,34 @@ async def test_steps_come_without_async_too(engine: SearchEngine, steps: int | N
         names = []
         with contextlib.closing(search.stream("physicist", CONTEXT)) as events:
             for event in itertools.islice(events, steps):
-                names += [event.name] if isinstance(event, Step) else []
+                names += [event.step] if isinstance(event, StepData) else []
         assert (await search.asynchronous.run("physicist", CONTEXT)).ranking
     assert names[0] == "begin"
     assert names[-1] == ("begin" if steps else "rerank")
     with pytest.raises(QueryError, match="empty"):
         list(FairSearch(engine, refiner).sync.stream(" ", CONTEXT))
+
+
+async def test_a_stream_yields_documented_steps_and_then_the_result(engine: SearchEngine) -> None:
+    search = FairSearch(engine, Proposing())
+    *steps, result = [event async for event in search.stream("physicist", CONTEXT)]
+    assert isinstance(result, SearchResult)
+    assert [step.step for step in steps[:4]] == ["begin", "retrieve", "measure", "choose_group"]
+    rounds = [step.round for step in steps if step.step == "measure"]
+    assert [each["exposure"] for each in rounds] == [it.exposure for it in result.iterations]
+    retrieved = next(step for step in steps if step.step == "retrieve")
+    assert retrieved.target == result.target
+    refined = next(step for step in steps if step.step == "refine")
+    assert refined.refinements[0]["keywords"] == ["laboratory"]
+    assert steps[-1].model_dump(exclude_none=True).keys() <= {"step", "usage", "warnings"}
+
+
+@pytest.mark.parametrize("context", [AnswerContext(k=5, attributes=("gender",)), PROBE])
+async def test_a_stream_of_an_answer_or_a_probe_has_its_search(
+    engine: SearchEngine, context: AnswerContext | ProbeContext
+) -> None:
+    search = FairSearch(engine, AlphabeticalModel(), generator=EchoingGenerator())
+    events = [event async for event in search.stream("physicist", context)]
+    assert isinstance(events[-1], AnswerResult | ProbeResult)
+    (found,) = [event.search for event in events if isinstance(event, StepData) and event.search]
+    assert len(found.ranking) == context.k

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fairqr import FairSearch
+from fairqr import FairSearch, StepData
 from fairqr.agents.cache import remembering
 from fairqr.agents.question import OnToken, Question, Wanted
 from fairqr.agents.ranking.item_ranker import Cost, ItemRanking, RankItem
@@ -217,9 +217,9 @@ async def test_the_cost_is_known_before_anything_is_asked_and_must_fit_the_budge
     search = FairSearch(engine, "feedback", ranker=ranker)
     asked = {"method": "listwise", "k": 10, "depth": 50}
     costs = [
-        step.update["cost"]
+        step.cost
         async for step in search.stream("science", **asked)
-        if step.update.get("cost")
+        if isinstance(step, StepData) and step.cost
     ]
     assert [(c["documents"], c["calls"], c["tokens"], c["lists"]) for c in costs] == [
         (50, 5, 500, 1)
@@ -295,18 +295,19 @@ async def test_with_refinement_each_list_that_is_tried_is_paid_for(engine: Searc
     """The threshold is never reached, so the exposure-aware step tries the list of every round."""
     ranker = ByNumber()
     search = FairSearch(engine, Refining(), ranker=ranker)
-    steps = [s async for s in search.stream("science", rerank="listwise", depth=60, **LOOP)]
-    (cost,) = [step.update["cost"] for step in steps if step.update.get("cost")]
-    result = steps[-1].update["result"]
-    rounds = len(result["iterations"])
+    *steps, result = [
+        s async for s in search.stream("science", rerank="listwise", depth=60, **LOOP)
+    ]
+    (cost,) = [step.cost for step in steps if step.cost]
+    rounds = len(result.iterations)
     assert rounds > 1
     assert cost["lists"] == 4
     assert len(ranker.asked) == rounds <= cost["lists"]
     ranked = sum(-(-len(ids) // 10) for _, ids, _ in ranker.asked)
-    assert result["reranking"]["asked"] == ranked <= cost["calls"] * cost["lists"]
-    refined = sum(step.name == "refine" for step in steps) * 2
-    assert result["usage"]["model_calls"] == ranked + refined
-    assert steps[-1].update["usage"]["model_calls"] == ranked + refined
+    assert result.reranking.asked == ranked <= cost["calls"] * cost["lists"]
+    refined = sum(step.step == "refine" for step in steps) * 2
+    assert result.usage.model_calls == ranked + refined
+    assert steps[-1].usage["model_calls"] == ranked + refined
 
 
 async def test_a_tight_budget_keeps_one_ranking_and_is_never_exceeded(engine: SearchEngine) -> None:
@@ -425,10 +426,10 @@ async def test_a_search_without_a_ranker_is_as_it_was(engine: SearchEngine) -> N
     """Nothing of rankers stands in the state, and nothing is started."""
     ranker = ByNumber()
     search = FairSearch(engine, Refining(), ranker=ranker)
-    steps = [step async for step in search.stream("science", k=10)]
-    assert not any(step.update.get("cost") for step in steps)
-    assert "usage" not in steps[-1].update
-    assert steps[-1].update["result"]["ranker"] is None
+    *steps, result = [step async for step in search.stream("science", k=10)]
+    assert not any(step.cost for step in steps)
+    assert steps[-1].usage is None
+    assert result.ranker is None
     assert (ranker.started, ranker.asked) == (0, [])
     assert RankingSettings().options({}).window == 20
 

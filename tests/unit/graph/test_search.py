@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
-from fairqr import FairSearch, build_search_graph
+from fairqr import FairSearch, StepData, build_search_graph
 from fairqr.agents.refiner import Refinement, RefinementRequest
 from fairqr.agents.replies import Usage
 from fairqr.base.errors import InputError, ModelUnavailableError, QueryError, UnknownAttributeError
@@ -426,10 +426,11 @@ async def test_no_more_is_asked_than_the_budget_of_calls_has(engine: SearchEngin
 async def test_the_steps_are_streamed_in_order(engine: SearchEngine) -> None:
     search = FairSearch(engine, KnownRefiner(FEMALE))
     names = [
-        step.name
+        step.step
         async for step in search.stream(
             "science", attribute="gender", target="population:1", k=10, method="loop"
         )
+        if isinstance(step, StepData)
     ]
     assert names[:6] == ["begin", "retrieve", "measure", "choose_group", "refine", "retrieve"]
     assert names[-1] == "rerank"

@@ -1,4 +1,4 @@
-"""What a client is told of a step."""
+"""The documented form of a step, in the streams of the service and of ``FairSearch``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fairqr.graph.answer.state import GenerationRecord, SampledRanking, VerdictRecord
 from fairqr.graph.search.result import SearchResult
-from fairqr.graph.search.state import GroupKey, IterationRecord, RefinementRecord, StopReason
-from fairqr.graph.service.records import Kind
+from fairqr.graph.search.state import (
+    CostRecord,
+    GroupKey,
+    IterationRecord,
+    RefinementRecord,
+    StopReason,
+)
 from fairqr.graph.stream import Step
 from fairqr.graph.usage import UsageRecord
 
@@ -27,7 +32,7 @@ class AuditProgress(BaseModel):
 
 
 class StepData(BaseModel):
-    """A step that has just ended. What it has nothing to say of is left out."""
+    """A step that has just ended. A field that does not apply to the step is left out, or None."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -44,8 +49,15 @@ class StepData(BaseModel):
     target: dict[str, dict[str, float]] | None = Field(
         None, description="Of `retrieve`: the target, by attribute and group."
     )
+    cost: CostRecord | None = Field(
+        None, description="Of `retrieve`: what re-ranking by a model, or a probe, costs at most."
+    )
     round: IterationRecord | None = Field(
         None, description="Of `measure`: the round that was measured."
+    )
+    chosen: list[GroupKey] | None = Field(
+        None,
+        description="Of `choose_group`: the attributes and groups that the model is asked about.",
     )
     lacking: list[GroupKey] | None = Field(
         None, description="Of `choose_group`: the attributes and groups that lack exposure."
@@ -56,8 +68,8 @@ class StepData(BaseModel):
     stop_reason: StopReason | None = Field(None, description="Why the loop ended.")
     search: SearchResult | None = Field(
         None,
-        description="Of `rerank` in an answer or a probe: the result of their search. That of a "
-        "search comes with the event `end`.",
+        description="Of `rerank` in an answer or a probe: the result of its search. A plain search "
+        "gives its result at the end of the stream.",
     )
     sampled: list[SampledRanking] | None = Field(
         None, description="Of `sample`: the rankings to answer from."
@@ -73,23 +85,35 @@ class StepData(BaseModel):
     warnings: list[str] | None = Field(None, description="Sentences for people.")
 
 
-_SAME = ("iteration", "target", "lacking", "refinements", "stop_reason", "sampled", "progress")
+_SAME = (
+    "iteration",
+    "target",
+    "cost",
+    "chosen",
+    "lacking",
+    "refinements",
+    "stop_reason",
+    "sampled",
+    "progress",
+    "usage",
+    "warnings",
+)
 _FIRST = {"iterations": "round", "generations": "generated", "verdicts": "judged"}
-"""Lists of the state to which a step adds one entry, and what the entry is called here."""
+"""Lists of the state to which a step adds one entry, and the field for this entry."""
 
 
-def step_data(kind: Kind, step: Step) -> dict[str, Any]:
-    """Return a step as :class:`StepData` describes it.
+def step_data(kind: str, step: Step) -> dict[str, Any]:
+    """Return a step as plain data of :class:`StepData`.
 
     Args:
-        kind: Of the run.
+        kind: What the run does: ``search``, ``answer``, ``probe`` or ``audit``.
         step: The step.
     """
     update = step.update
-    told = {name: update.get(name) for name in (*_SAME, "usage", "warnings")}
-    told |= {name: update[key][0] for key, name in _FIRST.items() if update.get(key)}
+    data = {name: update.get(name) for name in _SAME}
+    data |= {name: update[key][0] for key, name in _FIRST.items() if update.get(key)}
     if kind != "search":
-        told["search"] = update.get("result")
+        data["search"] = update.get("result")
     return {"step": step.name} | {
-        name: value for name, value in told.items() if value is not None and value != []
+        name: value for name, value in data.items() if value is not None and value != []
     }
