@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import (
     BaseModel,
@@ -347,6 +347,18 @@ class Context(BaseModel):
         Budget(), description="What one run may spend; then it returns the best result so far."
     )
 
+    if not TYPE_CHECKING:  # pydantic's own signature has the types of the fields
+
+        def __init__(self, **values: Any) -> None:
+            # LangGraph makes contexts of dicts this way, and its callers see what is raised here.
+            for name in values:
+                if name not in type(self).model_fields:
+                    raise unknown_parameter(name, type(self).model_fields)
+            try:
+                super().__init__(**values)
+            except ValidationError as error:
+                raise parameter_error(error) from None
+
     @model_validator(mode="after")
     def _depth_reaches_k(self) -> Context:
         if self.depth is not None and self.depth < self.k:
@@ -458,10 +470,7 @@ def checked_context(kind: type[C], values: Mapping[str, object], inner: str = ""
         if "attributes" in given:
             raise InputError("Give 'attribute' or 'attributes', not both.")
         given["attributes"] = [attribute] if isinstance(attribute, str) else attribute
-    try:
-        return kind.model_validate(given)
-    except ValidationError as error:
-        raise parameter_error(error) from None
+    return kind(**given)
 
 
 def unknown_parameter(name: str, known: Collection[str]) -> InputError:

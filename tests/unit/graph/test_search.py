@@ -283,6 +283,24 @@ async def test_what_cannot_be_searched_is_refused(
         await FairSearch(engine, KnownRefiner(FEMALE)).search(query, **context)
 
 
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"k": 0}, "The parameter 'k' is wrong: Input should be greater than or equal to 1."),
+        ({"kk": 5}, "There is no parameter 'kk'; did you mean 'k'?"),
+        ({"target": "magic:1"}, "The target has no part 'magic'"),
+    ],
+)
+async def test_a_dict_as_context_of_a_graph_is_refused_in_a_sentence(
+    engine: SearchEngine, values: dict[str, object], sentence: str
+) -> None:
+    graph = build_search_graph(engine)
+    with pytest.raises(InputError) as caught:
+        await graph.ainvoke({"query": "physicist"}, context=values)
+    assert str(caught.value).startswith(sentence)
+    assert "\n" not in str(caught.value)
+
+
 async def test_half_a_character_in_a_query_is_searched_around(engine: SearchEngine) -> None:
     search = FairSearch(engine, KnownRefiner(FEMALE))
     result = await search.search("science \udcff", attribute="gender", k=10)
