@@ -5,6 +5,7 @@ import { showAudits } from "./audits.js";
 import { showComparison } from "./compare.js";
 import { byId } from "./dom.js";
 import { setUpForm } from "./form.js";
+import { explainTerms } from "./glossary.js";
 import { offerKey, setUpKey } from "./key.js";
 import { offered } from "./options.js";
 import { showRuns } from "./past.js";
@@ -100,6 +101,7 @@ document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault(); // the hash says which page is shown
   [...document.querySelectorAll("main")].find((main) => main.checkVisibility()).focus();
 });
+explainTerms();
 setUpKey(() => { offer(); route(); });
 window.addEventListener("hashchange", route);
 offer();

@@ -4,6 +4,7 @@ import { call } from "./api.js";
 import { bars } from "./bars.js";
 import { el, fact, foreign } from "./dom.js";
 import { percent, whole, words } from "./format.js";
+import { whatIs } from "./glossary.js";
 import { allMarks } from "./groups.js";
 import { authorization } from "./key.js";
 
@@ -23,7 +24,7 @@ export function auditView({ findings, figures, digest }, { id }) {
   const { queries, engine, relevance, spec } = figures;
   return [
     el("section", { class: "card", "aria-label": "Findings" },
-      el("h2", {}, "Who gets seen"),
+      el("h2", {}, "Who gets seen"), whatIs("Exposure", "Target", "Supply gap", "Ranking gap"),
       el("ul", { class: "sentences" }, findings.map((it) => el("li", {}, foreign(it, 2000))))),
     alone.map((attribute) => el("section", { class: "card", "aria-label": `Exposure by ${attribute}` },
       el("h2", {}, foreign(attribute)), exposure(attribute, attributes[attribute]))),
@@ -51,7 +52,7 @@ function exposure(attribute, groups) {
     bars(allMarks({ [attribute]: target }), attribute, target, [{ name: "exposure", shares: of("exposure") }],
       of("supply_gap")),
     el("details", { class: "quiet-details", open: isSure },
-      el("summary", {}, "How sure that is"),
+      el("summary", {}, "How sure that is"), whatIs("Interval"),
       el("table", { class: "plain" },
         el("thead", {}, el("tr", {},
           ["Group", "Exposure, with its interval of 95%", "Verdict"].map((name) => el("th", { scope: "col" }, name)))),

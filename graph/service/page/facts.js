@@ -3,6 +3,7 @@
 import { bars, LEAST_GAP } from "./bars.js";
 import { el, fact, foreign } from "./dom.js";
 import { figure, many, nats, seconds, STOPPED, whole, words } from "./format.js";
+import { whatIs } from "./glossary.js";
 
 /** The figures of a search: the divergence before and after, and who is shown. */
 export function figures(search, marks) {
@@ -11,7 +12,7 @@ export function figures(search, marks) {
   const isMissing = Object.values(missing).flatMap(Object.values).some((share) => share >= LEAST_GAP);
   return el("section", { class: "card figures", "aria-label": "What came of it" },
     el("div", { class: "groups" },
-      el("h2", {}, "Who gets seen"),
+      el("h2", {}, "Who gets seen"), whatIs("Exposure", "Target"),
       Object.entries(search.target).map(([attribute, shares]) =>
         bars(marks, attribute, shares, [
           { name: "before", shares: baseline.exposure[attribute] },
@@ -21,9 +22,9 @@ export function figures(search, marks) {
         "ranks have most. The upright line is its target.",
         isMissing ? " A dashed box is the part of the target for which too few documents were found that are likely to be relevant." : null),
       sentences("Why", "explanation", search.explanation ?? []),
-      sentences("What is still lacking", "lacking", lacking(search))),
+      sentences("What is still lacking", "lacking", lacking(search), whatIs("Supply gap", "Ranking gap"))),
     el("div", { class: "headline" },
-      el("p", { class: "label" }, "Divergence from the target"),
+      el("p", { class: "label" }, "Divergence from the target"), whatIs("Divergence"),
       el("p", { class: "big" }, el("span", { class: "was" }, nats(baseline.divergence)),
         el("span", { class: "arrow" }, " → "),
         el("b", { class: baseline.divergence - divergence > 0.0005 ? "lower" : null }, nats(divergence))),
@@ -33,7 +34,7 @@ export function figures(search, marks) {
       brought(search)));
 }
 
-const sentences = (title, kind, all) => all.length ? el("div", {}, el("h3", {}, title),
+const sentences = (title, kind, all, explained = null) => all.length ? el("div", {}, el("h3", {}, title), explained,
   el("ul", { class: `sentences ${kind}` }, all.map((it) => el("li", {}, foreign(it, 600))))) : null;
 
 /** What each group still lacks of its target, and why, in sentences. */
@@ -59,7 +60,7 @@ const points = (share) => many(Math.round(share * 100), "point");
 function brought({ without_model: without, ranking }) {
   if (!without) return null;
   return el("section", { "aria-label": "What the model brought" },
-    el("h3", {}, "What the model brought"),
+    el("h3", {}, "What the model brought"), whatIs("Refinement"),
     el("dl", { class: "facts" },
       fact("Documents that only its queries found", `${whole(without.documents)} of ${whole(ranking.length)}`),
       fact("Divergence without them", nats(without.divergence)),

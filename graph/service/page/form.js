@@ -1,6 +1,7 @@
 // The form: what is asked for.
 
 import { byId, el, fill, foreign, option } from "./dom.js";
+import { whatIs } from "./glossary.js";
 import { aboutSource, groupsOf, hasPopulation, isPattern, versionsOf } from "./options.js";
 import { targetChoice } from "./target.js";
 
@@ -96,7 +97,8 @@ export function setUpForm(run) {
           type: "checkbox", name: "attribute", value: name, form: "ask", checked: at === 0,
           on: { change: attributesChanged },
         }), foreign(name)))),
-      el("p", { class: "hint" }, "whose groups are compared; with none chosen, all of them"));
+      el("p", { class: "hint" }, "whose groups are compared; with none chosen, all of them"),
+      whatIs("Attribute", "Group"));
     attributesChanged();
   }
 

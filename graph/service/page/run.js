@@ -8,6 +8,7 @@ import { byId, el, fill, foreign } from "./dom.js";
 import { follow } from "./events.js";
 import { cost, figures, problemCard, provenance, warnings } from "./facts.js";
 import { many, UNDER_WAY, when, words } from "./format.js";
+import { whatIs } from "./glossary.js";
 import { allMarks } from "./groups.js";
 import { fillLines } from "./lines.js";
 import { probeView } from "./probe.js";
@@ -117,7 +118,7 @@ function parts(id, again, signal) {
         : draft(state.draft)));
     once("figures", search, () => figures(search, allMarks(search.target)));
     once("ranking", search, () => el("section", { "aria-label": "Rankings" },
-      el("h2", {}, "Before and after"),
+      el("h2", {}, "Before and after"), whatIs("Baseline", "Relevance"),
       sideBySide(allMarks(search.target),
         { name: "Before: plain retrieval", ranking: search.baseline.ranking },
         { name: `After: ${search.method}`, ranking: search.ranking })));

@@ -1,6 +1,7 @@
 // The target: a preset, or the shares of the groups, which sum to 100 %.
 
 import { el, fill } from "./dom.js";
+import { whatIs } from "./glossary.js";
 import { mark, marks } from "./groups.js";
 
 const PRESETS = [
@@ -28,7 +29,8 @@ export function targetChoice(fieldset, changed) {
     on: { change: () => choose(value) },
   }));
   fieldset.append(el("div", { class: "segments" }, radios.map((radio, at) =>
-    el("label", {}, radio, el("span", {}, PRESETS[at][1])))), about, sliders);
+    el("label", {}, radio, el("span", {}, PRESETS[at][1])))), about,
+    whatIs("Target", "Population"), sliders);
 
   function choose(value) {
     preset = value;

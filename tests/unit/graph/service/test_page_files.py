@@ -44,6 +44,18 @@ def test_every_file_that_is_named_is_there() -> None:
     assert {name for name in SCRIPTS if name not in named} == set()
 
 
+def test_every_term_that_the_page_explains_is_in_the_glossary() -> None:
+    terms = {
+        line[3:] for line in FILES["glossary.md"].read_text().splitlines() if line[:3] == "## "
+    }
+    used = set(re.findall(r'data-terms="([^"]+)"', FILES["index.html"].read_text()))
+    for name in SCRIPTS:
+        used |= set(re.findall(r"\bwhatIs\((\"[^)]+\")\)", FILES[name].read_text()))
+    named = {term.strip(' "') for each in used for term in each.split(",")}
+    assert len(named) > 15
+    assert named - terms == set()
+
+
 def test_the_chart_library_is_the_one_that_was_published() -> None:
     vendor = FOLDER.joinpath("vendor")
     assert hashlib.sha256(vendor.joinpath("chart.umd.min.js").read_bytes()).hexdigest() == CHART

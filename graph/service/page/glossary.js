@@ -1,0 +1,31 @@
+// What the terms on the page mean, in the words of the documentation's glossary.
+
+import { el, hidden } from "./dom.js";
+
+const glossary = fetch("/page/glossary.md")
+  .then((answer) => (answer.ok ? answer.text() : ""))
+  .then((text) => new Map(text.split(/^## /m).slice(1).map((entry) => {
+    const [term, ...lines] = entry.split("\n");
+    return [term.trim(), lines.join(" ").replaceAll(/[*`]/g, "").trim()];
+  })))
+  .catch(() => new Map()); // the page says less without it, and nothing wrong
+
+/** A small "what is this?" that opens the explanations of these terms. */
+export function whatIs(...terms) {
+  const list = el("dl", {});
+  const found = el("details", { class: "what", hidden: true },
+    el("summary", {}, "what is this?", hidden(` ${terms.join(", ")}`)), list);
+  glossary.then((all) => {
+    const known = terms.filter((term) => all.has(term));
+    list.append(...known.flatMap((term) => [el("dt", {}, term), el("dd", {}, all.get(term))]));
+    found.hidden = !known.length;
+  });
+  return found;
+}
+
+/** Explain what the document itself marks with `data-terms`. */
+export function explainTerms() {
+  for (const place of document.querySelectorAll("[data-terms]")) {
+    place.replaceWith(whatIs(...place.dataset.terms.split(", ")));
+  }
+}
