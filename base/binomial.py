@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from fairqr.base.errors import InputError
-from fairqr.base.statistics import Interval
+from fairqr.base.statistics import Interval, check_level
 
 __all__ = [
     "binomial_interval",
@@ -85,8 +85,7 @@ def binomial_interval(successes: int, trials: int, level: float = 0.95) -> Inter
     Raises:
         InputError: The level or the number of successes is out of range.
     """
-    if not 0 < level < 1:
-        raise InputError(f"The level of an interval is between 0 and 1, such as 0.95, not {level}.")
+    check_level(level)
     if not 0 <= successes <= trials:
         raise InputError(f"There cannot be {successes} successes in {trials} trials.")
     if trials == 0:

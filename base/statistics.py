@@ -14,13 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fairqr.base.errors import InputError
+from fairqr.base.errors import InputError, one_line
 
 __all__ = [
     "Interval",
     "Randomisation",
     "between_quantiles",
     "bootstrap_ratio",
+    "check_level",
     "corrected_by_holm",
     "holm",
     "mean_interval",
@@ -76,7 +77,13 @@ class Randomisation:
 
 
 def stream(seed: int, name: str) -> np.random.Generator:
-    """Return a generator for a name; its numbers do not depend on what else is drawn."""
+    """Return a generator for a name; its numbers do not depend on what else is drawn.
+
+    Raises:
+        InputError: The seed is not a whole number of 0 or more.
+    """
+    if not isinstance(seed, int | np.integer) or seed < 0:
+        raise InputError(f"A seed must be a whole number of 0 or more, not {one_line(seed, 60)}.")
     digest = hashlib.sha256(name.encode()).digest()
     return np.random.default_rng([seed, int.from_bytes(digest[:8], "big")])
 
@@ -98,7 +105,7 @@ def mean_interval(values: ArrayLike, *, level: float = 0.95) -> Interval | None:
     Raises:
         InputError: The level is out of range.
     """
-    _check_level(level)
+    check_level(level)
     sample = np.asarray(values, dtype=np.float64)
     if too_few(sample.size, 1 - level) or not np.ptp(sample) > 0:
         return None
@@ -138,7 +145,7 @@ def ratio_interval(
         The interval, or None if there are too few values, or if the mean of the denominators may
         be 0: the interval is then unbounded.
     """
-    _check_level(level)
+    check_level(level)
     above, below = (np.asarray(v, dtype=np.float64) for v in (numerators, denominators))
     if too_few(above.size, 1 - level):
         return None
@@ -322,13 +329,20 @@ def corrected_by_holm(p_values: Sequence[float | None]) -> list[float | None]:
     return [None if p is None else next(there) for p in p_values]
 
 
-def _check_level(level: float) -> None:
-    if not 0 < level < 1:
-        raise InputError(f"The level of an interval is between 0 and 1, such as 0.95, not {level}.")
+def check_level(level: float, of: str = "an interval", usual: str = "0.95") -> None:
+    """Check that a level is a number between 0 and 1.
+
+    Raises:
+        InputError: It is not.
+    """
+    if not isinstance(level, int | float) or not 0 < level < 1:
+        raise InputError(
+            f"The level of {of} is between 0 and 1, such as {usual}, not {one_line(level, 60)}."
+        )
 
 
 def _check_resampling(level: float, resamples: int) -> None:
-    _check_level(level)
+    check_level(level)
     if not 1 <= resamples <= MOST:
         raise InputError(
             f"The number of resamples must be at least 1 and at most {MOST:,}, not {resamples}."

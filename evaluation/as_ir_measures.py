@@ -48,7 +48,7 @@ class _FairMeasure(ir_measures.measures.Measure):
         self._measure, self._groups, self._options = measure, groups, options
 
     def __call__(self, **params: int) -> _FairMeasure:
-        if set(params) - {"cutoff"}:
+        if set(params) != {"cutoff"}:
             raise InputError(
                 f"{self._measure.name} takes a cut-off only, as {self._measure.name}@20; put "
                 "other parameters in the text for fair_measures."
@@ -57,7 +57,19 @@ class _FairMeasure(ir_measures.measures.Measure):
         return _FairMeasure(measure, self._groups, self._options)
 
     def __repr__(self) -> str:
-        return str(self._measure)
+        options = ",".join(f"{name}={value}" for name, value in self._options.items())
+        return f"{self._measure}[{options}]" if options else str(self._measure)
+
+    def __eq__(self, other: object) -> bool:
+        """Tell apart measures of other groups, since ir_measures keeps values by measure."""
+        return (
+            isinstance(other, _FairMeasure)
+            and repr(self) == repr(other)
+            and self._groups is other._groups
+        )
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
 
     def aggregator(self) -> _Mean:
         return _Mean()

@@ -21,7 +21,7 @@ from fairqr.evaluation.collections.query_targets import (
     check_target,
 )
 from fairqr.evaluation.inputs import as_groups, as_qrels, as_run
-from fairqr.evaluation.measures.base import Measure, Need
+from fairqr.evaluation.measures.base import GROUPS_NEEDED, Measure, Need
 from fairqr.evaluation.measures.text import parse_measures
 from fairqr.evaluation.notes import Notes, depth_of
 from fairqr.evaluation.qrels import Qrels
@@ -36,6 +36,8 @@ from fairqr.retrieval.target import Target
 __all__ = ["Evaluation", "bind", "evaluate", "evaluate_all", "ids_of"]
 
 WITHOUT_POPULATION = Target(parts={"relevance": 0.5, "uniform": 0.5})
+
+QRELS_NEEDED = "pass qrels in Python, or --qrels on the command line"
 
 RANKS_AT_ONCE = 1 << 19
 """How many ranks, over all rankings, are held in arrays at a time."""
@@ -97,7 +99,7 @@ def evaluate(
     computed = (computed,) if isinstance(computed, QueryTargets) else computed
     _check_types("computed", computed, QueryTargets)
     _check_types("attributes", attributes, str)
-    _check_types("level", [level], float)
+    _check_types("name", [name], str)
     default = _default_target(found)
     (evaluation,) = evaluate_all(
         [ranked],
@@ -114,8 +116,8 @@ def evaluate(
     return evaluation
 
 
-def _check_types(name: str, values: Iterable[Any], kind: type) -> None:
-    for value in values:
+def _check_types(name: str, given: Any, kind: type) -> None:
+    for value in given if isinstance(given, Iterable) else [given]:
         if not isinstance(value, kind):
             raise InputError(
                 f"'{name}' cannot be of type {type(value).__name__}; give {kind.__name__}."
@@ -270,14 +272,11 @@ def bind(
         names: Sequence[str] = attributes
         if measure.takes_attribute and not names:
             if groups is None:
-                raise InputError(
-                    f"{measure} needs the groups of the documents; "
-                    "name them with --documents or --corpus."
-                )
+                raise InputError(f"{measure} needs the groups of the documents; {GROUPS_NEEDED}.")
             names = tuple(groups.schema.attributes)
             if len(names) > 1:
                 raise InputError(
-                    f"{measure} needs an attribute; write --attribute or (attribute=…) with one of "
+                    f"{measure} needs an attribute; write (attribute=…) behind it with one of "
                     f"{', '.join(names)}, or a product such as {'×'.join(names[:2])}."
                 )
         bound += (
@@ -294,10 +293,10 @@ def _check(
     for measure in measures:
         measure.check(groups)
         if qrels is None and Need.QRELS in measure.needs:
-            raise InputError(f"{measure} needs judgements; name them with --qrels.")
+            raise InputError(f"{measure} needs judgements; {QRELS_NEEDED}.")
         if qrels is None and Need.TARGET in measure.needs and by_judgements:
             raise InputError(
-                f"The target of {measure} is made from judgements; name them with --qrels, "
+                f"The target of {measure} is made from judgements; {QRELS_NEEDED}, "
                 "or choose a target without relevance, such as population:1."
             )
         targeted += measure.targeted(groups) if groups else []

@@ -28,17 +28,17 @@ __all__ = ["as_groups", "as_qrels", "as_run"]
 QUERY, DOCUMENT = ("query_id", "qid"), ("doc_id", "docno")
 SCORE, GRADE = ("score",), ("relevance", "label", "rel")
 RUN_FORMS = (
-    "a path, a dict such as {'q1': {'d1': 2.5}} or {'q1': ['d1', 'd2']}, or a data frame with the "
-    "columns query_id, doc_id and score"
+    "a path, a dict such as {'q1': {'d1': 2.5}} or {'q1': ['d1', 'd2']}, or a pandas data frame "
+    "with the columns query_id, doc_id and score"
 )
 QRELS_FORMS = (
-    "a path, the id of an ir_datasets dataset, a dict such as {'q1': {'d1': 1}}, or a data frame "
-    "with the columns query_id, doc_id and relevance"
+    "a path, the id of an ir_datasets dataset, a dict such as {'q1': {'d1': 1}}, or a pandas data "
+    "frame with the columns query_id, doc_id and relevance"
 )
 GROUPS_FORMS = (
     "a dict such as {'d1': 'female'}, {'d1': ['north', 'south']}, {'d1': {'female': 0.5, "
-    "'male': 0.5}} or {'d1': {'gender': 'female', 'place': 'north'}}, a data frame with the column "
-    "doc_id and one for each attribute, a corpus or a source"
+    "'male': 0.5}} or {'d1': {'gender': 'female', 'place': 'north'}}, a pandas data frame with the "
+    "column doc_id and one for each attribute, a corpus or a source"
 )
 ATTRIBUTE = "group"
 """The name of the attribute if the documents have groups only."""
@@ -151,7 +151,7 @@ def as_groups(groups: Any, ids: Collection[str]) -> Groups | None:
             return scan_corpus(find_corpus(path), ids)
     if isinstance(groups, str | Path | Source):
         return run_blocking(_asked(groups if isinstance(groups, Source) else str(groups), ids))
-    if hasattr(groups, "columns"):
+    if _is_frame(groups):
         return _groups_of(*_labels_of_frame(groups))
     if not isinstance(groups, Mapping):
         raise InputError(f"The groups are of type {type(groups).__name__}; give {GROUPS_FORMS}.")
@@ -232,7 +232,7 @@ def _id(value: Any, what: str) -> str:
     if isinstance(value, int | np.integer) and value is not True and value is not False:
         return str(value)
     raise InputError(
-        f"The id of a {what} must be a text or a whole number, not {one_line(repr(value), 60)}."
+        f"The id of a {what} must be text or a whole number, not {one_line(repr(value), 60)}."
     )
 
 
@@ -253,15 +253,13 @@ def _records(given: Any, value: Sequence[str], what: str, forms: str) -> dict[An
 def _rows(given: Any, value: Sequence[str], what: str, forms: str) -> Iterator[tuple[Any, ...]]:
     wrong = f"{what[0].upper()}{what[1:]} cannot be of type {type(given).__name__}; give {forms}."
     names = (QUERY, DOCUMENT, value)
-    if hasattr(given, "columns"):
-        columns = [
-            next((name for name in choices if name in given.columns), None) for choices in names
-        ]
+    if _is_frame(given):
+        there = _columns_of(given, what)
+        columns = [next((name for name in choices if name in there), None) for choices in names]
         if None in columns:
-            there = ", ".join(map(str, given.columns))
             raise InputError(
-                f"{what[0].upper()}{what[1:]} needs the columns {', '.join(n[0] for n in names)}; "
-                f"the data frame has {there or 'none'}."
+                f"The data frame of {what} needs the columns {', '.join(n[0] for n in names)}; it "
+                f"has {', '.join(map(str, there)) or 'none'}."
             )
         yield from zip(*(given[name].tolist() for name in columns), strict=True)
         return
@@ -275,6 +273,19 @@ def _rows(given: Any, value: Sequence[str], what: str, forms: str) -> Iterator[t
         if None in cells:
             raise InputError(wrong)
         yield tuple(cells)
+
+
+def _is_frame(given: Any) -> bool:
+    return type(given).__module__.partition(".")[0] == "pandas" and hasattr(given, "columns")
+
+
+def _columns_of(frame: Any, what: str) -> list[Any]:
+    if not frame.columns.is_unique:
+        twice = frame.columns[frame.columns.duplicated()][0]
+        raise InputError(
+            f"The data frame of {what} has the column '{one_line(twice)}' twice; keep one."
+        )
+    return list(frame.columns)
 
 
 def _dataset(name: str) -> Qrels:
@@ -293,20 +304,20 @@ def _dataset(name: str) -> Qrels:
 
 def _labels_of_frame(frame: Any) -> tuple[dict[Any, None], dict[str, list[Any]]]:
     """Return the documents of a data frame, and their labels by attribute."""
-    key = next((name for name in DOCUMENT if name in frame.columns), None)
-    attributes = [name for name in frame.columns if name != key]
+    there = _columns_of(frame, "the groups")
+    key = next((name for name in DOCUMENT if name in there), None)
+    attributes = [name for name in there if name != key]
     if key is None or not attributes:
-        there = ", ".join(map(str, frame.columns))
         raise InputError(
-            "The data frame of groups needs the column doc_id and one for each attribute; it has "
-            f"{there or 'none'}."
+            "The data frame of the groups needs the column doc_id and one for each attribute; it "
+            f"has {', '.join(map(str, there)) or 'none'}."
         )
     documents = dict.fromkeys(frame[key].tolist())
     if len(documents) < len(frame):
         twice = frame[key][frame[key].duplicated()].iloc[0]
         raise InputError(
-            f"The data frame of groups has the document '{one_line(twice)}' in several rows; keep "
-            "one, with a list of groups where there are several."
+            f"The data frame of the groups has the document '{one_line(twice)}' in several rows; "
+            "keep one, with a list of groups where there are several."
         )
     missing = {name: frame[name].isna() for name in attributes}
     return documents, {
@@ -348,10 +359,13 @@ def _memberships(name: str, labels: Sequence[Any]) -> tuple[Attribute, Any]:
             f"The attribute '{one_line(name)}' cannot be called so; write its name with letters, "
             "digits, _ and -, such as birth_year."
         )
-    keys = labels if _types(labels) <= {str} else [(type(label), repr(label)) for label in labels]
+    keys: Sequence[Any] = labels
+    if not _types(labels) <= {str}:
+        labels = list(map(_label, labels))
+        keys = [(type(label), repr(label)) for label in labels]
     first = dict(zip(reversed(keys), reversed(labels), strict=True))
     codes = dict(zip(first, range(len(first)), strict=True))
-    kinds = [None if _is_nan(label) else label for label in first.values()]
+    kinds = list(first.values())
     rows = np.fromiter(map(codes.__getitem__, keys), np.intp, len(keys))
     named = sorted({group for label in kinds for group in _groups_in(label)} - {UNKNOWN})
     if not named:
@@ -367,8 +381,15 @@ def _memberships(name: str, labels: Sequence[Any]) -> tuple[Attribute, Any]:
     return attribute, with_unknown(known)[rows]
 
 
-def _is_nan(label: Any) -> bool:
-    return isinstance(label, float) and np.isnan(label)
+def _label(given: Any) -> Any:
+    """Return a label with None for NaN, and with a list for an array or a set."""
+    if isinstance(given, float) and np.isnan(given):
+        return None
+    if isinstance(given, np.ndarray):
+        given = given.tolist()
+    if isinstance(given, list | tuple | set | frozenset):
+        return [group for group in map(_label, given) if group is not None]
+    return given
 
 
 def _groups_in(label: Any) -> Iterable[str]:

@@ -17,6 +17,7 @@ from fairqr.base.extras import library
 from fairqr.base.statistics import (
     PERMUTATIONS,
     Interval,
+    check_level,
     corrected_by_holm,
     mean_interval,
     paired_randomisation,
@@ -132,7 +133,8 @@ class Evaluation:
             seed: The seed of the randomisation test.
 
         Raises:
-            InputError: The other is no evaluation, or has another target or other measures.
+            InputError: The other is no evaluation, or has another target or other measures; or the
+                level or the seed is out of range.
         """
         if not isinstance(other, Evaluation):
             raise InputError(
@@ -324,8 +326,7 @@ def compare(
     Raises:
         InputError: The level is out of range, or scipy is not installed.
     """
-    if not 0 < alpha < 1:
-        raise InputError(f"The level of a test is between 0 and 1, such as 0.05, not {alpha:g}.")
+    check_level(alpha, "a test", "0.05")
     drafts: list[dict[str, Any]] = []
     for other in others:
         for text, result in baseline.results.items():

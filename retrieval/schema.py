@@ -353,7 +353,7 @@ def _weights(label: object) -> dict[object, float]:
                 raise ValueError(f"the weight of {value!r} must be 0 or more, not {weight}")
             weights[str(value)] = float(weight)
         return weights
-    if isinstance(label, Sequence):
+    if isinstance(label, Sequence) and not isinstance(label, bytes):
         for value in label:
             if not isinstance(value, str | bool | int | float | date):
                 raise ValueError(f"a group must be text, not {value!r}")

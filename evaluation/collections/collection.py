@@ -62,7 +62,7 @@ class Topic:
         """Return the query: the title and the first few keywords.
 
         Args:
-            keywords: How many of them at the most; 0 for the title alone.
+            keywords: How many at most; 0 for the title alone.
 
         Raises:
             InputError: The number is negative.
@@ -84,7 +84,7 @@ def parse_topic(data: Any) -> Topic:
     if isinstance(id_, int) and not isinstance(id_, bool):
         id_ = str(id_)
     if not isinstance(id_, str) or not id_:
-        raise ValueError("it has no id (a text or a whole number)")
+        raise ValueError("it has no id (text or a whole number)")
     if len(id_.split()) != 1 or id_ != id_.strip():
         raise ValueError(f"its id '{one_line(id_)}' has white space, which no qrels file can name")
     title = data.get("title")
@@ -118,7 +118,7 @@ def read_topics(path: Path) -> tuple[Topic, ...]:
         except (ValueError, RecursionError) as error:
             # Invalid JSON and invalid UTF-8 raise a ValueError too.
             what = "it is not valid JSON" if _is_json(error) else str(error)
-            raise CorpusError(f"{path}, line {number}: {what}; mend the topic.") from None
+            raise CorpusError(f"{path}, line {number}: {what}; fix the topic.") from None
         topics[topic.id] = topic
     if not topics:
         raise CorpusError(f"The topics {path} are empty; each line is a topic with id and title.")

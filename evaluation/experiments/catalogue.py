@@ -186,10 +186,15 @@ def load_experiment(folder: str | Path) -> LoadedExperiment:
     """Read a run of ``fairqr experiment run``.
 
     Args:
-        folder: Of the run.
+        folder: The folder of the run.
 
     Raises:
         InputError: There is no run, or one of another version.
     """
-    kind = KINDS[kind_of_folder(Path(folder))]
-    return LoadedExperiment(Path(folder), kind.name, kind.spec_of(Path(folder)))
+    if not isinstance(folder, str | Path):
+        raise InputError(
+            f"The folder of an experiment cannot be of type {type(folder).__name__}; give a path."
+        )
+    path = Path(folder)
+    kind = KINDS[kind_of_folder(path)]
+    return LoadedExperiment(path, kind.name, kind.spec_of(path))

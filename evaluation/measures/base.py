@@ -18,12 +18,21 @@ from fairqr.evaluation.collections.query_targets import TargetRule
 from fairqr.evaluation.scores import Reason, Score, Scores, Undefined
 from fairqr.retrieval.dimension import Dimension
 
-__all__ = ["Convention", "Measure", "Need", "QueryMeasure", "RankingMeasure", "value_text"]
+__all__ = [
+    "GROUPS_NEEDED",
+    "Convention",
+    "Measure",
+    "Need",
+    "QueryMeasure",
+    "RankingMeasure",
+    "value_text",
+]
 
 Convention = Literal["trec2022"]
 """A track whose definitions replace the defaults."""
 
 DEEPEST = 1_000_000
+GROUPS_NEEDED = "pass groups in Python, or --documents or --corpus on the command line"
 _QUOTED = frozenset(',()="@*×')
 
 
@@ -72,10 +81,12 @@ class Measure(ABC):
     k: int | None = None
 
     def __post_init__(self) -> None:
-        if self.k is not None and not 1 <= self.k <= DEEPEST:
+        if self.k is not None and not (
+            isinstance(self.k, int | np.integer) and 1 <= self.k <= DEEPEST
+        ):
             raise InputError(
-                f"The cut-off of {self.name} must be at least 1 and at most {DEEPEST:,}, "
-                f"not {self.k}."
+                f"The cut-off of {self.name} must be a whole number from 1 to {DEEPEST:,}, not "
+                f"{self.k}."
             )
         if self.k is None and self.cutoff:
             raise InputError(f"{self.name} needs a cut-off; write {self.name}@20.")
@@ -129,9 +140,7 @@ class Measure(ABC):
             InputError: Something is missing or wrong.
         """
         if groups is None and Need.GROUPS in self.needs:
-            raise InputError(
-                f"{self} needs the groups of the documents; name them with --documents or --corpus."
-            )
+            raise InputError(f"{self} needs the groups of the documents; {GROUPS_NEEDED}.")
 
     def targeted(self, groups: Groups) -> list[Dimension]:
         """Return the dimensions that are compared with the target of the evaluation."""

@@ -109,6 +109,20 @@ def test_our_measures_stand_beside_those_of_ir_measures() -> None:
         assert found[measure] == pytest.approx(next(iter(ours.values())))
 
 
+def test_measures_against_other_groups_or_targets_are_kept_apart() -> None:
+    run, qrels = {"1": {"d0": 3.0, "d6": 2.0, "d1": 1.0}}, {"1": {"d0": 1, "d6": 1, "d1": 1}}
+    others = {id_: "even" if id_[-1] in "02468" else "odd" for id_ in GROUPS}
+    asked: list[tuple[dict[str, str], dict[str, str]]]
+    asked = [(GROUPS, {}), (others, {}), (GROUPS, {"target": "uniform:1"})]
+    measures = [fair_measures("AWRF@3", groups, **options)[0] for groups, options in asked]
+    found = ir_measures.calc_aggregate(measures, qrels, run)
+    for measure, (groups, options) in zip(measures, asked, strict=True):
+        alone = fairqr.evaluate(run, qrels, "AWRF@3", groups=groups, **options).mean
+        assert found[measure] == pytest.approx(next(iter(alone.values())))
+    assert str(measures[2]) == "AWRF@3[target=uniform:1]"
+    assert len(set(found.values())) == 3
+
+
 def test_what_is_missing_gets_a_sentence() -> None:
     with pytest.raises(InputError, match="lacks the column query; it has qid"):
         FairRetriever("notables")(TOPICS[["qid"]])
@@ -116,3 +130,5 @@ def test_what_is_missing_gets_a_sentence() -> None:
         FairRerank(None)(Given()(TOPICS))
     with pytest.raises(InputError, match="takes a cut-off only"):
         fair_measures("AWRF", GROUPS)[0](unit="bits")
+    with pytest.raises(InputError, match="must be a whole number from 1 to 1,000,000, not x"):
+        fair_measures("AWRF", GROUPS)[0] @ "x"

@@ -178,7 +178,7 @@ def test_the_list_of_measures(fairqr: Fairqr) -> None:
     [
         ((), "There is no run to evaluate"),
         (("none.run", "--measures", "AP"), "none.run cannot be read"),
-        (("low.run", "--measures", "AP"), "AP needs judgements; name them with --qrels"),
+        (("low.run", "--measures", "AP"), "AP needs judgements; pass qrels in Python, or --qrels"),
         (("low.run",), "name judgements with --qrels, or measures that need none"),
         (("low.run", "--qrels", "qrels", "--measures", "nDGC@20"), "did you mean nDCG?"),
         (("low.run", "--qrels", "qrels", "--measures", "AWRF@20"), "--documents or --corpus"),

@@ -634,7 +634,7 @@ class TestGroups:
     @pytest.mark.parametrize(
         ("measure", "kind", "words"),
         [
-            ("AWRF@3", InputError, "needs an attribute; write --attribute"),
+            ("AWRF@3", InputError, "needs an attribute; write (attribute="),
             ("AWRF@3(attribute=colour)", UnknownAttributeError, "no attribute 'colour'; it has"),
             ("Exposure@3(attribute=gender,group=other)", UnknownAttributeError, "no group 'other'"),
             (
@@ -762,7 +762,9 @@ class TestTheWhole:
     def test_without_judgements_all_queries_of_the_run_are_measured(self, scan: Groups) -> None:
         found = evaluate(RUN, None, "Exposure(attribute=gender,group=male)", groups=scan)
         assert set(found.queries) == set(RUN.rankings)
-        with pytest.raises(InputError, match="P@3 needs judgements; name them with --qrels"):
+        with pytest.raises(
+            InputError, match="P@3 needs judgements; pass qrels in Python, or --qrels"
+        ):
             evaluate(RUN, None, "P@3")
 
     def test_judgements_without_any_query_are_refused(self) -> None:

@@ -30,6 +30,7 @@ RUN: Mapping[str, Mapping[str, float]] = {
 QRELS: Mapping[str, Mapping[str, int]] = {"q1": {"f1": 2, "m2": 1, "f2": 0}, "q2": {"f3": 1}}
 GROUPS = {"f1": "female", "f2": "female", "f3": "female", "m1": "male", "m2": "male", "m3": "male"}
 MEASURES = "nDCG@20,AP,AWRF@2"
+TWICE = pd.DataFrame([["q1", "d1", "d2", 1.0]], columns=["qid", "docno", "docno", "score"])
 
 
 def frame(rows: Mapping[str, Mapping[str, Any]], names: list[str]) -> pd.DataFrame:
@@ -128,6 +129,14 @@ def test_what_is_missing_is_no_group() -> None:
     assert known == values(groups=rows)
     assert known == values(groups=rows.assign(gender=[1.0, 2.0, 2.0, np.nan]))
     assert known == values(groups=rows.assign(gender=[True, False, False, None]))
+    assert known == values(groups={"f1": "a", "m1": ["b"], "f3": ["b", np.nan], "m2": [np.nan]})
+
+
+def test_several_groups_of_a_document_may_be_in_any_collection() -> None:
+    """A column of lists that comes from a Parquet file has arrays."""
+    expected = values(groups={**GROUPS, "f1": ["female", "male"]})
+    for several in (("female", "male"), {"female", "male"}, np.array(["female", "male"])):
+        assert values(groups={**GROUPS, "f1": several}) == expected
 
 
 def test_columns_of_numbers_are_attributes() -> None:
@@ -258,6 +267,11 @@ def test_what_cannot_be_compared_gets_a_sentence() -> None:
     theirs = fairqr.evaluate(RUN, QRELS, "AWRF@2", groups=GROUPS, target="uniform:1")
     with pytest.raises(InputError, match=r"two targets, relevance:0.5,uniform:0.5 and uniform:1"):
         ours.compare(theirs)
+    with pytest.raises(InputError, match=r"The level of a test is between 0 and 1, such as 0\.05"):
+        ours.compare(ours, alpha="x")  # type: ignore[arg-type]
+    for seed in (-1, 1.5, None):
+        with pytest.raises(InputError, match="A seed must be a whole number of 0 or more"):
+            ours.compare(ours, seed=seed)  # type: ignore[arg-type]
 
 
 def test_a_measure_is_found_without_its_attribute() -> None:
@@ -317,8 +331,11 @@ def test_of_a_few_queries_nothing_can_be_told() -> None:
         ({"run": {"q": {1: 1.0, "1": 2.0}}}, r"The document '1' is there twice"),
         ({"run": {"q": {"a": 1, "b": 1}}, "ties": "error"}, r"'q' has 1 documents with the same"),
         ({"ties": "coin"}, r"Equal scores cannot be ordered by 'coin'"),
-        ({"run": {"q": {1.5: 1.0}}}, r"The id of a document must be a text or a whole number"),
-        ({"run": pd.DataFrame({"a": [1]})}, r"The run needs the columns query_id, doc_id, score"),
+        ({"run": {"q": {1.5: 1.0}}}, r"The id of a document must be text or a whole number"),
+        (
+            {"run": pd.DataFrame({"a": [1]})},
+            r"data frame of the run needs the columns query_id, doc_id",
+        ),
         (
             {"run": pd.DataFrame({"qid": [1, 1], "docno": ["a", "a"], "score": [2, 1]})},
             r"In row 2 of the run the document 'a' appears a second time for '1'",
@@ -348,10 +365,20 @@ def test_of_a_few_queries_nothing_can_be_told() -> None:
         ),
         ({"computed": {"q1": [0.5, 0.5]}}, r"'computed' cannot be of type str; give QueryTargets"),
         ({"attributes": [3]}, r"'attributes' cannot be of type int; give str"),
-        ({"level": "high"}, r"'level' cannot be of type str; give float"),
+        ({"level": "high"}, r"The level of an interval is between 0 and 1, such as 0.95, not high"),
         ({"target": 5}, r"A target cannot be 5; write it as text"),
         ({"target": {"relevance": 1}}, r"A target cannot be {'relevance': 1}"),
         ({"groups": pd.DataFrame({"x": [1]})}, r"needs the column doc_id and one for each"),
+        ({"groups": TWICE}, r"The data frame of the groups has the column 'docno' twice; keep one"),
+        ({"run": TWICE}, r"The data frame of the run has the column 'docno' twice"),
+        (
+            {"groups": {"d1": b"a", "d2": "b"}},
+            r"a label must be text, a list or a mapping, not b'a'",
+        ),
+        ({"measures": "AWRF@2"}, r"needs the groups of the documents; pass groups in Python"),
+        ({"attributes": 3}, r"'attributes' cannot be of type int; give str"),
+        ({"computed": None}, r"'computed' cannot be of type NoneType; give QueryTargets"),
+        ({"name": 5}, r"'name' cannot be of type int; give str"),
     ],
 )
 def test_what_does_not_fit_gets_a_sentence(options: dict[str, Any], words: str) -> None:

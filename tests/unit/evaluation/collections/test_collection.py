@@ -120,18 +120,18 @@ def test_what_is_said_of_a_collection(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("{", "line 3: it is not valid JSON; mend the topic."),
-        ("[1]", "line 3: it is not a JSON object; mend"),
-        ("[" * 100_000, "line 3: it is not valid JSON; mend"),
-        ('{"title": "x"}', "line 3: it has no id (a text or a whole number); mend"),
+        ("{", "line 3: it is not valid JSON; fix the topic."),
+        ("[1]", "line 3: it is not a JSON object; fix"),
+        ("[" * 100_000, "line 3: it is not valid JSON; fix"),
+        ('{"title": "x"}', "line 3: it has no id (text or a whole number); fix"),
         ('{"id": true, "title": "x"}', "line 3: it has no id"),
         ('{"id": "a b", "title": "x"}', "line 3: its id 'a b' has white space"),
-        ('{"id": "a"}', "line 3: it has no title; mend"),
-        ('{"id": "a", "title": " "}', "line 3: it has no title; mend"),
+        ('{"id": "a"}', "line 3: it has no title; fix"),
+        ('{"id": "a", "title": " "}', "line 3: it has no title; fix"),
         ('{"id": "a", "title": "x", "keywords": "y"}', "line 3: its keywords are not a list"),
         ('{"id": "a", "title": "x", "keywords": [1]}', "line 3: its keywords are not a list"),
         ('{"id": "a", "title": "\\ud800"}', "line 3: one of its texts has half a surrogate pair"),
-        ('{"id": "7", "title": "x"}', "line 3: the id '7' is in line 1 already; mend"),
+        ('{"id": "7", "title": "x"}', "line 3: the id '7' is in line 1 already; fix"),
     ],
 )
 def test_a_bad_topic_is_named_by_its_line(folder: Path, line: str, words: str) -> None:

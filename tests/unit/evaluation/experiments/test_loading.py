@@ -43,3 +43,5 @@ def test_the_frames_of_a_run_hold_what_was_measured(collection: Collection, tmp_
 def test_a_folder_without_a_run(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds no experiment"):
         fairqr.load_experiment(tmp_path)
+    with pytest.raises(InputError, match="cannot be of type NoneType; give a path"):
+        fairqr.load_experiment(None)  # type: ignore[arg-type]
