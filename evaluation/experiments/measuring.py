@@ -165,8 +165,6 @@ class Table:
         Each reference refines nothing, or by feedback; it is compared with the systems that are the
         same but for their model. All comparisons with one reference are one family for Holm.
         """
-        import pandas as pd
-
         systems = [s for s in self.experiment.all_systems() if s.name in self.evaluations]
         found = [self._differences(self.experiment.baseline, [])]
         for reference in systems:
@@ -180,7 +178,7 @@ class Table:
             ]
             if others:
                 found.append(self._differences(reference.name, others))
-        return pd.concat(found) if len(found) > 1 else found[0]
+        return _joined(found)
 
     def _differences(self, baseline: str, others: Sequence[str]) -> DataFrame:
         import pandas as pd
@@ -319,6 +317,13 @@ class Table:
         return pd.DataFrame(rows, columns=columns)
 
 
+def _joined(parts: Sequence[DataFrame]) -> DataFrame:
+    """Return the rows of several data frames; pandas takes the types of empty ones, too."""
+    import pandas as pd
+
+    return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
+
+
 def _share_topics(scores: DataFrame) -> Series:
     """Return by measure whether all systems have values for the same topics."""
     missing = scores.pivot(index=["measure", "topic"], columns="system", values="value").isna()
@@ -348,8 +353,6 @@ class MeasuredSearches(Measured):
     @property
     def frames(self) -> dict[str, DataFrame]:
         """All that was measured, by name, with the attribute and the form of query as columns."""
-        import pandas as pd
-
         whole: dict[str, list[DataFrame]] = {}
         for table in self.tables:
             if not table.evaluations:
@@ -361,7 +364,7 @@ class MeasuredSearches(Measured):
                 named.insert(0, "queries", table.queries)
                 named.insert(0, "attribute", table.attribute)
                 whole.setdefault(name, []).append(named)
-        return {name: pd.concat(parts, ignore_index=True) for name, parts in whole.items()}
+        return {name: _joined(parts) for name, parts in whole.items()}
 
     @property
     def table(self) -> DataFrame:

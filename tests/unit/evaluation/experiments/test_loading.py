@@ -40,6 +40,27 @@ def test_the_frames_of_a_run_hold_what_was_measured(collection: Collection, tmp_
     assert plot.svg.endswith(plot._repr_svg_())
 
 
+@pytest.mark.filterwarnings("error::FutureWarning")
+@pytest.mark.parametrize("unfinished", [True, False])
+def test_frames_are_joined_though_one_attribute_has_little(
+    collection: Collection, tmp_path: Path, unfinished: bool
+) -> None:
+    asked = experiment(tmp_path, collection=str(collection.folder), attributes=["gender", "place"])
+    plan = make_plan(asked, collection, PromptLibrary())
+    records = list(records_of(plan, collection))
+    if unfinished:
+        records = [it for it in records if it.attribute == "gender" or it.system == "BM25"]
+    else:
+        nothing = {"rounds": [], "ids": [], "error": "Nothing matches."}
+        records = [
+            it if it.attribute == "gender" else it.model_copy(update=nothing) for it in records
+        ]
+    fill(Store(tmp_path / "run"), plan, records)
+    frames = fairqr.load_experiment(tmp_path / "run").frames
+    assert set(frames["searches"].attribute) == {"gender", "place"}
+    assert set(frames["drift"].attribute) == {"gender"}
+
+
 def test_a_folder_without_a_run(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds no experiment"):
         fairqr.load_experiment(tmp_path)
