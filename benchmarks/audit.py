@@ -7,14 +7,16 @@ group. An audit draws queries from 20,000 with weights of its own, as from a log
 asked much more often than others, and measures the first 20 documents. The true lean is the mean
 over all 20,000 by true relevance. Each cell is 1,000 audits.
 
-*Held*: the true lean of the group is in the interval of 95 %. *Found*: the audit says that the
-group surely gets less. *Accused*: without any planted lean it says of any group that it surely gets
-less or more.
+*No interval*: the weights leave too few queries to tell anything. *Held*: the true lean of the
+group is in the interval of 95 %, per 1,000 audits with an interval. *Found*: the audit says that
+the group surely gets less. *Accused*: without any planted lean it says of any group that it surely
+gets less or more.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -95,6 +97,7 @@ def world(shares: FloatArray, lean: float, random: np.random.Generator) -> World
 class Outcome:
     """What 1,000 audits said."""
 
+    without_interval: int = 0
     held: int = 0
     found: int = 0
     accused: int = 0
@@ -117,6 +120,7 @@ def audits(world_: World, shown: list[Shown], size: int, spread: float, seed: in
             gathered.add(float(np.exp(spread * random.normal())), shown[place])
         groups = corrected(gathered.listed(random))
         first = groups[0].lean
+        outcome.without_interval += math.isnan(first.low)
         outcome.held += first.low <= world_.truth[0] <= first.high
         outcome.found += groups[0].verdict == "less"
         outcome.accused += any(it.verdict in ("less", "more") for it in groups)
@@ -130,7 +134,8 @@ def main() -> None:
     seed = parser.parse_args().seed
     print(
         f"{'groups, share of the first':28} {'planted':>8} {'true lean':>10} {'relevance':>10} "
-        f"{'weights':>11} {'queries':>8} {'held':>6} {'found':>6} {'accused':>8}"
+        f"{'weights':>11} {'queries':>8} {'no interval':>12} {'held':>6} {'found':>6} "
+        f"{'accused':>8}"
     )
     for shares in (np.array([0.25, 0.75]), np.array([0.05, 0.1, 0.15, 0.3, 0.4])):
         for lean in LEANS:
@@ -140,10 +145,12 @@ def main() -> None:
                     for size in SIZES:
                         it = audits(made, shown, size, spread, seed)
                         accused = f"{it.accused:8}" if not lean else f"{'':8}"
+                        held = it.held / (AUDITS - it.without_interval) * 1000
                         print(
                             f"{f'{len(shares)}, {shares[0]:.0%}':28} {lean:8.2f} "
                             f"{made.truth[0]:10.4f} {relevance:>10} {name:>11} {size:8} "
-                            f"{it.held:6} {it.found if lean else '':>6} {accused}",
+                            f"{it.without_interval:12} {held:6.0f} {it.found if lean else '':>6} "
+                            f"{accused}",
                             flush=True,
                         )
 

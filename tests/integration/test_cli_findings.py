@@ -104,7 +104,7 @@ async def test_a_stream_that_is_left_leaves_nothing(
                 break
     del step
     gc.collect()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while asyncio.all_tasks() != before:
             await asyncio.sleep(0.01)
     gc.collect()

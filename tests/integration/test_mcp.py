@@ -219,7 +219,7 @@ async def under_way(model: ModelServer) -> None:
 
 async def let_go(model: ModelServer) -> None:
     """Wait until nobody reads what the model writes."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while model._connections:
             await asyncio.sleep(0.02)
 

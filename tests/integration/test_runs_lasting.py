@@ -124,11 +124,11 @@ async def test_workers_on_one_postgresql_hear_of_each_other(
     try:
         await elsewhere.start()
         listening = sa.text("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN %'")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not await store._database.read(lambda it: it.scalar(listening)):
                 await asyncio.sleep(0.01)
         run = await here.submit("search", {}, key=KEY, query="q")  # this process does not do it
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not gated.begun:
                 await asyncio.sleep(0.01)
         await here.start()

@@ -143,15 +143,15 @@ class TestWriting:
 
         monkeypatch.setattr(Endpoint, "turn", one_at_a_time)
         model_server.does(says("Bridges."))
-        asking = model(model_server, timeout=1.0, cache=cache)
+        asking = model(model_server, timeout=2.0, cache=cache)
         async with turn:
             waiting = asyncio.create_task(asking.write(question()))
-            await asyncio.sleep(2.1)  # longer than both requests that a question may have
+            await asyncio.sleep(4.1)  # longer than both requests that a question may have
             assert not waiting.done()
         assert (await waiting).status == "ok"
         [kept] = [reply async for batch in cache.batches(9) for reply in batch.values()]
         assert kept
-        assert kept["milliseconds"] < 2000
+        assert kept["milliseconds"] < 4000
 
 
 class TestStreaming:
@@ -258,7 +258,7 @@ class TestStreaming:
         model_server.does(stream(PIECES, gate=gate, gate_after=begun(answer, 1)))
         told: list[str] = []
         began = time.monotonic()
-        reply = await model(model_server, timeout=0.5).write(question(), on_token=told.append)
+        reply = await model(model_server, timeout=2.0).write(question(), on_token=told.append)
         assert (reply.status, told) == ("timeout", ["Marie"])
         assert time.monotonic() - began < 20
         assert len(model_server.asked) == 1

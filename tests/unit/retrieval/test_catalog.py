@@ -297,7 +297,7 @@ async def test_waiting_for_the_build_of_another_can_be_cancelled_or_outlive_it(
     finally:
         process.kill()
         process.wait()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         assert await ids(await waiting, "text") == ["0"]
 
 

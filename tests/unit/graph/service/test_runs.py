@@ -290,7 +290,7 @@ class TestDraining:
                 assert refused.value.retry_after > 0
                 script.go.set()
                 assert shape([event async for event in events]) == WHOLE
-            await asyncio.wait_for(draining, 5)
+            await asyncio.wait_for(draining, 60)
 
     async def test_what_does_not_end_is_resumed_elsewhere(
         self, store: Store, script: Script
@@ -307,7 +307,7 @@ class TestDraining:
             await asyncio.sleep(0)
             began = time.monotonic()
             await runs.drain(0.2)
-            assert time.monotonic() - began < 2.2
+            assert time.monotonic() - began < 10
             # Their clients come back, and find them elsewhere.
             assert shape(await readers[run.id]) == WHOLE[:2]
             assert shape(await readers[waits.id]) == []
@@ -341,7 +341,7 @@ class TestDraining:
         await begun.wait()
         began = time.monotonic()
         await runs.drain(0.1)
-        assert time.monotonic() - began < 2.1
+        assert time.monotonic() - began < 10
         assert shape(await reader) == [(1, "run"), (2, "step")]
         enough.set()
         await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()})
@@ -383,7 +383,7 @@ class TestLosingARun:
             more = Event(number=3, name="step", data={"step": "rerank"})
             assert await store.add_events(run.id, "another", [more])
             assert await store.finish(run.id, "another", "done", result=RESULT)
-            assert shape(await asyncio.wait_for(reader, 5)) == [
+            assert shape(await asyncio.wait_for(reader, 60)) == [
                 (1, "run"), (2, "step"), (3, "step"), (4, "end")
             ]  # fmt: skip
         assert told.said == ["accepted", "begun"]
