@@ -493,6 +493,7 @@ def _detectable(group: GroupFigures, error: float) -> float:
         return float("nan")
     freedom = test.queries - 1
     half = student_quantile(0.95, freedom)
-    spread = (test.high - test.low) / 2 / half
+    # The side without a correction for skewness is a quantile of standard errors.
+    spread = min(test.high - test.value, test.value - test.low) / half
     by_chance = float(spread * (half + student_quantile(2 * POWER - 1, freedom)))
     return by_chance + (error if group.tested == "lean" else 0.0)
