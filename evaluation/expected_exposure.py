@@ -59,9 +59,9 @@ class Bounds:
     """The least and the greatest value that rankings of n items, m useful, can reach.
 
     Attributes:
-        disparity: Of EE-D.
-        relevance: Of EE-R.
-        loss: Of EE-L.
+        disparity: The bounds of EE-D.
+        relevance: The bounds of EE-R.
+        loss: The bounds of EE-L.
     """
 
     disparity: tuple[float, float]

@@ -113,7 +113,7 @@ class Groups:
     """The groups of some documents, and their shares of all documents.
 
     Attributes:
-        labels: Of the documents that were asked for.
+        labels: The labels of the documents that were asked for.
         documents: How many there are in all.
         shares: By attribute the mean membership over all documents, shape (G+1,), the unknown last;
             sums to 1.
@@ -171,7 +171,7 @@ def scan_corpus(
 
     Args:
         corpus: Its memory use does not grow with its size, only with the number of ``ids``.
-        ids: Of documents; those that the corpus lacks are left out.
+        ids: Documents; those that the corpus lacks are left out.
         fields: Further fields of these documents to keep, such as ``quality``.
         progress: Called now and then with the number of documents read.
 

@@ -47,8 +47,6 @@ class CollectionStatistics:
     """What a collection holds.
 
     Attributes:
-        name: Of the collection.
-        title: Of the collection.
         split: The name of the judgements.
         documents: How many there are.
         topics: How many there are.
@@ -58,7 +56,7 @@ class CollectionStatistics:
         relevant_documents: How many documents are relevant for any topic.
         missing_documents: How many judged documents the corpus lacks.
         ignored_judgements: How many judgements are of no topic.
-        target: What the targets are.
+        target: The target in words.
         attributes: By name.
     """
 

@@ -56,7 +56,7 @@ def mean_membership(
 
     Args:
         memberships: For each attribute, shape (n, G_a), with or without the unknown.
-        weights: Of the documents, shape (n,), at least 0; all equal by default.
+        weights: The weight of each document, shape (n,), at least 0; all equal by default.
 
     Returns:
         Shape (Π G_a,); all zeros where there are no documents or no weight.
@@ -90,10 +90,10 @@ def trec_target(
     (github.com/fair-trec/trec2022-fair-public), with the attributes that have a population.
 
     Args:
-        memberships: Of the relevant documents, for each attribute, shape (n, G_a + 1), the unknown
+        memberships: For each attribute, those of the relevant documents, shape (n, G_a + 1), the unknown
             last.
         populations: The shares of the known groups, for each attribute, shape (G_a,), summing to 1.
-        weights: Of the documents, shape (n,). For task 2 those of :func:`work_needed_exposure`.
+        weights: The weight of each document, shape (n,). Task 2 takes :func:`work_needed_exposure`.
         fully_unknown: Whether the cell that is unknown in all attributes keeps its mass, as in
             2022. In 2021 that mass was taken out and the rest normalised.
 

@@ -111,7 +111,6 @@ def labels_of(
 
     Args:
         metadata: One record.
-        year: Whose rules apply.
         unrecognised: Counts the regions that are none of the track's; they are left out.
 
     Raises:
@@ -189,7 +188,7 @@ class TrecFiles:
     """The official files among some paths.
 
     Attributes:
-        year: Of the metadata.
+        year: The year of the metadata.
         corpus: The articles.
         metadata: What is known of them.
         topics: Topics and judgements, training and evaluation.
@@ -376,7 +375,7 @@ def import_trec_fair(
     Judgements of pages that the corpus lacks are kept, and counted.
 
     Args:
-        year: Of the track.
+        year: The year of the track.
         paths: The files, or folders with them.
         folder: Where to, empty.
         progress: Called now and then with the number of documents written.
@@ -415,10 +414,10 @@ def write_pages(
 
     Args:
         folder: Where to, empty.
-        year: Of the track.
+        year: The year of the track.
         pages: The documents.
         sets: Topics and judgements by split.
-        report: Counts what is written.
+        report: Counts the documents written.
         progress: Called now and then with the number of documents written.
     """
     write_beside(folder / SCHEMA, schema_of(year).read_bytes())

@@ -56,9 +56,6 @@ class ExperimentFile:
     """An experiment as a file describes it.
 
     Attributes:
-        path: Of the file.
-        kind: Of the experiment.
-        values: What the file says, by name.
     """
 
     path: Path
@@ -86,7 +83,7 @@ class ExperimentFile:
         """Return the experiment, an object of the class that its kind has.
 
         Args:
-            changes: Values instead of the file's; a mapping is laid over the file's.
+            changes: Values that replace the file's; a mapping replaces single entries.
 
         Raises:
             InputError: The file is wrong; the message says where and why.
@@ -154,9 +151,8 @@ class LoadedExperiment:
     """An experiment that was run.
 
     Attributes:
-        folder: Of the run.
-        kind: What kind of experiment it is, such as ``search`` or ``fair_rag``.
-        spec: What was run: the file, with what the command changed.
+        kind: The kind of experiment, such as ``search`` or ``fair_rag``.
+        spec: The experiment, with the changes that the command made.
     """
 
     folder: Path

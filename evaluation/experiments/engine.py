@@ -72,10 +72,10 @@ class Timing:
     whose replies were all kept before are left out.
 
     Attributes:
-        done: How much work all of them were.
-        work: How much work those were that count.
-        usage: Of models, for these.
-        seconds: That these took.
+        done: The work of all of them.
+        work: The work of those that count.
+        usage: What models used for these.
+        seconds: How long these took.
     """
 
     done: float = 0.0
@@ -101,10 +101,10 @@ class Estimate:
     """What is left of a run, as far as it was timed.
 
     Attributes:
-        seconds: That it will take.
-        tokens: That models will read and write.
-        cost: Of these tokens; None if a model that was asked has no price.
-        is_whole: Whether all that is left was timed.
+        seconds: How long it will take.
+        tokens: How many tokens models will read and write.
+        cost: The price of these tokens; None if a model has no price.
+        is_whole: Whether everything that is left was timed.
     """
 
     seconds: float = 0.0
@@ -116,9 +116,9 @@ class Estimate:
         """Count what is left of a stage.
 
         Args:
-            model: That is asked.
-            work: How much work is left.
-            timing: Of some records of the same pace.
+            model: The model of the stage.
+            work: The work that is left.
+            timing: What some records of the same pace took.
         """
         if not timing.work:
             self.is_whole = self.is_whole and not work
@@ -161,7 +161,7 @@ class Patience:
     """Counts the failures of a model one after the other.
 
     Args:
-        name: Of the model, for the sentences.
+        name: The model's name in sentences.
 
     Attributes:
         has_answered: Whether the model ever answered, now or in an earlier run.
@@ -182,8 +182,8 @@ class Patience:
         """Take that the model failed.
 
         Args:
-            status: Of the last failure.
-            message: Of the last failure, for people.
+            status: The status of the last failure.
+            message: The last failure in words.
             times: How often it failed, one after the other.
 
         Raises:
@@ -221,7 +221,7 @@ class Cautious(Generic[R]):
     the run goes on.
 
     Args:
-        lines: Where they are written.
+        lines: The file to write to.
     """
 
     def __init__(self, lines: Lines[R]) -> None:
@@ -244,7 +244,7 @@ class Cautious(Generic[R]):
         """Take a record.
 
         Args:
-            record: To be written.
+            record: The record to write.
             has_failures: Whether the model was away for a question of it.
             is_back: Whether the model has answered what it was asked after its last failure.
         """
@@ -265,8 +265,6 @@ class Absence:
     """A model that did not answer because it was away; see :func:`is_away`.
 
     Attributes:
-        status: Of the failure.
-        message: Of the failure, for people.
         times: How many questions in a row.
     """
 
@@ -280,10 +278,10 @@ class Done(Generic[R]):
     """What became of a task, or of a part of it.
 
     Attributes:
-        record: To be written.
+        record: The record to write.
         replies: For each question, None for an answer and an absence for none.
         notes: Sentences for people; each is shown once.
-        usage: Of models.
+        usage: What models used.
         work: How much work it was, as :attr:`Stage.work` counts it.
         is_held: Whether the record is written only once the model has answered again, as one with
             an absence is.
@@ -322,12 +320,12 @@ class Stage(Generic[T, R]):
     Attributes:
         title: For the progress display.
         model: Its name, for error messages.
-        tasks: All of them.
+        tasks: All tasks.
         keys: Returns the keys of the records that a task makes.
         done: The keys of the records that are there. A task is left out if all its records are.
         start: Makes the model ready, and then begins the folder; not called if nothing is left.
-        do: Does one task.
-        lines: Where records go.
+        do: Does a task.
+        lines: The file of records.
         pace: Stages with the same pace take equally long for each record.
         work: Returns how much work the record of a key is, compared with others of the stage.
         more: Work of tasks that are not known yet, at most.
@@ -386,7 +384,7 @@ async def run_stages(
 
     Args:
         stages: Yields what to do; each stage is asked for when the one before is done.
-        watcher: Told of each record.
+        watcher: Receives each record.
         at_once: How many tasks may run at the same time.
 
     Raises:
@@ -419,15 +417,15 @@ async def run_tasks(
     """Do what is left of tasks that make one record each, after a sentence on what that costs.
 
     Args:
-        tasks: All of them.
-        do: Does one task.
-        lines: Where the records go.
+        tasks: All tasks.
+        do: Does a task.
+        lines: The file of records.
         title: For the progress display.
         model: What is asked, for error messages.
         key: Returns the one value that tells the record of a task apart.
         start: Makes ready what is asked; not called if nothing is left.
         cost: Takes how many tasks are done, and says what the others cost.
-        watcher: Told of each record.
+        watcher: Receives each record.
         at_once: How many tasks may run at the same time.
 
     Raises:
@@ -459,7 +457,7 @@ class _Run:
     """Runs stages.
 
     Attributes:
-        watcher: Told of each record.
+        watcher: Receives each record.
         at_once: How many tasks may run at the same time.
     """
 
@@ -488,7 +486,7 @@ class _Run:
         """Do the tasks of a stage that have no record yet.
 
         Args:
-            stage: Whose tasks.
+            stage: The stage that the tasks belong to.
             most: Do about so many records; by default, all of them.
 
         Returns:

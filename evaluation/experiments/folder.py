@@ -116,8 +116,7 @@ class FolderManifest(BaseModel):
 
     Attributes:
         free: The values that may differ when a run goes on, beside those of this class.
-        format: Of the folder.
-        versions: Of fairqr, Python and the libraries that results depend on; several, in order,
+        versions: The versions of fairqr, Python and the libraries that results depend on; several, in order,
             where a run was resumed with others.
         started: When, in ISO 8601.
     """
@@ -147,7 +146,7 @@ class Lines(Generic[R]):
     Each line is read once: where its record stands is kept in memory.
 
     Args:
-        path: The file; it is made when something is written.
+        path: The file; we make it with the first record.
         record: The class of the records; of two with the same key the later one counts.
         what: What is done again where a damaged line is removed, e.g. ``the search``.
         mode: Who may read and write the file, less the user's umask.
@@ -273,9 +272,9 @@ def read_settings(path: Path, kind: type[B], what: str, made_with: str, again: s
     Args:
         path: The file in the folder.
         kind: The class of the settings.
-        what: What the folder should hold.
+        what: The word for what the folder should hold.
         made_with: What to do if there is none.
-        again: What to do into another folder if they are damaged.
+        again: What the user should do, into another folder, if they are damaged.
 
     Raises:
         InputError: There are none, or they are damaged or of another version.
@@ -298,13 +297,12 @@ class Folder(Generic[M]):
     """A folder with the settings of a run.
 
     Args:
-        folder: It is made where it is missing.
+        folder: We make it if it is missing.
 
     Attributes:
         manifest_type: The class of the settings.
-        name: Of the file of settings.
-        what: What a run is.
-        made_with: The command that makes one.
+        name: The name of the file of settings.
+        what: The word for a run.
         replies: The file that keeps the replies of models.
     """
 

@@ -45,7 +45,7 @@ class RunOptions:
 
     Attributes:
         folder: Where everything goes.
-        watcher: Told how far the run is.
+        watcher: Receives the progress.
         prompts: Where prompts come from.
         workers: Who does the work, and how much at a time.
         labels: Folders with labels for Fair RAG.
@@ -143,8 +143,8 @@ class Kind:
         """Write the report of a run, and return the files.
 
         Args:
-            folder: Of the run.
-            note: Takes sentences for people.
+            folder: The folder of the run.
+            note: Receives sentences for people.
 
         Raises:
             InputError: As :meth:`measure` raises it; or matplotlib is not installed, and the

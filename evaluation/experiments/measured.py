@@ -21,7 +21,7 @@ class Measured(ABC):
     """What an experiment found.
 
     Attributes:
-        frame_names: Of the DataFrames, which are attributes.
+        frame_names: The names of the attributes that are DataFrames.
         template: The name of the report's template.
         report: The module with ``values_of``, what the template shows, and ``figures_of``.
         warnings: Sentences for whoever asks for the report.

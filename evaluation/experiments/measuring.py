@@ -53,7 +53,6 @@ class Table:
         records: By system, in the experiment's order; only systems with a search of every topic.
         evaluations: By system.
         unfinished: By system, how many topics are still to be searched for.
-        qrels: Judgements of the topics that were searched for.
         scan: The groups of all documents that are ranked or judged.
     """
 
@@ -127,7 +126,7 @@ class Table:
         topics.
 
         Args:
-            scores: Of this table.
+            scores: Scores of this table.
         """
         import pandas as pd
 
@@ -335,9 +334,7 @@ class MeasuredSearches(Measured):
     """All tables of an experiment.
 
     Attributes:
-        manifest: What it was run with.
         tables: One for each attribute and form of query.
-        qrels: Judgements of the topics that were searched for.
         scan: The groups of all documents that are ranked or judged.
     """
 
@@ -405,7 +402,7 @@ def measure_experiment(store: Store, collection: Collection) -> MeasuredSearches
 
     Args:
         store: Where it is.
-        collection: That it was run on.
+        collection: The collection that it was run on.
 
     Raises:
         InputError: Nothing is finished yet, or the collection is another.

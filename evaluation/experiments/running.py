@@ -232,7 +232,7 @@ class Place:
 
     Attributes:
         corpus: As :meth:`fairqr.retrieval.catalog.Catalog.resolve` takes it.
-        fingerprint: That the engine must have.
+        fingerprint: The engine's fingerprint must be this.
         retriever: ``bm25``, ``dense`` or ``dense:ENCODER``.
         model: What refines or re-ranks; None where nothing does.
         at_once: How many searches run at the same time, for the record.
@@ -250,8 +250,6 @@ class Search:
     """A search to be done.
 
     Attributes:
-        key: Of its record.
-        query: Of the topic.
         context: The values of the context that are not the default ones.
         weights: The content of the file of weights that the final step reads, if any.
     """
@@ -326,10 +324,10 @@ async def search_by(
     """Search by a graph; see :func:`search`.
 
     Args:
-        graph: Which searches.
-        key: Of the record.
-        query: What is searched for.
-        context: Of the search.
+        graph: The search graph.
+        key: The key of the record.
+        query: The text to search for.
+        context: The options of the search.
         at_once: How many searches run at the same time, for the record.
     """
     parts = dict(zip(SearchRecord.keys, key, strict=True))
@@ -407,11 +405,11 @@ async def run_searches(
     A system whose corpus is not here is left out, and the watcher is told why.
 
     Args:
-        plan: What is to be done.
-        collection: Which it was made for.
+        plan: What to do.
+        collection: The collection that the plan was made for.
         store: Where results go; locked while this runs.
         pool: Does the searches.
-        watcher: Told of each search.
+        watcher: Receives each search.
 
     Raises:
         FairqrError: A search cannot be done for a reason that concerns more than its topic; what

@@ -60,7 +60,7 @@ class Training(_Part):
     Attributes:
         folds: How many.
         depth: How many documents of each topic to train on.
-        options: Of the training; see :mod:`fairqr.retrieval.rerankers`.
+        options: Options of the training; see :mod:`fairqr.retrieval.rerankers`.
     """
 
     folds: int = Field(5, ge=2)

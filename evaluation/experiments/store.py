@@ -61,12 +61,11 @@ class SearchRecord(Record):
     """One search.
 
     Attributes:
-        attribute, queries, system, seed, topic: Which one.
         ids: The ranking.
         rounds: What each round had before any re-ranking; 0 is the original query's.
         best_round: The one that the ranking comes from.
         target: ε* as the search estimated it.
-        divergence: Of the ranking from it, in nats.
+        divergence: How far the ranking is from the target, in nats.
         stop_reason: Why the loop ended.
         model_calls: Requests to models, those that the cache answered included.
         tokens: What they cost when they were first asked for.

@@ -63,11 +63,11 @@ async def gather(
     """Collect what to train on; the target is the one that a search estimates.
 
     Args:
-        engine: Where the documents are.
+        engine: It has the documents.
         queries: The query of each topic.
         qrels: Judgements.
-        context: Of the search, which names attributes, target and discount.
-        depth: How many documents of each topic.
+        context: The search's, which names attributes, target and discount.
+        depth: How many documents to take for each topic.
     """
     dimensions = dimensions_of(engine.schema, context.attributes, intersect=context.intersect)
     return await gather_examples(

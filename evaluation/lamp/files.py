@@ -31,7 +31,6 @@ class Entry(BaseModel):
     """An entry of a file of questions.
 
     Attributes:
-        id: Of the question.
         input: What is asked, with the text that it is about.
         profile: The documents as in the file; optional.
     """

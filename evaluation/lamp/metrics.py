@@ -207,7 +207,7 @@ def official_metrics(
     """Return the official measures of a task by name; none where there are no answers.
 
     Args:
-        utility: Of the task; other utilities give their mean, under their own name.
+        utility: The task's utility; other utilities give their mean, under their own name.
         answers: One for each query; an empty one is wrong, has ROUGE 0, or counts as the worse of
             the ratings 1 and 5.
         golds: The gold of each query, in the same order.

@@ -47,7 +47,7 @@ class LampTask:
     Attributes:
         number: 1 to 7; the prompt is ``lamp`` with the number.
         about: What is asked, in a line for people.
-        fields: Of a document of a profile, as its prompt's ``item`` has them.
+        fields: The fields of a document of a profile, as the prompt's ``item`` has them.
         text: Those of the fields that retrievers match and attributors read.
         marker: The text behind it in an input is the query.
         utility: How good an answer is.

@@ -334,7 +334,7 @@ class AWRF(TakesConvention, _OfExposure):
     1 is fair: exposure is exactly as the target says.
 
     Attributes:
-        unit: Of the divergence: ``nats``, from 1 − ln 2 ≈ .307 to 1, or ``bits``, from 0 to 1.
+        unit: The divergence's: ``nats``, from 1 − ln 2 ≈ .307 to 1, or ``bits``, from 0 to 1.
         convention: ``trec2022`` takes that track's discount, 1/log2(max(r,2)), nats, the unknown
             as a group, and its target.
     """

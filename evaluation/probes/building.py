@@ -70,11 +70,11 @@ async def build_probe_collection(
 
     Args:
         collection: With judgements.
-        sides: Which groups are protected.
+        sides: The protected groups and the others.
         settings: How many queries and items, in which order, and drawn by which seed.
         texts: Whether items keep their texts.
         engine: Over the documents; only the order ``bm25`` needs it.
-        progress: Told how many documents are read.
+        progress: Receives the number of documents read.
 
     Raises:
         InputError: No relevant document is on one of the sides, or there is no engine for ``bm25``.
@@ -156,9 +156,9 @@ async def open_probe_collections(
     """Build or read all collections of an experiment.
 
     Args:
-        experiment: Names them.
+        experiment: It names the collections.
         texts: Whether items keep their texts.
-        preparing: Told what begins.
+        preparing: Receives the name of each step when it starts.
 
     Raises:
         InputError: Two have one name; and as :func:`open_probe_collection` raises it.
@@ -186,9 +186,9 @@ async def open_probe_collection(
 
     Args:
         source: A folder, or an attribute and a protected group.
-        settings: Of a folder, only the order and the number of queries count.
+        settings: For a folder, only the order and the number of queries count.
         texts: Whether items keep their texts, where a collection is built.
-        preparing: Told what begins.
+        preparing: Receives the name of each step when it starts.
 
     Raises:
         InputError: The folder or the collection is not there, damaged, or has not what is named.
@@ -291,11 +291,11 @@ def draw_items(
 
     Args:
         collection: Its documents are read once; no more of them are held than are drawn.
-        sides: Which documents are protected.
-        each: At most so many a cell.
-        seed: Of the draws.
+        sides: The protected groups and the others.
+        each: The most documents in a cell.
+        seed: The seed of the draws.
         texts: Keep texts beside titles.
-        progress: Told now and then how many documents were read.
+        progress: Receives the number of documents read, now and then.
 
     Raises:
         InputError: A side has no candidate at all.
@@ -356,8 +356,8 @@ class _Reservoir:
     Algorithm R of Vitter (1985), "Random sampling with a reservoir".
 
     Args:
-        size: How many are drawn at the most.
-        random: Draws.
+        size: The most items to draw.
+        random: Draws the items.
     """
 
     def __init__(self, size: int, random: np.random.Generator) -> None:
@@ -392,10 +392,10 @@ async def reorder(
     scores stand in order of id, and what the query does not find comes last.
 
     Args:
-        query: With its items.
-        order: Which.
-        seed: Of the first two.
-        engine: For ``bm25``.
+        query: The query and its items.
+        order: The new order.
+        seed: The seed of ``shuffled`` and ``discriminatory``.
+        engine: Needed for ``bm25``.
 
     Raises:
         InputError: ``bm25`` has no engine.
@@ -431,9 +431,9 @@ async def reorder_collection(
     """Return a collection in another order, which its manifest then says; the seed is its own.
 
     Args:
-        collection: In any order.
+        collection: Its present order does not matter.
         order: See :func:`reorder`.
-        engine: For ``bm25``, over the documents it was built from.
+        engine: Needed for ``bm25``; it has the documents that the collection was built from.
 
     Raises:
         InputError: ``bm25`` has no engine.

@@ -59,7 +59,6 @@ class ProbeItem(BaseModel):
     """A document in the list of a query.
 
     Attributes:
-        id: Of the document.
         title: Its title.
         text: Its text. Where only titles were kept it is empty, unless there is no title: a ranker
             would then have nothing to read.
@@ -85,8 +84,7 @@ class ProbeQuery(BaseModel):
     """A query with its items.
 
     Attributes:
-        id: Of the topic.
-        query: What a ranker is asked.
+        query: The text that a ranker gets.
         items: In the collection's initial order; no id twice.
         short: How many items each cell lacks of what it should have; cells that are full are left
             out.
@@ -114,12 +112,10 @@ class ProbeManifest(BaseModel):
     """How a probe collection was built.
 
     Attributes:
-        format: Of the folder.
-        name: What results call it, e.g. ``notables, gender: female``.
+        name: Its name in results, such as ``notables, gender: female``.
         source: The collection it was built from, as ``find_collection`` takes it.
         split: Its judgements, where there are several.
         source_fingerprint: A hash over the documents, topics and judgements it was built from.
-        attribute: Of the schema.
         protected: What stands for the protected group, e.g. ``female`` or ``non-European``; the
             word that sensitive instructions use.
         unprotected: The same for the others.
@@ -127,7 +123,7 @@ class ProbeManifest(BaseModel):
         unprotected_groups: Those that do not.
         size: How many items each query should have.
         order: The initial order.
-        seed: Of the draws and of ``shuffled``.
+        seed: The seed of the draws and of ``shuffled``.
         texts: Whether texts were kept beside titles.
         queries: How many queries it has.
         dropped: Why topics were left out, with how many: ``no_relevant_item``.

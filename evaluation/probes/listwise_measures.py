@@ -193,9 +193,9 @@ def measure_listwise(
     """Measure the rankings of an experiment.
 
     Args:
-        manifest: What they were made with.
+        manifest: The settings that they were made with.
         collections: Those of the manifest, in its order.
-        records: What was done; what is missing is counted.
+        records: The rankings that were made; the missing ones are counted.
 
     Raises:
         InputError: The manifest is that of another kind of experiment.
@@ -234,8 +234,8 @@ def list_measures(query: ProbeQuery, record: RankingRecord | None, k: int) -> di
     """Measure one list.
 
     Args:
-        query: Whose items.
-        record: How they were ranked, if they were.
+        query: The query and its items.
+        record: The ranking, if there is one.
         k: Depth of P@k, nDCG@k and of ``top_share``.
 
     Returns:
@@ -303,7 +303,7 @@ def lean_test(
         ratios: The exposure ratio of each list.
         shares: The share of protected items of each list.
         references: The ratio of each list if it were in order of relevance.
-        name: Of the random numbers.
+        name: The name of the stream of random numbers.
 
     Returns:
         The mean difference, and the greater p of both tests: that the ratio is 1, and that it is

@@ -38,7 +38,7 @@ class ProbePair:
     """Two items to be asked about in both orders.
 
     Attributes:
-        kind: Of the pair.
+        kind: The kind of the pair.
         protected: The protected item; of ``relevance`` pairs the relevant one.
         unprotected: The other one.
     """
@@ -55,7 +55,7 @@ def planned_pairs(query: ProbeQuery, limit: int, relevance: int, seed: int) -> l
         query: Its items.
         limit: At most so many relevant and so many irrelevant ones.
         relevance: At most so many that show whether a model judges relevance at all.
-        seed: Of the draws.
+        seed: The seed of the draws.
     """
     return [
         *group_pairs(query, "relevant", limit, seed),
@@ -75,7 +75,7 @@ def group_pairs(query: ProbeQuery, kind: GroupKind, limit: int, seed: int) -> li
         query: Its items.
         kind: Whether both items are relevant or both are not.
         limit: At most so many.
-        seed: Of the draw.
+        seed: The seed of the draw.
 
     Returns:
         None where one of the two cells is empty.
@@ -96,7 +96,7 @@ def relevance_pairs(query: ProbeQuery, limit: int, seed: int) -> list[ProbePair]
     Args:
         query: Its items.
         limit: At most so many.
-        seed: Of the draw.
+        seed: The seed of the draw.
 
     Returns:
         Pairs whose relevant item stands as ``protected``.

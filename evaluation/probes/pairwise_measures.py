@@ -96,9 +96,9 @@ def measure_pairwise(
     """Measure the pairs of an experiment, each kind by itself and those of groups together.
 
     Args:
-        manifest: What they were asked with.
+        manifest: The settings that they were compared with.
         collections: Those of the manifest, in its order.
-        records: What was done; what is missing is counted.
+        records: The pairs that were compared; the missing ones are counted.
 
     Raises:
         InputError: The manifest is that of another kind of experiment.

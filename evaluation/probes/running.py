@@ -60,8 +60,7 @@ class ProbePlan:
     """What is to be done.
 
     Attributes:
-        manifest: What it is done with.
-        collections: In the manifest's order.
+        collections: In the order of the manifest.
         prompts: Where prompts come from.
         options: More for chat models, such as ``base_url``.
     """
@@ -85,9 +84,9 @@ async def make_probe_plan(
     Args:
         experiment: What is asked.
         prompts: Where prompts come from.
-        base_url: Where an OpenAI-compatible server listens; the providers' own where None.
+        base_url: The address of an OpenAI-compatible server; defaults to the provider's own.
         options: More for chat models.
-        preparing: Told what is imported, read and indexed.
+        preparing: Receives the name of what is imported, read or indexed.
 
     Raises:
         FairqrError: A collection, a prompt or a ranker that it names is not there, or two
@@ -142,10 +141,10 @@ class Asked:
     """A ranker or a judge of an experiment, as plain data.
 
     Attributes:
-        name: Of the ranker, or of the judge's model, as the experiment writes it.
+        name: The ranker or the judge's model, as the experiment writes it.
         experiment: How it is asked.
         options: More for the chat model, such as ``base_url``.
-        window: Of the ranker, one of :func:`windows_of`.
+        window: The ranker's window, one of :func:`windows_of`.
         concurrency: How many comparisons of a pairwise ranker may run at the same time.
     """
 
@@ -172,7 +171,7 @@ class Asked:
 
         Args:
             prompts: Where prompts come from.
-            model: That is asked; opened by default.
+            model: The language model; opened by default.
 
         Raises:
             InputError: It is no ranker, or an option is out of its range.
@@ -243,7 +242,7 @@ async def run_probe(
         plan: What is to be done.
         store: Where results go; locked while this runs.
         pool: Does the jobs.
-        watcher: Told of each list or pair.
+        watcher: Receives each list or pair.
 
     Raises:
         FairqrError: A model is not there, fails all the time, or reads too little at once for two

@@ -34,8 +34,7 @@ class ProbeSource(BaseModel):
     """A probe collection that an experiment builds, or one that was built.
 
     Attributes:
-        folder: Of one that was built; nothing else is said then.
-        attribute: Of the collection's schema.
+        folder: The folder of one that was built; the other values are then empty.
         protected: Groups, or ``not`` and groups: ``female``, ``not Europe``.
         words: What sensitive instructions call the protected group and the others, where the names
             of the groups will not do.

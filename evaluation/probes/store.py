@@ -68,7 +68,6 @@ class RankingRecord(Record):
         ranker: As the experiment names it.
         window: ``size/step`` for listwise rankers; empty for others.
         asker: For whom.
-        query: Of the collection.
         order: Positions in the query's items, best first; each once.
         asked: Questions that the order rests on; see
             :class:`fairqr.agents.ranking.item_ranker.ItemRanking`.
@@ -109,7 +108,6 @@ class PairRecord(Record):
     Attributes:
         collection: The name of the probe collection.
         model: As the experiment names it.
-        query: Of the collection.
         kind: Whether both items are relevant or both are not; ``relevance`` for a relevant item
             (which then stands as ``protected``) and an irrelevant one of the same group.
         protected: The id of the protected item.
@@ -193,7 +191,6 @@ class ProbeRunManifest(FolderManifest):
     Attributes:
         experiment: The file, with what the command changed.
         collections: In the order in which the experiment names them.
-        prompts: That models are asked with.
         base_url: Where an OpenAI-compatible server listened; None for the providers' own.
         notes: Sentences about how the run was made, for the report.
     """
@@ -252,8 +249,8 @@ class ProbeStore(Folder[ProbeRunManifest]):
         """Write what a run is made with, or check that it is what the folder was begun with.
 
         Args:
-            manifest: Of the run.
-            collections: Of the run, to be kept beside it.
+            manifest: The run's manifest.
+            collections: The run's collections, which are kept beside it.
 
         Raises:
             InputError: The folder holds another run.
@@ -339,10 +336,9 @@ class LoraManifest(FolderManifest):
         splits: One for each collection.
         base: The model as it stands behind ``causal:``.
         base_sha256: Of a GGUF file; empty for other models.
-        prompt: Which asks, as ``id=version``.
+        prompt: The prompt, as ``id=version``.
         prompt_sha256: Of its file.
         training: A hash over the examples and their order.
-        steps: Of the training.
         notes: Sentences about how the run was made, for the report.
     """
 

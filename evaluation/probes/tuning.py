@@ -71,9 +71,9 @@ def split_queries(ids: Iterable[str], train_share: float, seed: int) -> tuple[se
     A query that stands in several probe collections is on one side in all of them.
 
     Args:
-        ids: Of the queries; what stands twice counts once. Their order does not matter.
+        ids: The queries. Order and repetitions do not matter.
         train_share: The share to train on, in (0, 1); rounded, at least one query is on each side.
-        seed: Of the draw.
+        seed: The seed of the draw.
 
     Returns:
         The ids of those to train on, and of those that are held out.
@@ -100,7 +100,7 @@ def apart(queries: Sequence[ProbeQuery], held_out: Collection[str]) -> tuple[lis
     of a held-out query too.
 
     Args:
-        queries: To train on.
+        queries: The queries to train on.
         held_out: The ids of the items of the pairs that are probed with.
 
     Returns:
@@ -121,8 +121,6 @@ class LoraPlan:
     """What is to be done.
 
     Attributes:
-        manifest: What it is done with.
-        prompt: Which asks about pairs.
         held_out: The pairs to probe with, before and after.
         batches: The examples of each step.
     """

@@ -162,10 +162,10 @@ def measure_pairs(
 
     Args:
         collection: Its name.
-        before: What was said before, of all collections.
-        after: The same; the model's name does not matter.
-        words: What the two groups are called.
-        seed: Of the resamples.
+        before: The answers before tuning, of all collections.
+        after: The answers after it; the model's name does not matter.
+        words: The names of the two groups.
+        seed: The seed of the resamples.
     """
     rows, found, changes = [], [], []
     for kind, kinds in KINDS.items():
@@ -204,7 +204,7 @@ def couples(before: Sequence[PairRecord], after: Sequence[PairRecord]) -> dict[s
 
     Args:
         before: Each pair once.
-        after: The same; the model's name does not matter.
+        after: The answers after it; the model's name does not matter.
     """
     later = {_pair(record): record for record in after}
     found: dict[str, list[Couple]] = {}

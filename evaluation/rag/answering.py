@@ -133,8 +133,6 @@ class Asked:
 
     Attributes:
         generator: As :func:`fairqr.agents.generators.open_generator` takes it.
-        task: Of the queries.
-        prompt: Which asks.
     """
 
     generator: str
@@ -147,11 +145,9 @@ class Answerer:
     """Asks a generator for answers, and counts what they cost.
 
     Attributes:
-        generator: Which has been started.
-        task: Of the queries.
-        prompt: Which asks.
-        usage: Of all that was asked, judgements of attribution included.
-        milliseconds: How long that took, cached replies as when they were made.
+        generator: It has been started.
+        usage: What all questions used, judgements of attribution included.
+        milliseconds: How long they took; cached replies count as when they were made.
         replies: Whether the generator answered, in the order of the questions.
     """
 
@@ -172,7 +168,7 @@ class Answerer:
         """Return the answer to a query, and its utility: 0 if it is empty, None if it failed.
 
         Args:
-            query: Which one.
+            query: The question and its pool.
             ranking: What the generator reads, as positions in the query's pool; may be empty.
 
         Raises:
@@ -227,7 +223,6 @@ class Policies:
     Attributes:
         experiment: How much is drawn and answered.
         collection: The name of the collection.
-        asked: Of the generator.
         attributor: What judges, as it names itself; empty leaves attribution out.
         hypothesis: The template that makes answers into hypotheses.
     """
@@ -244,10 +239,9 @@ class PolicyTask:
     """A policy on a query.
 
     Attributes:
-        query: Which one.
+        query: The question and its pool.
         useful: The positions of its useful documents.
-        draw: Of which policy.
-        scores: Of the retriever, for the documents of the pool; None for the oracle.
+        scores: The retriever's scores of the documents of the pool; None for the oracle.
         known: Answers that other policies had from this query, which are not asked for again.
     """
 

@@ -86,7 +86,7 @@ def differences_of(values: DataFrame, name: Name = Name.EE_D) -> DataFrame:
     """Test each two α of every retriever against each other; generators are averaged by query.
 
     Args:
-        values: Of one collection.
+        values: The rows of one collection.
         name: The measure.
 
     Returns:
@@ -105,7 +105,7 @@ def points_of(values: DataFrame, keys: Sequence[str], x: Name, y: Name) -> DataF
     """Return the means of two measures over the queries that have both.
 
     Args:
-        values: Of one collection.
+        values: The rows of one collection.
         keys: The columns to group by.
         x: The one measure.
         y: The other.
@@ -122,7 +122,7 @@ def curves_of(values: DataFrame) -> DataFrame:
     """Return EE-R as a function of EE-D over the policies of each retriever.
 
     Args:
-        values: Of one collection.
+        values: The rows of one collection.
 
     Returns:
         By ``retriever`` and ``normalisation``, what :func:`curve_of` returns.
@@ -175,8 +175,8 @@ def intervals_of(values: DataFrame, disparity: Name, utility: Name) -> DataFrame
 
     Args:
         values: All policies.
-        disparity: Of which normalisation EE-D is.
-        utility: Which utility is compared.
+        disparity: Which normalisation of EE-D to use.
+        utility: Which utility to compare.
 
     Returns:
         By ``collection``, ``generator``, ``retriever`` and ``interval`` of :data:`EDGES` the tests

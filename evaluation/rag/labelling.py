@@ -127,9 +127,8 @@ def label_manifest(
     """Return what the labels of a collection are made with.
 
     Args:
-        collection: Which one.
         generator: As it is named in results.
-        prompt: Which asks for answers.
+        prompt: Asks for answers.
         pool: At most so many documents of each query are looked at; None for all.
     """
     return LabelManifest(
@@ -162,12 +161,12 @@ async def label_collection(
     """Label a collection into a folder of its own, but for the queries that have labels there.
 
     Args:
-        collection: Whose queries.
+        collection: The queries.
         manifest: What :func:`label_manifest` returns.
-        prompt: Which asks for answers.
+        prompt: Asks for answers.
         store: Where labels go; locked while this runs.
         pool: Does the jobs.
-        watcher: Told of each query.
+        watcher: Receives each query.
 
     Raises:
         ModelUnavailableError: The generator is not there; nothing is written then.
@@ -200,8 +199,8 @@ def label_stage(
     """Return the stage that labels the queries of a collection that have no labels yet.
 
     Args:
-        collection: Whose queries.
-        asked: Of the generator.
+        collection: The queries.
+        asked: The generator and its prompt.
         store: Where labels go; locked by the caller.
         pool: Does the jobs.
         start: Makes the generator ready, and begins the folder.
@@ -282,8 +281,8 @@ def given_labels(folder: Path, queries: Sequence[RagQuery]) -> list[LabelRecord]
     """Return the labels of a folder for these queries, cut to the documents of their pools.
 
     Args:
-        folder: Of the labels, whose settings were checked.
-        queries: Which need labels; those without are labelled later.
+        folder: The folder of labels; its settings were checked.
+        queries: The queries that need labels; those without any are labelled later.
 
     Raises:
         InputError: A query has documents that were not looked at, or a line is damaged.

@@ -350,7 +350,7 @@ def memberships_of(
     Each row sums to 1.
 
     Args:
-        attribute: Of the collection's schema.
+        attribute: One of the collection's schema.
         documents: The groups of each document by attribute.
     """
     rows = np.zeros((len(documents), len(attribute.groups) + 1))
@@ -426,7 +426,7 @@ class UtilityBounds:
         """Return u_max for the query and generator of a record.
 
         Args:
-            record: Of any policy.
+            record: It may be of any policy.
             scope: Which answers count. The oracle has no retriever: with ``retriever`` its u_max is
                 that of its own answers.
 

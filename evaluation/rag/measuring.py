@@ -105,7 +105,6 @@ class Cell(NamedTuple):
     """The measures of one policy on one query.
 
     Attributes:
-        record: What was measured.
         values: By name.
         groups: By attribute; empty if the collection has no groups or nothing was drawn.
         counts: Over how many things the values are: rankings ``drawn``; ``distinct`` ones among
@@ -273,8 +272,8 @@ def official_of_deterministic(
     same under every seed, so that each query counts once, by the first seed with an answer.
 
     Args:
-        records: Of all policies.
-        collections: By name; for the golds.
+        records: The records of all policies.
+        collections: By name; they have the golds.
 
     Returns:
         By collection, generator and retriever: over how many ``answers`` they are, how many

@@ -83,8 +83,6 @@ class Part:
     """A generator on a collection.
 
     Attributes:
-        collection: Which one.
-        prompt: Which asks for answers.
         hypothesis: The template that makes answers into hypotheses.
         generator: As the experiment names it.
     """
@@ -298,7 +296,7 @@ def remaining_cost(plan: RagPlan, store: RagStore, folders: Sequence[Path] = ())
     Args:
         plan: What is to be done.
         store: Where some of it may be done already.
-        folders: Of labels that are given.
+        folders: Folders of labels that already exist.
 
     Raises:
         InputError: The folder holds another run, given labels do not fit, or a line is damaged.
@@ -330,8 +328,8 @@ async def run_fair_rag(
         plan: What is to be done.
         store: Where results go; locked while this runs.
         pool: Does the jobs.
-        watcher: Told how far it has come.
-        folders: Of labels that are given; what they lack is labelled.
+        watcher: Receives the progress.
+        folders: Folders of labels that already exist; we make the ones that they lack.
 
     Raises:
         FairqrError: It cannot go on for a reason that concerns more than one answer; what was done

@@ -64,7 +64,7 @@ class AnswerRecord(BaseModel):
     Attributes:
         ranking: The first k, as positions in the pool.
         times: How many of the generated samples had this ranking.
-        status: Of the generation; ``ok`` or why there is no answer.
+        status: ``ok``, or why there is no answer.
         text: The answer; empty unless ``ok``.
         utility: None unless ``ok`` or ``empty``, which is worth 0.
         used: For each document of the ranking whether the answer used it; None where it could not
@@ -149,7 +149,7 @@ class CollectionEntry(BaseModel):
         greatest: The greatest utility.
         queries: The ids of the queries.
         documents: How many their pools hold together.
-        prompt: Which asks for answers, as ``id=version``.
+        prompt: The prompt that asks for answers, as ``id=version``.
         prompt_sha256: Of its file.
         hypothesis: The template that makes answers into hypotheses.
     """
@@ -200,10 +200,10 @@ class LabelManifest(FolderManifest):
         title: For people.
         task: The name of its task.
         utility: The name of what answers are judged by.
-        fingerprint: Of the files that the collection was read from.
+        fingerprint: A hash of the files that the collection was read from.
         pool: At most so many documents of each query were looked at; all where None.
         generator: As it is named in results; labels are those of one generator.
-        prompt: Which asked for answers, as ``id=version``.
+        prompt: The prompt that asked for answers, as ``id=version``.
         prompt_sha256: Of its file.
     """
 

@@ -75,7 +75,6 @@ class Bar(NamedTuple):
     """A share, drawn as a bar.
 
     Attributes:
-        title: Of its row.
         dot: The share with both ends of its interval.
         kind: What its colour says, as the legend names it.
         marks: Other shares in the same row, by their names in the legend; NaN is left out.
@@ -92,8 +91,8 @@ def draw_bars(panels: Mapping[str, Sequence[Bar]], colours: Mapping[str, str], x
 
     Args:
         panels: The bars of each title, from top to bottom; at least one.
-        colours: Of each kind of bar, in the order of the legend.
-        x_label: What the shares are.
+        colours: The colour of each kind of bar, in the order of the legend.
+        x_label: The words under the axis of shares.
 
     Returns:
         An SVG file.
@@ -152,9 +151,9 @@ def draw_dots(titles: Sequence[str], series: Mapping[str, Sequence[Dot]], x_labe
     """Draw rows of dots from top to bottom.
 
     Args:
-        titles: Of the rows, at least one.
+        titles: The titles of the rows, at least one.
         series: For each name of the legend, its dot in each row.
-        x_label: What the shares are.
+        x_label: The words under the axis of shares.
 
     Returns:
         An SVG file.
@@ -241,7 +240,7 @@ def draw_panels(
         panels: By system and name in the legend a line: the ``mean`` of each round, from 0 on; over
             how many topics it is (``count``), which stands below the rounds for the first line; and
             if it has one its ``target``, the same in each row.
-        y_label: What the values are.
+        y_label: The words beside the axis of values.
         context: Whether each panel has the lines of the others behind its own, in grey.
 
     Returns:

@@ -40,7 +40,7 @@ class Figure:
     """A plot.
 
     Attributes:
-        name: Of its file, without the ending; each figure of a report has another.
+        name: The name of its file without the ending, unique in a report.
         alt: What can be seen in it, for those who do not see it.
         svg: The drawing, as a whole SVG file.
     """
@@ -60,9 +60,9 @@ def write_report(
     """Write the report of a run; equal values give equal files.
 
     Args:
-        folder: Of the run.
+        folder: The folder of the run.
         template: The name of the template, such as ``search`` for ``search.md.j2``.
-        values: What the template shows.
+        values: The values that the template shows.
         figures: Those that the template names.
 
     Returns:

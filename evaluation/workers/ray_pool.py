@@ -87,7 +87,7 @@ async def opened_pool(
     """Connect to a Ray, start workers there, and end them.
 
     Args:
-        workers: Which Ray; nothing is connected to for this process.
+        workers: Ray or this process; for the latter we connect to nothing.
         prompts: What models are asked with; it is sent to the workers.
         replies: The file that keeps replies of models: the workers are told what it has, and what
             they are told by models is written there.

@@ -48,7 +48,7 @@ class Tools:
         Args:
             place: Holds one thing: what was there under another name is let go first, since large
                 models do not fit side by side.
-            name: Of the thing; anything that can be compared.
+            name: The name of the thing; anything that can be compared.
             opened: Opens it.
         """
         async with self._locks.setdefault(place, asyncio.Lock()):
