@@ -173,7 +173,7 @@ class Batch:
             query: Its position.
             discount: The weight of each rank.
             k: The cut-off.
-            items: ``pool`` for what is judged for the query or ranked by this run, ``corpus`` for
+            items: ``pool`` for documents that are judged or ranked for the query, ``corpus`` for
                 all documents and the pool.
         """
         return self._once(

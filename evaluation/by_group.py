@@ -67,7 +67,7 @@ class GroupShares:
         self._relevant.append(relevant[both])
 
     def listed(self) -> list[GroupShare]:
-        """Return the shares of each group; none where no query has both."""
+        """Return the shares of each group; none if no query has both."""
         exposures, relevant = np.concatenate(self._exposures), np.concatenate(self._relevant)
         if not len(exposures):
             return []

@@ -97,7 +97,7 @@ def ndkl(
     """Return NDKL = (1/Z) Σ_i KL(D_i‖ε*)/log2(i+1), Z = Σ_i 1/log2(i+1).
 
     Geyik, Ambler & Kenthapadi (2019), definition 3.2; D_i are the shares of the groups among the
-    first i documents. The groups are those of the schema, so that one that never appears is missed.
+    first i documents. The groups come from the schema, so a missing one is noticed.
     Prefixes in which no group is known yet are left out of both sums.
 
     Args:

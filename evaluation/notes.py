@@ -65,7 +65,7 @@ class Notes:
         self._relevant: set[str] = set()
 
     def add(self, batch: Batch) -> None:
-        """Count what is odd in some of the queries."""
+        """Count the oddities of some of the queries."""
         self._queries.update(batch.queries)
         self._absent += len(batch.missing())
         self._bare += int((batch.relevant_counts == 0).sum())

@@ -15,7 +15,7 @@ __all__ = ["Reason", "Score", "Scores", "Undefined"]
 
 
 class Reason(StrEnum):
-    """Why a measure has no value for a query: a fixed word, and a sentence for people."""
+    """Why a measure has no value for a query: a fixed word, and a sentence."""
 
     sentence: str
 
@@ -60,7 +60,7 @@ class Undefined:
 
     Attributes:
         reason: Why, as a fixed word.
-        sentence: Why, for people.
+        sentence: Why, as a sentence.
     """
 
     reason: Reason

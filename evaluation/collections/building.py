@@ -1,7 +1,7 @@
 """Building the folder of a collection: hidden until it is complete, and in bounded memory.
 
 The name of a folder under construction starts with a dot. The next build of the same name removes
-what a killed build left behind.
+the remains of a killed build.
 """
 
 from __future__ import annotations

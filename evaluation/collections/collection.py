@@ -148,7 +148,7 @@ class About(BaseModel):
         title: Its name in reports.
         source: Where its files come from.
         licence: The terms of use.
-        note: What a reader of its numbers should know.
+        note: Advice for a reader of its numbers.
         target: The target that its rankings are measured against, as
             :func:`fairqr.evaluation.collections.query_targets.as_target` reads it.
         loader: The loader that imported it, if any.
@@ -244,7 +244,7 @@ def is_standard(folder: Path) -> bool:
 
 
 def missing_files(folder: Path) -> list[str]:
-    """Return what a folder lacks of the standard layout."""
+    """Return the files of the standard layout that a folder lacks."""
     schemas = (SCHEMA, f"documents.{SCHEMA}")
     there = {
         "documents.jsonl": holds_documents(folder),

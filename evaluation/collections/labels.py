@@ -74,7 +74,7 @@ class Labels:
         return id_ in self.rows
 
     def known(self, ids: Iterable[str]) -> list[str]:
-        """Return those of these documents that are known here."""
+        """Return the documents that are known here."""
         return list(filter(self.rows.__contains__, ids))
 
     def memberships(

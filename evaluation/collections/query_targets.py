@@ -188,8 +188,8 @@ def resolve_target(
 ) -> FloatArray | Undefined:
     """Return the target of one topic over the groups of a dimension, or why it has none.
 
-    A topic has none where the rule asks for the relevant documents' groups and none of these
-    documents has a known group. Relevant documents without labels do not count.
+    A topic has none if the rule asks for the relevant documents' groups and all of these are
+    unknown. Relevant documents without labels do not count.
 
     Args:
         dimension: Its attributes say whether the unknown is a group.

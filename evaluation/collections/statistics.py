@@ -1,4 +1,4 @@
-"""What a collection holds: its sizes, groups, coverage of labels, and targets."""
+"""The statistics of a collection: its sizes, groups, coverage of labels, and targets."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class AttributeStatistics:
 
 @dataclass(frozen=True, slots=True)
 class CollectionStatistics:
-    """What a collection holds.
+    """The statistics of a collection.
 
     Attributes:
         split: The name of the judgements.

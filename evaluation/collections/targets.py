@@ -90,8 +90,8 @@ def trec_target(
     (github.com/fair-trec/trec2022-fair-public), with the attributes that have a population.
 
     Args:
-        memberships: For each attribute, those of the relevant documents, shape (n, G_a + 1), the unknown
-            last.
+        memberships: For each attribute those of the relevant documents, shape (n, G_a + 1); the
+            unknown is last.
         populations: The shares of the known groups, for each attribute, shape (G_a,), summing to 1.
         weights: The weight of each document, shape (n,). Task 2 takes :func:`work_needed_exposure`.
         fully_unknown: Whether the cell that is unknown in all attributes keeps its mass, as in

@@ -111,6 +111,7 @@ def labels_of(
 
     Args:
         metadata: One record.
+        year: The year whose rules apply.
         unrecognised: Counts the regions that are none of the track's; they are left out.
 
     Raises:
@@ -276,7 +277,7 @@ def sort_files(paths: Iterable[Path]) -> TrecFiles:
 
 
 def _first(path: Path) -> dict[str, Any]:
-    """Return the object of the first line; an empty one where that is none, or of no such file."""
+    """Return the object of the first line; an empty one if there is none, or no such file."""
     try:
         with open_text(path) as stream:
             data = json.loads(stream.readline(LONGEST_LINE))
@@ -440,7 +441,7 @@ def write_pages(
 
 
 def _store_metadata(files: TrecFiles, table: DiskTable, report: ImportReport) -> None:
-    """Put the labels of each page into the table; of pages that stand twice the first counts."""
+    """Put the labels of each page into the table; of pages that occur twice, the first counts."""
     for number, record in json_lines(files.metadata):
         try:
             page = str(_page_id(record["page_id"]))

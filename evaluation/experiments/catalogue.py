@@ -53,10 +53,7 @@ WORKERS = "workers"
 
 @dataclass(frozen=True, slots=True)
 class ExperimentFile:
-    """An experiment as a file describes it.
-
-    Attributes:
-    """
+    """An experiment as a file describes it."""
 
     path: Path
     kind: Kind
@@ -136,7 +133,7 @@ def find_experiment(name: str) -> Path:
 def kind_of_folder(folder: Path) -> str:
     """Return the kind of the experiment in a folder; ``search`` if there is none.
 
-    Whoever opens the folder then says what is wrong with it.
+    The class that opens the folder then says what is wrong with it.
     """
     try:
         manifest = json.loads((folder / "experiment.json").read_bytes())

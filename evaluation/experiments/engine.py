@@ -1,9 +1,9 @@
 """Runs the tasks of an experiment, several at a time, and keeps a record of each.
 
-A kind of experiment supplies its stages. What does a task is a job: a function that a
-:class:`~fairqr.evaluation.workers.tools.Pool` calls in this process or on Ray. The engine says what
-is left, from a few tasks that it times first. A model that has gone ends a run, and leaves no
-failures behind.
+A kind of experiment supplies its stages. A job does a task: it is a function that a
+:class:`~fairqr.evaluation.workers.tools.Pool` calls in this process or on Ray. The engine times a
+few tasks first, and estimates the rest. A model that goes away ends a run, and leaves no failures
+behind.
 """
 
 from __future__ import annotations
@@ -53,23 +53,23 @@ R = TypeVar("R", bound=Record)
 T = TypeVar("T")
 
 GIVE_UP = 20
-"""So many failures one after the other mean that the model is not there at all."""
+"""A model with this many failures in a row is not there at all."""
 
 _AWAY = frozenset({"invalid_request", "rate_limited", "timeout", "unavailable"})
 
 TIMED = 3
-"""At least so many records of a stage come first, to be timed."""
+"""At least this many records of a stage come first, to be timed."""
 
 WORTH_TIMING = 2
-"""A stage is timed if it has at least so many times more records left than come first."""
+"""A stage is timed if it has at least this many times more records left than come first."""
 
 
 @dataclass(slots=True)
 class Timing:
-    """What some records took, one after the other.
+    """The time and tokens of a few records.
 
-    The first one is not timed, because what it needs is still warming up. Of the others, those
-    whose replies were all kept before are left out.
+    The first record is not timed, because everything is still warming up. Records whose replies all
+    came from the cache are left out.
 
     Attributes:
         done: The work of all of them.
@@ -98,7 +98,7 @@ class Timing:
 
 @dataclass(slots=True)
 class Estimate:
-    """What is left of a run, as far as it was timed.
+    """The time, tokens and money that the rest of a run will take.
 
     Attributes:
         seconds: How long it will take.
@@ -113,7 +113,7 @@ class Estimate:
     is_whole: bool = True
 
     def add(self, model: str, work: float, timing: Timing) -> None:
-        """Count what is left of a stage.
+        """Count the rest of a stage.
 
         Args:
             model: The model of the stage.
@@ -134,7 +134,7 @@ class Estimate:
             self.cost = self.cost + share * price.of(read, written) if price else None
 
     def sentence(self) -> str:
-        """Return what is left, for people."""
+        """Return a sentence about the rest."""
         parts = [time_left(self.seconds)]
         if self.tokens >= 1:
             parts.append(f"{float(f'{self.tokens:.2g}'):,.0f} tokens")
@@ -145,12 +145,12 @@ class Estimate:
 
 
 def is_away(status: str, usage: Usage) -> bool:
-    """Tell whether a failure says that a model is not there, rather than how it answers.
+    """Return whether a failure means that a model is not there at all.
 
     Args:
         status: One of :data:`fairqr.agents.replies.Status`, or another one.
-        usage: What the question cost: a refusal without tokens is that of a server, such as of a
-            key, and no reply of the model.
+        usage: The cost of the question. If a refusal cost no tokens, the server refused, such as
+            for a wrong key, and not the model.
     """
     if status == "refused":
         return not (usage.prompt_tokens or usage.completion_tokens or usage.cached_calls)
@@ -158,7 +158,7 @@ def is_away(status: str, usage: Usage) -> bool:
 
 
 class Patience:
-    """Counts the failures of a model one after the other.
+    """Counts the failures of a model in a row.
 
     Args:
         name: The model's name in sentences.
@@ -174,21 +174,20 @@ class Patience:
         self.has_answered = False
 
     def answered(self) -> None:
-        """Take that the model answered."""
+        """Count an answer."""
         self._failures = 0
         self.has_answered = True
 
     def failed(self, status: str, message: str, times: int = 1) -> None:
-        """Take that the model failed.
+        """Count a failure.
 
         Args:
             status: The status of the last failure.
             message: The last failure in words.
-            times: How often it failed, one after the other.
+            times: How often it failed in a row.
 
         Raises:
-            ModelError: It failed so often that going on would only write down that it was not
-                there.
+            ModelError: It failed so often in a row that going on is of no use.
         """
         self._failures += times
         self._last = (status, one_line(message, 200).rstrip("."))
@@ -200,7 +199,7 @@ class Patience:
             )
 
     def at_the_end(self) -> None:
-        """Take that nothing more is asked.
+        """Check at the end that the model answered at all.
 
         Raises:
             ModelError: The model never answered, as with a wrong key in a short run.
@@ -217,8 +216,7 @@ class Patience:
 class Cautious(Generic[R]):
     """Writes records; those with failures only once the model has answered again.
 
-    So a model that goes away leaves no failures behind: what it was asked last is asked again when
-    the run goes on.
+    So a model that goes away leaves no failures behind: a resumed run repeats its last questions.
 
     Args:
         lines: The file to write to.
@@ -230,10 +228,10 @@ class Cautious(Generic[R]):
 
     @contextlib.contextmanager
     def writing(self, *, is_last: bool = True) -> Iterator[None]:
-        """Open the file; what is still held is written at the end, unless an error ends it.
+        """Open the file; held records are written at the end, unless an error ends it.
 
         Args:
-            is_last: Whether the model is asked nothing more; else what is held is dropped.
+            is_last: Whether this was the last question; otherwise held records are dropped.
         """
         with self._lines.writing():
             yield
@@ -245,8 +243,8 @@ class Cautious(Generic[R]):
 
         Args:
             record: The record to write.
-            has_failures: Whether the model was away for a question of it.
-            is_back: Whether the model has answered what it was asked after its last failure.
+            has_failures: Whether the model was away for one of its questions.
+            is_back: Whether the model has answered a question since its last failure.
         """
         if has_failures:
             self._held.append(record)
@@ -275,12 +273,12 @@ class Absence:
 
 @dataclass(frozen=True, slots=True)
 class Done(Generic[R]):
-    """What became of a task, or of a part of it.
+    """The result of a task, or of a part of it.
 
     Attributes:
         record: The record to write.
         replies: For each question, None for an answer and an absence for none.
-        notes: Sentences for people; each is shown once.
+        notes: Sentences for the user; each is shown once.
         usage: What models used.
         work: How much work it was, as :attr:`Stage.work` counts it.
         is_held: Whether the record is written only once the model has answered again, as one with
@@ -296,9 +294,9 @@ class Done(Generic[R]):
 
 
 def failure_of(error: FairqrError, record: R) -> Done[R]:
-    """Return a record that says that what was asked failed.
+    """Return a record of a failure.
 
-    An engine or a model that is away ends a run in the end; a question that it refuses does not.
+    If an engine or a model stays away, the run ends; if it refuses a question, it goes on.
     """
     status = error.status if isinstance(error, ModelError) else "unavailable"
     is_away = isinstance(error, ModelError | IndexUnavailableError)
@@ -306,7 +304,7 @@ def failure_of(error: FairqrError, record: R) -> Done[R]:
 
 
 Keep = Callable[[Done[R]], bool]
-"""Takes what is done, keeps its record, and returns whether the task may go on with more."""
+"""Keeps the record of a finished part, and returns whether the task may go on."""
 
 
 def _one(key: Hashable) -> float:
@@ -319,7 +317,7 @@ class Stage(Generic[T, R]):
 
     Attributes:
         title: For the progress display.
-        model: Its name, for error messages.
+        model: Its name in error messages.
         tasks: All tasks.
         keys: Returns the keys of the records that a task makes.
         done: The keys of the records that are there. A task is left out if all its records are.
@@ -329,7 +327,7 @@ class Stage(Generic[T, R]):
         pace: Stages with the same pace take equally long for each record.
         work: Returns how much work the record of a key is, compared with others of the stage.
         more: Work of tasks that are not known yet, at most.
-        note: A sentence for people; may be empty.
+        note: A sentence for the user; may be empty.
     """
 
     title: str
@@ -360,12 +358,12 @@ class Stage(Generic[T, R]):
 def by_job(
     pool: Pool, job: Callable[[Tools, N, T], Awaitable[Done[R]]], needs: N
 ) -> Callable[[T, Keep[R]], Awaitable[None]]:
-    """Return what does a task by one job.
+    """Return a function that does a task by one job.
 
     Args:
         pool: Does the job.
         job: Takes the tools of its worker, the needs and a task.
-        needs: What all tasks of the stage share, as plain data.
+        needs: Data that all tasks of the stage share.
     """
 
     async def do(task: T, keep: Keep[R]) -> None:
@@ -379,7 +377,7 @@ async def run_stages(
 ) -> None:
     """Do the tasks of all stages that have no record yet, one stage after the other.
 
-    A few tasks of each pace come first. They are timed, and the watcher is told what is left.
+    A few tasks of each pace come first. They are timed, and the watcher gets an estimate.
     Records with absences are written once the model has answered again.
 
     Args:
@@ -389,7 +387,7 @@ async def run_stages(
 
     Raises:
         ModelError: A model is away all the time, or never answered.
-        FairqrError: What stopped a task; the records until then are kept.
+        FairqrError: An error stopped a task; the records so far are kept.
     """
     run = _Run(watcher, at_once)
     estimate = await run.estimate(stages())
@@ -414,23 +412,23 @@ async def run_tasks(
     watcher: StageWatcher,
     at_once: int,
 ) -> None:
-    """Do what is left of tasks that make one record each, after a sentence on what that costs.
+    """Do the rest of tasks that make one record each, after a sentence on the cost.
 
     Args:
         tasks: All tasks.
         do: Does a task.
         lines: The file of records.
         title: For the progress display.
-        model: What is asked, for error messages.
-        key: Returns the one value that tells the record of a task apart.
-        start: Makes ready what is asked; not called if nothing is left.
-        cost: Takes how many tasks are done, and says what the others cost.
+        model: Its name in error messages.
+        key: Returns the value that identifies the record of a task.
+        start: Makes the model ready; not called if nothing is left.
+        cost: Takes the number of finished tasks, and returns a sentence on the cost of the others.
         watcher: Receives each record.
         at_once: How many tasks may run at the same time.
 
     Raises:
-        ModelError: What is asked is away.
-        FairqrError: What stopped a task; the records until then are kept.
+        ModelError: The model is away.
+        FairqrError: An error stopped a task; the records so far are kept.
     """
 
     async def stages() -> AsyncIterator[Stage[T, R]]:
@@ -467,7 +465,7 @@ class _Run:
     _shown: set[str] = field(default_factory=set, init=False)
 
     async def estimate(self, stages: AsyncIterator[Stage[Any, Any]]) -> Estimate:
-        """Do a few tasks of each pace, and estimate what is left then."""
+        """Do a few tasks of each pace, and estimate the rest."""
         most = max(TIMED, self.at_once + 1)
         timed: dict[str, Timing] = {}
         estimate = Estimate()
@@ -487,7 +485,7 @@ class _Run:
 
         Args:
             stage: The stage that the tasks belong to.
-            most: Do about so many records; by default, all of them.
+            most: About how many records to make; by default all.
 
         Returns:
             What the records took.
@@ -512,7 +510,7 @@ class _Run:
 
             def keep(found: Done[R]) -> bool:
                 nonlocal before, failures, kept
-                # An answer to what was asked before the last failure does not say that the model
+                # An answer to a question before the last failure does not say that the model
                 # is back.
                 is_back = before == failures and None in found.replies
                 for reply in found.replies:
@@ -543,7 +541,7 @@ class _Run:
 
 
 async def _all_of(things: Iterable[T], work: Callable[[T], Awaitable[None]], at_once: int) -> None:
-    """Do something with each thing, at most so many at a time.
+    """Do something with each thing, several at a time.
 
     Raises:
         FairqrError: What stopped one; the others are stopped too.

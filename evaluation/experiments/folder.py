@@ -55,7 +55,7 @@ LIBRARIES = (
     "wordllama",
     "xllamacpp",
 )
-"""What results may depend on, as far as it is installed; some come with an extra."""
+"""Results may depend on these; some come with an extra."""
 
 LOCK = ".lock"
 """The file in a folder that is held by the process which works on it."""
@@ -69,7 +69,7 @@ class Record(BaseModel):
     """A line of a run.
 
     Attributes:
-        keys: The values that tell records of one file apart.
+        keys: The values that identify a record in its file.
     """
 
     # Numbers that are undefined or infinite stay what they are.
@@ -79,12 +79,12 @@ class Record(BaseModel):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What tells it from the others."""
+        """The values that identify it."""
         return tuple(getattr(self, name) for name in self.keys)
 
     @property
     def is_final(self) -> bool:
-        """Whether doing it again would be no use."""
+        """Whether repeating it would be of no use."""
         return True
 
 
@@ -92,7 +92,7 @@ R = TypeVar("R", bound=Record)
 
 
 def spent(usage: Usage) -> dict[str, int]:
-    """Return what asking cost as records have it; cached replies count as when they were made."""
+    """Return the cost for a record; cached replies count as when they were made."""
     return {
         "model_calls": usage.model_calls + usage.cached_calls,
         "tokens": usage.prompt_tokens + usage.completion_tokens + usage.cached_tokens,
@@ -112,13 +112,13 @@ def _now() -> str:
 
 
 class FolderManifest(BaseModel):
-    """What a run was begun with; more stands in the classes of each kind.
+    """The settings that a run started with; each kind adds its own.
 
     Attributes:
-        free: The values that may differ when a run goes on, beside those of this class.
-        versions: The versions of fairqr, Python and the libraries that results depend on; several, in order,
-            where a run was resumed with others.
-        started: When, in ISO 8601.
+        free: More values that may differ when a run is resumed, besides those of this class.
+        versions: The versions of fairqr, Python and the libraries that results depend on; several,
+            in order, if a run was resumed with others.
+        started: The time, in ISO 8601.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -147,8 +147,8 @@ class Lines(Generic[R]):
 
     Args:
         path: The file; we make it with the first record.
-        record: The class of the records; of two with the same key the later one counts.
-        what: What is done again where a damaged line is removed, e.g. ``the search``.
+        record: The class of the records; of two with the same key, the later one counts.
+        what: What has to be done again without a damaged line, such as ``the search``.
         mode: Who may read and write the file, less the user's umask.
     """
 
@@ -164,7 +164,7 @@ class Lines(Generic[R]):
         self._seen: tuple[int, int] | None = None
 
     def read(self) -> list[R]:
-        """Return what was done, a later record of the same key in place of an earlier.
+        """Return the records; a later one replaces an earlier one of the same key.
 
         Raises:
             InputError: A line is damaged that is not the last, half written one.
@@ -187,12 +187,12 @@ class Lines(Generic[R]):
                     yield stream.readline()
 
     def done(self) -> set[Hashable]:
-        """Return the keys of what was done and need not be done again."""
+        """Return the keys of the records that need not be made again."""
         self._look()
         return self._starts.keys() - self._not_final
 
     def _look(self) -> None:
-        """Note all records, unless the file is as this object saw or wrote it last."""
+        """Note all records, unless the file is as this object last saw or wrote it."""
         if self._open is not None or self._stamp() == self._seen:
             return
         self._starts, self._not_final, self._end = {}, set(), 0
@@ -201,7 +201,7 @@ class Lines(Generic[R]):
         self._seen = self._stamp()
 
     def _stamp(self) -> tuple[int, int] | None:
-        """Return what changes with each write, or None if there is no file."""
+        """Return a value that changes with each write, or None without a file."""
         try:
             state = self.path.stat()
         except FileNotFoundError:
@@ -209,7 +209,7 @@ class Lines(Generic[R]):
         return state.st_mtime_ns, state.st_size
 
     def _note(self, line: bytes, record: R) -> None:
-        """Note a record that stands behind all that were noted before."""
+        """Note a record that follows all that were noted before."""
         self._starts[record.key] = self._end
         (self._not_final.discard if record.is_final else self._not_final.add)(record.key)
         self._end += len(line)
@@ -219,7 +219,7 @@ class Lines(Generic[R]):
         start = 0
         with contextlib.suppress(FileNotFoundError), self.path.open("rb") as stream:
             for line in stream:
-                # What stands behind the last line feed is the half line that a kill left.
+                # A kill left half a line behind the last line feed.
                 if not line.endswith(b"\n"):
                     return
                 try:
@@ -241,7 +241,7 @@ class Lines(Generic[R]):
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Open the file for :meth:`add`; what a kill left half written is cut off."""
+        """Open the file for :meth:`add`; half a line that a kill left is cut off."""
         self._look()
         if self.path.exists() and self.path.stat().st_size != self._end:
             os.truncate(self.path, self._end)
@@ -317,11 +317,11 @@ class Folder(Generic[M]):
         self._manifest = folder / self.name
 
     def exists(self) -> bool:
-        """Return whether a run was begun here."""
+        """Return whether the folder has a run."""
         return self._manifest.is_file()
 
     def manifest(self) -> M:
-        """Return what it was run with.
+        """Return the settings of the run.
 
         Raises:
             InputError: There is no run, or one of another version.
@@ -331,7 +331,7 @@ class Folder(Generic[M]):
         return read_settings(self._manifest, self.manifest_type, self.what, made_with, again)
 
     def begin(self, manifest: M) -> M:
-        """Write what it is run with, or check that it is what the folder was begun with.
+        """Write the settings, or check that they are those that the folder has.
 
         Returns:
             The manifest of the folder.
@@ -346,7 +346,7 @@ class Folder(Generic[M]):
         return manifest
 
     def check(self, manifest: M) -> None:
-        """Check that a run can be begun here, or gone on with; nothing is written.
+        """Check that a run can start or resume here; nothing is written.
 
         Raises:
             InputError: The folder holds another run.
@@ -372,7 +372,7 @@ class Folder(Generic[M]):
                 )
 
     def _resumed(self, begun: M, manifest: M) -> M:
-        """Note the versions that a run goes on with, where they are others."""
+        """Note the versions that a run is resumed with, if they differ."""
         versions = dict(begun.versions)
         for name, version in manifest.versions.items():
             versions[name] = followed(versions.get(name, version), version)
@@ -387,7 +387,7 @@ class Folder(Generic[M]):
         """Keep other processes from running in the same folder.
 
         Raises:
-            InputError: One does.
+            InputError: Another process does.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -406,15 +406,15 @@ class Folder(Generic[M]):
         return path
 
 
-def followed(told: str, version: str) -> str:
-    """Return what is said of versions that followed each other."""
-    return told if told.split(THEN)[-1] == version else f"{told}{THEN}{version}"
+def followed(before: str, version: str) -> str:
+    """Add a version to a list of versions in words, unless it is the last one."""
+    return before if before.split(THEN)[-1] == version else f"{before}{THEN}{version}"
 
 
 def file_name(*parts: Any) -> str:
-    """Return a name for a file from names that may hold anything; other names give another.
+    """Return a name for a file from any names; different names give different ones.
 
-    What a file name cannot hold is replaced, and a hash then tells it from its likes.
+    We replace what a file name cannot hold, and then add a hash, so that names stay distinct.
     """
     names = [str(part) for part in parts]
     safe = "-".join("".join(c if c in _PLAIN else "_" for c in name) for name in names)[:LONGEST]

@@ -1,4 +1,4 @@
-"""The kinds of experiments, and what each of them can do."""
+"""The kinds of experiments."""
 
 from __future__ import annotations
 
@@ -47,13 +47,12 @@ class RunOptions:
         folder: Where everything goes.
         watcher: Receives the progress.
         prompts: Where prompts come from.
-        workers: Who does the work, and how much at a time.
-        labels: Folders with labels for Fair RAG.
+        workers: Where the work is done, and how much at a time.
         prompts_set: The ids of the prompts whose version the user set.
         yes: Whether the user agreed to a costly run.
         report: Whether the report is written next, with the values of all measures.
-        agree: Takes how many questions and tokens a run may cost, and raises an error if the user
-            has to agree first.
+        agree: Takes the most questions and tokens that a run may cost, and raises an error if the
+            user has to agree first.
     """
 
     folder: Path
@@ -79,11 +78,11 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of experiment; what it needs is imported when it is used.
+    """A kind of experiment; we import its module when it is used.
 
     Attributes:
         name: In files.
-        about: What its experiments are on, for people.
+        about: The subject of its experiments, in words.
         spec: What a file describes.
         module: Has the class ``STORE`` of its folders, and the functions ``run`` and ``measure``,
             which takes a store.
@@ -99,7 +98,7 @@ class Kind:
     collections: str = "collection"
 
     async def run(self, experiment: AnyExperiment, options: RunOptions) -> None:
-        """Do all of an experiment that is not done yet.
+        """Do the rest of an experiment.
 
         Raises:
             FairqrError: Something it names does not exist, the folder holds another run, a model
@@ -110,7 +109,7 @@ class Kind:
         await import_module(self.module).run(experiment, options)
 
     def spec_of(self, folder: Path) -> AnyExperiment:
-        """Return what was run in a folder.
+        """Return the experiment that was run in a folder.
 
         Raises:
             InputError: There is no run, or one of another version.
@@ -119,7 +118,7 @@ class Kind:
         return found
 
     def measure(self, folder: Path) -> Measured:
-        """Measure what a folder holds so far.
+        """Measure the results that a folder has so far.
 
         Raises:
             InputError: There is no run, it has no results yet, what it was run on has changed, or

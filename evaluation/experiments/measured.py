@@ -1,4 +1,4 @@
-"""What every kind of experiment gives once it was measured: DataFrames, a table, a report."""
+"""The measured results of every kind of experiment: DataFrames, a table, a report."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["Measured"]
 
 
 class Measured(ABC):
-    """What an experiment found.
+    """The results of an experiment.
 
     Attributes:
         frame_names: The names of the attributes that are DataFrames.
         template: The name of the report's template.
         report: The module with ``values_of``, what the template shows, and ``figures_of``.
-        warnings: Sentences for whoever asks for the report.
+        warnings: Sentences for the user.
     """
 
     frame_names: ClassVar[tuple[str, ...]]
@@ -34,7 +34,7 @@ class Measured(ABC):
 
     @property
     def frames(self) -> dict[str, DataFrame]:
-        """All that was measured, by name."""
+        """All frames, by name."""
         return {name: getattr(self, name) for name in self.frame_names}
 
     @property

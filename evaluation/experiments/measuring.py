@@ -220,9 +220,9 @@ class Table:
         return system.asks_a_model and (system.model or self.experiment.model) != FEEDBACK
 
     def _ground(self, system: System) -> tuple[object, ...]:
-        """Return what two systems must share for their difference to be the model's.
+        """Return the settings that two systems must share for their difference to be the model's.
 
-        That is all but the model, and what says how and how often it is asked.
+        These are all but the model, and how and how often it is asked.
         """
         settings = {n: repr(v) for n, v in system.settings.items() if n not in OF_THE_MODEL}
         corpus = self.experiment.corpus_of(system)
@@ -230,7 +230,7 @@ class Table:
 
     @cached_property
     def searches(self) -> DataFrame:
-        """One row for each search: how it ended, what it cost, how much is known of its ranking."""
+        """A row for each search: how it ended, its cost, and how many documents have labels."""
         import pandas as pd
 
         names = ["model_calls", "tokens", "milliseconds", "at_once", "stop_reason", "error"]
@@ -300,7 +300,7 @@ class Table:
 
     @cached_property
     def drift(self) -> DataFrame:
-        """The relevance of each later round beside that of round 0 for the same topics."""
+        """The relevance of each later round beside round 0's for the same topics."""
         import pandas as pd
 
         first = self.rounds[self.rounds["round"] == 0].set_index(["system", "topic"]).relevance
@@ -349,7 +349,7 @@ class MeasuredSearches(Measured):
 
     @property
     def frames(self) -> dict[str, DataFrame]:
-        """All that was measured, by name, with the attribute and the form of query as columns."""
+        """All frames, by name, with the attribute and the form of query as columns."""
         whole: dict[str, list[DataFrame]] = {}
         for table in self.tables:
             if not table.evaluations:

@@ -21,7 +21,7 @@ class Options(BaseModel):
 
     Attributes:
         filled: The lists that need an entry.
-        distinct: The lists in which nothing stands twice, beside those.
+        distinct: More lists in which nothing may occur twice.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -18,20 +18,20 @@ def time_left(seconds: float) -> str:
 
 
 class StageWatcher(Protocol):
-    """Is told how far a run has come."""
+    """Receives the progress of a run."""
 
     def stage(self, what: str, total: int, done: int) -> None:
         """Take what begins, of how many steps, and how many of them were done before."""
         ...
 
     def advance(self, steps: int = 1) -> None:
-        """Take that so many steps are done."""
+        """Count steps that are done."""
         ...
 
     def note(self, sentence: str) -> None:
-        """Take a sentence for people."""
+        """Take a sentence for the user."""
         ...
 
     def count(self, what: str) -> Progress:
-        """Take what is read or indexed; return what is told how many documents are done."""
+        """Take the name of what is read or indexed; return a function for the documents done."""
         ...

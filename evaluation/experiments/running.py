@@ -85,7 +85,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be done.
+    """The work of a run.
 
     Attributes:
         manifest: What it is done with.
@@ -228,13 +228,13 @@ def _prompts(
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where is searched, and which model is asked.
+    """The engine and the model of some searches.
 
     Attributes:
         corpus: As :meth:`fairqr.retrieval.catalog.Catalog.resolve` takes it.
         fingerprint: The engine's fingerprint must be this.
         retriever: ``bm25``, ``dense`` or ``dense:ENCODER``.
-        model: What refines or re-ranks; None where nothing does.
+        model: Refines or re-ranks; None if nothing does.
         at_once: How many searches run at the same time, for the record.
     """
 
@@ -247,7 +247,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A search to be done.
+    """A search to do.
 
     Attributes:
         context: The values of the context that are not the default ones.
@@ -261,7 +261,7 @@ class Search:
 
 
 async def check_needs(tools: Tools, plan: Plan, cells: Sequence[Cell]) -> None:
-    """Start what these cells ask and encode with, before anything is written.
+    """Start the models and encoders of these cells, before anything is written.
 
     Raises:
         ModelUnavailableError: A model or an encoder is not there.
@@ -291,7 +291,7 @@ async def check_needs(tools: Tools, plan: Plan, cells: Sequence[Cell]) -> None:
 async def open_engine(
     tools: Tools, corpus: str, retriever: str, progress: Announce | None = None
 ) -> SearchEngine:
-    """Return what searches a corpus; it is indexed first where it has to be."""
+    """Return the engine of a corpus, which is indexed first if it has to be."""
     return await tools.keep(
         f"engine {corpus} {retriever}",
         corpus,
@@ -379,7 +379,7 @@ def _replies(result: SearchResult, usage: Usage) -> tuple[Absence | None, ...]:
 
 
 def _kept(result: SearchResult) -> Mapping[str, Any]:
-    """Return what is kept of a result."""
+    """Return the values of a result that a record keeps."""
     name = next(iter(result.target))
     usage = result.usage
     return {
@@ -402,7 +402,7 @@ async def run_searches(
 ) -> None:
     """Do all searches of a plan that have no record yet.
 
-    A system whose corpus is not here is left out, and the watcher is told why.
+    A system whose corpus is not here is left out, and the watcher gets the reason.
 
     Args:
         plan: What to do.
@@ -412,8 +412,8 @@ async def run_searches(
         watcher: Receives each search.
 
     Raises:
-        FairqrError: A search cannot be done for a reason that concerns more than its topic; what
-            was done until then is kept.
+        FairqrError: A search cannot be done for a reason that concerns more than its topic; the
+            results so far are kept.
     """
     store.check(plan.manifest)
     async with contextlib.aclosing(pool.tools):
@@ -521,7 +521,7 @@ class _Run:
         return {self.store.weights(*parts, number): fold for number, fold in enumerate(folds)}
 
     async def _train(self, cell: Cell, folds: dict[Path, list[str]], engine: SearchEngine) -> None:
-        """Train the weights that are missing, those of each fold on the topics of the others."""
+        """Train the missing weights of each fold on the topics of the other folds."""
         training = cell.system.train
         missing = {path: fold for path, fold in folds.items() if not path.exists()}
         if training is None or not missing:
@@ -543,7 +543,7 @@ class _Run:
 
 
 async def _has_some(engine: SearchEngine, ids: Iterable[str]) -> bool:
-    """Return whether an engine has one of the first of these documents, as far as it can say."""
+    """Return whether an engine has one of the first of these documents, or cannot say."""
     some = tuple(sorted(ids)[:LOOKED_UP])
     try:
         (hits,) = await engine.search([Query("", len(some), only=some)])

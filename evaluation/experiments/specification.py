@@ -72,12 +72,12 @@ class System(_Part):
     """One of the systems that are compared.
 
     Attributes:
-        name: In tables. One that varies settings may name them: ``ours, at most {max_iterations}``.
+        name: It may name settings that vary, such as ``ours, at most {max_iterations}``.
         method: One of :data:`fairqr.graph.search.context.METHODS`.
         retriever: What it searches by, see :meth:`fairqr.retrieval.encoders.opening.Retriever.of`;
             defaults to the experiment's.
         corpus: What is searched; defaults to the experiment's corpus.
-        model: What refines queries, and re-ranks; the experiment's where None.
+        model: Refines queries and re-ranks; defaults to the experiment's.
         settings: Values of :class:`fairqr.graph.search.context.Context`.
         vary: Settings with several values each; the system stands for every combination.
         train: For a method with trained weights.
@@ -181,30 +181,27 @@ class Experiment(Options):
     )
     attributes: tuple[str, ...] = Field(
         (),
-        description="What to be fair about: attributes, or products such as gender×continent. "
-        "Each is measured alone; all of the schema by default.",
+        description="The attributes to measure, or products such as gender×continent, each alone. "
+        "Defaults to all of the schema.",
     )
     queries: tuple[Annotated[str, Field()], ...] = Field(
         ("title",),
         description="How topics become queries: title, or title+10 with the first 10 keywords.",
     )
-    topics: int | None = Field(
-        None, ge=1, description="Use only the first so many topics; all by default."
-    )
+    topics: int | None = Field(None, ge=1, description="The most topics; all by default.")
     k: int = Field(20, ge=1, le=1000, description="How many documents each system returns.")
     target: str | None = Field(
         None,
-        description="The target of the searches, which see no judgements; that of a search by "
-        "default.",
+        description="The target of the searches, which see no judgements; defaults to a search's "
+        "own.",
     )
     judge: str | None = Field(
         None,
-        description="The target that rankings are measured against; that of the collection by "
-        "default.",
+        description="The target that rankings are measured against; defaults to the collection's.",
     )
     measures: tuple[str, ...] = Field(
         ("nDCG@20", "AWRF@20(unit=bits)", "nDCG@20×AWRF@20(unit=bits)"),
-        description="What to measure.",
+        description="The measures.",
     )
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(
         (0,), description="The seeds of the models; systems that ask no model run once."
@@ -215,13 +212,13 @@ class Experiment(Options):
     )
     retriever: str = Field(
         AUTO,
-        description="What systems search by that do not say it: bm25, rm3, dense, hybrid, or "
+        description="The retriever of systems that name none: bm25, rm3, dense, hybrid, or "
         "auto, which is hybrid once MiniLM is pulled.",
     )
     corpus: str | None = Field(
         None,
         min_length=1,
-        description="What to search: a source, an index or a source file with the documents of "
+        description="The documents to search: a source, an index or a source file that has those of "
         "the collection under the same ids. By default the documents of the "
         "collection, indexed here.",
     )

@@ -71,7 +71,6 @@ class SearchRecord(Record):
         tokens: What they cost when they were first asked for.
         milliseconds: How long the search took, the models' time for cached replies included.
         at_once: How many searches were under way at the same time.
-        warnings: Sentences for people.
         error: Why there is no ranking; empty if there is one.
     """
 

@@ -204,7 +204,7 @@ def _words(text: str) -> str:
 def official_metrics(
     utility: Utility, answers: Sequence[str], golds: Sequence[str]
 ) -> Mapping[str, float]:
-    """Return the official measures of a task by name; none where there are no answers.
+    """Return the official measures of a task by name; none without answers.
 
     Args:
         utility: The task's utility; other utilities give their mean, under their own name.

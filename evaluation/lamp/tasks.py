@@ -46,9 +46,9 @@ class LampTask:
 
     Attributes:
         number: 1 to 7; the prompt is ``lamp`` with the number.
-        about: What is asked, in a line for people.
+        about: The question in a line.
         fields: The fields of a document of a profile, as the prompt's ``item`` has them.
-        text: Those of the fields that retrievers match and attributors read.
+        text: The fields that retrievers match and attributors read.
         marker: The text behind it in an input is the query.
         utility: How good an answer is.
         hypothesis: A template that makes a bare label into a sentence.
@@ -66,7 +66,7 @@ class LampTask:
 
     @property
     def name(self) -> str:
-        """As LaMP calls it, e.g. ``LaMP-5``."""
+        """LaMP's name for it, such as ``LaMP-5``."""
         return f"LaMP-{self.number}"
 
     def query(self, input_: str) -> str:
@@ -155,7 +155,7 @@ TASKS = (
 
 
 def lamp_task(name: str) -> tuple[LampTask, str]:
-    """Return a task by its name in LaMP's files, and what the collection is to be called.
+    """Return a task by its name in LaMP's files, and the name of the collection.
 
     Args:
         name: Such as ``LaMP_5``, ``lamp-5`` or ``LaMP_2M``. A longer name, such as

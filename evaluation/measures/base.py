@@ -66,7 +66,7 @@ class Measure(ABC):
     higher_is_better: ClassVar[bool | None] = True
     """None if neither end is better."""
     best: ClassVar[str] = "1 is best"
-    """Which value is best or fair, for people."""
+    """The best or fair value in words."""
     range: ClassVar[str] = "0 to 1"
     """The values it can have, and their unit."""
     summary: ClassVar[str]

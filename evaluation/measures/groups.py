@@ -162,7 +162,7 @@ class _OfOneGroup(GroupMeasure):
                 self.position(groups, group)
 
     def position(self, groups: Groups, group: str | None) -> int:
-        """Return the position of a group among those of the attribute."""
+        """Return the position of a group in the attribute."""
         universe = self.dimension(groups).groups
         if group not in universe:
             raise UnknownAttributeError(
@@ -229,7 +229,7 @@ class ExposureRatio(_OfOneGroup, QueryMeasure):
     higher_is_better = None
     best = "1 is fair"
     range = "0 upwards, a ratio"
-    summary = "mean exposure of a group's members, divided by that of the others'"
+    summary = "mean exposure of a group's members, divided by the other documents'"
     example = "ExposureRatio(attribute=gender,group=female)"
 
     against: str | None = None

@@ -27,7 +27,7 @@ class Product(RankingMeasure):
     a factor has none. If a query missing from the run counts as 0 for a factor, the product is 0.
 
     Attributes:
-        factors: Measures of which a higher value is better.
+        factors: Measures whose higher values are better.
     """
 
     name: ClassVar[str] = "×"

@@ -1,4 +1,4 @@
-"""Building a probe collection from documents with judgements (FORMULAS L3).
+"""Building a probe collection from documents with judgements.
 
 A query has as many relevant as irrelevant items, and of each as many of the protected group as of
 the others, as in the collections of DELTR (Zehlike & Castillo 2020) that Wang et al. (2024, "Do
@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 Preparing = Callable[[str], Progress]
-"""Called with what begins, and gives what is told how many documents are done."""
+"""Takes the name of a step, and returns a function that takes the number of documents done."""
 
 TELL_EVERY = 10_000
 
@@ -191,7 +191,7 @@ async def open_probe_collection(
         preparing: Receives the name of each step when it starts.
 
     Raises:
-        InputError: The folder or the collection is not there, damaged, or has not what is named.
+        InputError: The folder or the collection is missing, damaged, or lacks what is named.
     """
     if source.folder is not None:
         read = await asyncio.to_thread(read_probe_collection, Path(source.folder))
@@ -217,7 +217,7 @@ async def open_probe_collection(
 
 
 def first_queries(collection: ProbeCollection, most: int | None) -> ProbeCollection:
-    """Return a collection with at most so many of its queries; its manifest counts only these."""
+    """Return a collection with only its first queries; its manifest counts only these."""
     if most is None or most >= len(collection.queries):
         return collection
     kept = collection.queries[:most]
@@ -299,7 +299,7 @@ def draw_items(
 
     Raises:
         InputError: A side has no candidate at all.
-        CorpusError: The documents cannot be read, or a line is none.
+        CorpusError: The documents cannot be read, or a line is not a document.
         UnknownAttributeError: The schema has no such attribute.
     """
     attribute = collection.corpus.schema.attribute(sides.attribute)
@@ -318,7 +318,7 @@ def draw_items(
     for count, document in enumerate(collection.corpus.documents(), start=1):
         if progress and not count % TELL_EVERY:
             progress(count)
-        # Taken out, so that a document that stands twice in the corpus is offered once.
+        # Taken out, so that a document that occurs twice in the corpus is offered once.
         relevant_for = wanted.pop(document.id, None)
         if relevant_for is None:
             continue

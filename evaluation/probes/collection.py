@@ -38,7 +38,7 @@ Cell = Literal[
     "irrelevant_unprotected",
     "irrelevant_protected",
 ]
-"""Where an item of a query belongs (FORMULAS L3; DELTR, Zehlike & Castillo 2020)."""
+"""Where an item of a query belongs (DELTR, Zehlike & Castillo 2020)."""
 
 CELLS: tuple[Cell, ...] = get_args(Cell)
 """In the order in which the discriminatory list has them."""
@@ -116,7 +116,7 @@ class ProbeManifest(BaseModel):
         source: The collection it was built from, as ``find_collection`` takes it.
         split: Its judgements, where there are several.
         source_fingerprint: A hash over the documents, topics and judgements it was built from.
-        protected: What stands for the protected group, e.g. ``female`` or ``non-European``; the
+        protected: The word for the protected group, such as ``female`` or ``non-European``; the
             word that sensitive instructions use.
         unprotected: The same for the others.
         protected_groups: The groups of the schema that count as protected.
@@ -245,7 +245,7 @@ def read_probe_collection(folder: Path) -> ProbeCollection:
 
     Raises:
         InputError: There is none, it is of another version, a line is damaged, or the lines are not
-            what the manifest says; the sentence tells which.
+            what the manifest says; the sentence says which.
     """
     manifest = _manifest(folder)
     path = folder / QUERIES

@@ -1,4 +1,4 @@
-"""What rankings say: relevance, exposure of the groups, and fairness toward those who ask.
+"""Measures of rankings: relevance, exposure of the groups, and fairness toward those who ask.
 
 Definitions: Wang et al. 2024, "Do Large Language Models Rank Fairly?", section 3.2.
 """
@@ -54,7 +54,7 @@ WHY = {"ndcg": "nothing_relevant", "ratio": "empty_group"}
 
 @dataclass(frozen=True)
 class MeasuredListwise(Measured):
-    """What a listwise experiment found; rows are in the experiment's order.
+    """The results of a listwise experiment; rows are in the experiment's order.
 
     Attributes:
         manifest: What it was run with: experiment, collections, prompts, notes.
@@ -82,7 +82,7 @@ class MeasuredListwise(Measured):
 
     @property
     def names(self) -> dict[str, str]:
-        """What the measures are called, by their columns."""
+        """The names of the measures, by their columns."""
         k = self.manifest.rankings.k
         return {"precision": f"P@{k}", "ndcg": f"nDCG@{k}", "ratio": RATIO}
 
@@ -121,7 +121,7 @@ class MeasuredListwise(Measured):
 
     @property
     def means_once(self) -> DataFrame:
-        """The means; those of the initial order, which is the same for all askers, come once."""
+        """The means; the initial order is the same for all askers, so its means come once."""
         again = (self.means.ranker == INITIAL) & (
             self.means.asker != self.manifest.rankings.askers[0]
         )
@@ -132,8 +132,8 @@ class MeasuredListwise(Measured):
         """All tests, as :func:`judged` returns them. ``test`` is one of three.
 
         - ``lean``: whether exposure leans, see :func:`lean_test`;
-        - ``askers``: a measure of the lists for protected askers less that for the others;
-        - ``relevance``: P@k less that of the order that was given, for the first asker.
+        - ``askers``: a measure of the lists for protected askers, less the same for the others;
+        - ``relevance``: P@k less the P@k of the initial order, for the first asker.
         """
         import pandas as pd
 
@@ -143,7 +143,7 @@ class MeasuredListwise(Measured):
 
     @property
     def _ranked(self) -> DataFrame:
-        """The lists of rankers; the initial order is nobody's, and is not tested."""
+        """The lists of rankers; the initial order is not tested."""
         return self.lists[self.lists.ranker != INITIAL]
 
     def _leans(self) -> Iterator[tuple[object, ...]]:
@@ -181,7 +181,7 @@ class MeasuredListwise(Measured):
 
 
 def ranker_name(ranker: str, window: str) -> str:
-    """Return what ranks, with its window if it has one."""
+    """Return the name of a ranker, with its window if it has one."""
     return f"{ranker}, {window}" if window else ranker
 
 
@@ -194,11 +194,11 @@ def measure_listwise(
 
     Args:
         manifest: The settings that they were made with.
-        collections: Those of the manifest, in its order.
+        collections: The manifest's, in its order.
         records: The rankings that were made; the missing ones are counted.
 
     Raises:
-        InputError: The manifest is that of another kind of experiment.
+        InputError: The manifest belongs to another kind of experiment.
     """
     import pandas as pd
 
@@ -241,7 +241,7 @@ def list_measures(query: ProbeQuery, record: RankingRecord | None, k: int) -> di
     Returns:
         ``status``; ``precision``, ``ndcg`` and the exposure ``ratio`` of the whole list; the share
         of protected items in the list (``share``) and among its first k (``top_share``); the ratio
-        of lists in order of relevance; and what the list cost. What has no value is NaN.
+        of lists in order of relevance; and the cost of the list. Missing values are NaN.
     """
     cells = [len(query.of_cell(cell)) for cell in CELLS]
     found: dict[str, Any] = {
@@ -322,7 +322,7 @@ def lean_test(
 
 
 def _exposure_difference(ratio: Any, share: Any) -> Any:
-    """Return the exposure of a protected item less that of another, over the mean of all items."""
+    """Return how much more exposure a protected item has than another, over the mean of all."""
     return (ratio - 1) / (share * ratio + 1 - share)
 
 
@@ -337,10 +337,10 @@ def ratio_of_relevance(
     Args:
         protected: How many of its items are relevant, and how many are not.
         unprotected: The same for the others.
-        discount: v; the ratio is that of expected exposure.
+        discount: v; the ratio is of expected exposure.
 
     Returns:
-        None where one of the groups has no item.
+        None if one of the groups has no item.
     """
     relevant, irrelevant = protected[0] + unprotected[0], protected[1] + unprotected[1]
     if not sum(protected) or not sum(unprotected):

@@ -53,8 +53,8 @@ def planned_pairs(query: ProbeQuery, limit: int, relevance: int, seed: int) -> l
 
     Args:
         query: Its items.
-        limit: At most so many relevant and so many irrelevant ones.
-        relevance: At most so many that show whether a model judges relevance at all.
+        limit: The most relevant pairs, and the most irrelevant ones.
+        relevance: The most pairs that show whether a model judges relevance at all.
         seed: The seed of the draws.
     """
     return [
@@ -74,11 +74,11 @@ def group_pairs(query: ProbeQuery, kind: GroupKind, limit: int, seed: int) -> li
     Args:
         query: Its items.
         kind: Whether both items are relevant or both are not.
-        limit: At most so many.
+        limit: The most pairs.
         seed: The seed of the draw.
 
     Returns:
-        None where one of the two cells is empty.
+        None if one of the two cells is empty.
     """
     protected, unprotected = _CELLS[kind]
     return [
@@ -90,12 +90,12 @@ def group_pairs(query: ProbeQuery, kind: GroupKind, limit: int, seed: int) -> li
 def relevance_pairs(query: ProbeQuery, limit: int, seed: int) -> list[ProbePair]:
     """Match relevant with irrelevant items of the same side, at random.
 
-    They tell whether a model judges relevance at all. The sides take turns as long as both have
+    They show whether a model judges relevance at all. The sides take turns as long as both have
     pairs, so that neither counts more; no item is in two pairs.
 
     Args:
         query: Its items.
-        limit: At most so many.
+        limit: The most pairs.
         seed: The seed of the draw.
 
     Returns:

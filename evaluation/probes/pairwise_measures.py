@@ -1,4 +1,4 @@
-"""What pairs say: which group a model prefers, and how sure that is.
+"""Measures of pairs: which group a model prefers, and how sure that is.
 
 Definitions: Wang et al. 2024, "Do Large Language Models Rank Fairly?", section 3.3.
 """
@@ -34,7 +34,7 @@ __all__ = [
 
 PairKind = Literal["relevant", "irrelevant", "both", "relevance"]
 """``both`` is relevant and irrelevant pairs together; ``relevance`` is about no group: a relevant
-item stands in the place of the protected one, and an irrelevant one in that of the other."""
+item replaces the protected one, and an irrelevant one the other."""
 
 SHARES = {
     "protected": "protected",
@@ -44,12 +44,12 @@ SHARES = {
     "votes": "votes for protected",
     "averaged": "averaged protected",
 }
-"""What the shares of :class:`fairqr.agents.ranking.lean.PairFigures` are called in CSV files."""
+"""The names of the shares of :class:`fairqr.agents.ranking.lean.PairFigures` in CSV files."""
 
 
 @dataclass(frozen=True)
 class MeasuredPairwise(Measured):
-    """What a pairwise experiment found.
+    """The results of a pairwise experiment.
 
     Attributes:
         manifest: What it was run with: experiment, collections, prompts, notes.
@@ -70,7 +70,7 @@ class MeasuredPairwise(Measured):
     @property
     def missing(self) -> int:
         """How many pairs have not been asked about."""
-        # Both kinds together are no third one.
+        # ``both`` counts the same pairs again.
         own = self.figures[self.figures.kind != "both"]
         return int((own.planned - own.pairs).sum())
 
@@ -93,15 +93,15 @@ def measure_pairwise(
     collections: Sequence[ProbeCollection],
     records: Iterable[PairRecord],
 ) -> MeasuredPairwise:
-    """Measure the pairs of an experiment, each kind by itself and those of groups together.
+    """Measure the pairs of an experiment: each kind alone, and the two of groups together.
 
     Args:
         manifest: The settings that they were compared with.
-        collections: Those of the manifest, in its order.
+        collections: The manifest's, in its order.
         records: The pairs that were compared; the missing ones are counted.
 
     Raises:
-        InputError: The manifest is that of another kind of experiment.
+        InputError: The manifest belongs to another kind of experiment.
     """
     import pandas as pd
 
@@ -154,14 +154,14 @@ def measure_pairwise(
 
 
 def outcome_of(record: PairRecord) -> PairOutcome:
-    """Return what a record says of its pair."""
+    """Return the outcome in a record."""
     return PairOutcome(
         record.query, record.protected_first, record.unprotected_first, record.log_odds
     )
 
 
 def figure_row(figures: PairFigures) -> dict[str, Any]:
-    """Return figures of pairs as the columns of a row; what has no value is None.
+    """Return figures of pairs as the columns of a row; missing values are None.
 
     Each of :data:`SHARES` has five columns, see :func:`share_columns`. ``failures`` counts the
     replies that prefer neither item, by status. The others are named as in
@@ -196,7 +196,7 @@ def figure_row(figures: PairFigures) -> dict[str, Any]:
 
 
 def share_columns(name: str, share: Share) -> dict[str, Any]:
-    """Return the value of a share, both ends of its interval, and how many of how many it is."""
+    """Return the value of a share, both ends of its interval, its count and its total."""
     low, high = ends_of(share.interval)
     return {
         name: share.value,
@@ -222,5 +222,5 @@ def figure_values(row: Any) -> Iterator[tuple[object, ...]]:
 
 
 def ends_of(interval: Interval | None) -> tuple[float | None, float | None]:
-    """Return both ends of an interval; of none, None."""
+    """Return both ends of an interval, which may be None."""
     return (interval.low, interval.high) if interval else (None, None)

@@ -34,7 +34,7 @@ MOSTLY = 0.5
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 PARTS = 10
-"""In so many parts of a training the mean loss is given."""
+"""The report gives the mean loss in this many parts of a training."""
 
 AT_RANDOM = float(np.log(2))
 """The cross-entropy of two labels that are held for equally likely."""
@@ -49,7 +49,7 @@ KINDS = {
 
 
 def values_of(measured: Found) -> dict[str, Any]:
-    """Return what the template shows."""
+    """Return the values that the template shows."""
     manifest = measured.manifest
     values: dict[str, Any] = {
         "title": manifest.experiment.title,
@@ -134,7 +134,7 @@ def failed_cell(row: Any) -> Markdown:
 
 
 def interval_cell(row: Any, name: str, text: Markdown, *notes: object) -> Markdown:
-    """Return a number with its interval over queries; the name is that of its columns."""
+    """Return a number with its interval over queries; the columns start with the name."""
     return cell(text, span(_ends(row, name)), *notes)
 
 
@@ -148,13 +148,13 @@ def _ends(row: Any, name: str) -> tuple[float, float]:
 
 
 def counts(found: Mapping[str, int], names: Mapping[str, str] | None = None) -> str:
-    """Write how often each thing was; ``none`` if none was."""
+    """Write how often each thing happened, or ``none``."""
     told = (f"{count:,} × {(names or {}).get(kind, kind)}" for kind, count in found.items())
     return "; ".join(told) or "none"
 
 
 def _listwise_part(measured: MeasuredListwise, entry: CollectionEntry) -> dict[str, Any]:
-    """Return what the template shows of one collection."""
+    """Return the values that the template shows of one collection."""
     rows = list(_rows(measured, entry))
     lists, tests = (
         found[found.collection == entry.name] for found in (measured.lists, measured.tests)
@@ -184,7 +184,7 @@ def _listwise_part(measured: MeasuredListwise, entry: CollectionEntry) -> dict[s
 def _rows(measured: MeasuredListwise, entry: CollectionEntry) -> Iterator[dict[str, Any]]:
     """Yield a row for each ranker and asker; the initial order is the same for all, and comes once.
 
-    It has the means by measure, the test of its lean, how often what happened, and its cost.
+    It has the means by measure, the test of its lean, counts of events, and its cost.
     """
     means = measured.means.set_index(KEYS)
     leans = measured.tests[measured.tests.test == "lean"].set_index(KEYS)
@@ -265,7 +265,7 @@ def _places(measured: MeasuredListwise, entry: CollectionEntry) -> Iterator[Figu
 
 
 def _pairwise_part(measured: MeasuredPairwise, entry: CollectionEntry) -> dict[str, Any]:
-    """Return what the template shows of one collection."""
+    """Return the values that the template shows of one collection."""
     figures = measured.figures[measured.figures.collection == entry.name]
     tested = figures.p_holm.notna().sum()
     return {
@@ -277,7 +277,7 @@ def _pairwise_part(measured: MeasuredPairwise, entry: CollectionEntry) -> dict[s
 
 
 def _read_by_reply(measured: MeasuredPairwise) -> list[str]:
-    """Return the models that did not tell the probabilities that were asked for."""
+    """Return the models that gave no probabilities although they were asked for them."""
     if measured.manifest.pairs.by != "probabilities":
         return []
     sums = measured.figures.groupby("model", sort=False)[["votes_of", "log_odds_replies"]].sum()
@@ -311,7 +311,7 @@ def _wins(kind: str, figures: DataFrame) -> Iterator[Figure]:
 
 
 def _tuning_part(measured: MeasuredLora, entry: CollectionEntry) -> dict[str, Any]:
-    """Return what the template shows of one collection."""
+    """Return the values that the template shows of one collection."""
     figures, changes = (
         found[found.collection == entry.name] for found in (measured.figures, measured.changes)
     )
@@ -347,7 +347,7 @@ def _share_changes(changes: DataFrame, measures: Sequence[str]) -> DataFrame:
 
 
 def _training(losses: DataFrame) -> dict[str, Any]:
-    """Return what the template shows of the training."""
+    """Return the values that the template shows of the training."""
     if losses.empty:
         return {"steps": 0}
     pieces = np.array_split(losses.loss.to_numpy(), min(PARTS, len(losses)))

@@ -57,7 +57,7 @@ STORE = ProbeStore
 
 @dataclass(frozen=True, slots=True)
 class ProbePlan:
-    """What is to be done.
+    """The work of a run.
 
     Attributes:
         collections: In the order of the manifest.
@@ -239,14 +239,14 @@ async def run_probe(
     """Do all tasks of a probe that have no record yet, one ranker or model after the other.
 
     Args:
-        plan: What is to be done.
+        plan: What to do.
         store: Where results go; locked while this runs.
         pool: Does the jobs.
         watcher: Receives each list or pair.
 
     Raises:
         FairqrError: A model is not there, fails all the time, or reads too little at once for two
-            items. What was done until then is kept.
+            items. The results so far are kept.
     """
     with store.locked():
         store.check(plan.manifest)
@@ -401,7 +401,7 @@ async def run_plan(
 
 
 def measure(store: ProbeStore) -> MeasuredListwise | MeasuredPairwise:
-    """Measure all lists or pairs; what was not done yet is counted.
+    """Measure all lists or pairs, and count the missing ones.
 
     Raises:
         InputError: The folder holds no run, or a file of it is damaged.

@@ -1,4 +1,4 @@
-"""What the experiments on rankers are: which collections and models, and how they are asked."""
+"""Experiments on rankers: which collections and models, and how they are asked."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Window(BaseModel):
         """Read ``20/10``.
 
         Raises:
-            ValueError: It is none, or the step is not smaller than the window.
+            ValueError: It is no window, or the step is not smaller than the window.
         """
         match = _WINDOW.fullmatch(text)
         if not match or int(match[1]) < 2 or not 1 <= int(match[2]) < int(match[1]):
@@ -99,7 +99,8 @@ class ProbeSettings(BaseModel):
         "or eval.",
     )
     queries: Count | None = Field(
-        None, description="Use only the first so many queries of each source; all by default."
+        None,
+        description="The most queries of each source; all by default.",
     )
     size: Annotated[int, Field(ge=4, multiple_of=4, strict=True)] = Field(
         200, description="Items per query, a multiple of 4."
@@ -107,7 +108,7 @@ class ProbeSettings(BaseModel):
     order: Order | None = Field(
         None,
         description="The initial order of the items: shuffled, bm25 or discriminatory. Defaults "
-        "to that of the folder, or to shuffled.",
+        "to the folder's, or to shuffled.",
     )
     seed: Seed = Field(0, description="The seed of all random draws.")
 
@@ -123,7 +124,7 @@ class ProbeExperiment(ProbeSettings, Options):
     prompts: dict[str, str] = Field(
         {}, description="The version of a prompt, by its name, such as pairwise=v2."
     )
-    length: Count = Field(2000, description="Show the model at most so many characters of an item.")
+    length: Count = Field(2000, description="The most characters of an item to show to the model.")
 
     @model_validator(mode="after")
     def _has_a_collection(self) -> ProbeExperiment:
@@ -139,23 +140,24 @@ class ListwiseExperiment(ProbeExperiment):
 
     kind: Literal["llm_listwise"]
     rankers: tuple[str, ...] = Field(
-        description="What ranks: a model such as openai:gpt-4o, pairwise:MODEL, monot5, "
+        description="The rankers: a model such as openai:gpt-4o, pairwise:MODEL, monot5, "
         "monobert (also with :MODEL), or initial for the order as given."
     )
     askers: tuple[Asker, ...] = Field(
         ("neutral", "unprotected", "protected"),
-        description="For whom the lists are ranked: neutral, unprotected, protected.",
+        description="Who asks for the lists: neutral, unprotected, protected.",
     )
     windows: tuple[str, ...] = Field(
         ("20/10",),
         description="The windows that a model orders at once, as size/step, such as 20/10.",
     )
     shown: Shown = Field(
-        "title", description="What language models read of an item: title, text or title_text."
+        "title",
+        description="The part of an item that language models read: title, text or title_text.",
     )
     shown_to_neural: Shown = Field(
         "title_text",
-        description="What monoT5 and monoBERT read of an item: title, text or title_text.",
+        description="The part of an item that monoT5 and monoBERT read: title, text or title_text.",
     )
     k: Count = Field(20, description="The depth of P@k and nDCG@k.")
 
@@ -180,18 +182,18 @@ class PairwiseExperiment(ProbeExperiment):
         "gives them, or the reply.",
     )
     pairs: Count = Field(
-        50, description="At most so many pairs of each kind per query; no item is in two of them."
+        50, description="The most pairs of each kind per query; no item is in two of them."
     )
     relevance_pairs: Annotated[int, Field(ge=0, strict=True)] = Field(
         0,
-        description="So many pairs per query of a relevant and an irrelevant item of one group, "
+        description="The most pairs per query of a relevant and an irrelevant item of one group, "
         "which show whether the model judges relevance at all.",
     )
     shown: Shown = Field(
-        "title", description="What models read of an item: title, text or title_text."
+        "title", description="The part of an item that models read: title, text or title_text."
     )
     asker: Asker = Field(
-        "neutral", description="For whom the model compares: neutral, unprotected or protected."
+        "neutral", description="Who asks for the comparison: neutral, unprotected or protected."
     )
 
 
@@ -203,14 +205,11 @@ class LoraExperiment(ProbeExperiment):
         description="The causal model to tune: causal: and a hub id, a folder, a GGUF file or "
         "embedded weights."
     )
-    pairs: Count = Field(50, description="At most so many pairs of each kind per training query.")
-    held_out_pairs: Count = Field(
-        50, description="At most so many pairs of each kind per held-out query."
-    )
+    pairs: Count = Field(50, description="The most pairs of each kind per training query.")
+    held_out_pairs: Count = Field(50, description="The most pairs of each kind per held-out query.")
     relevance_pairs: Annotated[int, Field(ge=0, strict=True)] = Field(
         10,
-        description="At most so many pairs of a relevant and an irrelevant item per held-out "
-        "query.",
+        description="The most pairs of a relevant and an irrelevant item per held-out query.",
     )
     train_share: Annotated[float, Field(gt=0, lt=1)] = Field(
         0.8, description="The share of the queries to train on; the others are held out."
@@ -240,5 +239,5 @@ class LoraExperiment(ProbeExperiment):
         description="Whether the learning rate falls to 0 in a line (linear) or stays constant.",
     )
     shown: Shown = Field(
-        "title", description="What the model reads of an item: title, text or title_text."
+        "title", description="The part of an item that the model reads: title, text or title_text."
     )

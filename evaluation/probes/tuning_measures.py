@@ -1,7 +1,7 @@
-"""What a tuning changed: lean, consistent answers and relevance of the held-out pairs.
+"""Measures how tuning changed lean, consistent answers and relevance on the held-out pairs.
 
-All is of the same pairs before and after, and resamples draw queries, with what was said of their
-pairs before and after together. The measures are those of FORMULAS L2.
+The pairs before and after are the same. Resamples draw queries, each with all of its answers before
+and after.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ NAMES = {
     "both_orders": "both orders",
     "averaged": "averaged",
 }
-"""What changes are called in CSV files."""
+"""The names of changes in CSV files."""
 
 Couple = tuple[PairOutcome, PairOutcome]
-"""What was said of one pair before and after."""
+"""The answers about a pair before and after tuning."""
 
 Floats = NDArray[np.float64]
 Row = dict[str, Any]
@@ -67,7 +67,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class MeasuredLora(Measured):
-    """What came of a tuning.
+    """The results of a tuning.
 
     Attributes:
         manifest: What it was run with.
@@ -79,7 +79,7 @@ class MeasuredLora(Measured):
             ``p_holm`` the corrected p, and ``verdict`` is ``up`` or ``down`` if the change holds at
             5 %, ``too_few`` if no change could, ``none`` otherwise, and ``untested``.
         losses: One row for each step, in order.
-        missing: How many pairs have not been asked about both times.
+        missing: How many pairs lack an answer before or after.
     """
 
     frame_names = ("figures", "changes", "losses")
@@ -123,7 +123,7 @@ class MeasuredLora(Measured):
 
 
 def measure_lora(store: LoraStore) -> MeasuredLora:
-    """Measure what a tuning changed; a run that is not at its end gives what there is.
+    """Measure how tuning changed the answers; an unfinished run gives the results so far.
 
     Raises:
         InputError: The folder holds no tuning, or a line is damaged.
@@ -200,7 +200,7 @@ def measure_pairs(
 
 
 def couples(before: Sequence[PairRecord], after: Sequence[PairRecord]) -> dict[str, list[Couple]]:
-    """Return what was said of each pair that was asked about both times, by query.
+    """Return the answers about each pair that has them both times, by query.
 
     Args:
         before: Each pair once.
@@ -221,7 +221,7 @@ def kind_changes(
     groups: Sequence[Sequence[Couple]],
     random: np.random.Generator,
 ) -> list[Row]:
-    """Return what changed in the pairs of one kind; what has no value is None.
+    """Return the changes in the pairs of one kind; missing values are None.
 
     Each row has ``pairs``, ``queries``, the values ``before`` and ``after`` with ``…_low``,
     ``…_high`` and, of a share, ``…_count``; the ``difference`` with ``low`` and ``high``, over
@@ -263,7 +263,7 @@ def _share_change(
     holds: Callable[[PairOutcome], bool],
     random: np.random.Generator,
 ) -> Row:
-    """Return how the share of the pairs changed of which something holds."""
+    """Return the change of the share of pairs that meet a condition."""
     pairs = np.array([len(group) for group in groups], dtype=np.float64)
     before, after = _counts(groups, holds)
     row: Row = {}

@@ -52,7 +52,7 @@ Rankings = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """What rankings are drawn from; see :class:`fairqr.evaluation.rag.store.PolicyRecord`."""
+    """A policy that draws rankings; see :class:`~fairqr.evaluation.rag.store.PolicyRecord`."""
 
     retriever: str
     policy: Policy
@@ -77,7 +77,7 @@ class Draw:
 
 
 def draws_of(experiment: FairRagExperiment) -> list[Draw]:
-    """Return what rankings are drawn from: each retriever as it is and at every α, and the oracle.
+    """Return all policies: each retriever as it is and at every α, and the oracle.
 
     The deterministic ranking has no chance in it, and stands under every seed, so that the policies
     of a seed can be held against it.
@@ -102,11 +102,11 @@ def draw_rankings(
     """Draw the rankings of one query.
 
     Args:
-        draw: From what.
+        draw: The policy.
         scores: The retriever's, shape (n,); None for the oracle.
         useful: The positions of the useful documents, for the oracle.
         size: n, how many documents the pool has.
-        experiment: How many, and how long.
+        experiment: How many rankings, and how long.
         names: Of the collection and the query, which the stream is derived from, so that neither
             order nor concurrency changes what is drawn.
 
@@ -129,7 +129,7 @@ def draw_rankings(
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is asked, as a job needs it.
+    """A generator with its prompt, as a job needs it.
 
     Attributes:
         generator: As :func:`fairqr.agents.generators.open_generator` takes it.
@@ -169,11 +169,10 @@ class Answerer:
 
         Args:
             query: The question and its pool.
-            ranking: What the generator reads, as positions in the query's pool; may be empty.
+            ranking: The documents that the generator reads, as positions in the pool; may be empty.
 
         Raises:
-            ModelError: This and the last answers all failed, so that going on would only write
-                down that the model was not there.
+            ModelError: This and the last answers all failed, so going on is of no use.
         """
         begun = time.perf_counter()
         sources = [query.pool[place].fields for place in ranking]
@@ -189,14 +188,14 @@ class Answerer:
         return reply, self.task.utility(reply.text, query.golds) if reply.text else 0.0
 
     def spend(self, usage: Usage, begun: float) -> None:
-        """Count what something cost that was begun at a time of ``time.perf_counter``."""
+        """Count a cost since ``begun``, a time of ``time.perf_counter``."""
         took = (time.perf_counter() - begun) * 1000
         self.usage += usage
-        # What the cache answered took no time now.
+        # Cached answers took no time now.
         self.milliseconds += usage.cached_milliseconds + (took if usage.model_calls else 0.0)
 
     def spent(self) -> dict[str, Any]:
-        """Return what all of it cost, as records have it; cached replies as when they were made."""
+        """Return the whole cost for a record; cached replies count as when they were made."""
         return {
             **spent(self.usage),
             "milliseconds": round(self.milliseconds, 1),
@@ -204,7 +203,7 @@ class Answerer:
 
 
 async def open_answerer(tools: Tools, asked: Asked) -> Answerer:
-    """Return what answers, started.
+    """Return the generator, started.
 
     Raises:
         ModelUnavailableError: The generator is not there.
@@ -218,12 +217,11 @@ async def open_answerer(tools: Tools, asked: Asked) -> Answerer:
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """What the policies of a collection and a generator need.
+    """The settings of all policies of a collection and a generator.
 
     Attributes:
-        experiment: How much is drawn and answered.
         collection: The name of the collection.
-        attributor: What judges, as it names itself; empty leaves attribution out.
+        attributor: The attributor's name; empty for no attribution.
         hypothesis: The template that makes answers into hypotheses.
     """
 
@@ -242,7 +240,7 @@ class PolicyTask:
         query: The question and its pool.
         useful: The positions of its useful documents.
         scores: The retriever's scores of the documents of the pool; None for the oracle.
-        known: Answers that other policies had from this query, which are not asked for again.
+        known: Answers to this query that other policies had; we do not ask for them again.
     """
 
     query: RagQuery
@@ -253,7 +251,7 @@ class PolicyTask:
 
 
 async def open_policies(tools: Tools, policies: Policies) -> None:
-    """Make ready what draws, answers and judges."""
+    """Make the retrievers, the generator and the attributor ready."""
     await open_answerer(tools, policies.asked)
     await _open_attributor(tools, policies.attributor)
     for name in policies.experiment.retrievers:

@@ -17,7 +17,7 @@ class Utility(Protocol):
 
     @property
     def name(self) -> str:
-        """As it stands in tables, e.g. ``ROUGE-L``, ``accuracy`` or ``4 − |error|``."""
+        """Its name in tables, such as ``ROUGE-L``, ``accuracy`` or ``4 − |error|``."""
         ...
 
     @property
@@ -59,7 +59,7 @@ class RagQuery:
 
     Attributes:
         id: Distinct within the collection.
-        question: What the generator is asked.
+        question: The text that the generator gets.
         query: What retrievers are asked.
         golds: What counts as a right answer; see :class:`Utility`.
         pool: In the order of the collection; at least one document.
@@ -77,9 +77,9 @@ class RagTask:
     """What is asked in a collection, and how answers are judged.
 
     Attributes:
-        name: e.g. ``LaMP-5``.
+        name: Such as ``LaMP-5``.
         about: One line for people.
-        prompt: The id of the prompt, e.g. ``lamp5``.
+        prompt: The id of the prompt, such as ``lamp5``.
         utility: How good an answer is.
         hypothesis: A template that makes an answer into a sentence that a document can entail;
             offered by name, since the paper judges raw answers.
@@ -99,11 +99,11 @@ class RagCollection:
     Attributes:
         name: As it stands in results.
         title: For people.
-        note: What a reader of its numbers should know; may be empty.
+        note: Advice for a reader of its numbers; may be empty.
         task: What is asked.
         queries: In the order of the files.
         fingerprint: A hash of what it was read from; labels of utility name it.
-        schema: Of the groups; None where documents have none.
+        schema: The groups; None if documents have none.
         left_out: How many queries of the files are not here, by reason.
     """
 

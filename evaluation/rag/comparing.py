@@ -1,6 +1,6 @@
-"""What policies of one retriever say together: tests between α, slope and area, five intervals.
+"""Compares the policies of a retriever: tests between α, slope and area, five intervals.
 
-All tests are paired randomisation tests over queries. Those of one table are one family for Holm.
+All tests are paired randomisation tests over queries. The tests of a table are one family for Holm.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ LEVEL = 0.05
 """A difference holds if its corrected p value is at most this."""
 
 EDGES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-"""Of the intervals of normalised EE-D; each takes its lower end in, and not its upper one."""
+"""The ends of the intervals of normalised EE-D; each includes its lower end."""
 
 FIXED = 1e-9
-"""A normalised EE-D that is nearer to 1 is that of a fixed ranking; rounding makes no interval."""
+"""A normalised EE-D that is nearer to 1 than this belongs to a fixed ranking."""
 
 CONVENTIONS = {
     "bounds": (Name.EE_D, Name.EE_R),
@@ -49,20 +49,20 @@ def _family(
     """Test whether means are 0, as one family for Holm.
 
     Args:
-        values: What the samples are from, whose order of names is kept.
-        keys: The names of what tells the samples apart.
+        values: The rows that the samples come from; they decide the order of names.
+        keys: The names of the values that identify a sample.
         samples: A value for each query.
 
     Returns:
         The keys, the mean ``difference``, over how many ``queries`` it is, ``p`` as corrected, the
         number of ``tests`` in the family, whether the difference ``holds``, and whether it could:
-        ``too_few`` if no values of so many queries would hold in this family.
+        ``too_few`` if no values of this number of queries would hold in this family.
     """
     import pandas as pd
 
     rows = []
     for key, sample in samples.items():
-        # Differences by rounding alone are none.
+        # Rounding alone makes no difference.
         cleaned = np.where(np.abs(sample) > FIXED, sample, 0.0)
         tested = paired_randomisation(cleaned, stream(0, "\n".join(map(str, key))))
         rows.append((*key, sample.mean(), len(sample), tested.p if tested else None))
@@ -107,8 +107,8 @@ def points_of(values: DataFrame, keys: Sequence[str], x: Name, y: Name) -> DataF
     Args:
         values: The rows of one collection.
         keys: The columns to group by.
-        x: The one measure.
-        y: The other.
+        x: One measure.
+        y: The other one.
 
     Returns:
         The keys, ``x`` and ``y``.
@@ -184,7 +184,7 @@ def intervals_of(values: DataFrame, disparity: Name, utility: Name) -> DataFrame
         for all intervals, the ``deterministic`` utility and over how many
         ``deterministic_queries`` it is; how many pairs are ``fixed``: all their rankings were the
         same, so that EE-D is 1; and how many are ``left_out``: without EE-D, without utility, or
-        without that of the deterministic ranking.
+        without the deterministic ranking's.
     """
     import pandas as pd
 

@@ -1,6 +1,6 @@
 """Finding what questions are answered from: by the name of a collection, or by a path.
 
-The collection ``notables`` asks for people of whom the documents tell: each topic is a question.
+The collection ``notables`` asks for people whom the documents describe: each topic is a question.
 Its pool is made with the judgements: half of it are people who are meant, half are others whose
 text merely has the words, since nearly all that BM25 finds first for a topic is relevant, and a
 pool of nothing else could not show what retrieval does. The profiles of LaMP mix documents that
@@ -44,7 +44,7 @@ from fairqr.retrieval.schema import Schema, load_schema, load_yaml, validated
 __all__ = ["find_rag_collection"]
 
 POOL = 25
-"""How many documents a question has unless it is told otherwise."""
+"""How many documents a question has by default."""
 
 FOUND = 300
 """So many of the first documents that BM25 finds are looked at."""
@@ -67,7 +67,7 @@ def load_notables(limit: int = 1000, pool: int | None = None) -> RagCollection:
     """Make questions of the topics; it takes about a second.
 
     Args:
-        limit: How many topics at the most.
+        limit: The most topics.
         pool: How many documents each question has, :data:`POOL` where None: of the first
             :data:`FOUND` that BM25 finds, in its order, the first ⌈pool/2⌉ that are relevant and
             the first ⌊pool/2⌋ that are not. Where there are not so many the pool is smaller.
@@ -194,9 +194,9 @@ def load_jsonl(
 
     Args:
         path: The file; unpacked while it is read where its name ends in ``.gz``.
-        metric: One of :data:`METRICS`; where None, what ``own.yaml`` says, or ``rouge-l``.
-        limit: How many lines are read at the most.
-        pool: How many usable documents of each pool are taken from its front; all where None.
+        metric: One of :data:`METRICS`; defaults to the one in ``own.yaml``, or ``rouge-l``.
+        limit: The most lines to read.
+        pool: How many usable documents of each pool to take from its front; by default all.
 
     Raises:
         CorpusError: The file is missing or empty, no question can be asked, or a line is no

@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 NO_BASELINE = "the answer without documents failed"
-"""Why a query is dropped of which no gain is known."""
+"""Why a query without any known gain is dropped."""
 
 
 def useful_ids(label: LabelRecord) -> frozenset[str]:
@@ -60,7 +60,7 @@ def useful_positions(query: RagQuery, label: LabelRecord) -> tuple[int, ...]:
 
 
 def why_dropped(label: LabelRecord, min_useful: int) -> str | None:
-    """Return why an experiment leaves a query out, or None where it keeps it."""
+    """Return why an experiment leaves a query out, or None if it keeps it."""
     if label.without is None:
         return NO_BASELINE
     if len(useful_ids(label)) < min_useful:
@@ -70,7 +70,7 @@ def why_dropped(label: LabelRecord, min_useful: int) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class LabelSummary:
-    """What a set of labels is like, as Appendix D of the Fair RAG paper tells it.
+    """Describes a set of labels, as in Appendix D of the Fair RAG paper.
 
     Attributes:
         labelled: How many queries have labels.
@@ -78,9 +78,9 @@ class LabelSummary:
         documents: How many documents their pools hold together.
         unlabelled: How many of those have no gain, since the generator failed.
         useful: How many are useful.
-        useful_mean: Per query; None where no query is kept.
+        useful_mean: Per query; None if no query is kept.
         useful_sd: The sample standard deviation; None with fewer than two queries.
-        share: Of useful documents among those with a gain, in [0, 1]; None where there are none.
+        share: The share of useful documents among those with a gain, in [0, 1]; None without any.
         dropped: How many queries were dropped, by reason.
     """
 
@@ -124,12 +124,13 @@ def summarise_labels(labels: Iterable[LabelRecord], min_useful: int = 2) -> Labe
 def label_manifest(
     collection: RagCollection, generator: str, prompt: PromptTemplate, pool: int | None
 ) -> LabelManifest:
-    """Return what the labels of a collection are made with.
+    """Return the settings of the labels of a collection.
 
     Args:
-        generator: As it is named in results.
+        collection: The documents and questions.
+        generator: Its name in results.
         prompt: Asks for answers.
-        pool: At most so many documents of each query are looked at; None for all.
+        pool: How many documents of each query to look at; None for all.
     """
     return LabelManifest(
         collection=collection.name,
@@ -236,7 +237,7 @@ async def label_query(tools: Tools, asked: Asked, query: RagQuery) -> Done[Label
 
     without = await utility(())
     gains: dict[str, float | None] = {document.id: None for document in query.pool}
-    # Without it no gain can be told, and the query will be dropped.
+    # Without it no gain is known, and the query will be dropped.
     if without is not None:
         for place, document in enumerate(query.pool):
             alone = await utility((place,))

@@ -71,7 +71,7 @@ def item_exposure(samples: ArrayLike, n: int, times: ArrayLike | None = None) ->
     Args:
         samples: Shape (N, r), each row cut at k.
         n: How many documents the pool has.
-        times: Shape (N,): how often each row was drawn; once where None.
+        times: Shape (N,): how often each row was drawn; by default once.
     """
     ranked = np.asarray(samples, dtype=np.intp)
     return mean_of_rows(ranked, np.ones(ranked.shape), n, times)
@@ -148,7 +148,7 @@ def not_useful(exposure: ArrayLike, useful: ArrayLike) -> Score:
 def expected_utility(utilities: ArrayLike, times: ArrayLike) -> Score:
     """Return EU (eq. 7): the mean utility of the answers, each as often as its ranking was drawn.
 
-    High is good; in units of the task's utility. Failed generations are to be left out before.
+    High is good; in units of the task's utility. Leave failed generations out first.
 
     Args:
         utilities: Shape (A,).
@@ -190,13 +190,13 @@ def normalised_utility(
 def mean_of_rows(
     rankings: ArrayLike, gained: ArrayLike, n: int, times: ArrayLike | None = None
 ) -> FloatArray:
-    """Return what each of n documents gains on average over rankings, shape (n,).
+    """Return the mean gain of each of n documents over rankings, shape (n,).
 
     Args:
         rankings: Shape (N, r): positions.
-        gained: Shape (N, r): what each place of each ranking is worth.
+        gained: Shape (N, r): the worth of each place of each ranking.
         n: How many documents the pool has.
-        times: Shape (N,): how often each ranking was drawn; once where None.
+        times: Shape (N,): how often each ranking was drawn; by default once.
 
     Raises:
         InputError: There is no ranking.
@@ -223,7 +223,7 @@ def expected_attribution_rate(attributed: ArrayLike, judged: ArrayLike, times: A
         times: Shape (A,): how often each ranking was drawn.
 
     Returns:
-        Undefined where nothing is known.
+        Undefined if nothing is known.
     """
     known = np.asarray(judged, dtype=bool)
     used = (np.asarray(attributed, dtype=bool) & known).sum(axis=-1)
@@ -285,7 +285,7 @@ def attribution_share(exposure: ArrayLike) -> Score:
 
 @dataclass(frozen=True, slots=True)
 class GroupExposure:
-    """What the groups of an attribute get from a policy on one query, each of shape (G + 1,).
+    """The exposure of each group of an attribute, from a policy on one query, shapes (G + 1,).
 
     The last place of each array is the unknown.
 
@@ -293,7 +293,7 @@ class GroupExposure:
         pool: The sum of memberships over the pool.
         useful: The same over useful documents.
         exposure: Σ_i ε_i·membership, in documents; sums to k.
-        target: Σ_i ε*_i·membership: what the groups get if useful documents come first.
+        target: Σ_i ε*_i·membership: the exposure of groups if useful documents come first.
         useful_exposure: Exposure given to useful documents: the groups' share in what helps.
         answered: Exposure over the samples that were answered; zeros without answers.
         attributed: Σ_i ε^a_i·membership; sums to k·EAR.
@@ -370,7 +370,7 @@ def group_exposure(
     answered: FloatArray | None = None,
     attributed: FloatArray | None = None,
 ) -> GroupExposure:
-    """Sum what documents get over groups.
+    """Sum the exposure of documents over groups.
 
     Args:
         memberships: Shape (n, G + 1), the unknown last.
@@ -427,11 +427,11 @@ class UtilityBounds:
 
         Args:
             record: It may be of any policy.
-            scope: Which answers count. The oracle has no retriever: with ``retriever`` its u_max is
-                that of its own answers.
+            scope: The answers that count. The oracle has no retriever: with ``retriever`` its u_max
+                is the greatest of its own answers.
 
         Returns:
-            Undefined where no such answer is there.
+            Undefined without such an answer.
         """
         query = (record.collection, record.generator, record.query)
         retrievers = ("",) if scope == "all" else ("", record.retriever)

@@ -60,7 +60,7 @@ __all__ = [
 _LAMP = (Accuracy, FourMinusError, Rouge)
 POLICY = ["collection", "generator", "retriever", "policy"]
 KEYS = [*POLICY, "seed", "query"]
-"""The columns that say what a row is of. The oracle has no retriever."""
+"""The columns that identify a row. The oracle has no retriever."""
 
 COST = ("model_calls", "tokens", "milliseconds")
 OF_GROUPS = {
@@ -98,7 +98,7 @@ class Name(StrEnum):
 
 _ALL = tuple(Name)
 OF_RANKINGS, OF_ANSWERS, OF_USE = _ALL[:7], _ALL[7:11], _ALL[11:]
-"""What is measured of the rankings, of what the answers are worth, and of what they used."""
+"""The measures of rankings, of the worth of answers, and of the documents that answers used."""
 
 
 class Cell(NamedTuple):
@@ -147,7 +147,7 @@ class _Answers:
         )
 
     def shown(self, n: int) -> FloatArray:
-        """Return the exposure of each of n documents in what was answered."""
+        """Return the exposure of each of n documents in the answered samples."""
         return measures.item_exposure(self.rankings, n, self.times)
 
     def used(self, n: int) -> FloatArray:
@@ -268,8 +268,8 @@ def official_of_deterministic(
 ) -> DataFrame:
     """Return the measures of each retriever's one ranking with each generator.
 
-    Collections with a utility that is none of LaMP's are left out. A deterministic ranking is the
-    same under every seed, so that each query counts once, by the first seed with an answer.
+    Collections with a utility that LaMP lacks are left out. A deterministic ranking is the same
+    under every seed, so each query counts once, by the first seed with an answer.
 
     Args:
         records: The records of all policies.
@@ -312,7 +312,7 @@ def _official(collection: RagCollection, records: Mapping[str, PolicyRecord]) ->
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRag(Measured):
-    """All that an experiment says.
+    """The results of a Fair RAG experiment.
 
     Attributes:
         manifest: What it was run with.
@@ -322,7 +322,7 @@ class MeasuredRag(Measured):
             :class:`fairqr.evaluation.rag.measuring.Cell`), what they cost, and why there is
             nothing (``failure``).
         reasons: For each row, and each measure without a value, the reason.
-        groups: What each group got: :data:`KEYS`, ``attribute``, ``group``, the sums of
+        groups: The exposure of each group: :data:`KEYS`, ``attribute``, ``group``, the sums of
             :class:`fairqr.evaluation.rag.measures.GroupExposure`, and the ``rate`` of
             use.
         group_measures: Expected exposure by group, one row for each attribute; see
@@ -331,7 +331,7 @@ class MeasuredRag(Measured):
             :class:`fairqr.evaluation.rag.labelling.LabelSummary`), and what they cost.
         official: LaMP's own measures of deterministic rankings; see
             :func:`fairqr.evaluation.rag.measuring.official_of_deterministic`.
-        warnings: Sentences on what is missing, for the report and whoever asks for it.
+        warnings: Sentences about missing results, for the report.
     """
 
     frame_names = ("values", "reasons", "means", "groups", "group_measures", "labels", "official")
@@ -365,7 +365,7 @@ class MeasuredRag(Measured):
 
 
 def policy_name(kind: Policy, alpha: float | None) -> str:
-    """Return what tables call a policy, e.g. ``α = 4``."""
+    """Return the name of a policy in tables, such as ``α = 4``."""
     return kind if alpha is None else f"α = {alpha:g}"
 
 
@@ -375,11 +375,11 @@ def measure_fair_rag(
     labels: Mapping[LabelKey, Sequence[LabelRecord]],
     collections: Mapping[str, RagCollection],
 ) -> MeasuredRag:
-    """Measure what an experiment has done so far.
+    """Measure the results that an experiment has so far.
 
     Args:
-        manifest: What it was run with.
-        records: One for each policy on each query; equal records in another order give the same.
+        manifest: The settings of the run.
+        records: One for each policy on each query, in any order.
         labels: By the names of the collection and the generator.
         collections: By name; for golds and the groups of documents.
 
@@ -420,8 +420,8 @@ def measure_fair_rag(
 def frame_of(cells: Sequence[Cell]) -> tuple[DataFrame, DataFrame]:
     """Return the measures of these cells, and why some have no value.
 
-    The names of what they are of are ordered categories: in the order of the cells, policies by α,
-    and what has no retriever last.
+    Keys are ordered categories: in the order of the cells, policies by α, and the oracle, which has
+    no retriever, last.
     """
     import pandas as pd
 
@@ -460,7 +460,7 @@ def _keys(record: PolicyRecord) -> dict[str, object]:
 def _groups_of(
     cells: Sequence[Cell], collections: Mapping[str, RagCollection], values: DataFrame
 ) -> tuple[DataFrame, DataFrame]:
-    """Return what each group got, and expected exposure by group, in the order of the values."""
+    """Return the exposure of each group, and expected exposure by group, in the order of values."""
     import pandas as pd
 
     schemas = {name: found.schema for name, found in collections.items() if found.schema}
@@ -511,7 +511,7 @@ def means_of(found: DataFrame, keys: Sequence[str], names: Iterable[str]) -> Dat
 
     Returns:
         The keys, ``measure``, ``mean``, the ends ``low`` and ``high`` of its 95% interval, and over
-        how many ``queries`` it is. What there is not is NaN.
+        how many ``queries`` it is. Missing values are NaN.
     """
     import pandas as pd
 
@@ -531,11 +531,11 @@ def group_shares(groups: DataFrame) -> DataFrame:
     """Return the shares of each group, as means over the queries that have them.
 
     Args:
-        groups: What each group got, of one attribute of one collection.
+        groups: The exposure of each group, of one attribute of one collection.
 
     Returns:
         By generator, retriever, policy and ``group``: its share of ``exposure``, of the ``target``,
-        of the ``useful_exposure``, and of what was used (``attributed``), and its attribution
+        of the ``useful_exposure``, and of the use (``attributed``), and its attribution
         ``rate``; and over how many ``queries`` they are, ``useful_queries`` and ``used_queries``.
     """
     keys = POLICY[1:]
@@ -553,7 +553,7 @@ def group_shares(groups: DataFrame) -> DataFrame:
 
 
 def counts_of(values: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Return over how many things the values of each policy are, and what they cost in all.
+    """Return the counts behind the values of each policy, and their whole cost.
 
     ``rows`` are queries and seeds, ``undrawn`` those without any ranking; the others are the sums
     of their columns, ``failed`` by status.
@@ -569,7 +569,7 @@ def counts_of(values: DataFrame, keys: Sequence[str]) -> DataFrame:
 def _order(
     manifest: RagManifest, collections: Mapping[str, RagCollection]
 ) -> Callable[[PolicyRecord], tuple[object, ...]]:
-    """Return the key that sorts records as the experiment names what they are of."""
+    """Return the key that sorts records in the order of the experiment."""
     experiment = manifest.experiment
     collection = _places(entry.name for entry in manifest.collections)
     generator, retriever = _places(experiment.generators), _places(experiment.retrievers)
@@ -588,7 +588,7 @@ def _order(
 
 
 def _places(names: Iterable[str]) -> Callable[[str], tuple[int, str]]:
-    """Return what gives the place of a name; others stand behind all that there are."""
+    """Return a function that gives the place of a name; unknown names come last."""
     places = {name: place for place, name in enumerate(names)}
     return lambda name: (places.get(name, len(places)), name)
 
@@ -596,7 +596,7 @@ def _places(names: Iterable[str]) -> Callable[[str], tuple[int, str]]:
 def _memberships(
     collections: Mapping[str, RagCollection],
 ) -> Callable[[str, str, tuple[str, ...]], dict[str, FloatArray]]:
-    """Return what gives the memberships of a query's pool by attribute, each read once."""
+    """Return a function that gives the memberships of a query's pool, each read once."""
     pools = {
         (name, query.id): {document.id: document.groups for document in query.pool}
         for name, found in collections.items()
@@ -622,13 +622,13 @@ def _without_labels(
     values: DataFrame,
     labels: Mapping[LabelKey, Sequence[LabelRecord]],
 ) -> Iterator[str]:
-    """Yield what to know where rankings were made with labels that are gone."""
+    """Yield a sentence for each part whose rankings were made with labels that are gone."""
     titles = {entry.name: entry.title for entry in manifest.collections}
     for key, own in values.groupby(["collection", "generator"], observed=True):
         drawn = set(own["query"])
         if gone := drawn - {label.query for label in labels.get(key, ())}:
             yield (
                 f"{titles[key[0]]}, {key[1]}: the labels of {len(gone)} of {len(drawn)} queries "
-                "that were ranked are gone, so what is said of labels is not of this run; bring "
-                "the folder labels/ back, or run the experiment again."
+                "that were ranked are gone, so the part on labels is not about this run; restore "
+                "the folder labels/, or run the experiment again."
             )

@@ -66,7 +66,7 @@ DIAGONAL = ("use", "share")
 
 
 def values_of(measured: MeasuredRag) -> dict[str, Any]:
-    """Return what the template shows."""
+    """Return the values that the template shows."""
     manifest, values = measured.manifest, measured.values
     drawn = values[values.drawn > 0].groupby("collection", observed=True)["query"].nunique()
     failures = Counter(filter(None, values.failure))
@@ -95,7 +95,7 @@ def _measured_entries(measured: MeasuredRag) -> list[CollectionEntry]:
 
 
 def _part(measured: MeasuredRag, entry: CollectionEntry) -> dict[str, Any]:
-    """Return what the template shows of one collection."""
+    """Return the values that the template shows of one collection."""
     values = measured.values[measured.values.collection == entry.name]
     official = measured.official[measured.official.collection == entry.name]
     groups = measured.groups[measured.groups.collection == entry.name]

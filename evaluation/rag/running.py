@@ -105,7 +105,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class RagPlan:
-    """What is to be done.
+    """The work of a run.
 
     Attributes:
         manifest: What it is done with.
@@ -240,7 +240,7 @@ def cost_of(
     kept: Collection[str],
     done: Collection[Hashable],
 ) -> Cost:
-    """Return what is still to be done for a generator on a collection, at most.
+    """Return the most that a generator still has to do on a collection.
 
     Args:
         part: Both of them.
@@ -283,7 +283,7 @@ def match_labels(plan: RagPlan, folders: Sequence[Path]) -> GivenLabels:
     matched: dict[tuple[str, str], Sequence[LabelRecord]] = {}
     for folder in folders:
         given = LabelStore(folder)
-        # The one that differs least, so that the sentence is about what is wrong.
+        # The nearest one, so that the sentence is about the difference that matters.
         nearest = min(plan.parts, key=partial(differences, given.manifest()))
         check_labels(given, _wanted(plan, nearest))
         matched[nearest.name] = given_labels(folder, nearest.collection.queries)
@@ -294,7 +294,7 @@ def remaining_cost(plan: RagPlan, store: RagStore, folders: Sequence[Path] = ())
     """Estimate what a run will still cost, at most.
 
     Args:
-        plan: What is to be done.
+        plan: What to do.
         store: Where some of it may be done already.
         folders: Folders of labels that already exist.
 
@@ -325,15 +325,15 @@ async def run_fair_rag(
     """Do all that is not done yet.
 
     Args:
-        plan: What is to be done.
+        plan: What to do.
         store: Where results go; locked while this runs.
         pool: Does the jobs.
         watcher: Receives the progress.
         folders: Folders of labels that already exist; we make the ones that they lack.
 
     Raises:
-        FairqrError: It cannot go on for a reason that concerns more than one answer; what was done
-            until then is kept.
+        FairqrError: It cannot go on for a reason that concerns more than one answer; the results so
+            far are kept.
     """
     run = _Run(plan, store, match_labels(plan, folders), pool)
     with store.locked():

@@ -1,4 +1,4 @@
-"""What a Fair RAG experiment is: a file that names collections, retrievers, generators and α."""
+"""A Fair RAG experiment: a file that names collections, retrievers, generators and α."""
 
 from __future__ import annotations
 
@@ -40,28 +40,28 @@ class FairRagExperiment(Options):
     )
     queries: Count = Field(
         1000,
-        description="Use only the first so many queries of each collection, before those with "
-        "too few useful documents are dropped.",
+        description="The most queries of each collection, before those with too few useful "
+        "documents are dropped.",
     )
     pool: Count | None = Field(
         None,
-        description="Use only the first so many documents of each query's pool; all by default.",
+        description="The most documents of each query's pool; all by default.",
     )
     retrievers: tuple[str, ...] = Field(
         ("bm25",),
-        description="What ranks: bm25, splade, contriever or dense; the last three also with "
+        description="The retrievers: bm25, splade, contriever or dense; the last three also with "
         ":MODEL.",
     )
     generators: tuple[str, ...] = Field(
-        description="What answers, such as openai:gpt-4o or seq2seq:google/flan-t5-small."
+        description="The models that answer, such as openai:gpt-4o or seq2seq:google/flan-t5-small."
     )
     attributor: str = Field(
-        "overlap", description="What judges which documents an answer used; none leaves that out."
+        "overlap", description="Judges which documents an answer used; none leaves that out."
     )
     hypothesis: Literal["raw", "task"] = Field(
         "raw",
-        description="What the attributor judges: the answer as it is (raw, as in the paper), or "
-        "the sentence that the task makes of it (task).",
+        description="The text that the attributor judges: the answer as it is (raw, as "
+        "in the paper), or the sentence that the task makes of it (task).",
     )
     alphas: tuple[_Alpha, ...] = Field(
         (1.0, 2.0, 4.0, 8.0),
@@ -74,8 +74,8 @@ class FairRagExperiment(Options):
     samples: Count = Field(100, description="How many rankings to draw from each policy.")
     generated: Count | None = Field(
         None,
-        description="Generate answers from only the first so many samples; from all by default. "
-        "Exposure is measured on all samples.",
+        description="How many samples get answers; all by default. Exposure is measured on "
+        "all samples.",
     )
     k: Count = Field(5, description="How many documents the generator reads.")
     seeds: tuple[Seed, ...] = Field((0,), description="The seeds of the sampling; each repeats it.")

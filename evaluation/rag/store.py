@@ -39,9 +39,9 @@ class LabelRecord(Record):
 
     Attributes:
         query: Its id.
-        without: The utility of the answer that saw no document; None where the generator failed.
+        without: The utility of the answer that saw no document; None if the generator failed.
         gains: By the id of a document the utility of the answer that saw it alone, less
-            ``without``; None where the generator failed. Useful are those above 0.
+            ``without``; None if the generator failed. Documents above 0 are useful.
         failures: How many answers failed, by status.
         model_calls, tokens, milliseconds: What it cost, cached replies as when they were made.
     """
@@ -201,8 +201,8 @@ class LabelManifest(FolderManifest):
         task: The name of its task.
         utility: The name of what answers are judged by.
         fingerprint: A hash of the files that the collection was read from.
-        pool: At most so many documents of each query were looked at; all where None.
-        generator: As it is named in results; labels are those of one generator.
+        pool: How many documents of each query were looked at; None for all.
+        generator: Its name in results; labels belong to one generator.
         prompt: The prompt that asked for answers, as ``id=version``.
         prompt_sha256: Of its file.
     """

@@ -59,7 +59,7 @@ FAMILIES = {
     "fair-qr": ("FAIR-QR's loop", _VERMILION, "^"),
     "fairqr": ("fairqr's loop", _BLUE, "o"),
 }
-"""What a system's kind is called in a legend, its colour and its marker."""
+"""The name of each kind of system in a legend, its colour and its marker."""
 
 LONGEST = 48
 """So many letters of a name stand in a legend."""
@@ -93,7 +93,7 @@ def shortened(name: str) -> str:
 
 
 def wrapped(title: str, width: int, lines: int) -> str:
-    """Return a title on several lines, at most so many, of at most so many letters."""
+    """Return a title on several lines, with limits on lines and letters."""
     return "\n".join(textwrap.wrap(title, width, max_lines=lines, placeholder="…"))
 
 

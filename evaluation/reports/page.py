@@ -103,7 +103,7 @@ def _is_in_body(tokens: list[Token], place: int) -> bool:
 
 
 def _arrange_row(tokens: list[Token], place: int, *, in_body: bool) -> None:
-    """Make the first cell of a row its header, and tell numbers and the best from the others."""
+    """Make the first cell of a row its header, and mark numbers and the best."""
     is_first = True
     for number in range(place + 1, len(tokens)):
         token = tokens[number]
@@ -126,7 +126,7 @@ def _arrange_row(tokens: list[Token], place: int, *, in_body: bool) -> None:
 
 
 def _mark_best(inline: Token) -> bool:
-    """Say of what is marked in a cell that it is the best, for those who do not see the mark."""
+    """Add the words "the best" to a marked cell, for readers who do not see the mark."""
     children = inline.children or []
     for place, child in enumerate(children):
         if child.type == "strong_close":

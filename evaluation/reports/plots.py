@@ -49,7 +49,7 @@ APART = 0.16
 """How far from the middle of a row its dots stand, the distance of rows being 1."""
 
 Dot = tuple[float, float, float]
-"""A share and both ends of its interval; what is missing is NaN."""
+"""A share and both ends of its interval; missing ones are NaN."""
 
 ROW, TITLE = 0.34, 0.5
 """How high a row of bars is, and the title of a panel, in inches."""
@@ -62,7 +62,7 @@ WIDTH, HEIGHT = 2.3, 1.7
 """Of a histogram, in inches."""
 
 COLUMNS = 3
-"""At most so many panels by round stand side by side."""
+"""The most panels by round side by side."""
 
 LETTER, HANDLE = 5.5, 48.0
 """In points, how wide a letter of the legend is, and what stands before its names."""

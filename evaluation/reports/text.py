@@ -75,7 +75,7 @@ def _without_meaning(opening: re.Match[str]) -> str:
 
 
 def shown(value: object) -> str:
-    """Return what a template prints for a value: escaped, unless it is Markdown already."""
+    """Return a value as a template prints it: escaped, unless it is Markdown already."""
     return value if isinstance(value, Markdown) else escaped(value)
 
 

@@ -24,7 +24,7 @@ class Workers:
     Attributes:
         ray: ``ray``, ``ray://local`` or ``ray://HOST:PORT``; empty for this process.
         at_once: How many searches, questions or lists may be under way at the same time; as many as
-            Ray has processors where None, which only Ray may have.
+            Ray has processors if it is None, which only Ray may have.
     """
 
     ray: str = ""

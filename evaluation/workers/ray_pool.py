@@ -29,7 +29,7 @@ __all__ = ["opened_pool"]
 T = TypeVar("T")
 
 RETRIES = 2
-"""How often a job whose worker died is begun again."""
+"""How often a job is repeated after its worker died."""
 
 SAVING_SECONDS = 10.0
 LOAD_AT_ONCE = 1000
@@ -65,7 +65,7 @@ class RayPool:
         """Have a job done by the worker that has the fewest.
 
         Raises:
-            FairqrError: What the job raised.
+            FairqrError: The job raised it.
             WorkersError: The workers cannot be reached any more, or died with this job again and
                 again.
         """
@@ -170,7 +170,7 @@ async def _saving(told: Any, kept: ReplyCache) -> AsyncIterator[None]:
     """Write down what models reply, as it comes."""
 
     async def save() -> None:
-        # Where Ray has gone, whoever waits for a job says so.
+        # If Ray has gone, the job that waits for it says so.
         with contextlib.suppress(WorkersError):
             while (replies := await _result(told.take.remote())) is not None:
                 await kept.put_many(replies)
@@ -186,7 +186,7 @@ async def _saving(told: Any, kept: ReplyCache) -> AsyncIterator[None]:
 
 
 async def _result(reference: Any) -> Any:
-    """Wait for what a worker gives.
+    """Wait for the result of a worker.
 
     Raises:
         WorkersError: It died, or Ray has gone.
@@ -201,7 +201,7 @@ async def _result(reference: Any) -> Any:
     except exceptions.RayError as error:
         raise WorkersError(
             f"The workers failed ({_first_line(error)}); see Ray's logs for why, and run again: "
-            "what was done until then is kept."
+            "the results so far are kept."
         ) from None
     except ConnectionError as error:
         raise WorkersError(
@@ -270,7 +270,7 @@ def connected(address: str) -> Iterator[None]:
 
 def _prepare(address: str) -> None:
     """Set what Ray reads from the environment when it is imported, unless the user has."""
-    # Nothing is told to Ray's makers.
+    # Ray must send no usage reports.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if "ray" in sys.modules or os.environ.get("RAY_AUTH_MODE"):
         return

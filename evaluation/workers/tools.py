@@ -33,7 +33,7 @@ class Tools:
     """The open things of one worker, by what they are for.
 
     Attributes:
-        prompts: Those of the one who runs the experiment.
+        prompts: The prompts of the user who runs the experiment.
         replies: Where replies of models are kept.
     """
 
@@ -43,10 +43,10 @@ class Tools:
     _locks: dict[str, asyncio.Lock] = field(default_factory=dict, init=False)
 
     async def keep(self, place: str, name: object, opened: Callable[[], Awaitable[T]]) -> T:
-        """Return what is open at a place, opened now if it is not.
+        """Return the thing that is open at a place, after opening it if necessary.
 
         Args:
-            place: Holds one thing: what was there under another name is let go first, since large
+            place: It has room for one thing. Another one there is closed first, since large
                 models do not fit side by side.
             name: The name of the thing; anything that can be compared.
             opened: Opens it.
@@ -58,7 +58,7 @@ class Tools:
             return cast("T", self._kept[place][1])
 
     async def started(self, place: str, name: object, opened: Callable[[], S]) -> S:
-        """Return what is open at a place, as :meth:`keep` does, opened and started now if not."""
+        """Return the thing that is open at a place as :meth:`keep` does; it is also started."""
 
         async def start() -> S:
             made = opened()
@@ -68,7 +68,7 @@ class Tools:
         return await self.keep(place, name, start)
 
     async def aclose(self) -> None:
-        """Close what is open and can be closed."""
+        """Close everything that can be closed."""
         kept, self._kept = self._kept, {}
         for _, opened in kept.values():
             if hasattr(opened, "aclose"):
@@ -96,7 +96,7 @@ class Pool(Protocol):
         """Have a job done by one of the workers.
 
         Raises:
-            FairqrError: What the job raised.
+            FairqrError: The job raised it.
             WorkersError: The workers cannot be reached any more, or died with this job again and
                 again.
         """

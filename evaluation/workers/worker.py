@@ -50,7 +50,7 @@ class Worker:
     """An actor that does jobs, several at a time in one event loop.
 
     Args:
-        prompts: Those of the one who runs the experiment.
+        prompts: The prompts of the user who runs the experiment.
         replies: The actor that keeps replies of models.
     """
 
@@ -123,7 +123,7 @@ class SharedReplies(ReplyCache):
         self._actor = actor
 
     async def get_many(self, keys: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """Return what is stored, by key."""
+        """Return the stored replies, by key."""
         try:
             found: dict[str, dict[str, Any]] = await self._actor.get_many.remote(list(keys))
         except Exception:

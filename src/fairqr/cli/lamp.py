@@ -39,7 +39,7 @@ def label(
         ),
     ],
     task: Annotated[str | None, typer.Option(help="The task, if the files do not name it.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Use only the first so many questions.")] = 1000,
+    limit: Annotated[int, typer.Option(min=1, help="The most questions to use.")] = 1000,
     pool: Annotated[
         int | None,
         typer.Option(min=1, help="Use at most so many documents per question; all by default."),

@@ -76,7 +76,7 @@ def probe(
     built: Built = None,
     queries: Annotated[
         int | None,
-        typer.Option(min=1, help="At most so many queries. [default: 20 for pairs, 10 for lists]"),
+        typer.Option(min=1, help="The most queries to use. [default: 20 for pairs, 10 for lists]"),
     ] = None,
     seed: Seed = None,
     settings: Set = None,

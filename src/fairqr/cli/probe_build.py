@@ -34,7 +34,7 @@ def build(
     ] = "shuffled",
     seed: Annotated[int, typer.Option(min=0, help="The seed of the draws and of the order.")] = 0,
     queries: Annotated[
-        int | None, typer.Option(min=1, help="Use only the first so many queries; all by default.")
+        int | None, typer.Option(min=1, help="The most queries to use; all by default.")
     ] = None,
     titles_only: Annotated[
         bool, typer.Option("--titles-only", help="Keep only the titles, no texts.")

@@ -45,9 +45,7 @@ def tune(
     protected: Protected = None,
     collection: Collection = NOTABLES,
     built: Built = None,
-    queries: Annotated[
-        int | None, typer.Option(min=1, help="Use only the first so many queries.")
-    ] = None,
+    queries: Annotated[int | None, typer.Option(min=1, help="The most queries to use.")] = None,
     seed: Seed = None,
     settings: Set = None,
     prompts: PromptsFolder = None,
