@@ -95,7 +95,7 @@ def binomial_interval(successes: int, trials: int, level: float = 0.95) -> Inter
     high = 1.0
     if successes < trials:
         high = _root(lambda share: binomial_tail(successes + 1, trials, share) - (1 - rest))
-    return Interval(low, high, level, 0)
+    return Interval(low, high, level)
 
 
 def detectable_share(trials: int, *, alpha: float = 0.05, power: float = 0.8) -> float | None:

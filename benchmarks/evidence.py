@@ -21,7 +21,7 @@ from typing import Any
 
 from fairqr.agents.cache import ReplyFile
 from fairqr.agents.models import open_model
-from fairqr.base.statistics import bootstrap_ratio, stream
+from fairqr.base.statistics import sums_ratio_interval
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.experiments.measuring import Table, measure_experiment
 from fairqr.evaluation.experiments.running import make_plan, search_by
@@ -134,11 +134,10 @@ def figures(pairs: Sequence[Pair]) -> Iterator[str]:
     by_topic: dict[str, list[Pair]] = {}
     for pair in pairs:
         by_topic.setdefault(pair.topic, []).append(pair)
-    # A topic that was searched for several times is drawn with all of its searches.
+    # A topic that was searched for several times counts once, with all of its searches.
     counts = [sum(pair.counts for pair in own) for own in by_topic.values()]
     texts = [sum(pair.texts for pair in own) for own in by_topic.values()]
-    # A product may be 0; what is added keeps a resample of such topics alone finite.
-    interval = bootstrap_ratio(texts, counts, stream(0, "evidence"), added=1e-9)
+    interval = sums_ratio_interval(texts, counts)
     yield f"{sum(counts) / len(pairs):.4f}"
     yield f"{sum(texts) / len(pairs):.4f}"
     yield percent(sum(texts) / sum(counts))

@@ -14,7 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairqr.base.binomial import binomial_interval, sign_test
-from fairqr.base.statistics import Interval, Randomisation, bootstrap_ratio, paired_randomisation
+from fairqr.base.statistics import (
+    Interval,
+    Randomisation,
+    paired_randomisation,
+    share_interval,
+    sums_ratio_interval,
+    too_few,
+)
 
 __all__ = [
     "PROTECTED",
@@ -100,8 +107,8 @@ class Averaged:
     """The winners if the log-odds of both orders are averaged, so that the position cancels out.
 
     Attributes:
-        protected: The pairs that the protected item wins, out of those with a winner, with a
-            bootstrap interval over queries.
+        protected: The pairs that the protected item wins, out of those with a winner, with an
+            interval over queries.
         equal: The pairs without a winner.
         p: The p value of the exact two-sided sign test; None without a win.
     """
@@ -131,8 +138,8 @@ class LogOdds:
 class PairFigures:
     """The figures of many pairs together.
 
-    Intervals have a level of 95 %. Those of shares, of the ratio and of the votes are bootstrapped
-    over queries.
+    Intervals have a level of 95 %. Those of shares, of the ratio and of the votes are over queries;
+    see :func:`fairqr.base.statistics.share_interval`.
 
     Attributes:
         pairs: How many pairs were asked about, in both orders.
@@ -146,12 +153,10 @@ class PairFigures:
         flips_to_second: The flips in which the second position won both times.
         position_p: The p value of the exact two-sided sign test of these two; None without flips.
         ratio: Protected share / unprotected share; None if the latter is 0.
-        ratio_interval: The smallest interval that contains two others: the one of (protected + ½) /
-            (unprotected + ½) over queries, in which no resample divides by 0, and the exact one of
-            ``consistent`` as a ratio. This matches the verdict, which needs both tests. So it
-            contains the ratio, and has a width even if all queries agree. None for one query, and
-            if a count is 0: resamples cannot show how such a count may vary, so use the exact
-            interval of ``consistent``.
+        ratio_interval: The smallest interval that contains two others: the one over queries, and
+            the exact one of ``consistent`` as a ratio. This matches the verdict, which needs both
+            tests. It is the exact one if all queries agree. None for fewer than six queries, and if
+            a count is 0; use the exact interval of ``consistent`` there.
         consistent: The pairs that the protected item wins, out of those with a winner, with the
             exact (Clopper-Pearson) interval, which treats pairs as independent.
         consistent_queries: The number of queries with such a pair.
@@ -200,7 +205,7 @@ def pair_figures(outcomes: Iterable[PairOutcome], random: np.random.Generator) -
 
     Args:
         outcomes: One for each pair.
-        random: Draws queries for intervals, and signs for the test over queries.
+        random: Draws signs for the test over queries.
     """
     by_query: dict[str, list[PairOutcome]] = {}
     for outcome in outcomes:
@@ -220,14 +225,14 @@ def pair_figures(outcomes: Iterable[PairOutcome], random: np.random.Generator) -
         pairs=len(everything),
         queries=len(clusters),
         answered=sum(outcome.answered for outcome in everything),
-        protected=_share(wins, asked, random),
-        unprotected=_share(losses, asked, random),
-        flips=_share(flips, asked, random),
+        protected=_share(wins, asked),
+        unprotected=_share(losses, asked),
+        flips=_share(flips, asked),
         flips_to_first=to_first,
         flips_to_second=to_second,
         position_p=sign_test(to_first, to_second),
         ratio=won / lost if lost else None,
-        ratio_interval=_ratio_interval(wins, losses, exact, random),
+        ratio_interval=_ratio_interval(wins, losses, exact),
         consistent=Share(won, won + lost, exact),
         consistent_queries=int(decided.sum()),
         p=sign_test(won, lost),
@@ -237,9 +242,8 @@ def pair_figures(outcomes: Iterable[PairOutcome], random: np.random.Generator) -
         votes=_share(
             _counts(clusters, lambda it: it.replies.count(PROTECTED)),
             _counts(clusters, lambda it: sum(map(_is_vote, it.replies))),
-            random,
         ),
-        averaged=_averaged(clusters, random),
+        averaged=_averaged(clusters),
         log_odds=_log_odds(everything),
     )
 
@@ -258,33 +262,27 @@ def _counts(
     return np.array([sum(map(count, cluster)) for cluster in clusters], dtype=np.int64)
 
 
-def _ratio_interval(
-    wins: Counts, losses: Counts, exact: Interval | None, random: np.random.Generator
-) -> Interval | None:
+def _ratio_interval(wins: Counts, losses: Counts, exact: Interval | None) -> Interval | None:
     """Return the ratio's interval, which contains both the one over queries and over pairs."""
-    if exact is None or not wins.any() or not losses.any():
+    if exact is None or too_few(int((wins + losses > 0).sum()), 1 - exact.level):
         return None
-    over = bootstrap_ratio(wins, losses, random, added=0.5)
-    if over is None:
+    if not wins.any() or not losses.any():
         return None
-    return replace(
-        over,
-        low=min(over.low, exact.low / (1 - exact.low)),
-        high=max(over.high, exact.high / (1 - exact.high)),
-    )
+    low, high = exact.low / (1 - exact.low), exact.high / (1 - exact.high)
+    if over := sums_ratio_interval(wins, losses):
+        low, high = min(over.low, low), max(over.high, high)
+    return replace(exact, low=low, high=high)
 
 
-def _share(counts: Counts, of: Counts, random: np.random.Generator) -> Share:
-    """Return a share over all queries; queries without anything to count are left out."""
-    there = of > 0
-    interval = bootstrap_ratio(counts[there], of[there], random)
-    return Share(int(counts.sum()), int(of.sum()), interval)
+def _share(counts: Counts, of: Counts) -> Share:
+    """Return a share over all queries."""
+    return Share(int(counts.sum()), int(of.sum()), share_interval(counts, of))
 
 
-def _averaged(clusters: Sequence[Sequence[PairOutcome]], random: np.random.Generator) -> Averaged:
+def _averaged(clusters: Sequence[Sequence[PairOutcome]]) -> Averaged:
     won = _counts(clusters, lambda it: it.balance is not None and it.balance > 0)
     lost = _counts(clusters, lambda it: it.balance is not None and it.balance < 0)
-    share = _share(won, won + lost, random)
+    share = _share(won, won + lost)
     return Averaged(
         protected=share,
         equal=int(_counts(clusters, lambda it: it.balance == 0).sum()),

@@ -218,7 +218,7 @@ class Experiment(Options):
     corpus: str | None = Field(
         None,
         min_length=1,
-        description="The documents to search: a source, an index or a source file that has those of "
+        description="The documents to search: a source, an index or a source file with those of "
         "the collection under the same ids. By default the documents of the "
         "collection, indexed here.",
     )

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairqr.base.statistics import too_few
 from fairqr.evaluation.experiments.folder import file_name
 from fairqr.evaluation.probes.collection import CELLS
-from fairqr.evaluation.probes.listwise_measures import KEYS, LEVEL, MeasuredListwise, ranker_name
+from fairqr.evaluation.probes.listwise_measures import KEYS, MeasuredListwise, ranker_name
 from fairqr.evaluation.probes.pairwise_measures import MeasuredPairwise
 from fairqr.evaluation.probes.rankers import INITIAL
 from fairqr.evaluation.probes.store import CollectionEntry, PromptEntry
@@ -139,12 +138,10 @@ def interval_cell(row: Any, name: str, text: Markdown, *notes: object) -> Markdo
 
 
 def _ends(row: Any, name: str) -> tuple[float, float]:
-    """Return the ends of an interval; NaN if there is none, or too few queries for one."""
+    """Return the ends of an interval; NaN if there is none."""
     names = (f"{name}_low", f"{name}_high") if name else ("low", "high")
     low, high = (getattr(row, end, None) for end in names)
-    if low is None or high is None or too_few(row.queries, LEVEL):
-        return np.nan, np.nan
-    return low, high
+    return (np.nan, np.nan) if low is None or high is None else (low, high)
 
 
 def counts(found: Mapping[str, int], names: Mapping[str, str] | None = None) -> str:

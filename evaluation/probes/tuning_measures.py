@@ -1,7 +1,7 @@
 """Measures how tuning changed lean, consistent answers and relevance on the held-out pairs.
 
-The pairs before and after are the same. Resamples draw queries, each with all of its answers before
-and after.
+The pairs before and after are the same. Tests and intervals are over queries, each with all of its
+answers before and after.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from fairqr.agents.ranking.verdict import ALPHA, p_of_lean, verdicts
 from fairqr.base.statistics import (
     EXACT_UP_TO,
     PERMUTATIONS,
-    RESAMPLES,
     Interval,
     Randomisation,
-    between_quantiles,
-    bootstrap_ratio,
     corrected_by_holm,
+    mean_interval,
     paired_randomisation,
+    ratio_interval,
+    share_interval,
     stream,
     too_few,
 )
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Couple", "MeasuredLora", "couples", "kind_changes", "measure_lora", "measure_pairs"]
 
-LEVEL = 0.95
 KINDS = {
     "relevant": ("relevant",),
     "irrelevant": ("irrelevant",),
@@ -165,7 +164,7 @@ def measure_pairs(
         before: The answers before tuning, of all collections.
         after: The answers after it; the model's name does not matter.
         words: The names of the two groups.
-        seed: The seed of the resamples.
+        seed: The seed of the tests.
     """
     rows, found, changes = [], [], []
     for kind, kinds in KINDS.items():
@@ -229,8 +228,7 @@ def kind_changes(
 
     - ``ratio``: of wins in both orders, protected to unprotected. The difference is |ln before| −
       |ln after|, with ½ added to each count so that it is always a number: above 0 the ratio is
-      nearer to 1 after. There is no interval and no test where a count is 0, since resamples cannot
-      show how far such a count may vary. ``nearer`` is the share of resamples in which it is.
+      nearer to 1 after. There is no interval and no test if a count is 0.
     - ``consistent``: the share of pairs that either item wins in both orders.
     - ``log_odds``: the mean over pairs of half the sum of ln P(protected) − ln P(unprotected) in
       both orders, so that position cancels. The difference is |before| − |after|; no test.
@@ -252,9 +250,9 @@ def kind_changes(
         measured = {
             "ratio": _ratio_change(groups, random),
             "consistent": _share_change(groups, lambda it: it.winner is not None, random),
-            "log_odds": _log_odds_change(groups, random),
+            "log_odds": _log_odds_change(groups),
         }
-    unknown = dict.fromkeys(("before", "after", "difference", "low", "high", "nearer", "p"))
+    unknown = dict.fromkeys(("before", "after", "difference", "low", "high", "p"))
     return [{**ids, "measure": name, **unknown, **row} for name, row in measured.items()]
 
 
@@ -268,15 +266,13 @@ def _share_change(
     before, after = _counts(groups, holds)
     row: Row = {}
     for when, counts in (("before", before), ("after", after)):
-        interval = bootstrap_ratio(counts, pairs, random)
+        interval = share_interval(counts, pairs)
         row |= share_columns(when, Share(int(counts.sum()), int(pairs.sum()), interval))
     if not groups:
         return row
-    drawn = _drawn(len(groups), random)
     gained = after - before
-    interval = _interval(gained[drawn].sum(1) / pairs[drawn].sum(1)) if len(groups) > 1 else None
     test = paired_randomisation(gained, random)
-    return row | _change(float(gained.sum() / pairs.sum()), interval, test)
+    return row | _change(float(gained.sum() / pairs.sum()), ratio_interval(gained, pairs), test)
 
 
 def _ratio_change(groups: Sequence[Sequence[Couple]], random: np.random.Generator) -> Row:
@@ -292,12 +288,12 @@ def _ratio_change(groups: Sequence[Sequence[Couple]], random: np.random.Generato
     row = {"before": before, "after": after, **_change(moved, None, None)}
     if len(groups) < 2 or not all(it.any() for it in (*won, *lost)):
         return row
-    drawn = _drawn(len(groups), random)
-    resampled = _moved(*(it[drawn].sum(1) for it in (*won, *lost)))
-    # Where both are as near, it counts half.
-    nearer = float((np.sign(resampled) + 1).mean() / 2)
+    # How far each query turns the logarithms of both ratios.
+    turns = [one / one.sum() - other / other.sum() for one, other in zip(won, lost, strict=True)]
+    signs = [1 if it.sum() >= other.sum() else -1 for it, other in zip(won, lost, strict=True)]
+    shifts = len(groups) * (signs[0] * turns[0] - signs[1] * turns[1])
     test = _exchanged(won, lost, abs(moved), random)
-    return row | _change(moved, _interval(resampled), test) | {"nearer": nearer}
+    return row | _change(moved, mean_interval(moved + shifts.round(12)), test)
 
 
 def _exchanged(
@@ -335,7 +331,7 @@ def _moved(
     return np.asarray(before - after)
 
 
-def _log_odds_change(groups: Sequence[Sequence[Couple]], random: np.random.Generator) -> Row:
+def _log_odds_change(groups: Sequence[Sequence[Couple]]) -> Row:
     weighed = [
         [
             (before.balance / 2, after.balance / 2)
@@ -350,15 +346,11 @@ def _log_odds_change(groups: Sequence[Sequence[Couple]], random: np.random.Gener
         return {"pairs": 0}
     before, after = (sums.sum(0) / pairs.sum()).tolist()
     row = {"pairs": int(pairs.sum()), "before": before, "after": after}
-    shrunk = abs(before) - abs(after)
-    if pairs.size < 2:
-        return row | _change(shrunk, None, None)
-    drawn = _drawn(pairs.size, random)
-    means = sums[drawn].sum(1) / pairs[drawn].sum(1)[:, None]
     for side, when in enumerate(("before", "after")):
-        low, high = ends_of(_interval(means[:, side]))
+        low, high = ends_of(ratio_interval(sums[:, side], pairs))
         row |= {f"{when}_low": low, f"{when}_high": high}
-    return row | _change(shrunk, _interval(np.abs(means[:, 0]) - np.abs(means[:, 1])), None)
+    shrunk = sums @ np.sign([before, -after])
+    return row | _change(abs(before) - abs(after), ratio_interval(shrunk, pairs), None)
 
 
 def _change(difference: float, interval: Interval | None, test: Randomisation | None) -> Row:
@@ -375,15 +367,6 @@ def _counts(
         for side in (0, 1)
     )
     return before, after
-
-
-def _drawn(queries: int, random: np.random.Generator) -> NDArray[np.int64]:
-    """Return the queries of each resample, shape (RESAMPLES, queries)."""
-    return random.integers(0, queries, (RESAMPLES, queries))
-
-
-def _interval(values: Floats) -> Interval:
-    return between_quantiles(values, LEVEL, len(values))
 
 
 def _of(records: Iterable[PairRecord], collection: str, kinds: Sequence[str]) -> list[PairRecord]:

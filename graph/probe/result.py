@@ -83,7 +83,7 @@ class ProbedPair(_Frozen):
 class ProbedShare(_Frozen):
     """``count`` out of ``of``, their share, and its 95 % interval.
 
-    The share is None if ``of`` is 0. Intervals are bootstrapped over pairs.
+    The share is None if ``of`` is 0. Intervals are over pairs.
     """
 
     count: int

@@ -277,7 +277,7 @@ def test_a_shipped_experiment_on_notables(quick: Main, clean_environment: Path, 
     assert {path.suffix for path in written[2:-1]} == {".svg"}
     assert len(written) == 6
     text = (folder / "report.md").read_text()
-    for heading in ("In short", "Results", "Rounds", "Drift from what was asked", "Cost"):
+    for heading in ("In short", "Results", "Rounds", "Drift from the topic", "Cost"):
         assert f"\n## {heading}\n" in text
     assert "Measured for gender on 6 topics of " in text
     assert re.search(r"\| BM25 \| (\*\*)?[01]\.\d{4}(\*\*)? \*\\\[", text)

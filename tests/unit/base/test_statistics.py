@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -10,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fairqr.base.errors import InputError
 from fairqr.base.statistics import (
-    bootstrap_ratio,
     holm,
     mean_interval,
     paired_randomisation,
     paired_t,
     ratio_interval,
+    share_interval,
     stream,
     student_quantile,
+    sums_ratio_interval,
     too_few,
 )
 
@@ -123,7 +124,7 @@ def test_the_interval_is_that_of_scipy() -> None:
     ours = mean_interval(sample, level=0.9)
     assert ours is not None
     assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high))
-    assert (ours.level, ours.resamples) == (0.9, 0)
+    assert ours.level == 0.9
 
 
 def test_there_is_an_interval_only_where_a_test_can_decide() -> None:
@@ -155,79 +156,53 @@ def test_a_ratio_to_what_may_be_nothing_has_no_interval() -> None:
     assert ratio_interval(np.ones(8), [0, 0, 0, 0, 0, 0, 0, 0.5]) is None
 
 
-def test_a_ratio_of_sums_with_denominators_of_one_is_a_mean() -> None:
-    values = np.random.default_rng(5).exponential(1, 30)
-    ours = bootstrap_ratio(values, np.ones(30), np.random.default_rng(0), resamples=5000)
-    theirs = stats.bootstrap(
-        (values,), np.mean, method="percentile", n_resamples=5000, rng=np.random.default_rng(1)
-    ).confidence_interval
-    assert ours is not None
-    assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), abs=0.03)
+def test_a_share_of_independent_trials_has_the_interval_of_its_logit() -> None:
+    """The standard error of a logit is √(1/k + 1/(n − k)); n/(n − 1) and t are Student's."""
+    n, k = 20, 6
+    found = share_interval([1] * k + [0] * (n - k), [1] * n)
+    half = student_quantile(0.95, n - 1) * math.sqrt(n / (n - 1) * (1 / k + 1 / (n - k)))
+    ends = [1 / (1 + math.exp(-math.log(k / (n - k)) - sign * half)) for sign in (-1, 1)]
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx(ends)
 
 
-def test_the_interval_of_a_ratio_is_near_that_of_scipy() -> None:
-    random = np.random.default_rng(7)
-    above, below = random.poisson(4, 40), random.poisson(2, 40)
-    ours = bootstrap_ratio(above, below, np.random.default_rng(0), added=0.5, resamples=5000)
-    theirs = stats.bootstrap(
-        (above, below),
-        lambda x, y, axis: (x.sum(axis=axis) + 0.5) / (y.sum(axis=axis) + 0.5),
-        paired=True,
-        method="percentile",
-        n_resamples=5000,
-        rng=np.random.default_rng(1),
-    ).confidence_interval
-    assert ours is not None
-    assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), abs=0.05)
-
-
-def test_the_interval_of_a_ratio_holds_the_true_one_about_as_often_as_it_says() -> None:
-    """Also where the pairs of a query resemble each other, so that they are not independent."""
-    random = np.random.default_rng(3)
-    held = 0
-    for _ in range(300):
-        shares = random.beta(4, 2, 40)  # of mean 2/3: a ratio of 2
-        wins = random.binomial(5, shares)
-        interval = bootstrap_ratio(wins, 5 - wins, random, added=0.5, resamples=400)
-        assert interval is not None
-        held += interval.low <= 2 <= interval.high
-    assert held / 300 == pytest.approx(0.95, abs=0.04)
-
-
-@pytest.mark.parametrize(("count", "often"), [(6, 0.85), (10, 0.89), (40, 0.93)])
-def test_the_interval_of_a_share_holds_the_true_one_as_often_as_reports_say(
-    count: int, often: float
+@pytest.mark.parametrize("count", [6, 10, 40])
+@pytest.mark.parametrize(("wins", "losses"), [(4, 2), (0.5, 0.8), (2, 18)])
+def test_intervals_of_shares_and_ratios_hold_the_true_one_about_as_often_as_they_say(
+    count: int, wins: float, losses: float
 ) -> None:
+    """Also if the pairs of a query resemble each other, and for few queries."""
     random = np.random.default_rng(1)
-    held = 0
-    for _ in range(600):
-        pairs = random.integers(2, 8, count)
-        wins = random.binomial(pairs, random.beta(4, 2, count))
-        interval = bootstrap_ratio(wins, pairs, random, resamples=400)
-        assert interval is not None
-        held += interval.low <= 2 / 3 <= interval.high
-    assert held / 600 == pytest.approx(often, abs=0.03)
+    held = {"share": 0, "ratio": 0}
+    drawn = 0
+    while drawn < 600:
+        pairs = random.integers(4, 16, count)
+        won = random.binomial(pairs, random.beta(wins, losses, count))
+        share, ratio = share_interval(won, pairs), sums_ratio_interval(won, pairs - won)
+        if share is None or ratio is None:
+            continue
+        drawn += 1
+        held["share"] += share.low <= wins / (wins + losses) <= share.high
+        held["ratio"] += ratio.low <= wins / losses <= ratio.high
+    for times in held.values():
+        assert 0.92 <= times / drawn <= 0.98
 
 
 @settings(max_examples=40)
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=2, max_size=8))
-def test_the_interval_of_a_ratio_is_finite(counts: list[tuple[int, int]]) -> None:
-    """Whatever is drawn: half a count is added."""
-    above, below = zip(*counts, strict=True)
-    interval = bootstrap_ratio(above, below, np.random.default_rng(0), added=0.5, resamples=50)
-    assert interval is not None
-    assert 0 < interval.low <= interval.high < float("inf")
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=8))
+def test_the_interval_of_a_ratio_holds_it_and_is_finite(counts: list[tuple[int, int]]) -> None:
+    above, below = zip(*counts, strict=True) if counts else ((), ())
+    interval = sums_ratio_interval(above, below)
+    if interval is not None:
+        assert 0 < interval.low < sum(above) / sum(below) < interval.high < float("inf")
 
 
-def test_a_ratio_that_could_divide_by_zero_is_refused() -> None:
-    random = np.random.default_rng(0)
-    with pytest.raises(InputError, match="leave out clusters whose denominator is 0"):
-        bootstrap_ratio([1, 2], [1, 0], random)
-    for above, below in (([1], [1, 2]), ([-1, 1], [1, 1])):
-        with pytest.raises(InputError, match="as many numerators as denominators"):
-            bootstrap_ratio(above, below, random)
-    assert bootstrap_ratio([1], [2], random) is None
-    assert bootstrap_ratio([], [], random) is None
+def test_what_says_nothing_about_the_spread_has_no_interval() -> None:
+    assert sums_ratio_interval([1, 2, 0, 1, 3, 1], [0] * 6) is None
+    assert sums_ratio_interval([1, 2, 3, 4, 5, 6], [2, 4, 6, 8, 10, 12]) is None
+    assert sums_ratio_interval([1, 2, 0, 1, 3, 0], [2, 1, 0, 1, 1, 1]) is None, "five that count"
+    assert ratio_interval([1, 2, 3, 4, 5, 6], [2, 4, 6, 8, 10, 12]) is None
+    assert share_interval([0] * 8, [3] * 8) is None
 
 
 def test_streams_differ_by_name_and_by_seed() -> None:
@@ -257,7 +232,6 @@ def test_holm_of_an_example_worked_by_hand() -> None:
 
 def test_too_few_values_give_none() -> None:
     random = np.random.default_rng(0)
-    assert bootstrap_ratio([0.5], [1], random) is None
     assert paired_t([0.5]) is None
     assert paired_randomisation([], random) is None
     one = paired_randomisation([0.5], random)

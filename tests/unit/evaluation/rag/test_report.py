@@ -115,7 +115,7 @@ def test_the_report_has_the_papers_figures_and_curves(
     lines = (reported / "report.md").read_text(encoding="utf-8").splitlines()
     captions = [lines[place + 2] for place, line in enumerate(lines) if line.startswith("![")]
     assert [caption.split(", means")[0].removeprefix("Films: ") for caption in captions] == [
-        "normalised EE-D by α, mean over queries. 0 is even exposure, 1 that of one fixed ranking; "
+        "normalised EE-D by α, mean over queries. 0 is even exposure, and 1 is one fixed ranking; "
         "the larger α, the nearer the samples are to the deterministic ranking.",
         "EE-R against EE-D",
         "EU/u\\_max against EE-R",
@@ -224,7 +224,7 @@ def test_without_an_attributor_the_report_says_so_and_has_the_rest() -> None:
     measured = _used(run, lambda *_: ())
     assert not values_of(measured)["has_use"]
     text = render("fair_rag", values_of(measured), figures_of(measured))
-    assert "No answer has a verdict on what it used" in text
+    assert "No answer has a verdict on the documents that it used" in text
     assert "EU/u\\_max against EE-D" in text
     assert "EAR against" not in text
 
