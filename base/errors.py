@@ -29,6 +29,7 @@ __all__ = [
     "ModelUnavailableError",
     "NoMatchError",
     "NotAllowedError",
+    "OtherRunError",
     "PromptError",
     "QueryError",
     "RunCancelledError",
@@ -136,6 +137,10 @@ class BudgetError(InputError):
         self.unit = unit
         self.needed = needed
         self.limit = limit
+
+
+class OtherRunError(InputError):
+    """The folder holds a run of something else, such as another version of the index."""
 
 
 class CapError(InputError):

@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fairqr.agents.replies import Usage
-from fairqr.base.errors import InputError, first_problem, one_line
+from fairqr.base.errors import InputError, OtherRunError, first_problem, one_line
 from fairqr.base.files import write_beside
 
 __all__ = [
@@ -349,7 +349,8 @@ class Folder(Generic[M]):
         """Check that a run can start or resume here; nothing is written.
 
         Raises:
-            InputError: The folder holds another run.
+            OtherRunError: The folder holds another run.
+            InputError: The folder holds something else.
         """
         if not self.exists():
             # A kill may have left the lock and a file that was to become the manifest.
@@ -365,7 +366,7 @@ class Folder(Generic[M]):
         for name in self.manifest_type.identity():
             # As text, since a file of settings may hold what compares otherwise once it was read.
             if begun.model_dump_json(include={name}) != manifest.model_dump_json(include={name}):
-                raise InputError(
+                raise OtherRunError(
                     f"The folder {self.folder} holds a run with another {name}"
                     f"{_differing(getattr(begun, name), getattr(manifest, name))}; "
                     "choose another folder, or remove this one."

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from filelock import FileLock, Timeout
 
-from fairqr.base.errors import InputError
+from fairqr.base.errors import OtherRunError
 from fairqr.graph.service.engine.audits import AuditedQuery, AuditResult, Tell
 from fairqr.retrieval.documents import Progress
 from fairqr.retrieval.engines.engine import SearchEngine
@@ -75,10 +75,10 @@ class ServiceAuditor:
         await _let_go(folder)
         try:
             return await attempt()
-        except InputError:
+        except OtherRunError:
             if not resumed:
                 raise
-            # What an earlier attempt left may be of an index that was rebuilt since.
+            # The index was rebuilt since the earlier attempt.
             await asyncio.to_thread(shutil.rmtree, folder)
             return await attempt()
 
