@@ -33,6 +33,9 @@ class RunJournal:
         keep: Keeps the reply to a question, given its key and a record of plain data.
         steps: The updates of the steps that have ended, by key.
         replies: The records that ``keep`` was given, by key.
+
+    Attributes:
+        version: Of the index. Steps of an earlier attempt over another version run again.
     """
 
     def __init__(
@@ -41,6 +44,7 @@ class RunJournal:
         steps: Mapping[str, Mapping[str, Any]] | None = None,
         replies: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
+        self.version = ""
         self._keep = keep
         self._steps = dict(steps or {})
         self._replies = dict(replies or {})
@@ -61,7 +65,7 @@ class RunJournal:
             task: LangGraph's id of this execution.
         """
         given = json.dumps(state, sort_keys=True, separators=(",", ":"))
-        key = f"{name}:{hashlib.sha256(given.encode()).hexdigest()[:32]}"
+        key = f"{name}:{hashlib.sha256((self.version + given).encode()).hexdigest()[:32]}"
         self._keys[task] = key
         kept = self._steps.get(key)
         return None if kept is None else dict(kept)

@@ -160,6 +160,8 @@ class Engine:
         with _others_untold(request.corpus), _caps_named(self.settings.caps):
             graph, engine = await self._resources.graph(request)
             context = await _fitting(request, engine)
+            if journal is not None and engine.in_process:
+                journal.version = (await engine.info()).fingerprint
             events = run_graph(graph, request.query, context, journal=journal)
             with self._recorded(id_, more=journal is not None and journal.resumed):
                 async with aclosing(events):

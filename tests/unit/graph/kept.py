@@ -15,6 +15,7 @@ class Kept:
     """Steps and replies, as plain data that has been through JSON."""
 
     def __init__(self) -> None:
+        self.version = ""
         self.replies: dict[str, str] = {}
         self._steps: dict[str, str] = {}
 
@@ -29,7 +30,9 @@ class Kept:
             update, overwrites = json.loads(step)
             steps[key] = kept_update(update, overwrites)
         replies = {key: json.loads(reply) for key, reply in self.replies.items()}
-        return RunJournal(keep, steps, replies)
+        journal = RunJournal(keep, steps, replies)
+        journal.version = self.version
+        return journal
 
     def add(self, step: Step) -> None:
         """Keep a step that has ended."""

@@ -182,6 +182,18 @@ async def test_an_hour_in_which_it_did_not_run_is_none_of_its_time(
     assert 0 < milliseconds < 60_000
 
 
+async def test_a_run_whose_index_was_built_again_starts_over_with_its_replies(
+    engine: SearchEngine,
+) -> None:
+    graph, kept = build_search_graph(engine, "feedback"), Kept()
+    first = await told(graph, kept=kept, steps=3)
+    kept.version = "rebuilt"
+    again = await told(graph, kept=kept)
+    assert [step.name for step in again[:3]] == [step.name for step in first]
+    assert not {step.id for step in again} & {step.id for step in first}
+    assert result_of(await told(graph, kept=kept)) == result_of(again)
+
+
 class TestJournal:
     async def test_what_was_asked_twice_is_kept_twice_and_what_may_heal_is_not_kept(self) -> None:
         kept = Kept()
