@@ -1,4 +1,4 @@
-"""Errors as problem documents (RFC 9457): what is wrong, in one sentence, and what to do."""
+"""Errors as problem documents (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -54,21 +54,21 @@ MEDIA_TYPE = "application/problem+json"
 URN = "urn:fairqr:error:"
 
 PLACES = 3
-"""How many of the innermost places of a mistake are logged."""
+"""How many of the innermost stack frames we log."""
 
 LONGEST = 1000
-"""Characters of a detail or a path, which may repeat what a request had."""
+"""The most characters of a detail or a path, which may quote the request."""
 
 STATUSES: Mapping[type[FairqrError], tuple[int, str]] = {
     FairqrError: (422, "The request cannot be served"),
     InputError: (422, "A parameter is wrong"),
     UnknownAttributeError: (422, "There is no such attribute or group"),
-    TargetError: (422, "The target is no distribution"),
+    TargetError: (422, "The target is not a distribution"),
     PromptError: (422, "The prompt cannot be used"),
-    CapError: (422, "More is asked for than is allowed"),
-    ConfigError: (500, "The service is configured wrongly"),
+    CapError: (422, "The request exceeds a cap"),
+    ConfigError: (500, "The service is misconfigured"),
     AccessError: (401, "An access key is needed"),
-    ScopeError: (403, "The access key is not for this"),
+    ScopeError: (403, "The access key does not allow this"),
     NotAllowedError: (403, "This is not offered"),
     RunNotFoundError: (404, "There is no such run"),
     IndexNotFoundError: (404, "There is no such index"),
@@ -87,23 +87,23 @@ STATUSES: Mapping[type[FairqrError], tuple[int, str]] = {
     WorkersError: (503, "The workers cannot be reached"),
     RunTimeoutError: (504, "The run took too long"),
 }
-"""The status and the title of each class of errors; a class that is not named has its parent's."""
+"""The status and title of each class of errors; other classes have those of their parent."""
 
-_LOOK = "whoever runs the service finds in its log what is wrong."
+_LOOK = "ask whoever runs the service to look into its log."
 PRIVATE: Mapping[type[FairqrError], str] = {
-    ConfigError: f"The service is configured wrongly; {_LOOK}",
-    IndexVersionError: f"The index cannot be read as it is; {_LOOK}",
+    ConfigError: f"The service is misconfigured; {_LOOK}",
+    IndexVersionError: f"The index cannot be read; {_LOOK}",
     IndexUnavailableError: f"The index cannot be reached; try again later, or {_LOOK}",
-    SourceError: f"The source cannot be used as it is described; {_LOOK}",
+    SourceError: f"The description of the source does not fit; {_LOOK}",
 }
-"""What is said instead of errors that name folders and servers, which are no client's business."""
+"""Sentences for clients in place of errors that name folders and servers."""
 
-TOO_MANY = (429, "Too much is asked at once")
-"""Of a :class:`BusyError` that is about the limit of the key itself."""
+TOO_MANY = (429, "Too many requests")
+"""The status and title of a :class:`BusyError` about the limit of one key."""
 
 CANCELLED = "The run was cancelled; ask again if you still want its result."
 
-INTERNAL = "The service made a mistake of its own; its log says more. Try again, or report it."
+INTERNAL = "The service failed because of a bug; its log says more. Try again, or report it."
 
 
 def problem(
@@ -113,11 +113,11 @@ def problem(
 
     Args:
         slug: The last part of its type.
-        status: Of HTTP.
-        title: The same for all problems of the type.
+        status: The HTTP status.
+        title: The same for all problems of a type.
         detail: One sentence that says what is wrong and what to do.
-        instance: The path of what it is about, such as a run; left out where it is a long one.
-        more: Further members; those that are None are left out.
+        instance: The path of the request or the run; left out if it is very long.
+        more: More members; None leaves one out.
     """
     members = {"type": f"{URN}{slug}", "title": title, "status": status, "detail": detail}
     members |= {"instance": instance if len(instance or "") <= LONGEST else None, **more}
@@ -127,12 +127,12 @@ def problem(
 def problem_of(error: BaseException, instance: str | None = None) -> dict[str, Any]:
     """Return the problem document of an error.
 
-    One that is not of :mod:`fairqr.base.errors` is a mistake of ours: nothing of its text is told,
-    since that may hold what is none of the client's business.
+    An error that is not of :mod:`fairqr.base.errors` is a bug. We hide its text, which may contain
+    secrets.
 
     Args:
-        error: What went wrong.
-        instance: As of :func:`problem`.
+        error: The error.
+        instance: See :func:`problem`.
     """
     if not isinstance(error, FairqrError):
         return problem("internal", 500, "An internal error", INTERNAL, instance)
@@ -154,9 +154,9 @@ def problem_of(error: BaseException, instance: str | None = None) -> dict[str, A
 
 
 def told_in_log(error: BaseException) -> str:
-    """Return the class of an exception and where it was raised, without its text.
+    """Return the class of an exception and where it was raised.
 
-    The text may hold what a user, a document or a model wrote.
+    We leave out its text, which may quote a user, a document or a model.
     """
     frames = traceback.extract_tb(error.__traceback__)[-PLACES:]
     places = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames]

@@ -1,4 +1,4 @@
-"""What the service keeps: runs, what happened in them, and access keys."""
+"""Runs, their events, and access keys."""
 
 from __future__ import annotations
 
@@ -28,32 +28,31 @@ Kind = Literal["search", "answer", "probe", "audit"]
 Status = Literal["queued", "running", "done", "failed", "cancelled"]
 EventName = Literal["run", "step", "token", "end", "error"]
 LIVE: tuple[Status, ...] = ("queued", "running")
-"""Of a run that is not over."""
+"""The statuses of a run that is not over."""
 
 Scope = Literal["read", "run", "admin"]
-"""``read`` sees what can be asked for and the key's own runs; ``run`` starts and cancels runs;
+"""``read`` sees what is offered and the key's own runs; ``run`` also starts and cancels runs;
 ``admin`` also sees the metrics."""
 
 SCOPES: tuple[Scope, ...] = get_args(Scope)
-"""Each has what those before it have."""
+"""In order: each scope includes those before it."""
 
 KEY_START = "fqr_"
 """How every access key starts."""
 
 NOBODY = ""
-"""The id of the key where none is needed."""
-
+"""The id in place of a key's if no key is required."""
 
 _ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 
 def is_id(text: str) -> bool:
-    """Tell whether a text may be a run's id; others may be such that the database refuses them."""
+    """Return whether a text may be the id of a run. The database refuses some other texts."""
     return _ID.fullmatch(text) is not None
 
 
 def path_of(id_: str) -> str:
-    """Return where a run is asked for."""
+    """Return the path of a run in the API."""
     return f"/v1/runs/{id_}"
 
 
@@ -65,12 +64,11 @@ class RunSummary(_Record):
     """A run in a list.
 
     Attributes:
-        id: Of 32 hexadecimal digits.
-        kind: What was asked for.
-        status: ``queued`` and ``running``; then for good ``done``, ``failed`` or ``cancelled``.
-        query: What was searched for, or asked.
-        created, started, finished: In seconds since the epoch; None where that has not happened.
-        attempts: How often it was begun; more than once where a worker stopped in the middle.
+        id: 32 hexadecimal digits.
+        status: ``queued``, ``running``, and in the end ``done``, ``failed`` or ``cancelled``.
+        query: The query or the question; of an audit, a name.
+        created, started, finished: In seconds since the epoch; None if it has not happened yet.
+        attempts: How often workers have started it; each takeover adds one.
     """
 
     id: str
@@ -87,9 +85,9 @@ class Run(RunSummary):
     """A run.
 
     Attributes:
-        request: As it was asked for, with what was not given filled in.
-        result: The object of a search, an answer or a probe; None until it is done.
-        problem: Why it failed or was cancelled, as a problem of RFC 9457; None otherwise.
+        request: The request, with all defaults filled in.
+        result: The result, once the run is done.
+        problem: Why it failed or was cancelled, as a problem of RFC 9457.
     """
 
     request: dict[str, Any]
@@ -103,16 +101,15 @@ class Run(RunSummary):
 
 
 class Event(_Record):
-    """Something that happened in a run, as a client is told of it.
+    """An event of a run, as clients receive it.
 
     Attributes:
-        number: From 1, in the order of happening; 0 for pieces of text, which are told once and
-            are not kept.
-        name: ``run`` (the run's summary), ``step``, ``token``, and at last ``end`` or ``error``.
-        data: An object. Of a run its summary; of a step what
-            :class:`fairqr.graph.step_data.StepData` describes; of a token its ``text``; of
-            the end ``run`` and ``result``; of an error the problem.
-        private: What the worker that resumes a durable run needs of a step; no client is told it.
+        number: From 1, in order; 0 for pieces of text, which we send once and do not keep.
+        name: ``run``, ``step``, ``token``, and in the end ``end`` or ``error``.
+        data: For ``run``, its summary; for ``step``, see
+            :class:`fairqr.graph.step_data.StepData`; for ``token``, its ``text``; for ``end``,
+            ``run`` and ``result``; for ``error``, the problem.
+        private: What a worker needs to resume the run after this step; never sent to clients.
     """
 
     number: int
@@ -127,14 +124,14 @@ class Event(_Record):
 
 
 class AccessKey(_Record):
-    """An access key, without what makes it secret.
+    """An access key, without its secret.
 
     Attributes:
-        id: What the key begins with, after ``fqr_``; of 12 hexadecimal digits.
+        id: The 12 hexadecimal digits after ``fqr_``.
         name: Who or what it is for.
         scopes: What it may do.
-        created, revoked: In seconds since the epoch; None where it is not revoked.
-        sha256: Of the whole key, in hexadecimal digits.
+        created, revoked: In seconds since the epoch; ``revoked`` is None for a valid key.
+        sha256: The hash of the whole key, in hexadecimal digits.
     """
 
     id: str

@@ -260,7 +260,7 @@ class TestWhatIsAsked:
         )
         assert (run.code, len(run.result["ranking"])) == (0, 5)
         assert run.stderr == (
-            "fairqr: The trace /dev/full is not whole: No space left on device.\n"
+            "fairqr: The trace /dev/full is incomplete: No space left on device.\n"
         )
 
     def test_a_data_folder_that_cannot_be_made(

@@ -166,7 +166,7 @@ async def test_an_audit_counts_its_queries(agent: Agent) -> None:
         assert "gender female: exposure " in text_of(result)
         more = await client.call_tool("audit", {"queries": [*queries, "man"]}, raise_on_error=False)
     assert more.is_error
-    assert "at most 3 are taken (audit_queries)" in text_of(more)
+    assert "the limit is 3 (audit_queries)" in text_of(more)
 
 
 async def test_a_model_is_told_in_a_sentence_what_is_wrong(agent: Agent) -> None:
@@ -179,7 +179,7 @@ async def test_a_model_is_told_in_a_sentence_what_is_wrong(agent: Agent) -> None
         assert "no attribute 'colour'" in await said(query="physicist", attributes=["colour"])
         assert "list_sources" in await said(query="physicist", source="others")
         assert "empty" in await said(query=" ")
-        assert "allows 100 at the most (k)" in await said(query="physicist", k=101)
+        assert "allows at most 100 (k)" in await said(query="physicist", k=101)
         assert (await said(query="physicist", k=0)).startswith("The argument 'k' is wrong: ")
         assert (await said(query=3)).startswith("The argument 'query' is wrong: ")
         assert "There is no index" in await said(query="physicist", source="/etc/passwd")
@@ -278,7 +278,7 @@ async def test_calls_are_bounded_as_other_runs(service: Served) -> None:
         await asyncio.to_thread(service.model.wait_for, 2)
         third = await client.call_tool("fair_answer", QUESTION, raise_on_error=False)
         assert third.is_error
-        assert "has 2 runs that are not over" in text_of(third)
+        assert "already has 2 live runs" in text_of(third)
         for call in calls:
             call.cancel()
     await let_go(service.model)

@@ -80,7 +80,7 @@ async def test_more_is_refused_by_whose_limit_it_is(store: Store) -> None:
     await store.accept(one, "k", **limits)
     await store.accept(two, "k", **limits)
     await store.accept(two, "k", **limits)  # the same once more, as after a lost connection
-    with pytest.raises(BusyError, match="This key has 2 runs") as refused:
+    with pytest.raises(BusyError, match="This key already has 2 live runs") as refused:
         await store.accept(a_run(), "k", **limits)
     assert refused.value.own
     await store.accept(a_run(), "other", **limits)

@@ -1,4 +1,4 @@
-"""Audits of registered sources: what a request may ask for, and doing one step by step."""
+"""Audits of registered sources: the request, its checks, and running one step by step."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NAMED = 80
 """Characters of the first query in the name of an audit."""
 
 PARTS = 100
-"""How often a stage of an audit reports its progress, at most."""
+"""The most progress reports of one stage of an audit."""
 
 
 def _with_weight(value: object) -> object:
@@ -81,23 +81,22 @@ class AuditRequest(BaseModel):
         "auto", description="How documents are found; as in a search.", examples=["bm25"]
     )
     queries: list[_Query] = Field(
-        description="What people search for. A text counts once; an object says how often it was "
-        "asked.",
+        description="What people search for. A text counts once; an object may give its weight.",
         min_length=1,
     )
     attributes: list[str] = Field(
-        [], description="The attributes to measure; all of the source by default."
+        [], description="The attributes to measure; by default all attributes of the source."
     )
     intersections: bool = Field(
-        True, description="Measure the combinations of each two attributes, too."
+        True, description="Also measure the combinations of every two attributes."
     )
     k: int = Field(10, ge=1, le=10_000, description="How many results count as shown.")
     depth: int = Field(
         100,
         ge=2,
         le=10_000,
-        description="How many results to ask for; those after `k` are candidates that were not "
-        "shown.",
+        description="How many results to ask for. Those after `k` count as candidates that were "
+        "not shown.",
     )
     target: TargetOfRequest = Field(
         None,
@@ -134,18 +133,18 @@ class AuditRun(RunSummary):
 
 
 class Tell(Protocol):
-    """Is told how far an audit is."""
+    """Receives the progress of an audit."""
 
     def __call__(self, stage: str, done: int, of: int) -> None:
-        """Take how many steps of a stage are done."""
+        """Receive how many steps of a stage are done."""
         ...
 
 
 class Auditor(Protocol):
-    """Does audits. The service is given one, since it cannot import evaluation."""
+    """Runs audits. The service receives one, since it cannot import evaluation."""
 
     async def check(self, options: Mapping[str, Any]) -> None:
-        """Check what is to be measured.
+        """Check the options of an audit.
 
         Raises:
             FairqrError: A value is wrong.
@@ -166,11 +165,11 @@ class Auditor(Protocol):
 
         Args:
             engine: The engine.
-            queries: What to ask it.
+            queries: The queries to ask.
             options: What to measure.
-            folder: Where all files go; nothing is kept by default.
+            folder: Where all files go; optional.
             resumed: Whether an earlier attempt may have left its progress there.
-            tell: Told how far the audit is.
+            tell: Receives the progress.
 
         Raises:
             FairqrError: The audit cannot be done.
@@ -183,12 +182,12 @@ class AuditWork:
     """A checked audit.
 
     Attributes:
-        corpus: The name of what is audited.
+        corpus: The name of the audited source.
         retriever: How it finds documents.
-        queries: What to ask.
+        queries: The queries to ask.
         options: What to measure.
-        name: For lists of runs.
-        body: The request with all defaults; checked again, it gives the same.
+        name: Its name in lists of runs.
+        body: The request with all defaults filled in. Checking it again gives the same work.
     """
 
     corpus: str
@@ -200,15 +199,15 @@ class AuditWork:
 
 
 def check_audit(asked: AuditRequest, corpus: str, caps: Caps) -> AuditWork:
-    """Return what a request asks for.
+    """Check a request for an audit.
 
     Args:
         asked: The request.
-        corpus: The name of what it names.
-        caps: Of the service.
+        corpus: The name of the source.
+        caps: The caps of the service.
 
     Raises:
-        CapError: More is asked for than is allowed.
+        CapError: The request exceeds a cap.
         QueryError: A query is empty.
     """
     queries = asked.queries
@@ -216,8 +215,8 @@ def check_audit(asked: AuditRequest, corpus: str, caps: Caps) -> AuditWork:
         raise CapError(
             "audit_queries",
             caps.audit_queries,
-            f"{len(queries):,} queries are given, and at most {caps.audit_queries:,} are taken "
-            "(audit_queries); give fewer.",
+            f"You gave {len(queries):,} queries; the limit is {caps.audit_queries:,} "
+            "(audit_queries). Give fewer.",
         )
     for it in queries:
         check_text(it.query, caps)
@@ -250,7 +249,7 @@ def check_audit(asked: AuditRequest, corpus: str, caps: Caps) -> AuditWork:
 
 
 def not_offered() -> NotAllowedError:
-    """Return the error where the service has nothing that does audits."""
+    """Return the error of a service without audits."""
     return NotAllowedError(
         "Audits are not offered here; whoever runs the service can install the extra 'evaluation'."
     )
@@ -266,19 +265,19 @@ async def audited(
     attempt: int = 1,
     seconds: float | None = None,
 ) -> AsyncGenerator[Step, None]:
-    """Audit, and yield steps ``progress`` and, at the end, a step ``audit`` with the result.
+    """Run an audit; yield steps ``progress`` and, at the end, a step ``audit`` with the result.
 
     Args:
-        auditor: Does it.
+        auditor: Runs the audit.
         engine: The engine.
-        queries: What to ask it.
+        queries: The queries to ask.
         options: What to measure.
-        folder: Where all files go; nothing is kept by default.
-        attempt: How often the audit was begun, this time included.
-        seconds: The time that the caller gives it; no limit by default.
+        folder: Where all files go; optional.
+        attempt: The number of this attempt, from 1.
+        seconds: The time limit; optional.
 
     Raises:
-        FairqrError: The audit cannot be done, or takes longer.
+        FairqrError: The audit cannot be done, or takes too long.
     """
     if auditor is None:
         raise not_offered()

@@ -20,7 +20,7 @@ _CAPPED: Mapping[Kind, Mapping[str, str]] = {
     "answer": {**_COMMON, "samples": "samples", "documents": "documents"},
     "probe": {**_COMMON, "depth": "probe_documents", "pairs": "pairs"},
 }
-"""For each kind the parameters that are capped, and their caps."""
+"""The capped parameters of each kind of run, and the names of their caps."""
 
 _BUDGET = ("model_calls", "tokens", "seconds")
 
@@ -28,11 +28,10 @@ _BUDGET = ("model_calls", "tokens", "seconds")
 def bounded(kind: Kind, asked: RunRequest, caps: Caps) -> dict[str, Any]:
     """Return the values of a request, each within its cap.
 
-    A default above the cap is lowered to it, and so is a budget that is not given: what nobody
-    asked for is no reason to refuse.
+    We lower a default above its cap instead of refusing it, and fill in a missing budget.
 
     Raises:
-        CapError: More is asked for.
+        CapError: A given value exceeds its cap.
     """
     values = asked.model_dump(mode="json")
     given = asked.model_fields_set
@@ -54,19 +53,19 @@ def bounded(kind: Kind, asked: RunRequest, caps: Caps) -> dict[str, Any]:
 
 
 def with_answers(context: AnswerContext, judged: bool, written: int, caps: Caps) -> AnswerContext:
-    """Check how much answering may take of models, and put it by: the run's budget bounds the rest.
+    """Reserve what the answers may cost; the rest is the budget of the search before them.
 
     Args:
-        context: Of the run.
-        judged: Whether a model is asked about each document too.
-        written: Tokens of one answer, at the most.
-        caps: Of the service.
+        context: The context of the run.
+        judged: Whether a model also judges each document.
+        written: The most tokens of one answer.
+        caps: The caps of the service.
 
     Returns:
-        The context, with the budget of what comes before the answers.
+        The context with the remaining budget.
 
     Raises:
-        CapError: More than a run may ask, or what stands around each answer is too long.
+        CapError: The answers may cost more than a cap allows, or the hypothesis is too long.
     """
     settings, budget = context.answer, context.budget
     check_text(settings.hypothesis, caps, "hypothesis")
@@ -82,7 +81,7 @@ def with_answers(context: AnswerContext, judged: bool, written: int, caps: Caps)
                 cap,
                 limit,
                 f"{settings.samples:,} samples may take {number:,} {cap.replace('_', ' ')}, and "
-                f"this service allows {limit:,} at the most ({cap}); ask for fewer samples or "
+                f"this service allows at most {limit:,} ({cap}); ask for fewer samples or "
                 "documents.",
             )
         left[cap] = limit - number if own is None else min(own, limit - number)
@@ -90,22 +89,22 @@ def with_answers(context: AnswerContext, judged: bool, written: int, caps: Caps)
 
 
 def check_text(text: str, caps: Caps, name: str = "query") -> None:
-    """Check how long a query or a question is, or another text of that name.
+    """Check the length of a query, a question, or another text with the given name.
 
     Raises:
-        CapError: Too long.
+        CapError: It is too long.
     """
     if len(text) > caps.query_characters:
         raise CapError(
             "query_characters",
             caps.query_characters,
-            f"The {name} has {len(text):,} characters; at most {caps.query_characters:,} are taken "
-            "(query_characters).",
+            f"The {name} has {len(text):,} characters, and this service allows at most "
+            f"{caps.query_characters:,} (query_characters); shorten it.",
         )
 
 
 def check_bound(name: str, value: float | None, cap: str, limit: float) -> None:
-    """Check that a value, if it is given, is within its cap.
+    """Check that a value is within its cap; None always is.
 
     Raises:
         CapError: It is not.
@@ -114,6 +113,6 @@ def check_bound(name: str, value: float | None, cap: str, limit: float) -> None:
         raise CapError(
             cap,
             limit,
-            f"'{name}' is {value:,}, and this service allows {limit:,} at the most ({cap}); "
-            "ask for less.",
+            f"'{name}' is {value:,}, and this service allows at most {limit:,} ({cap}); ask for "
+            "less.",
         )

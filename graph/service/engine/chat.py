@@ -1,4 +1,4 @@
-"""OpenAI's chat completions as requests for an answer."""
+"""Chat completions of OpenAI's API as requests for an answer."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fairqr.graph.service.engine.requests import RunRequest
 __all__ = ["ChatRequest"]
 
 _ELSEWHERE = frozenset({"corpus", "question", "keep", "stream"})
-"""Parameters of an answer that a chat completion says in its own way, or cannot have."""
+"""Parameters of an answer for which chat completions have another form, or none."""
 
-_NOT_OFFERED = "Not offered; refused if it asks for something."
+_NOT_OFFERED = "Not offered: anything but null or an empty value is an error."
 
 
 class _Message(BaseModel):
@@ -24,14 +24,14 @@ class _Message(BaseModel):
 
 
 class _StreamOptions(BaseModel):
-    include_usage: bool | None = Field(None, description="Send the usage in the last chunk.")
+    include_usage: bool | None = Field(None, description="Add a last chunk with the usage.")
 
 
 class ChatRequest(BaseModel):
     """A question in the form of OpenAI's chat completions.
 
-    The last message of the user is the question; other messages are not read. Parameters of OpenAI
-    that are not listed here are ignored.
+    The last message of the user is the question; we read no other message, and ignore parameters of
+    OpenAI's that are not listed here.
     """
 
     model_config = ConfigDict(
@@ -44,22 +44,22 @@ class ChatRequest(BaseModel):
         },
     )
 
-    model: str = Field(description="The source to answer from, as `GET /openai/v1/models` lists.")
+    model: str = Field(description="The source to answer from; see `GET /openai/v1/models`.")
     messages: list[_Message]
     stream: bool | None = Field(None, description="Send the answer piece by piece.")
     stream_options: _StreamOptions | None = None
-    temperature: float | None = Field(None, description="As of `POST /v1/answer`.")
-    seed: int | None = Field(None, description="As of `POST /v1/answer`.")
+    temperature: float | None = Field(None, description="As in `POST /v1/answer`.")
+    seed: int | None = Field(None, description="As in `POST /v1/answer`.")
     fairqr: dict[str, Any] = Field(
         {},
         description="More parameters of `POST /v1/answer`, such as `method` and `attributes`. Its "
         "`model` is the language model.",
     )
-    n: int | None = Field(None, description="1 if it is given.")
+    n: int | None = Field(None, description="Must be 1.")
     tools: list[Any] | None = Field(None, description=_NOT_OFFERED)
     functions: list[Any] | None = Field(None, description=_NOT_OFFERED)
     logprobs: bool | None = Field(None, description=_NOT_OFFERED)
-    response_format: dict[str, Any] | None = Field(None, description="Text if it is given.")
+    response_format: dict[str, Any] | None = Field(None, description="Must be text.")
 
     @field_validator("n", "tools", "functions", "logprobs", "response_format")
     @classmethod
@@ -75,13 +75,13 @@ class ChatRequest(BaseModel):
         return bool(self.stream_options and self.stream_options.include_usage)
 
     def as_answer(self) -> RunRequest:
-        """Return the request for an answer that this is.
+        """Return this as a request for an answer.
 
         Raises:
             InputError: There is no question, or a parameter is wrong.
         """
         if taken := sorted(_ELSEWHERE & self.fairqr.keys()):
-            raise InputError(f"Leave '{taken[0]}' out of 'fairqr'; it has no place there.")
+            raise InputError(f"Leave '{taken[0]}' out of 'fairqr'; it is set elsewhere.")
         given = {"temperature": self.temperature, "seed": self.seed}
         return parsed(
             "answer",
@@ -99,8 +99,10 @@ class ChatRequest(BaseModel):
         if isinstance(content, list):
             texts = [part.get("text") if part.get("type") == "text" else None for part in content]
             if not all(isinstance(text, str) for text in texts):
-                raise InputError("The question holds more than text; send text alone.")
+                raise InputError("The question contains more than text; send text only.")
             content = "\n".join(map(str, texts))
         if not content:
-            raise InputError("The messages hold no question; let the last one of the user be it.")
+            raise InputError(
+                "The last message of the user is empty or missing; put the question there."
+            )
         return content

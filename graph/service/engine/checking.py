@@ -1,4 +1,4 @@
-"""From the body of a request to a run that may begin: typed, within the caps, and offered."""
+"""Checks of requests: their types, the caps, and what the service offers."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ _OF_THE_SERVICE = frozenset(RunRequest.model_fields) | {"query", "question", "at
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a run is asked to do.
+    """A checked request.
 
     Attributes:
         kind: ``search``, ``answer`` or ``probe``.
-        query: What to search for, or the question.
-        corpus: The name of an index or of a built-in corpus.
+        query: The query or the question.
+        corpus: The name of a source, an index or a built-in corpus.
         retriever: One of :data:`fairqr.retrieval.encoders.opening.RETRIEVERS`.
-        model: Its name.
-        entry: What is configured of it.
-        base_url: A configured address, if the request names one.
-        attributor: What judges answers; None where nothing does.
-        keep: Whether the run goes on without its client.
-        context: Of the graph.
-        fits_pool: Whether ``k`` is lowered to the size of a corpus that is smaller.
-        body: The request with what was not given filled in; checked again, it gives the same.
+        model: The name of the model.
+        entry: The configuration of the model.
+        base_url: The configured address that the request names, if any.
+        attributor: What judges answers; optional.
+        keep: Whether the run continues without its client.
+        context: The context of the graph.
+        fits_pool: Whether to lower ``k`` to the size of a smaller corpus.
+        body: The request with all defaults filled in. Checking it again gives the same request.
     """
 
     kind: Kind
@@ -63,7 +63,7 @@ class Request:
 
 
 def parsed(kind: Kind, body: Mapping[str, Any]) -> RunRequest:
-    """Return the body of a request as its type.
+    """Parse the body of a request.
 
     Raises:
         InputError: A parameter is wrong; the message names it.
@@ -76,18 +76,18 @@ def parsed(kind: Kind, body: Mapping[str, Any]) -> RunRequest:
 
 
 def check_request(kind: Kind, asked: RunRequest, caps: Caps, offers: Offers) -> Request:
-    """Return what a request asks for.
+    """Check a request.
 
     Args:
-        kind: Of the run.
+        kind: The kind of the run.
         asked: The request, of the type of its kind.
-        caps: Of the service.
-        offers: Of the service.
+        caps: The caps of the service.
+        offers: What the service offers.
 
     Raises:
         InputError: A parameter is wrong; the message names it.
-        CapError: More is asked for than is allowed.
-        NotAllowedError: Something is named that is not offered.
+        CapError: The request exceeds a cap.
+        NotAllowedError: The request names something that is not offered.
     """
     values = bounded(kind, asked, caps)
     query = values["question" if kind == "answer" else "query"]
@@ -127,7 +127,7 @@ def check_request(kind: Kind, asked: RunRequest, caps: Caps, offers: Offers) -> 
 
 
 def _context(kind: Kind, values: Mapping[str, Any]) -> Context:
-    """Return the context that the same call of the Python API has."""
+    """Return the context, as the same call of the Python API makes it."""
     options = {name: value for name, value in values.items() if name not in _OF_THE_SERVICE}
     if kind == "probe":
         return probe_context(**options)
@@ -140,10 +140,10 @@ def _context(kind: Kind, values: Mapping[str, Any]) -> Context:
 
 
 def _within(context: Context, caps: Caps) -> Context:
-    """Lower what the method would do by itself, and nobody asked for, to the caps.
+    """Lower the method's own depth to the cap.
 
     Raises:
-        CapError: As many documents as are to be shown may not be retrieved.
+        CapError: The cap is below the number of documents to show.
     """
     strategy = context.strategy
     if (strategy.depth or 0) <= caps.depth:
@@ -152,7 +152,7 @@ def _within(context: Context, caps: Caps) -> Context:
         raise CapError(
             "depth",
             caps.depth,
-            f"'k' is {context.k}, and this service retrieves {caps.depth} documents at the most "
+            f"'k' is {context.k}, and this service retrieves at most {caps.depth} documents "
             "(depth); ask for less.",
         )
     ranking = context.ranking
@@ -162,13 +162,13 @@ def _within(context: Context, caps: Caps) -> Context:
 
 
 def _check_options(context: Context) -> None:
-    """Refuse files among the options of the final step."""
+    """Refuse options of the final step that name files."""
     if "weights" in context.options:
         raise InputError("A request cannot name a file of weights; leave it out of 'options'.")
 
 
 def _check_model(kind: Kind, name: str, base_url: str | None, context: Context) -> None:
-    """Refuse a model that cannot do what is asked, before anything is spent.
+    """Check that the model can do what is asked, before anything is spent.
 
     Raises:
         InputError: It cannot.
@@ -176,18 +176,16 @@ def _check_model(kind: Kind, name: str, base_url: str | None, context: Context) 
     provider = name.partition(":")[0]
     writes = provider not in (FeedbackRefiner.name, SEQ2SEQ, CAUSAL)
     if base_url is not None and (not writes or provider == "local"):
-        raise InputError(f"The model '{name}' asks no server; leave base_url out.")
+        raise InputError(f"The model '{name}' uses no server; leave out base_url.")
     if context.rounds and not (writes or provider == FeedbackRefiner.name):
         raise InputError(
-            f"The model '{one_line(name, 60)}' refines no queries; choose another one, or a method "
-            "that does not refine, such as plain."
+            f"The model '{one_line(name, 60)}' cannot refine queries; choose another model, or a "
+            "method that does not refine, such as plain."
         )
     asks = kind == "probe" or context.strategy.ranker in ASKED
     if asks and not (writes or provider == CAUSAL):
-        raise InputError(
-            f"The model '{one_line(name, 60)}' cannot be asked to rank; choose a language model."
-        )
+        raise InputError(f"The model '{one_line(name, 60)}' cannot rank; choose a language model.")
     if kind == "answer" and not (writes or provider == SEQ2SEQ):
         raise InputError(
-            f"The model '{one_line(name, 60)}' writes no answers; choose a language model."
+            f"The model '{one_line(name, 60)}' cannot write answers; choose a language model."
         )

@@ -1,4 +1,4 @@
-"""The documents of a source, for whoever follows a citation."""
+"""Reading single documents of a source, for instance behind a citation."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from fairqr.retrieval.engines.engine import Query, SearchEngine
 __all__ = ["DocumentLine", "ServedDocument", "links_of", "read_document", "read_lines"]
 
 LONGEST_LINK = 2000
-"""Characters of a web address; browsers do not promise more."""
+"""The most characters of a web address; browsers guarantee no more."""
 
 LONGEST_LINE = 160
-"""Characters of a text where a document has one line."""
+"""The most characters of a document's line."""
 
 
 class ServedDocument(BaseModel):
@@ -42,12 +42,12 @@ async def read_document(engine: SearchEngine, id_: str, link: str | None) -> Ser
     """Return a document with its groups.
 
     Args:
-        engine: Has the document.
-        id_: Of the document.
+        engine: The engine that has the document.
+        id_: The id of the document.
         link: The field with its web address, if the source names one.
 
     Raises:
-        DocumentNotFoundError: The engine does not give it.
+        DocumentNotFoundError: The engine does not find it.
     """
     found = await engine.documents([id_])
     if not found:
@@ -65,15 +65,15 @@ async def read_document(engine: SearchEngine, id_: str, link: str | None) -> Ser
 
 
 class DocumentLine(BaseModel):
-    """A document in one line."""
+    """One line about a document."""
 
     id: str
     title: str
-    line: str = Field(description=f"How its text begins, in at most {LONGEST_LINE} characters.")
+    line: str = Field(description=f"The first {LONGEST_LINE} characters of its text, at most.")
 
 
 async def read_lines(engine: SearchEngine, ids: Sequence[str]) -> list[DocumentLine]:
-    """Return these documents in a line each; those that the engine does not give are left out."""
+    """Return one line for each of these documents that the engine finds."""
     return [
         DocumentLine(id=it.id, title=it.title, line=one_line(it.text, LONGEST_LINE))
         for it in await engine.documents(ids)
@@ -81,7 +81,7 @@ async def read_lines(engine: SearchEngine, ids: Sequence[str]) -> list[DocumentL
 
 
 async def links_of(engine: SearchEngine, ids: Sequence[str], link: str | None) -> dict[str, str]:
-    """Return the web addresses of those of these documents that have one."""
+    """Return the web addresses of documents, by id; not every document has one."""
     documents = await engine.documents(ids) if link and ids else []
     links = {document.id: _link_of(document, link) for document in documents}
     return {id_: address for id_, address in links.items() if address}
@@ -93,7 +93,7 @@ async def _groups_of(engine: SearchEngine, document: Document) -> dict[str, dict
     try:
         (hits,) = await engine.search([Query("", 1, only=(document.id,))])
         memberships = {name: rows[0] for name, rows in hits.memberships.items() if len(rows)}
-    except UnsupportedError:  # an endpoint, which shows labels with its hits alone
+    except UnsupportedError:  # an endpoint has labels only with the hits of a search
         memberships = {
             name: attribute.membership(document.label(attribute), strict=False)
             for name, attribute in attributes.items()
@@ -110,7 +110,7 @@ async def _groups_of(engine: SearchEngine, document: Document) -> dict[str, dict
 
 
 def _link_of(document: Document, field: str | None) -> str | None:
-    """Return the web address of a document; what is in the field may be anything."""
+    """Return the web address of a document, if the field holds one."""
     link = value_at(document.fields, field) if field else None
     is_link = isinstance(link, str) and len(link) <= LONGEST_LINK and is_web_address(link)
     return link if is_link else None

@@ -1,4 +1,4 @@
-"""Doing a run: the graph that the service stands in front of, and what it is made of."""
+"""Running the graph for a request."""
 
 from __future__ import annotations
 
@@ -54,21 +54,21 @@ __all__ = ["Engine"]
 log = logging.getLogger(__name__)
 
 REACHED_WITHIN = 3.0
-"""Seconds in which a model's server has to answer whether it is there."""
+"""Seconds to wait for a model's server when we check that it responds."""
 
 
 class Engine:
     """Checks requests, and runs the graph for them.
 
     Args:
-        settings: Of the service.
+        settings: The settings of the service.
         catalog: What can be searched; defaults to the user's data folder.
-        prompts: Where prompts come from; read again as they change where None.
-        default_model: That of requests which name none; the configured one where None.
-        auditor: Does audits; without it, none are offered.
+        prompts: The prompts; by default we read them again whenever they change.
+        default_model: The model for requests that name none; defaults to the configured one.
+        auditor: Runs audits; without it, the service offers none.
 
     Attributes:
-        auditor: Does audits.
+        auditor: Runs audits.
     """
 
     def __init__(
@@ -89,16 +89,16 @@ class Engine:
         self._resources = Resources(
             catalog, self.prompts, self.offers, replies, settings.caps.seconds
         )
-        # One for all checks, since it takes long to make; each check is of a new connection.
+        # One client for all checks, since it takes long to make. Each check opens a new connection.
         self._http = httpx.AsyncClient(
             timeout=REACHED_WITHIN, limits=httpx.Limits(max_keepalive_connections=0)
         )
 
     async def start(self, progress: Callable[[str], Progress] | None = None) -> None:
-        """Open what the configuration names, or the default corpus, and the model.
+        """Open the configured sources, or the default corpus, and start the model.
 
         Args:
-            progress: Told of what is being indexed.
+            progress: Reports what is being indexed.
 
         Raises:
             FairqrError: Something is missing; the message says what to do.
@@ -111,12 +111,12 @@ class Engine:
             await asyncio.to_thread(self.settings.traces.mkdir, 0o700, parents=True, exist_ok=True)
 
     async def close(self) -> None:
-        """Close all that is open."""
+        """Close everything."""
         await self._http.aclose()
         await self._resources.close()
 
     async def check_index(self) -> None:
-        """Check that what the configuration names can be reached.
+        """Check that the configured sources can be reached.
 
         Raises:
             FairqrError: One cannot.
@@ -125,7 +125,7 @@ class Engine:
             await (await self._resources.engine(name)).info()
 
     async def check_model(self) -> None:
-        """Check that the default model can be reached; it is asked nothing.
+        """Check that the server of the default model responds; we send no prompt.
 
         Raises:
             ModelUnavailableError: It cannot.
@@ -141,21 +141,21 @@ class Engine:
             ) from None
 
     def checked(self, kind: Kind, asked: RunRequest) -> Request:
-        """Return what a request asks for; see :func:`check_request`."""
+        """Check a request; see :func:`check_request`."""
         return check_request(kind, asked, self.settings.caps, self.offers)
 
     async def execute(
         self, request: Request, id_: str, journal: RunJournal | None = None
     ) -> AsyncGenerator[RunEvent, None]:
-        """Do what is asked, and yield what happens; ask for all of it, and close it, in one task.
+        """Run a request, and yield what happens. Iterate over it and close it in the same task.
 
         Args:
-            request: See :meth:`checked`.
-            id_: Of the run, which names its trace.
-            journal: What an earlier attempt has done; None if nothing is kept.
+            request: A request that :meth:`checked` returned.
+            id_: The id of the run; its trace gets this name.
+            journal: The journal of a durable run.
 
         Raises:
-            FairqrError: What was asked for cannot be done.
+            FairqrError: The run fails.
         """
         with _others_untold(request.corpus), _caps_named(self.settings.caps):
             graph, engine = await self._resources.graph(request)
@@ -169,7 +169,7 @@ class Engine:
                         yield event
 
     async def execute_stored(self, run: Run, journal: RunJournal) -> AsyncGenerator[RunEvent, None]:
-        """Do a durable run, or resume it, as :meth:`execute` does."""
+        """Run or resume a durable run, as :meth:`execute` does."""
         events: AsyncGenerator[RunEvent, None]
         if run.kind == "audit":
             events = self._audited(run)
@@ -181,10 +181,10 @@ class Engine:
                 yield event
 
     async def checked_audit(self, asked: AuditRequest) -> AuditWork:
-        """Return what an audit asks for.
+        """Check a request for an audit.
 
         Raises:
-            FairqrError: It is wrong, more than is allowed, or not offered.
+            FairqrError: The request is wrong, exceeds a cap, or asks for what is not offered.
         """
         work = check_audit(asked, self.offers.corpus(asked.corpus), self.settings.caps)
         if self.auditor is not None:
@@ -195,7 +195,7 @@ class Engine:
         return work
 
     async def _audited(self, run: Run) -> AsyncGenerator[Step, None]:
-        """Do a durable audit, or resume it from its folder."""
+        """Run a durable audit, or resume it from its folder."""
         work = await self.checked_audit(AuditRequest.model_validate(run.request))
         engine = await self.searched(work.corpus, work.retriever)
         folder = self.settings.audits_folder / run.id
@@ -208,19 +208,19 @@ class Engine:
                     yield event
 
     async def searched(self, corpus: str | None, retriever: str = AUTO) -> SearchEngine:
-        """Return the search engine of a corpus that is offered, the default one if none is named.
+        """Return the search engine of an offered corpus; None means the default corpus.
 
         Raises:
-            FairqrError: It is not offered, or cannot be opened.
+            FairqrError: The corpus is not offered, or cannot be opened.
         """
         name = self.offers.corpus(corpus)
         with _others_untold(name):
             return await self._resources.engine(name, retriever)
 
     async def infos(self) -> list[tuple[SearchEngine, EngineInfo]]:
-        """Return the search engines that are offered and can be opened."""
+        """Return the offered search engines that can be opened."""
         names = await asyncio.to_thread(self.offers.corpora)
-        # At once, since each that is out of reach takes its time to be found so.
+        # All at the same time, since an engine that is out of reach takes long to fail.
         found = await asyncio.gather(*map(self._info, names))
         return [one for one in found if one is not None]
 
@@ -232,19 +232,19 @@ class Engine:
             return None
 
     def usable_prompt(self, id_: str, version: str) -> PromptTemplate | None:
-        """Return a prompt; None where its file is wrong, or has just been taken away."""
+        """Return a prompt, or None if its file is wrong or was just removed."""
         try:
             return self.prompts.get(id_, version)
         except PromptError:
             return None
 
     def _named(self) -> list[str]:
-        """Return the names of what has to be there."""
+        """Return the names of what must be there."""
         exact = [name for name in self.settings.corpora if "*" not in name]
         return [*exact, *self.offers.sources] or self.offers.corpora()[:1]
 
     async def _start_model(self) -> ChatModel | None:
-        """Start the default model; None where it is none that has to be started."""
+        """Start the default model and return it; None if it needs no start."""
         name, entry = self.offers.model(None)
         if name == FeedbackRefiner.name:
             return None
@@ -256,7 +256,7 @@ class Engine:
 
     @contextlib.contextmanager
     def _recorded(self, id_: str, *, more: bool) -> Iterator[None]:
-        """Record a run where that is configured; where it fails, the run goes on."""
+        """Record a run if that is configured. If recording fails, the run continues."""
         folder: Path | None = self.settings.traces
         if folder is None:
             yield
@@ -271,27 +271,27 @@ class Engine:
                 log.warning("%s", error)
             yield
         if recorder is not None and recorder.failure:
-            log.warning("The trace %s is not whole: %s.", file, recorder.failure)
+            log.warning("The trace %s is incomplete: %s.", file, recorder.failure)
 
 
 @contextlib.contextmanager
 def _others_untold(corpus: str) -> Iterator[None]:
-    """Leave it to the log on which server an index is missing, and which others there are.
+    """Hide from clients on which server an index is missing, and what else is there; log it.
 
     Raises:
-        IndexNotFoundError: One was raised inside.
+        IndexNotFoundError: The code inside raised one.
     """
     try:
         yield
     except IndexNotFoundError as error:
         log.warning("%s", error)
         raise IndexNotFoundError(
-            f"There is no index '{corpus}'; GET /v1/indexes lists those that there are."
+            f"There is no index '{corpus}'; GET /v1/indexes lists all."
         ) from None
 
 
 async def _fitting(request: Request, engine: SearchEngine) -> Context:
-    """Return the context; where nobody said otherwise, a small corpus takes part as a whole."""
+    """Return the context, with a default pool no larger than the corpus."""
     if not request.fits_pool:
         return request.context
     size = (await engine.info()).documents
@@ -302,10 +302,10 @@ async def _fitting(request: Request, engine: SearchEngine) -> Context:
 
 @contextlib.contextmanager
 def _caps_named(caps: Caps) -> Iterator[None]:
-    """Name the cap where the largest budget that may be asked for has no room.
+    """Turn a :class:`BudgetError` into a :class:`CapError` if the cap is what limits the budget.
 
     Raises:
-        CapError: Such a :class:`BudgetError` was raised inside.
+        CapError: The code inside raised such a :class:`BudgetError`.
     """
     try:
         yield
@@ -317,5 +317,5 @@ def _caps_named(caps: Caps) -> Iterator[None]:
             error.unit,
             limit,
             f"It may take {error.needed:,} {error.unit.replace('_', ' ')}, and this service allows "
-            f"{limit:,} at the most ({error.unit}); lower the number of documents.",
+            f"at most {limit:,} ({error.unit}); ask for fewer documents.",
         ) from None

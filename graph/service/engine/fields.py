@@ -1,4 +1,4 @@
-"""Requests that have the fields of the graph's models, with their defaults, ranges and meanings."""
+"""Requests with the fields of the graph's models: their defaults, ranges and descriptions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["with_fields"]
 T = TypeVar("T", bound=BaseModel)
 
 LARGEST = 2**31 - 1
-"""The largest whole number where nothing else is said."""
+"""The largest whole number, unless the field has its own limit."""
 
 
 def with_fields(
@@ -22,12 +22,12 @@ def with_fields(
     without: Collection[str] = (),
     instead: Mapping[str, Any] | None = None,
 ) -> Callable[[type[T]], type[T]]:
-    """Return a decorator that adds the fields of models to one that has more of its own.
+    """Return a decorator that adds the fields of other models to a model.
 
     Args:
-        models: Where two have a field of the same name, it is that of the last.
-        without: Fields that are left out.
-        instead: Of a field the annotation, where JSON is not to have that of the model.
+        models: The other models. If two have a field of the same name, the last one counts.
+        without: The fields to leave out.
+        instead: Other annotations for JSON, by field.
     """
 
     def add(decorated: type[T]) -> type[T]:
@@ -50,7 +50,7 @@ def with_fields(
 
 
 def _field(field: FieldInfo, changed: Any) -> tuple[Any, Any]:
-    """Return the annotation and the field, as :func:`pydantic.create_model` takes them."""
+    """Return the annotation and the field for :func:`pydantic.create_model`."""
     annotation, metadata, default = field.annotation, field.metadata, field.default
     if changed is not None:
         annotation, metadata = changed, []

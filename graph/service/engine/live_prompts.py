@@ -1,4 +1,4 @@
-"""Prompts that are read again when their folder changes, so that one is added without a restart."""
+"""Prompts that we read again when their folder changes, so that new ones need no restart."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["LivePrompts"]
 log = logging.getLogger(__name__)
 
 LOOKED_AT = 1.0
-"""Seconds for which the folder is taken to be as it was."""
+"""Seconds between two looks at the folder."""
 
 
 class LivePrompts(PromptLibrary):
-    """The shipped prompts, and those of the user's folder as it is now.
+    """The shipped prompts, and the current ones of the user's folder.
 
     Args:
-        overrides: As of :class:`PromptLibrary`.
+        overrides: See :class:`PromptLibrary`.
 
     Raises:
         PromptError: The folder does not exist.
@@ -44,8 +44,8 @@ class LivePrompts(PromptLibrary):
         """Return a prompt; see :meth:`PromptLibrary.get`.
 
         Raises:
-            PromptError: There is none, or its file is wrong. What is wrong with it, and where it
-                is, stands in the log: that is nothing for those who ask the service.
+            PromptError: It does not exist, or its file is wrong. Only the log says what is wrong
+                and where the file is.
         """
         self._refresh()
         try:
@@ -56,14 +56,14 @@ class LivePrompts(PromptLibrary):
             log.warning("%s", error)
             shown = one_line(f"{id_}/{version}" if version else id_, 60)
             raise PromptError(
-                f"The file of the prompt {shown} is wrong; ask who runs the service to mend it."
+                f"The file of the prompt {shown} is wrong; ask whoever runs the service to mend it."
             ) from None
 
     def _refresh(self) -> None:
         if self._folder is None or time.monotonic() - self._looked < LOOKED_AT:
             return
         self._looked = time.monotonic()
-        # A folder that is away for a moment takes no prompt away.
+        # If the folder is gone for a moment, its prompts stay.
         if (stamp := self._look()) != self._stamp and self._folder.is_dir():
             self._own = PromptLibrary(self._folder)._own
             self._stamp = stamp
@@ -74,7 +74,7 @@ class LivePrompts(PromptLibrary):
         for path in self._folder.glob("*/*.yaml") if self._folder else ():
             try:
                 state = path.stat()
-            except OSError:  # taken away meanwhile
+            except OSError:  # removed meanwhile
                 continue
             found.add((str(path), state.st_mtime_ns, state.st_size))
         return frozenset(found)

@@ -1,4 +1,4 @@
-"""What the service offers: which corpora, models, servers, prompts and judges may be named."""
+"""What the service offers: the corpora, models, servers, prompts and judges to choose from."""
 
 from __future__ import annotations
 
@@ -29,36 +29,35 @@ from fairqr.retrieval.source import Source, load_source
 __all__ = ["NOTHING", "Offers"]
 
 NOTHING = "none"
-"""The name of the judge that judges nothing."""
+"""The name to give if nothing should judge answers."""
 
 NEURAL = ("monot5", "monobert")
-"""Rankers that bring a model of their own; each is offered if it stands among the models."""
+"""Rankers with a model of their own; the service offers those that its models list."""
 
 TRAINED = ("deltr", "dlf")
 """Final steps that read a file of weights. A request cannot name files, so they are not offered."""
 
-
 LONGEST_NAME = 200
-"""Characters of the name of a model that a pattern allows."""
+"""The most characters of a model's name that matches a pattern."""
 
 
 class Offers:
     """What a request may name.
 
     Args:
-        settings: Of the service.
-        catalog: Of what can be searched.
-        prompts: Where prompts come from.
-        model: That of requests which name none; the configured one, if it is offered, or the first
-            that is, where None.
+        settings: The settings of the service.
+        catalog: What can be searched.
+        prompts: The prompts.
+        model: The model for requests that name none. Defaults to the configured model if it is
+            offered, and otherwise to the first offered model.
 
     Attributes:
-        sources: Those whose files the configuration lists, by name.
+        sources: The sources whose files the configuration lists, by name.
 
     Raises:
-        SourceError: Such a file is wrong.
-        ConfigError: Two have the same name.
-        InputError: One has the name of a built-in corpus, or of an index.
+        SourceError: The file of a source is wrong.
+        ConfigError: Two sources have the same name.
+        InputError: A source has the name of a built-in corpus or an index.
     """
 
     def __init__(
@@ -77,11 +76,11 @@ class Offers:
             FeedbackRefiner.name: ModelEntry(),
         }
         self.sources = _sources(settings.sources, catalog)
-        # What is listed as a source is offered; `corpora` is about the rest.
+        # Every listed source is offered; `corpora` limits the rest.
         self._corpora = settings.corpora and (*settings.corpora, *self.sources)
 
     def corpora(self) -> list[str]:
-        """Return the names of what can be searched, the default one first."""
+        """Return the names of all offered corpora, the default first."""
         known = [*dict.fromkeys((*self.sources, *BUILT_IN, *self._catalog.names()))]
         first: str | None = default_corpus()
         if self._corpora:
@@ -90,30 +89,30 @@ class Offers:
         return sorted(known, key=lambda name: name != first)
 
     def corpus(self, name: str | None) -> str:
-        """Return the name of what is searched.
+        """Return the name of the corpus to search; None means the default.
 
         Raises:
             NotAllowedError: It is not offered.
-            IndexNotFoundError: There is no index of this name.
+            IndexNotFoundError: It does not exist.
         """
         if name is None:
             offered = self.corpora()
             if not offered:
-                raise IndexNotFoundError("The service has no index yet; make one and name it.")
+                raise IndexNotFoundError(
+                    "The service has no index yet; create one with 'fairqr index create'."
+                )
             return offered[0]
         try:
-            check_name(name)  # what is no name could be a path
+            check_name(name)  # anything else could be a path
         except InputError:
             raise IndexNotFoundError(f"There is no index '{one_line(name, 60)}'.") from None
         if self._corpora and not _is_among(name, self._corpora):
             raise NotAllowedError(
-                f"The index '{name}' is not offered; GET /v1/indexes lists those that are."
+                f"The index '{name}' is not offered; GET /v1/indexes lists all that are."
             )
-        # The folders are looked into last: this is asked twice for each run.
+        # Last, since it reads folders and happens twice in each run.
         if not (name in BUILT_IN or name in self.sources or name in self._catalog.names()):
-            raise IndexNotFoundError(
-                f"There is no index '{name}'; GET /v1/indexes lists those that there are."
-            )
+            raise IndexNotFoundError(f"There is no index '{name}'; GET /v1/indexes lists all.")
         return name
 
     def link(self, corpus: str | None) -> str | None:
@@ -126,19 +125,19 @@ class Offers:
 
     @property
     def default_model(self) -> str:
-        """The model where a request names none."""
+        """The model for requests that name none."""
         name = self._model or default_model()
         if self._entry(name):
             return name
         return next((name for name in self._models if not _is_glob(name)), name)
 
     def models(self) -> list[str]:
-        """Return the names of all models, as they are configured, the default one first."""
+        """Return the configured names and patterns of models, the default first."""
         names = [name for name in self._models if name not in NEURAL]
         return sorted(names, key=lambda name: name != self.default_model)
 
     def model(self, name: str | None) -> tuple[str, ModelEntry]:
-        """Return the name of a model, and what is configured of it.
+        """Return the name and the configuration of a model; None means the default.
 
         Raises:
             NotAllowedError: It is not offered.
@@ -147,16 +146,16 @@ class Offers:
         entry = self._entry(name)
         if entry is None:
             raise NotAllowedError(
-                f"The model '{one_line(name, 60)}' is not offered; GET /v1/models lists those that "
+                f"The model '{one_line(name, 60)}' is not offered; GET /v1/models lists all that "
                 "are."
             )
         return name, entry
 
     def base_url(self, given: str | None, entry: ModelEntry) -> str | None:
-        """Return the configured address that a request names, or None where it names none.
+        """Return the configured address that equals the given one; None stays None.
 
         Raises:
-            NotAllowedError: It is not configured. What is configured is not told.
+            NotAllowedError: It is not configured. The message does not say which addresses are.
         """
         if given is None:
             return None
@@ -166,16 +165,16 @@ class Offers:
             if url is not None and address is not None and _address(url) == address:
                 return url
         raise NotAllowedError(
-            "The base_url is none that the service is configured with; leave it out, or ask who "
-            "runs the service to add it to base_urls."
+            "This base_url is not configured; leave it out, or ask whoever runs the service to add "
+            "it to base_urls."
         )
 
     def attributors(self) -> list[str]:
-        """Return the names of what judges answers, as they are configured."""
+        """Return the configured judges of answers."""
         return [*self._settings.attributors]
 
     def attributor(self, name: str | None) -> str | None:
-        """Return the name of what judges; None for nothing.
+        """Return the name of the judge of answers, or None if nothing should judge them.
 
         Raises:
             NotAllowedError: It is not offered.
@@ -188,7 +187,7 @@ class Offers:
         parsed = AttributorName.parse(name)
         if not _is_among(name.partition("?")[0], self._settings.attributors):
             raise NotAllowedError(
-                f"The attributor '{one_line(name, 60)}' is not offered; GET /v1/models lists those "
+                f"The attributor '{one_line(name, 60)}' is not offered; GET /v1/models lists all "
                 "that are."
             )
         if parsed.kind == "llm" and parsed.model:
@@ -196,7 +195,7 @@ class Offers:
         return name
 
     def prompts(self) -> list[tuple[str, str]]:
-        """Return the ids and versions of prompts that a request may choose."""
+        """Return the ids and versions of the offered prompts."""
         allowed = self._settings.prompts
         pairs = self._prompts.names()
         return [pair for pair in pairs if not allowed or _is_among("=".join(pair), allowed)]
@@ -205,27 +204,25 @@ class Offers:
         """Check the versions of prompts that a request names.
 
         Raises:
-            NotAllowedError: One is not offered.
-            PromptError: There is none such, or its file is wrong.
+            NotAllowedError: A version is not offered.
+            PromptError: A version does not exist, or its file is wrong.
         """
         for id_, version in versions:
             shown = one_line(f"{id_}={version}", 60)
             allowed = self._settings.prompts
             if allowed and not _is_among(f"{id_}={version}", allowed):
                 raise NotAllowedError(
-                    f"The prompt {shown} is not offered; GET /v1/prompts lists those that are."
+                    f"The prompt {shown} is not offered; GET /v1/prompts lists all that are."
                 )
             if (id_, version) not in self._prompts.names():
-                raise PromptError(
-                    f"There is no prompt {shown}; GET /v1/prompts lists those that there are."
-                )
+                raise PromptError(f"There is no prompt {shown}; GET /v1/prompts lists all.")
             self._prompts.get(id_, version)
 
     def answer_tokens(self, versions: Mapping[str, str]) -> int:
-        """Return how many tokens an answer may have, by its prompt.
+        """Return the most tokens of an answer, as its prompt says.
 
         Args:
-            versions: Of prompts, by id.
+            versions: The chosen versions of prompts, by id.
 
         Raises:
             PromptError: The file of the prompt is wrong.
@@ -233,30 +230,30 @@ class Offers:
         return self._prompts.get(ANSWER, versions.get(ANSWER)).defaults.max_tokens
 
     def methods(self) -> list[Method]:
-        """Return the methods that can be asked for."""
+        """Return the offered methods."""
         refused = {*TRAINED, *(name for name in NEURAL if self._entry(name) is None)}
         return [name for name in METHODS if name not in refused]
 
     def check_steps(self, ranker: str | None, weights: str | None, final_step: FinalStep) -> None:
-        """Check what ranks after the retrieval.
+        """Check the ranker and the final step.
 
         Raises:
-            NotAllowedError: It is not offered, or weights are named that are not.
+            NotAllowedError: One of them, or the ranker's weights, is not offered.
         """
         if final_step in TRAINED:
             raise NotAllowedError(
                 f"The final step '{final_step}' reads a file of weights, which a request cannot "
-                "name; use it by the command, or choose another one."
+                "name; choose another step, or use the command."
             )
         name = f"{ranker}:{weights}" if weights else ranker
         if (ranker in NEURAL or weights) and (name is None or self._entry(name) is None):
             raise NotAllowedError(
-                f"The ranker '{one_line(name, 60)}' is not offered; choose another one, or ask who "
-                "runs the service to add it to its models."
+                f"The ranker '{one_line(name, 60)}' is not offered; choose another one, or ask "
+                "whoever runs the service to add it to the models."
             )
 
     def _entry(self, name: str) -> ModelEntry | None:
-        """Return what is configured of a model; what is named exactly comes first."""
+        """Return the configuration of a model; an exact name wins over a pattern."""
         if name in self._models and not _is_glob(name):
             return self._models[name]
         if not 0 < len(name) <= LONGEST_NAME or name != "".join(name.split()) or _is_glob(name):
@@ -285,7 +282,7 @@ def _is_among(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _address(url: str) -> tuple[str, str, int, str] | None:
-    """Return what of a URL says where a server is; None where it says more, or nothing."""
+    """Return scheme, host, port and path of a URL; None if it has more parts or is no address."""
     try:
         parts = urlsplit(url)
         port = parts.port

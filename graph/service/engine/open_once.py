@@ -1,4 +1,4 @@
-"""Things that take a while to open, each opened once and kept for a while."""
+"""Things that take long to open: each is opened once and kept."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ V = TypeVar("V")
 
 
 class KeptOpen(Generic[K, V]):
-    """What was opened, by its key; those asked for longest ago are closed and forgotten.
+    """Open things by key. If there are too many, we close the least recently used.
 
     Args:
-        size: How many are kept.
-        close: Closes one of them; by default there is nothing to close.
+        size: How many to keep.
+        close: Closes one of them; optional.
     """
 
     def __init__(self, size: int, close: Callable[[V], Awaitable[None]] | None = None) -> None:
@@ -32,10 +32,10 @@ class KeptOpen(Generic[K, V]):
         self._closing: set[asyncio.Task[None]] = set()
 
     async def get(self, key: K, opening: Callable[[], Awaitable[V]]) -> V:
-        """Return what a key stands for, opened now where it is not yet.
+        """Return the thing of a key; open it if necessary.
 
-        Who asks while another one opens it waits for that. Where opening fails, all who wait are
-        told, and the next one tries again.
+        Callers that come while it is being opened wait for it. If opening fails, all of them get
+        the error, and the next caller tries again.
         """
         task = self._opened.pop(key, None)
         if task is None or (task.done() and (task.cancelled() or task.exception())):
@@ -52,18 +52,18 @@ class KeptOpen(Generic[K, V]):
         return await asyncio.shield(task)
 
     def forget(self, key: K) -> None:
-        """Close in the background what a key stands for, if it is open."""
+        """Close the thing of a key in the background, if it is open."""
         if (task := self._opened.pop(key, None)) is not None:
             self._forget(task)
 
     def __iter__(self) -> Iterator[V]:
-        """Return what is open."""
+        """Return all that is open."""
         for task in [*self._opened.values()]:
             if task.done() and not task.cancelled() and task.exception() is None:
                 yield task.result()
 
     async def aclose(self) -> None:
-        """Close and forget everything, and give up what is being opened.
+        """Close and forget everything, and stop what is being opened.
 
         Raises:
             Exception: The first error of closing, after all others have been closed.
@@ -79,20 +79,20 @@ class KeptOpen(Generic[K, V]):
                 raise result
 
     def _forget(self, task: asyncio.Task[V]) -> None:
-        """Close in the background what is no longer kept."""
+        """Close what a task opened, in the background."""
 
         async def close() -> None:
             try:
                 await self._close_opened(task)
             except Exception as error:
-                log.warning("What was opened could not be closed: %s", one_line(error))
+                log.warning("An engine or a model could not be closed: %s", one_line(error))
 
         closing = asyncio.create_task(close())
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 
     async def _close_opened(self, task: asyncio.Task[V]) -> None:
-        """Close what a task opened, as soon as it has; there is nothing to close if it failed."""
+        """Wait for a task and close what it opened; after a failure there is nothing to close."""
         await asyncio.wait([task])
         if self._close and not task.cancelled() and task.exception() is None:
             await self._close(task.result())

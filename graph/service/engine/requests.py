@@ -1,4 +1,4 @@
-"""What can be asked of the service: the parameters of the Python API, as JSON."""
+"""The requests of the service: the parameters of the Python API, as JSON."""
 
 from __future__ import annotations
 
@@ -35,14 +35,13 @@ _AS_JSON = {"attributes": _Names, "target": TargetOfRequest, "discount": str, "s
 
 
 class RunRequest(BaseModel):
-    """What all requests have."""
+    """The parameters of all requests."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     corpus: str | None = Field(
         None,
-        description="An index or a built-in corpus, as `GET /v1/indexes` lists them; the first of "
-        "them where null.",
+        description="What to search: a name that `GET /v1/indexes` lists; defaults to the first.",
         examples=["notables"],
     )
     retriever: RetrieverName = Field(
@@ -54,24 +53,24 @@ class RunRequest(BaseModel):
     )
     model: str | None = Field(
         None,
-        description="A model that `GET /v1/models` lists; the default one where null. With "
-        "`feedback` no language model is asked.",
+        description="A model that `GET /v1/models` lists; defaults to the first. `feedback` uses "
+        "no language model.",
         examples=["feedback"],
     )
     base_url: str | None = Field(
         None,
-        description="Of the model's server; one of those that the service is configured with.",
+        description="The address of the model's server; the service must be configured with it.",
     )
     keep: bool = Field(
         False,
-        description="Go on without the client, survive a restart of the service, and be read again "
-        "for as long as runs are kept. Otherwise the run is cancelled when its client goes.",
+        description="Continue without the client and after a restart of the service, and keep the "
+        "result. Otherwise the run is cancelled if its client disconnects.",
     )
 
 
 @with_fields(Context, instead=_AS_JSON)
 class SearchRequest(RunRequest):
-    """A search, with the parameters and the defaults of the command `fairqr search`."""
+    """A search, with the parameters and defaults of the command `fairqr search`."""
 
     query: str = Field(description="What to search for.", min_length=1, examples=["physicist"])
 
@@ -91,8 +90,8 @@ class SearchRequest(RunRequest):
 class AnswerRequest(RunRequest):
     """A question, with the parameters of `FairSearch.answer`.
 
-    `k` is how many documents take part in the sampling, and `documents` how many of these are read;
-    the command calls them `--pool` and `-k`.
+    `k` is the number of documents to sample from, and `documents` how many of them are read. The
+    command calls these `--pool` and `-k`.
     """
 
     question: str = Field(
@@ -102,14 +101,14 @@ class AnswerRequest(RunRequest):
         None,
         ge=1,
         le=10_000,
-        description="How many documents take part in the sampling. Where null 20, or as many as "
-        "are read if those are more, but no more than the corpus has.",
+        description="How many documents to sample from. By default 20, or `documents` if that is "
+        "more; at most the size of the corpus.",
     )
     method: Method = Field("plain", description="What ranks; as of a search.")
     attributor: str | None = Field(
         None,
-        description="What judges which documents an answer used, as `GET /v1/models` lists them; "
-        "`none` judges nothing, and the first of the list is the default.",
+        description="What judges which documents an answer used: a name that `GET /v1/models` "
+        "lists, or `none`; defaults to the first.",
         examples=["overlap"],
     )
 
@@ -128,7 +127,7 @@ class AnswerRequest(RunRequest):
 class ProbeRequest(RunRequest):
     """A probe of the model that ranks, with the parameters of `FairSearch.probe`.
 
-    `depth` is how many of the `k` documents take part, and `seed` that of the probe.
+    `depth` is how many of the `k` documents take part, and `seed` is the seed of the probe.
     """
 
     query: str = Field(description="What to search for.", min_length=1, examples=["physicist"])
@@ -137,7 +136,7 @@ class ProbeRequest(RunRequest):
         None,
         ge=2,
         le=1000,
-        description="How many of the best documents of the result take part; all where null.",
+        description="How many of the best documents of the result take part; by default all.",
     )
 
     model_config = ConfigDict(
@@ -162,7 +161,7 @@ REQUESTS: dict[Kind, type[RunRequest]] = {
 
 
 def _example(kind: Kind, request: type[RunRequest]) -> ConfigDict:
-    """Return the example of a request, once more for the background."""
+    """Return the example of a request as a run in the background."""
     own = cast("dict[str, Any]", request.model_config["json_schema_extra"])
     return ConfigDict(json_schema_extra={"example": {"kind": kind, "request": own["example"]}})
 

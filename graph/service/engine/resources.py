@@ -1,4 +1,4 @@
-"""What runs are made with: search engines, models, judges and graphs, opened once and shared."""
+"""Search engines, models, judges and graphs, opened once and shared by all runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from fairqr.retrieval.engines.engine import SearchEngine
 __all__ = ["Resources"]
 
 ENGINES, MODELS, GRAPHS = 1000, 32, 64
-"""How many of each are kept open."""
+"""How many of each to keep open."""
 
 NO_KEY = SecretStr("none")
 
@@ -43,11 +43,11 @@ class Resources:
     """Search engines, models and graphs.
 
     Args:
-        catalog: Of the indexes.
-        prompts: Where prompts come from.
-        offers: What may be named.
-        replies: Of models, so that none is asked the same twice.
-        seconds: That a run may take.
+        catalog: The indexes.
+        prompts: The prompts.
+        offers: What the service offers.
+        replies: Cached replies, so that no model is asked the same twice.
+        seconds: The time limit of a run.
     """
 
     def __init__(
@@ -78,22 +78,22 @@ class Resources:
         retriever: str = AUTO,
         progress: Callable[[str], Progress] | None = None,
     ) -> SearchEngine:
-        """Return a search engine, opened or built where it has to be.
+        """Return a search engine; open or build it if necessary.
 
         Args:
             corpus: The name of a source, an index or a built-in corpus; never a path.
             retriever: See :data:`fairqr.retrieval.encoders.opening.RETRIEVERS`.
-            progress: As of :meth:`Catalog.resolve`.
+            progress: See :meth:`Catalog.resolve`.
 
         Raises:
-            IndexNotFoundError: There is none.
+            IndexNotFoundError: The index does not exist.
             IndexUnavailableError: It cannot be reached.
         """
 
         async def opening() -> SearchEngine:
             named = self._offers.sources.get(corpus, corpus)
             if named == corpus and corpus not in BUILT_IN:
-                # What is opened by its name alone cannot be the path of a file.
+                # `open` takes only names, so this cannot be the path of a file.
                 return await self._catalog.open(corpus, retriever=retriever, progress=progress)
             return await self._catalog.resolve(named, retriever=retriever, progress=progress)
 
@@ -101,14 +101,14 @@ class Resources:
         before = self._current.get((corpus, retriever), stamp)
         self._current[corpus, retriever] = stamp
         if before != stamp:
-            # Runs that use the old one end first.
+            # Runs that still use the old engine end first.
             asyncio.get_running_loop().call_later(
                 self._seconds, self._engines.forget, (corpus, retriever, before)
             )
         return await self._engines.get((corpus, retriever, stamp), opening)
 
     def _stamp(self, corpus: str) -> str:
-        """Return a text that changes when an index or an attached source is replaced."""
+        """Return a text that changes when the index or attached source is replaced."""
         fixed = corpus in BUILT_IN or corpus in self._offers.sources
         return "" if fixed else self._catalog.stamp(corpus)
 
@@ -119,13 +119,14 @@ class Resources:
         base_url: str | None,
         engine: SearchEngine | None = None,
     ) -> Model:
-        """Return a language model, or what refines by relevance feedback in this engine.
+        """Return a language model, or a refiner by relevance feedback.
 
         Args:
-            name: Of the model.
-            entry: What is configured of it.
-            base_url: Instead of the configured address, which alone is sent the key.
-            engine: For ``feedback``.
+            name: The name of the model.
+            entry: The configuration of the model.
+            base_url: Replaces the configured address. The configured key goes only to the
+                configured address.
+            engine: The engine in which ``feedback`` searches.
         """
 
         async def opening() -> Model:
@@ -133,7 +134,7 @@ class Resources:
             if url := base_url or entry.base_url:
                 options["base_url"] = url
             if base_url is not None and base_url != entry.base_url:
-                # Else the client would take the one of the environment along.
+                # Otherwise the client would send the key of the environment.
                 options["api_key"] = NO_KEY
             elif entry.api_key is not None:
                 options["api_key"] = entry.api_key
@@ -144,11 +145,11 @@ class Resources:
         return await self._models.get((name, base_url), opening)
 
     async def graph(self, request: Request) -> tuple[Any, SearchEngine]:
-        """Return the graph that does what is asked, and the engine that it searches."""
+        """Return the graph for a request, and the engine that it searches."""
         engine = await self.engine(request.corpus, request.retriever)
         key = (
             request.kind,
-            id(engine),  # which the graph that is kept by this key keeps, too
+            id(engine),  # unique, since the kept graph also keeps its engine
             request.model,
             request.base_url,
             request.attributor,
@@ -175,7 +176,7 @@ class Resources:
         return await self._graphs.get(key, opening), engine
 
     async def close(self) -> None:
-        """Close all search engines, and forget what they were used with.
+        """Close all search engines, and forget the rest.
 
         Raises:
             Exception: The first error of closing, after all others have been closed.

@@ -1,4 +1,4 @@
-"""Who may do what: access keys, their scopes, and what is open on loopback."""
+"""Access control: keys, scopes, and the checks without keys."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from fairqr.graph.service.store import Store
 __all__ = ["MCP_PATH", "Caller", "Guard", "caller_of", "is_loopback", "needs_keys", "require_a_key"]
 
 OPEN = ("/", "/healthz", "/readyz", "/openapi.json")
-"""Paths that need no key, beside the files of the page."""
+"""Paths that need no key; nor do the files of the page."""
 
 MCP_PATH = "/mcp"
-"""Where agents find their tools."""
+"""The path of the tools for agents."""
 
 _HOST = re.compile(r"(?:(?P<six>\[[0-9a-fA-F:.]+\])|(?P<name>[A-Za-z0-9.-]+))(?::\d{1,5})?")
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks.
+    """The sender of a request.
 
     Attributes:
-        id: Of the key; that of nobody where none is needed.
-        name: Of the key; None likewise.
-        scopes: What it may do.
+        id: The id of the key; empty if no key is required.
+        name: The name of the key; None if no key is required.
+        scopes: What the caller may do.
     """
 
     id: str = NOBODY
@@ -45,18 +45,18 @@ class Caller:
     scopes: tuple[Scope, ...] = SCOPES
 
     def may(self, scope: Scope) -> bool:
-        """Tell whether this is allowed; ``admin`` may run, and who may run may read."""
+        """Return whether the caller has this scope, or one that includes it."""
         return any(SCOPES.index(own) >= SCOPES.index(scope) for own in self.scopes)
 
 
 def caller_of(connection: Connection) -> Caller:
-    """Return who asks, as the guard found it."""
+    """Return the caller of a request, as the guard found it."""
     caller: Caller = connection["state"]["caller"]
     return caller
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether a name or an address stands for this machine alone."""
+    """Return whether a name or an address means only this machine."""
     if host.lower().rstrip(".") == "localhost":
         return True
     try:
@@ -66,15 +66,15 @@ def is_loopback(host: str) -> bool:
 
 
 def needs_keys(settings: ServiceSettings) -> bool:
-    """Tell whether a request has to have a key."""
+    """Return whether requests need a key."""
     return settings.require_keys or not is_loopback(settings.host)
 
 
 async def require_a_key(settings: ServiceSettings, store: Store) -> None:
-    """Check that there is a key where one is needed.
+    """Check that a key exists if requests need one.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: No key exists.
     """
     if needs_keys(settings) and not any(key.revoked is None for key in await store.keys()):
         why = "Keys are required" if settings.require_keys else f"{settings.host} is not loopback"
@@ -84,9 +84,9 @@ async def require_a_key(settings: ServiceSettings, store: Store) -> None:
 
 
 def needed(method: str, path: str) -> Scope | None:
-    """Return the scope that a request needs; None for the few paths that are open to all.
+    """Return the scope that a request needs, or None for the few open paths.
 
-    A path that is not listed needs a scope, so that a new route is never open by mistake.
+    Only listed paths are open, so a new route is never open by mistake.
     """
     if path in OPEN or path.startswith("/page/"):
         return None
@@ -96,12 +96,12 @@ def needed(method: str, path: str) -> Scope | None:
 
 
 class Guard:
-    """Lets through who may ask, and no more than the rate allows.
+    """Refuses requests without the right key, and those above the rate.
 
     Args:
-        app: What is guarded.
-        settings: Of the service.
-        store: Has the keys.
+        app: The guarded application.
+        settings: The settings of the service.
+        store: The store with the keys.
         throttle: Counts requests.
     """
 
@@ -129,7 +129,7 @@ class Guard:
     async def _admit(self, scope: Connection) -> Caller:
         headers = Headers(scope=scope)
         wanted = needed(scope["method"], scope["path"])
-        if scope["path"] == MCP_PATH:  # with a key, too: MCP asks that of every server
+        if scope["path"] == MCP_PATH:  # even with a key, as MCP requires
             _check_origin(headers, self._origins)
         given = headers.get("authorization")
         if given and not self._needs_keys and _is_foreign(given, scope["path"]):
@@ -149,8 +149,8 @@ class Guard:
             return caller
         if not caller.may(wanted):
             raise ScopeError(
-                f"The access key is not for this: it needs the scope '{wanted}', and has "
-                f"{', '.join(caller.scopes) or 'none'}."
+                f"This needs an access key with the scope '{wanted}'; yours has "
+                f"{', '.join(caller.scopes) or 'no scope'}."
             )
         await self._throttle.count(
             f"key {caller.id}" if caller.id else f"address {_address(scope)}"
@@ -161,33 +161,33 @@ class Guard:
         kind, _, secret = given.partition(" ")
         key = await self._store.key_for(secret.strip()) if kind.lower() == "bearer" else None
         if key is None:
-            # Guessing costs the guesser his rate, and not those who share his address.
+            # Count guesses by address, so that they use up no key's rate.
             await self._throttle.count(f"address {_address(scope)}")
             raise AccessError("This access key does not exist or was revoked; send another one.")
         return Caller(key.id, key.name, key.scopes)
 
 
 def _is_foreign(authorization: str, path: str) -> bool:
-    """Return whether a request to OpenAI's paths has a token that is not one of our keys.
+    """Return whether a request to OpenAI's paths has a token that cannot be our key.
 
-    OpenAI's clients always send one.
+    OpenAI's clients always send a token.
     """
     token = authorization.partition(" ")[2].strip()
     return path.startswith(OPENAI) and not token.startswith(KEY_START)
 
 
 def _check_host(headers: Mapping[str, str]) -> None:
-    """Refuse names that are not those of this machine.
+    """Refuse requests that name another host.
 
-    A page on the web could have its own name point here, and read what is open on loopback.
+    A web page could otherwise point its own name at this machine, and read what is open here.
 
     Raises:
-        NotAllowedError: It is another one.
+        NotAllowedError: The host is not this machine.
     """
     match = _HOST.fullmatch(headers.get("host", ""))
     if match is None or not is_loopback(match["six"] or match["name"]):
         raise NotAllowedError(
-            "Without access keys the service answers to localhost alone; ask it by that name, or "
+            "Without access keys the service only answers to the name localhost; use that name, or "
             "set require_keys to serve others."
         )
 
@@ -196,15 +196,15 @@ def _check_origin(headers: Mapping[str, str], allowed: Collection[str]) -> None:
     """Refuse requests from web pages other than our own and those of ``cors_origins``.
 
     Raises:
-        NotAllowedError: The page is another one.
+        NotAllowedError: The page is not allowed.
     """
     origin = headers.get("origin")
     if origin is None or "*" in allowed or origin in allowed:
         return
     if origin.partition("://")[2].lower() != headers.get("host", "").lower():
         raise NotAllowedError(
-            "The service does not answer pages of other origins; add the page to cors_origins, or "
-            "ask from a program."
+            "The service does not answer web pages of other origins; add this one to cors_origins, "
+            "or use a program."
         )
 
 

@@ -1,4 +1,4 @@
-"""The door for agents: MCP's Streamable HTTP at ``/mcp``, behind the guard."""
+"""The endpoint for agents: MCP's Streamable HTTP at ``/mcp``, behind the guard."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from fairqr.graph.service.runs.ephemeral import EphemeralRuns
 __all__ = ["McpDoor"]
 
 SESSIONS = 1000
-"""How many sessions a worker keeps; each takes about 70 kB until it ends or is idle for long."""
+"""The most sessions of a worker; each takes about 70 kB until it ends or times out."""
 
 
 class McpDoor:
-    """Hands requests to the tools, and tells them who asks and when that client goes.
+    """Passes requests to the tools, with their caller and a signal when the client disconnects.
 
     Args:
-        app: Speaks MCP over HTTP.
+        app: The application that speaks MCP over HTTP.
 
     Attributes:
-        route: Leads here. There is no GET: the tools tell nothing that was not asked for.
+        route: The route to this endpoint. It has no GET, since the tools send nothing unasked.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -42,11 +42,11 @@ class McpDoor:
     @classmethod
     @asynccontextmanager
     async def opened(cls, engine: Engine, runs: EphemeralRuns) -> AsyncIterator[Self]:
-        """Open the door, and end all its sessions at last.
+        """Open the endpoint; close all its sessions in the end.
 
         Args:
-            engine: Of the service.
-            runs: Of this process.
+            engine: The engine of the service.
+            runs: The ephemeral runs of this process.
         """
         app = make_server(engine, runs, _origin).http_app(MCP_PATH)
         async with app.lifespan(app):
@@ -57,7 +57,7 @@ class McpDoor:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
         caller, gone = caller_of(scope), asyncio.Event()
-        # A session answers only the key that began it.
+        # A session only answers the key that opened it.
         token = AccessToken(token="", client_id=caller.id, scopes=[*caller.scopes])
         scope.update(user=AuthenticatedUser(token), route=self.route)
         scope["state"]["gone"] = gone

@@ -1,4 +1,4 @@
-"""Answers that are no result: problem documents, with the headers that go with them."""
+"""Error responses: problem documents, with their headers."""
 
 from __future__ import annotations
 
@@ -31,37 +31,37 @@ log = logging.getLogger(__name__)
 _HTTP = {
     404: (
         "not-found",
-        "There is nothing here",
+        "Not found",
         "There is nothing at this path; see /openapi.json.",
     ),
     405: (
         "method-not-allowed",
-        "This method is not for this path",
+        "Method not allowed",
         "This path has no such method; see /openapi.json.",
     ),
 }
 MANY_ERRORS = 20
 
 OPENAI = "/openai/"
-"""Below this path requests and answers, also errors, have the form of OpenAI's API."""
+"""Below this path everything has the form of OpenAI's API, errors included."""
 
 _OPENAI_CODES = {"access": "invalid_api_key", "index-not-found": "model_not_found"}
-"""OpenAI's own codes, for the errors that its clients look for."""
+"""OpenAI's codes for the errors that its clients recognise."""
 
 
 class Json(JSONResponse):
-    """An object; halves of characters, which a model or a document may hold, are replaced."""
+    """A JSON response. Lone surrogates, which a model may write, are replaced."""
 
     def render(self, content: Any) -> bytes:
-        """Return it as UTF-8."""
+        """Return the content as UTF-8."""
         text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         return text.encode(errors="replace")
 
 
 class ProblemResponse(Json):
-    """A problem document, or an error in OpenAI's form on the paths that speak it.
+    """A problem document; on OpenAI's paths, an error in their form.
 
-    Its kind is left in the connection's state, for the figures.
+    It leaves its type in the connection's state, for the metrics.
     """
 
     media_type = MEDIA_TYPE
@@ -71,11 +71,11 @@ class ProblemResponse(Json):
         self._document, self._sent = document, headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
+        """Send the response."""
         scope.setdefault("state", {})["problem"] = _slug_of(self._document)
         if not scope.get("path", "").startswith(OPENAI):
             return await super().__call__(scope, receive, send)
-        # OpenAI has one status for what is wrong with a request, and its clients look for that.
+        # OpenAI's clients expect this status for every wrong request.
         status = 400 if self.status_code == 422 else self.status_code
         response = Json(openai_error(self._document), status, self._sent)
         return await response(scope, receive, send)
@@ -84,11 +84,11 @@ class ProblemResponse(Json):
 def problem_response(
     document: dict[str, Any], headers: dict[str, str] | None = None
 ) -> ProblemResponse:
-    """Return the answer that tells of a problem.
+    """Return the response for a problem.
 
     Args:
-        document: As :func:`problem_of` makes it.
-        headers: More; Retry-After and WWW-Authenticate are there where they belong.
+        document: A problem document, such as :func:`problem_of` returns.
+        headers: More headers besides Retry-After and WWW-Authenticate.
     """
     sent = dict(headers or {})
     if "retry_after" in document:
@@ -119,7 +119,7 @@ def _slug_of(document: Mapping[str, Any]) -> str:
 
 
 def handle_errors(app: FastAPI) -> None:
-    """Have an application answer all errors as problems."""
+    """Make an application answer all errors with problem documents."""
     app.add_exception_handler(FairqrError, _fairqr_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_error)
@@ -153,14 +153,14 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
     if not isinstance(error, HTTPException):
         raise error
     slug, title, detail = _HTTP.get(
-        error.status_code, ("request", "The request cannot be served", "Mend the request.")
+        error.status_code, ("request", "The request cannot be served", "Correct the request.")
     )
     document = problem(slug, error.status_code, title, detail)
     return problem_response(document, dict(error.headers or {}))
 
 
 def _place(where: tuple[int | str, ...]) -> str:
-    """Return where a value stands, without what every body has; hostile names are cut."""
+    """Return the place of a value within its part of the request; long names are cut."""
     parts = [str(part) for part in where]
     if parts and parts[0] in ("body", "query", "path", "header"):
         parts = parts[1:]

@@ -1,4 +1,4 @@
-"""The application: routes over the graph, and what stands around them."""
+"""The application: the routes and the middleware around them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _HEADERS = {
     b"cross-origin-resource-policy": b"same-origin",
     b"content-security-policy": POLICY.encode(),
 }
-"""Of all answers that do not have their own. The policy is that of the page, which is strict."""
+"""The headers of all responses that have no others. The policy is the strict one of the page."""
 
 _AMBIGUOUS = problem(
     "malformed",
@@ -49,13 +49,13 @@ _AMBIGUOUS = problem(
 _TELEMETRY: TelemetryConfig = {
     "exclude": lambda scope: scope["path"] in ("/healthz", "/readyz", "/metrics"),
     "operation_spans": False,
-    # They would have the texts of errors, which may quote what was asked.
+    # Logs would contain the texts of errors, which may quote the request.
     "logs": False,
     "auto_configure": False,
 }
-"""Of FastAPI's own span of a request, which older versions do not have.
+"""Settings of FastAPI's own spans of requests, which older versions do not have.
 
-Where spans go is said by :mod:`fairqr.base.exporting`.
+:mod:`fairqr.base.exporting` says where spans go.
 """
 
 
@@ -63,7 +63,7 @@ def create_app(parts: Parts) -> FastAPI:
     """Return the application.
 
     Args:
-        parts: Of the service; they are started and ended by whoever made them.
+        parts: The parts of the service; the caller starts and ends them.
     """
     settings = parts.settings
     app = FastAPI(
@@ -81,7 +81,7 @@ def create_app(parts: Parts) -> FastAPI:
     for module in (asking, reading, audits, listing, openai, operation):
         app.include_router(module.router)
     app.include_router(pages())
-    # From the inside to the outside: what is refused by one is not seen by those before it.
+    # From the inside to the outside: each sees only what those after it let through.
     app.add_middleware(Bodies, settings=settings)
     app.add_middleware(
         Guard, settings=settings, store=parts.store, throttle=Throttle(settings.limits)
@@ -105,12 +105,12 @@ def create_app(parts: Parts) -> FastAPI:
 
 
 class Edge:
-    """What all answers have: figures, headers, and an end even where we made a mistake.
+    """Adds headers and metrics to all responses, and answers with a problem if we have a bug.
 
     Args:
-        app: Answers.
-        metrics: Told of each answer.
-        open_to_others: Whether pages of other origins may read the answers.
+        app: The application inside.
+        metrics: Counts the responses.
+        open_to_others: Whether pages of other origins may read the responses.
     """
 
     def __init__(self, app: ASGIApp, metrics: Metrics, open_to_others: bool) -> None:
@@ -140,11 +140,11 @@ class Edge:
             else:
                 await self._app(scope, receive, sending)
         except Exception as error:
-            # The text of an exception may hold what a user wrote; the class does not.
-            log.error("A request failed by a mistake of fairqr: %s", told_in_log(error))
+            # The text of an exception may quote a user; its class does not.
+            log.error("A request failed because of a bug in fairqr: %s", told_in_log(error))
             log.debug("The request failed", exc_info=error)
             if status:
-                raise ConnectionAbortedError from None  # what was begun cannot be taken back
+                raise ConnectionAbortedError from None  # the response has started already
             await problem_response(problem_of(error))(scope, receive, sending)
         finally:
             seconds = time.perf_counter() - begun
@@ -159,14 +159,14 @@ class Edge:
 
 
 def _is_ambiguous(scope: Scope) -> bool:
-    """Tell whether a request says in two ways how long it is.
+    """Return whether a request gives its length in two ways.
 
-    A proxy may believe the other one, and take what follows for a request of somebody else.
+    A proxy might believe the other one, and take the rest for somebody else's request.
     """
     return {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}
 
 
 def _route(scope: Scope) -> str:
-    """Return the template of the path, which has no ids and of which there are few."""
+    """Return the template of the path: it has no ids, and there are only a few."""
     path = getattr(scope.get("route"), "path", None)
     return path if isinstance(path, str) else "none"

@@ -1,4 +1,4 @@
-"""What comes in: bodies that are JSON, no longer than allowed, and there in time."""
+"""Request bodies: they must be JSON, small enough, and arrive in time."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from fairqr.graph.service.problems import problem
 __all__ = ["Bodies", "check_json"]
 
 DEEPEST = 32
-"""Levels of objects and lists in a body."""
+"""The most levels of objects and lists in a body."""
 
 
 class Bodies:
-    """Reads the body of each POST before anything is done, and refuses what it may not be.
+    """Reads and checks the body of each POST before anything else happens.
 
     Args:
-        app: Is given the body as it came.
-        settings: Of the service.
+        app: The application inside; it gets the unchanged body.
+        settings: The settings of the service.
     """
 
     def __init__(self, app: ASGIApp, settings: ServiceSettings) -> None:
@@ -47,16 +47,16 @@ class Bodies:
                 refused = problem(
                     "slow-body",
                     408,
-                    "The body did not come in time",
-                    f"The body was not there within {self._seconds:g} s; send it faster.",
+                    "The body did not arrive in time",
+                    f"The body did not arrive within {self._seconds:g} s; send it faster.",
                 )
             else:
                 if found is None:
-                    return None  # the client is gone
+                    return None  # the client disconnected
                 body = found
                 refused = _too_large(len(body), self._most) or check_json(body)
         if refused is not None:
-            # What else is under way of the body is not waited for.
+            # Do not wait for the rest of the body.
             closing = {"Connection": "close"} if refused["status"] in (408, 413, 415) else {}
             return await problem_response(refused, closing)(scope, receive, send)
         given = False
@@ -71,7 +71,7 @@ class Bodies:
         return await self._app(scope, replay, send)
 
     async def _read(self, receive: Receive) -> bytes | None:
-        """Return the body, or more of it than is allowed; None where the client has gone."""
+        """Return the body, or slightly more than allowed; None if the client disconnected."""
         body = bytearray()
         while True:
             message = await receive()
@@ -85,8 +85,8 @@ class Bodies:
 def check_json(body: bytes) -> dict[str, Any] | None:
     """Return what is wrong with a body, or None.
 
-    JSON has neither NaN nor numbers without end, and a text has neither halves of characters nor
-    NUL, which databases do not take.
+    We refuse NaN and infinity, which are not JSON, lone surrogates, and NUL, which databases
+    refuse.
     """
     try:
         value = json.loads(body, parse_constant=_refuse, parse_float=_finite)
@@ -94,21 +94,22 @@ def check_json(body: bytes) -> dict[str, Any] | None:
             return problem(
                 "malformed",
                 400,
-                "The body is no JSON",
-                f"The body has more than {DEEPEST} levels of objects and lists; send a flat one.",
+                "The body is not JSON",
+                f"The body has more than {DEEPEST} levels of objects and lists; send a flatter "
+                "one.",
             )
         text = json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
-        return problem("malformed", 400, "The body is no JSON", "Send one JSON object in UTF-8.")
+        return problem("malformed", 400, "The body is not JSON", "Send one JSON object in UTF-8.")
     if b"\\u0000" in text.replace(b"\\\\", b""):
         return problem(
-            "malformed", 400, "The body is no JSON", "Leave the character NUL out of the body."
+            "malformed", 400, "The body is not JSON", "Leave the character NUL out of the body."
         )
     return None
 
 
 def _is_deeper(value: Any, most: int) -> bool:
-    """Tell whether objects and lists stand in one another more often than that."""
+    """Return whether objects and lists are nested deeper than that."""
     level = _nested([value])
     for _ in range(most):
         level = _nested(
@@ -128,12 +129,12 @@ def _nested(values: Iterable[Any]) -> list[Any]:
 def _refused_by_headers(headers: Headers, most: int) -> dict[str, Any] | None:
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
-        # A page of another origin can send other kinds without asking the browser's leave.
+        # Web pages of other origins can send other types without the browser's check.
         return problem(
             "media-type",
             415,
-            "The body is of another kind",
-            "Send JSON, and say so: 'Content-Type: application/json'.",
+            "The media type is not supported",
+            "Send JSON with the header 'Content-Type: application/json'.",
         )
     length = headers.get("content-length", "")
     return _too_large(int(length), most) if length.isdecimal() and len(length) < 20 else None
@@ -146,7 +147,7 @@ def _too_large(size: int, most: int) -> dict[str, Any] | None:
         "over-cap",
         413,
         "The body is too large",
-        f"The body has more than {most:,} bytes, which are allowed at the most (body_bytes).",
+        f"The body has more than {most:,} bytes, the limit (body_bytes); send a smaller one.",
         cap="body_bytes",
         limit=most,
     )

@@ -1,4 +1,4 @@
-"""Answers in the form of OpenAI's chat completions, whole and in pieces."""
+"""Answers in the form of OpenAI's chat completions, whole and streamed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ModelCard(BaseModel):
 
 
 class ModelCards(BaseModel):
-    """The sources that can be answered from, the default one first."""
+    """The sources that can be answered from, the default first."""
 
     object: Literal["list"] = "list"
     data: list[ModelCard]
@@ -36,7 +36,7 @@ class ModelCards(BaseModel):
 class _Citation(BaseModel):
     url: str = Field(description="The document's own address, or `GET /v1/documents/{id}`.")
     title: str
-    start_index: int = Field(description="Always 0, since an answer is judged as a whole.")
+    start_index: int = Field(description="Always 0, since answers are judged as a whole.")
     end_index: int
 
 
@@ -77,7 +77,7 @@ class ChatCompletion(BaseModel):
 
 
 Cite = Callable[[list[str]], Awaitable[list[str]]]
-"""Returns the addresses of these documents."""
+"""Returns the addresses of documents, given their ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +85,8 @@ class Completing:
     """Writes the answer of a run.
 
     Attributes:
-        model: As the client named it.
-        cite: Finds the addresses of the documents that were used.
+        model: The name that the client gave.
+        cite: Finds the addresses of the used documents.
         with_usage: Whether a stream ends with the usage.
     """
 
@@ -98,7 +98,7 @@ class Completing:
         """Return the answer of a run.
 
         Raises:
-            ModelError: The model gave none.
+            ModelError: The model gave no answer.
         """
         text = _text_of(result)
         message = _Message(content=text, annotations=await self._annotations(result, text))
@@ -111,7 +111,7 @@ class Completing:
         )
 
     async def pieces(self, run: Run, events: AsyncIterator[Event]) -> AsyncGenerator[bytes, None]:
-        """Yield what is sent while a run goes on; the answer comes as the model writes it."""
+        """Yield the chunks of a stream, while the model writes the answer."""
 
         def chunk(delta: Mapping[str, Any] | None, end: str | None = None, **more: Any) -> bytes:
             choice = {"index": 0, "delta": delta, "finish_reason": end, "logprobs": None}
@@ -165,10 +165,10 @@ def _id_of(run: str) -> str:
 
 
 def _text_of(result: Mapping[str, Any]) -> str:
-    """Return the answer that most of the sampled rankings gave.
+    """Return the most frequent answer over the sampled rankings.
 
     Raises:
-        ModelError: None gave one.
+        ModelError: There is no answer.
     """
     if result["distribution"]:
         text: str = result["distribution"][0]["text"]
@@ -178,13 +178,13 @@ def _text_of(result: Mapping[str, Any]) -> str:
 
 
 def _used(result: Mapping[str, Any], text: str) -> list[str]:
-    """Return the ids of the documents that this answer used, in the order they were read."""
+    """Return the ids of the documents that this answer used, in reading order."""
     return list(
         dict.fromkeys(
             id_
             for answer in result["answers"]
             if answer["text"] == text
-            # Nothing is said of documents if nothing judges answers.
+            # Without a judge, `used` is empty.
             for id_, used in zip(answer["ids"], answer["used"], strict=False)
             if used
         )

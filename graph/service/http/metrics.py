@@ -1,4 +1,4 @@
-"""Figures of the service for Prometheus."""
+"""Metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _METHODS = ("GET", "HEAD", "POST", "DELETE", "OPTIONS", "PUT", "PATCH")
 
 
 class Metrics:
-    """Counts what happens in this process; what is queued is counted in the database."""
+    """The metrics of this process; queued runs are counted in the database."""
 
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each, of when it began
@@ -50,32 +50,32 @@ class Metrics:
         )
         self._begun = Counter(
             "fairqr_runs_begun",
-            "Runs begun, or gone on with after a worker stopped in the middle.",
+            "Runs started, or resumed after a worker stopped.",
             ["kind"],
             registry=self.registry,
         )
         self._finished = Counter(
             "fairqr_runs_finished",
-            "Runs that are over, by how they ended.",
+            "Runs that ended, by how they ended.",
             ["kind", "status"],
             registry=self.registry,
         )
         self._run_seconds = Histogram(
             "fairqr_run_seconds",
-            "Time from the acceptance of a run to its end.",
+            "Time from accepting a run to its end.",
             ["kind"],
             buckets=_SECONDS,
             registry=self.registry,
         )
         self._refused = Counter(
             "fairqr_runs_refused",
-            "Runs that were not accepted, by reason.",
+            "Runs refused, by reason.",
             ["reason"],
             registry=self.registry,
         )
         self._problems = Counter(
             "fairqr_http_problems",
-            "Problems answered, by the last part of their type.",
+            "Problem documents sent, by the last part of their type.",
             ["type"],
             registry=self.registry,
         )
@@ -84,7 +84,7 @@ class Metrics:
         )
         self._cached = Counter(
             "fairqr_cached_calls",
-            "Questions to language models that the cache answered.",
+            "Questions to language models answered by the cache.",
             registry=self.registry,
         )
         self._tokens = Counter(
@@ -95,47 +95,48 @@ class Metrics:
         )
         self._divergence = Histogram(
             "fairqr_divergence_nats",
-            "Divergence from the target, of the plain retrieval (before) and the result (after).",
+            "Divergence from the target: of the plain retrieval (before) and of the result "
+            "(after).",
             ["when"],
             buckets=_NATS,
             registry=self.registry,
         )
         self._live = Gauge(
             "fairqr_runs",
-            "Durable runs that wait or are under way, of all workers on the database.",
+            "Live durable runs in the database, of all workers.",
             ["status"],
             registry=self.registry,
         )
         self._ephemeral = Gauge(
             "fairqr_ephemeral_runs",
-            "Ephemeral runs of this process that wait or are under way.",
+            "Live ephemeral runs of this process.",
             ["status"],
             registry=self.registry,
         )
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Take that a request was answered.
+        """Count an answered request.
 
         Args:
-            method: Of HTTP.
+            method: The HTTP method.
             route: The template of its path.
-            status: Of HTTP.
-            seconds: That it took.
+            status: The HTTP status.
+            seconds: How long it took.
         """
         method = method if method in _METHODS else "other"
         self._requests.labels(method, route, str(status)).inc()
         self._seconds.labels(method, route).observe(seconds)
 
     def accepted(self, run: Run) -> None:
-        """Take that a run was accepted."""
+        """Count an accepted run."""
         self._accepted.labels(run.kind).inc()
 
     def begun(self, run: Run) -> None:
-        """Take that a worker began with a run, or goes on."""
+        """Count a run that was started or resumed."""
         self._begun.labels(run.kind).inc()
 
     def finished(self, run: Run) -> None:
-        """Take that a run is over."""
+        """Count a run that ended."""
         self._finished.labels(run.kind, run.status).inc()
         if run.finished is not None:
             self._run_seconds.labels(run.kind).observe(max(0.0, run.finished - run.created))
@@ -143,7 +144,7 @@ class Metrics:
             self._result(run.result)
 
     def refused(self, reason: str) -> None:
-        """Take that a run was not accepted.
+        """Count a refused run.
 
         Args:
             reason: ``draining``, ``queue`` or ``live``.
@@ -151,7 +152,7 @@ class Metrics:
         self._refused.labels(reason).inc()
 
     def problem(self, kind: str) -> None:
-        """Take that a problem was answered.
+        """Count a problem document.
 
         Args:
             kind: The last part of its type.
@@ -159,12 +160,12 @@ class Metrics:
         self._problems.labels(kind).inc()
 
     def text(self, counts: Mapping[Status, int] | None, waiting: int, running: int) -> bytes:
-        """Return all figures in Prometheus' format.
+        """Return all metrics in Prometheus' format.
 
         Args:
-            counts: Of the live runs in the database; None if that cannot be reached.
-            waiting: Ephemeral runs that wait for a slot.
-            running: Ephemeral runs under way.
+            counts: The numbers of live runs in the database; None if it cannot be reached.
+            waiting: The number of ephemeral runs that wait for a slot.
+            running: The number of ephemeral runs under way.
         """
         self._ephemeral.labels("queued").set(waiting)
         self._ephemeral.labels("running").set(running)

@@ -1,4 +1,4 @@
-"""What the API's description says besides what the routes say by themselves."""
+"""The description of the API: what FastAPI does not derive from the routes."""
 
 from __future__ import annotations
 
@@ -28,36 +28,39 @@ __all__ = [
 ]
 
 TAGS = [
-    {"name": "ask", "description": "Searches, answers and probes, waited for or streamed."},
-    {"name": "runs", "description": "Runs in the background, and those of the past."},
-    {"name": "audits", "description": "Who gets seen in what a source answers to many queries."},
-    {"name": "offers", "description": "What can be asked for."},
+    {"name": "ask", "description": "Searches, answers and probes, as one response or as a stream."},
+    {"name": "runs", "description": "Runs in the background, and past runs."},
+    {
+        "name": "audits",
+        "description": "Who gets seen in the results of a source over many queries.",
+    },
+    {"name": "offers", "description": "The sources, models, prompts and methods to choose from."},
     {"name": "openai", "description": "Answers in the form of OpenAI's API; a source is a model."},
-    {"name": "operation", "description": "For those who run the service."},
+    {"name": "operation", "description": "For whoever runs the service."},
 ]
 
 DESCRIPTION = (
     "Fair search, fair answers, and probes of language models as rankers. The requests and results "
     "are those of the Python API. Errors are problem documents (RFC 9457) of the types "
-    "`urn:fairqr:error:…`, but for the paths below `/openai/`. Event streams are server-sent "
+    "`urn:fairqr:error:…`; below `/openai/` they have OpenAI's form. Streams are server-sent "
     "events: `id` is the number of the event, `event` one of `run`, `step`, `token`, `end` and "
-    "`error`, `data` a JSON object. Of a `token` there is no id, since it is told once."
+    "`error`, and `data` a JSON object. A `token` has no id, since it is sent only once."
 )
 
 _REASONS = {
-    400: "The body is no JSON.",
-    401: "There is no access key, or it is none, or it has been revoked.",
-    403: "The key is not for this, or something is named that is not offered.",
-    404: "There is no such run or index, or it is another key's.",
+    400: "The body is not JSON.",
+    401: "The access key is missing, does not exist or was revoked.",
+    403: "The key does not allow this, or the request names something that is not offered.",
+    404: "The run or index does not exist, or belongs to another key.",
     405: "The path has no such method.",
-    408: "The body did not come in time.",
+    408: "The body did not arrive in time.",
     409: "The run was cancelled.",
     413: "The body is too large.",
-    415: "The body is not said to be JSON.",
-    422: "A parameter is wrong, or over a cap, which is named.",
-    429: "This key asks too often, or has too many live runs; see Retry-After.",
+    415: "The content type is not JSON.",
+    422: "A parameter is wrong or exceeds a cap; the answer names it.",
+    429: "This key sends too many requests, or has too many live runs; see Retry-After.",
     502: "The model gave no usable reply.",
-    503: "The service is busy or ending, or index, model or database cannot be reached.",
+    503: "The service is busy or stopping, or cannot reach its index, model or database.",
     504: "The run took too long.",
 }
 
@@ -65,7 +68,7 @@ _REASONS = {
 class FieldError(BaseModel):
     """What is wrong with one parameter."""
 
-    field: str = Field(description="Its name, with dots; empty where it is the whole.")
+    field: str = Field(description="Its name, with dots; empty for the whole request.")
     reason: str
 
 
@@ -77,10 +80,9 @@ class Problem(BaseModel):
         json_schema_extra={
             "example": {
                 "type": "urn:fairqr:error:over-cap",
-                "title": "More is asked for than is allowed",
+                "title": "The request exceeds a cap",
                 "status": 422,
-                "detail": "'k' is 1,000, and this service allows 100 at the most (k); "
-                "ask for less.",
+                "detail": "'k' is 1,000, and this service allows at most 100 (k); ask for less.",
                 "instance": "/v1/search",
                 "cap": "k",
                 "limit": 100,
@@ -88,16 +90,16 @@ class Problem(BaseModel):
         },
     )
 
-    type: str = Field(description="`urn:fairqr:error:` and the slug of a class of errors.")
+    type: str = Field(description="`urn:fairqr:error:` and the name of a class of errors.")
     title: str
     status: int
     detail: str = Field(description="One sentence that says what is wrong and what to do.")
-    instance: str | None = Field(None, description="The path of what it is about.")
-    errors: list[FieldError] | None = Field(None, description="Of a request that is no request.")
-    cap: str | None = Field(None, description="The cap that is exceeded.")
-    limit: float | None = Field(None, description="Its value.")
-    retry_after: float | None = Field(None, description="Seconds.")
-    model_status: str | None = Field(None, description="What became of the question to the model.")
+    instance: str | None = Field(None, description="The path of the request or the run.")
+    errors: list[FieldError] | None = Field(None, description="All wrong parameters of a request.")
+    cap: str | None = Field(None, description="The exceeded cap.")
+    limit: float | None = Field(None, description="The value of the cap.")
+    retry_after: float | None = Field(None, description="Seconds to wait before the next try.")
+    model_status: str | None = Field(None, description="How the question to the model ended.")
 
 
 class TokenData(BaseModel):
@@ -107,22 +109,22 @@ class TokenData(BaseModel):
 
 
 class EndData(BaseModel):
-    """The end of a run that is done."""
+    """The end of a successful run."""
 
-    run: str = Field(description="Its id.")
+    run: str = Field(description="The id of the run.")
     result: SearchResult | AnswerResult | ProbeResult | AuditResult
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return the description of the errors that a route can answer with."""
+    """Return the descriptions of the errors of a route."""
     return {status: _problem(_REASONS[status]) for status in (401, 403, 404, 405, 409, *statuses)}
 
 
 class _OpenAIErrorBody(BaseModel):
     message: str = Field(description="One sentence that says what is wrong and what to do.")
     type: str
-    param: str | None = Field(description="The parameter that it is about.")
-    code: str | None = Field(description="OpenAI's, or the slug of a class of our errors.")
+    param: str | None = Field(description="The wrong parameter.")
+    code: str | None = Field(description="OpenAI's code, or the name of a class of our errors.")
 
 
 class OpenAIError(BaseModel):
@@ -132,8 +134,8 @@ class OpenAIError(BaseModel):
 
 
 def openai_problems() -> dict[int | str, dict[str, Any]]:
-    """Return the description of the errors of routes in the form of OpenAI's API."""
-    reasons = {**_REASONS, 400: "The request is wrong, or asks for more than a cap allows."}
+    """Return the descriptions of the errors of OpenAI's routes."""
+    reasons = {**_REASONS, 400: "The request is wrong or exceeds a cap."}
     del reasons[422]
     return {status: {"description": it, "model": OpenAIError} for status, it in reasons.items()}
 
@@ -153,7 +155,7 @@ RESULT: dict[int | str, dict[str, Any]] = {
     200: {"description": "The result.", "headers": _LOCATION}
 }
 ACCEPTED: dict[int | str, dict[str, Any]] = {
-    202: {"description": "The run, which has been accepted.", "headers": _LOCATION}
+    202: {"description": "The accepted run.", "headers": _LOCATION}
 }
 
 _EVENTS = (
@@ -167,13 +169,13 @@ _EVENT = {
     "description": "One event of the stream.",
     "required": ["event", "data"],
     "properties": {
-        "id": {"type": "string", "description": "Its number; what Last-Event-ID takes."},
+        "id": {"type": "string", "description": "Its number, for Last-Event-ID."},
         "event": {"enum": ["run", "step", "token", "end", "error"]},
         "data": {
             "type": "string",
             "contentMediaType": "application/json",
-            "description": "Of `run` its summary; of `step` what the step came to; of `token` "
-            "`text`, a piece of an answer; of `end` `run`, its id, and `result`; of `error` the "
+            "description": "For `run`, its summary; for `step`, its outcome; for `token`, `text`, "
+            "a piece of an answer; for `end`, the id as `run`, and `result`; for `error`, the "
             "problem.",
             "contentSchema": {
                 "anyOf": [
@@ -195,7 +197,7 @@ STREAM: dict[int | str, dict[str, Any]] = {
 
 CHUNKS: dict[int | str, dict[str, Any]] = {
     200: {
-        "description": "The answer; with `stream` its chunks as server-sent events.",
+        "description": "The answer; with `stream`, its chunks as server-sent events.",
         "content": {
             "text/event-stream": {
                 "schema": {
@@ -215,7 +217,7 @@ CHUNKS: dict[int | str, dict[str, Any]] = {
 
 
 def describe(app: FastAPI, *, keys: bool) -> None:
-    """Have an application describe itself.
+    """Add the description of the API to an application.
 
     Args:
         app: The application.
@@ -244,15 +246,15 @@ def _described(app: FastAPI, *, keys: bool) -> dict[str, Any]:
     for model in (Problem, StepData, TokenData, EndData):
         own = model.model_json_schema(ref_template="#/components/schemas/{model}")
         schemas.update(own.pop("$defs", {}) | {model.__name__: own} | schemas)
-    for name in ("HTTPValidationError", "ValidationError"):  # of FastAPI, which answers otherwise
+    for name in ("HTTPValidationError", "ValidationError"):  # FastAPI's errors; ours differ
         schemas.pop(name, None)
     components["securitySchemes"] = {
         "key": {
             "type": "http",
             "scheme": "bearer",
-            "description": "An access key, made by `fairqr keys create`. It has a scope: `read`, "
-            "`run`, which may also read, or `admin`, which may do all. On loopback none is needed, "
-            "unless the service is configured so.",
+            "description": "An access key from `fairqr keys create`. Its scope is `read`, `run` "
+            "(which includes `read`) or `admin` (which includes both). On loopback no key is "
+            "needed, unless the service requires one.",
         }
     }
     for path, operations in document["paths"].items():

@@ -1,4 +1,4 @@
-"""The page: its files, from a list that is fixed when the service starts."""
+"""The files of the page. The list is fixed when the service starts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POLICY = (
     "connect-src 'self'; frame-src 'self'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'"
 )
-"""What the page may load: its own files, and nothing else."""
+"""The page may load its own files, and nothing else."""
 
 _TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -39,7 +39,7 @@ class _File:
 
 
 def pages() -> APIRouter:
-    """Return the routes of the page; its files are read once."""
+    """Return the routes of the page; we read its files once."""
     files = _files(resources.files("fairqr.graph.service.page"))
     router = APIRouter(include_in_schema=False)
 
@@ -72,7 +72,7 @@ def _files(folder: Traversable, before: str = "") -> dict[str, _File]:
 def _sent(request: Request, file: _File | None) -> Response:
     if file is None:
         raise HTTPException(404)
-    # Asked for anew each time, so that a new version of the service has its own page at once.
+    # Browsers check each time, so that a new version of the service brings its page at once.
     headers = {"ETag": file.etag, "Cache-Control": "no-cache"}
     if file.media_type.startswith("text/html"):
         headers["Content-Security-Policy"] = POLICY

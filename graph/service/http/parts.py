@@ -1,4 +1,4 @@
-"""What the routes of the application work with."""
+"""The parts of the service that the routes use."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from fairqr.graph.service.store import Store
 __all__ = ["Parts", "Readiness", "parts_of"]
 
 CHECKED_FOR = 2.0
-"""Seconds for which the answer of a check holds, so that asking often costs nothing."""
+"""Seconds for which we reuse the answer of a check."""
 
 CHECKED_WITHIN = 5.0
 """Seconds that a check may take."""
 
 
 class Readiness:
-    """Whether what the service needs can be reached.
+    """Checks whether the service can reach what it needs.
 
     Args:
-        checks: By name; each raises where it cannot.
+        checks: The checks by name; each raises an error on failure.
     """
 
     def __init__(self, checks: dict[str, Callable[[], Awaitable[object]]]) -> None:
@@ -38,7 +38,7 @@ class Readiness:
         self._found: dict[str, bool] = {}
 
     async def look(self) -> dict[str, bool]:
-        """Return for each name whether it is reached."""
+        """Return for each name whether its check passes."""
         async with self._lock:
             if time.monotonic() >= self._until:
                 found = await asyncio.gather(*map(_holds, self._checks.values()))
@@ -51,7 +51,7 @@ async def _holds(check: Callable[[], Awaitable[object]]) -> bool:
     try:
         async with asyncio.timeout(CHECKED_WITHIN):
             await check()
-    except Exception:  # whatever it is, it is not reached
+    except Exception:  # any failure means that it cannot be reached
         return False
     return True
 

@@ -1,4 +1,4 @@
-"""The server: it listens, bounds how many requests are under way, and ends in good order."""
+"""The server: it listens, limits the requests under way, and stops gracefully."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from fairqr.graph.service.problems import problem_of
 __all__ = ["Server", "bound", "url_of"]
 
 KEPT_ALIVE = 30
-"""Seconds that a connection may be without a request, once it had one."""
+"""Seconds that a connection may be idle after a request."""
 
 LONGEST_HEADERS = 64 * 1024
-"""Bytes."""
+"""The most bytes of a request's headers."""
 
 LAST_ANSWERS = 2
-"""Seconds to send what is to be sent, once nothing runs any more."""
+"""Seconds to send the last responses after all runs have ended."""
 
 _CLOSING = {"Connection": "close"}
 
 
 class Server(uvicorn.Server):
-    """Serves an application until it is told to end.
+    """Serves an application until it is told to stop.
 
     Args:
         app: The application.
-        settings: Of the service.
-        drain: Awaited when the server is told to end, before it stops to listen.
+        settings: The settings of the service.
+        drain: Awaited before the server stops listening.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Server(uvicorn.Server):
         self._ending: asyncio.Task[None] | None = None
 
     async def _within_limit(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or refuse at once if too many requests are under way."""
+        """Serve a request, or refuse it if too many are under way."""
         if self._under_way >= self._most and scope["path"] != "/healthz":
             error = BusyError(
                 f"The service has {self._most:,} requests under way; try again later.",
@@ -82,11 +82,11 @@ class Server(uvicorn.Server):
             self._under_way -= 1
 
     async def run_on(self, listener: socket.socket, started: Callable[[], None]) -> None:
-        """Serve on a socket, until SIGTERM or SIGINT; a second one ends at once.
+        """Serve on a socket until SIGTERM or SIGINT; a second signal stops at once.
 
         Args:
-            listener: See :func:`bound`.
-            started: Called when requests are taken.
+            listener: The socket; see :func:`bound`.
+            started: Called when the server takes requests.
         """
         let_open_files_be_many()
         loop = asyncio.get_running_loop()
@@ -106,7 +106,7 @@ class Server(uvicorn.Server):
                 await asyncio.wait({self._ending})
 
     def end(self) -> None:
-        """End when all work is done or given back; at once where that was asked for before."""
+        """Stop when all work is done or handed back; the second call stops at once."""
         if self._ending is None:
             self._ending = asyncio.create_task(self._end())
         else:
@@ -120,7 +120,7 @@ class Server(uvicorn.Server):
             self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen, and say so."""
+        """Start listening, and report it."""
         await super().startup(sockets)
         self._started()
 
@@ -131,22 +131,22 @@ class Server(uvicorn.Server):
 
 
 def let_open_files_be_many() -> None:
-    """Raise the limit of open files as far as this process may: each connection takes one."""
+    """Raise the limit of open files as far as allowed: each connection needs one."""
     try:
         import resource
     except ImportError:  # Windows has no such limit
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        with contextlib.suppress(OSError, ValueError):  # some systems bound it below what they say
+        with contextlib.suppress(OSError, ValueError):  # some systems allow less than they say
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def bound(settings: ServiceSettings) -> socket.socket:
-    """Return a socket that has the address; it takes connections only when it is served on.
+    """Return a socket bound to the address; it does not listen yet.
 
     Raises:
-        ConfigError: The address is not of this machine, is in use, or may not be used.
+        ConfigError: The address is not on this machine, is in use, or may not be used.
     """
     host, port = settings.host.strip("[]"), settings.port
     where = f"{settings.host}, port {port}"
@@ -171,7 +171,7 @@ def bound(settings: ServiceSettings) -> socket.socket:
 
 
 def url_of(listener: socket.socket) -> str:
-    """Return the address that a browser on this machine takes."""
+    """Return the address to open in a browser on this machine."""
     host, port, *_ = listener.getsockname()
     named: Any = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
     return f"http://[{named}]:{port}" if ":" in named else f"http://{named}:{port}"

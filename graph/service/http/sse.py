@@ -1,4 +1,4 @@
-"""Server-sent events: what happens in a run, as it happens."""
+"""Server-sent events: what happens in a run, while it happens."""
 
 from __future__ import annotations
 
@@ -21,20 +21,19 @@ HEARTBEAT = b": still here\n\n"
 _LINE_BREAKS = re.compile("[\u0085\u2028\u2029]")
 
 READ_WITHIN = 60.0
-"""Seconds in which a client has to take what it is sent; one that does not is let go."""
+"""Seconds that a client has to read what we send; after that we close its connection."""
 
 
 def encoded(event: Event) -> bytes:
-    """Return an event as it stands in a stream, on one line of data."""
+    """Return an event in the form of the stream, with one line of data."""
     number = f"id: {event.number}\n" if event.number else ""
     return f"{number}event: {event.name}\n".encode() + data_line(event.data)
 
 
 def data_line(data: Mapping[str, Any]) -> bytes:
-    """Return the data of an event, and its end.
+    """Return the last lines of an event: its data and an empty line.
 
-    JSON has no line breaks of the protocol; those of Unicode are escaped, since some clients split
-    lines there.
+    We escape Unicode's line breaks, since some clients split lines there.
     """
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     text = _LINE_BREAKS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
@@ -47,16 +46,16 @@ async def _all_encoded(events: AsyncIterator[Event]) -> AsyncGenerator[bytes, No
 
 
 class EventStream(Response):
-    """A stream of events, which ends when its events do or when the client goes.
+    """A stream of events. It ends after the last event, or when the client disconnects.
 
-    The next event is taken when the one before has been sent, so a slow client holds up nothing
-    but itself, and nothing is heaped up for it here.
+    We take an event only after the previous one was sent, so a slow client only delays itself, and
+    nothing piles up here.
 
     Args:
-        source: Gives the events; left when the stream ends, in whatever way.
-        heartbeat: After so many seconds of silence a comment tells that the stream is alive.
-        headers: More.
-        write: Gives what is sent for these events; by default all of them in our own form.
+        source: Opens the events; closed when the stream ends, for whatever reason.
+        heartbeat: The seconds of silence after which we send a comment.
+        headers: More headers.
+        write: Turns events into bytes; defaults to our own form.
     """
 
     media_type = "text/event-stream"
@@ -68,7 +67,7 @@ class EventStream(Response):
         headers: dict[str, str] | None = None,
         write: Callable[[AsyncIterator[Event]], AsyncGenerator[bytes, None]] = _all_encoded,
     ) -> None:
-        # Proxies such as nginx must not hold events back.
+        # Proxies such as nginx must not buffer events.
         sent = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", **(headers or {})}
         super().__init__(headers=sent)
         del self.headers["content-length"]
@@ -77,7 +76,7 @@ class EventStream(Response):
         self._write = write
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the events until there are no more, or nobody is there."""
+        """Send all events, or stop when the client disconnects."""
         async with self._source as events, aclosing(self._write(events)) as pieces:
             sending = asyncio.create_task(self._send(pieces, send))
             leaving = asyncio.create_task(gone(receive))
@@ -88,7 +87,7 @@ class EventStream(Response):
                     task.cancel()
                 await asyncio.wait({sending, leaving})
         if not sending.cancelled():
-            with suppress(OSError, TimeoutError):  # nobody takes what is sent
+            with suppress(OSError, TimeoutError):  # the client reads nothing
                 sending.result()
 
     async def _send(self, pieces: AsyncIterator[bytes], send: Send) -> None:
@@ -105,7 +104,7 @@ class EventStream(Response):
                 "headers": self.raw_headers,
             }
         )
-        await say(HEARTBEAT)  # so that whoever waits for headers has them
+        await say(HEARTBEAT)  # sends the headers at once
         coming: asyncio.Task[bytes] | None = None
         try:
             while True:
@@ -117,8 +116,8 @@ class EventStream(Response):
                 try:
                     piece = coming.result()
                 except (StopAsyncIteration, FairqrError):
-                    # What stopped the telling, such as a database that is away, is no end of the
-                    # run: a stream without its last event is one to go on with.
+                    # If the database is away, the run still goes on. A client that misses the last
+                    # event knows that it should reconnect.
                     break
                 coming = None
                 await say(piece)
@@ -130,6 +129,6 @@ class EventStream(Response):
 
 
 async def gone(receive: Receive) -> None:
-    """Return when the client has gone."""
+    """Wait until the client disconnects."""
     while (await receive())["type"] != "http.disconnect":
         pass

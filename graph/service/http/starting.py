@@ -1,4 +1,4 @@
-"""A running service: its parts, started in order and ended in order."""
+"""Starting and stopping the service: all of its parts, in order."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ async def running(
     progress: Callable[[str], Progress] | None = None,
     auditor: Auditor | None = None,
 ) -> AsyncIterator[tuple[FastAPI, Callable[[], Awaitable[None]]]]:
-    """Start a service, and end it.
+    """Start a service, and stop it in the end.
 
     Args:
-        settings: Of the service.
-        model: The default one; the configured one where None.
-        progress: Told of what is being indexed.
-        auditor: Does audits; without it, none are offered.
+        settings: The settings of the service.
+        model: The default model; defaults to the configured one.
+        progress: Reports what is being indexed.
+        auditor: Runs audits; without it, the service offers none.
 
     Yields:
-        The application, and what ends its work within the grace time: it takes no more runs, and
-        those under way end or are given back.
+        The application, and a function that drains it within the grace time: it accepts no more
+        runs, and those under way end or are handed back.
 
     Raises:
         FairqrError: Something is missing or cannot be reached; the message says what to do.

@@ -1,4 +1,4 @@
-"""How fast may be asked."""
+"""The limit on the rate of requests."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["Throttle"]
 
 
 class Throttle:
-    """Counts the requests of each key, or of each address where there is no key.
+    """Counts the requests of each key, or of each address without a key.
 
-    Every process counts for itself.
+    Each process counts on its own.
 
     Args:
-        limits: Of the service.
+        limits: The limits of the service.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -31,17 +31,17 @@ class Throttle:
         """Count a request.
 
         Args:
-            who: Asks.
+            who: The key or the address.
 
         Raises:
-            BusyError: The rate is used up.
+            BusyError: The rate is exceeded.
         """
         for rate in self._rates:
             if await self._limiter.hit(rate, who):
                 continue
             window = await self._limiter.get_window_stats(rate, who)
             raise BusyError(
-                f"More than {rate} are asked; wait, and ask less often.",
+                f"You exceeded the limit of {rate}; wait, and ask less often.",
                 retry_after=min(max(1.0, window.reset_time - time.time()), rate.get_expiry()),
                 own=True,
             )

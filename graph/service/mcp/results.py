@@ -1,4 +1,4 @@
-"""What the tools return beside their text: small objects with small schemas."""
+"""The structured results of the tools: small objects with small schemas."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Small(BaseModel):
 
 
 class Passage(_Small):
-    """A document that was found."""
+    """A document of the ranking."""
 
     rank: int
     id: str
@@ -39,7 +39,7 @@ class Passage(_Small):
 
 
 class GroupShare(_Small):
-    """How much of the exposure a group gets; null if nothing has a label."""
+    """The share of the exposure that a group gets; null if no document has a label."""
 
     attribute: str
     group: str
@@ -60,7 +60,7 @@ class FairPassages(_Small):
 
 
 class FairAnswer(_Small):
-    """An answer, and the documents that it used, or read if nothing judges which it used."""
+    """An answer with the documents that it used; without a judge, those that it read."""
 
     question: str
     source: str
@@ -71,20 +71,20 @@ class FairAnswer(_Small):
 
 
 class AuditedGroup(_Small):
-    """What an audit says of a group; shares are means over the queries."""
+    """The figures of a group; shares are means over the queries."""
 
     attribute: str
     group: str
     exposure: float | None
     target: float | None
     verdict: str = Field(
-        description="less or more: surely less or more exposure than is due; within_error, "
-        "too_few or cannot_tell: no sure difference."
+        description="less or more: significantly less or more exposure than the target; "
+        "within_error, too_few or cannot_tell: no significant difference."
     )
 
 
 class AuditSummary(_Small):
-    """What an audit found."""
+    """The findings of an audit."""
 
     source: str
     queries: int
@@ -108,7 +108,7 @@ class Sources(_Small):
 
 
 def passages_of(result: SearchResult, documents: Sequence[Document]) -> FairPassages:
-    """Return the small object of a search."""
+    """Summarise a search."""
     texts = {document.id: document.text for document in documents}
     shares = [
         GroupShare(
@@ -134,12 +134,12 @@ def passages_of(result: SearchResult, documents: Sequence[Document]) -> FairPass
 def answer_of(
     result: AnswerResult, used: Sequence[Place], documents: Sequence[Document]
 ) -> FairAnswer:
-    """Return the small object of an answer.
+    """Summarise an answer.
 
     Args:
         result: The answer.
-        used: The documents that it used.
-        documents: Their texts.
+        used: The places of the documents that it used.
+        documents: The same documents, with their texts.
     """
     texts = {document.id: document.text for document in documents}
     shares = [
@@ -158,10 +158,10 @@ def answer_of(
 
 
 def summary_of(source: str, result: AuditResult) -> AuditSummary:
-    """Return the small object of an audit.
+    """Summarise an audit.
 
     Args:
-        source: The name of what was audited.
+        source: The name of the audited source.
         result: The audit.
     """
     figures = result.figures

@@ -1,4 +1,4 @@
-"""The tools, over the ephemeral runs of a process: the same for every transport."""
+"""The tools of MCP; each call is an ephemeral run."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ from fairqr.retrieval.documents import Document
 __all__ = ["Origin", "make_server"]
 
 SHOWN = 10
-"""How many documents a tool shows unless the call says otherwise."""
+"""The default number of documents that a tool shows."""
 
 SECONDS = 60.0
-"""How long a call may take unless it says otherwise."""
+"""The default time limit of a call."""
 
 INSTRUCTIONS = (
     "Search documents so that groups of people get a fair share of what is shown. Passages are "
@@ -59,12 +59,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a call comes from.
+    """The caller of a tool.
 
     Attributes:
         key: The id of the access key.
-        carrier: Headers of the caller's trace.
-        gone: Set when the client has gone.
+        carrier: The headers of the caller's trace.
+        gone: Set when the client disconnects.
     """
 
     key: str = NOBODY
@@ -73,22 +73,22 @@ class Origin:
 
 
 def _listed(value: object) -> object:
-    """Models sometimes send one value where a list is asked for."""
+    """Wrap a single value in a list; models sometimes forget to."""
     return [value] if isinstance(value, str) else value
 
 
 _Query = Annotated[str, Field(description="What to search for, in a few words.")]
 _Question = Annotated[str, Field(description="The question, as a whole sentence.")]
 _Queries = Annotated[
-    list[str], BeforeValidator(_listed), Field(description="What people search for.", min_length=1)
+    list[str], BeforeValidator(_listed), Field(description="Queries that people ask.", min_length=1)
 ]
 _Source = Annotated[
-    str | None, Field(description="What to search: a name that list_sources returns.")
+    str | None, Field(description="The source to search: a name that list_sources returns.")
 ]
 _Attributes = Annotated[
     list[str],
     BeforeValidator(_listed),
-    Field(description="Attributes whose groups get a fair share; all of the source by default."),
+    Field(description="Attributes whose groups get a fair share; by default all of the source."),
 ]
 _Shown = Annotated[
     int | None, Field(ge=1, description=f"How many results to show; {SHOWN} by default.")
@@ -96,7 +96,7 @@ _Shown = Annotated[
 _Documents = Annotated[
     int | None, Field(ge=1, description="How many documents the answer may rest on; 5 by default.")
 ]
-_Seconds = Annotated[float, Field(gt=0, description="The most seconds that the call may take.")]
+_Seconds = Annotated[float, Field(gt=0, description="The time limit in seconds.")]
 
 
 def make_server(
@@ -104,14 +104,14 @@ def make_server(
     runs: EphemeralRuns,
     origin: Callable[[], Origin] = Origin,
 ) -> FastMCP:
-    """Return an MCP server whose tools do ephemeral runs.
+    """Return an MCP server with our tools.
 
     Args:
-        engine: Checks what is asked for, and does it.
-        runs: Bound how much runs at once.
-        origin: Called in each call, says where it comes from.
+        engine: Checks and runs what a tool is asked for.
+        runs: The ephemeral runs of this process.
+        origin: Returns the caller of the current call.
     """
-    # They would log the arguments of calls, and what users wrote in errors.
+    # Both would log arguments of calls, which may be private.
     logging.getLogger("fastmcp").setLevel(logging.CRITICAL)
     logging.getLogger("mcp").setLevel(logging.ERROR)
     tools = _Tools(engine, runs, origin)
@@ -133,7 +133,7 @@ def make_server(
 
 
 class _Tools:
-    """What the tools do."""
+    """The functions behind the tools."""
 
     def __init__(
         self,
@@ -216,9 +216,10 @@ class _Tools:
         k: _Shown = None,
         seconds: _Seconds = SECONDS,
     ) -> ToolResult:
-        """Measure who gets seen in what a source answers to a list of queries, as it is.
+        """Measure who gets seen in the results of a source for a list of queries.
 
-        Returns findings in sentences, with the exposure of each group. More queries say more.
+        Returns findings in sentences, with the exposure of each group. More queries make the
+        findings more certain.
         """
         body = {"corpus": source, "queries": queries, "attributes": attributes}
         asked = AuditRequest(**body, k=k or min(SHOWN, self._caps.k), intersections=False)
@@ -226,7 +227,7 @@ class _Tools:
         engine = await self._engine.searched(work.corpus)
 
         def execute(_: str) -> AsyncGenerator[RunEvent, None]:
-            # Each query once: a call has little time.
+            # Without the second pass for stability, since a call has little time.
             options = {**work.options, "again": 0}
             return audited(self._engine.auditor, engine, work.queries, options, seconds=seconds)
 
@@ -262,7 +263,7 @@ class _Tools:
         seconds: float,
         context: Context,
     ) -> dict[str, Any]:
-        """Do a run of the graph, and return its result."""
+        """Run the graph, and return the result."""
         body = {
             **asked,
             "corpus": source,
@@ -282,7 +283,7 @@ class _Tools:
         context: Context,
         total: int | None = None,
     ) -> dict[str, Any]:
-        """Do a run, tell the client each step, and return the result."""
+        """Run something, report each step to the client, and return the result."""
         origin = self._origin()
         begun = await self._runs.begin(kind, query, execute, key=origin.key, carrier=origin.carrier)
         leaving = asyncio.create_task(_stop_when_gone(origin.gone, begun))
@@ -305,7 +306,7 @@ class _Tools:
 
 
 class _Edge(Middleware):
-    """Puts the names of sources and attributes into the schemas, and errors into sentences."""
+    """Adds the names of sources and attributes to the schemas, and turns errors into sentences."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -349,7 +350,7 @@ class _Edge(Middleware):
 
 
 async def _sources(engine: Engine) -> list[SourceInfo]:
-    """Return what can be searched now, the default first."""
+    """Return the sources that can be searched now, the default first."""
     return [
         SourceInfo(
             name=info.name,
@@ -381,7 +382,7 @@ def _result(lines: Iterable[str], small: BaseModel) -> ToolResult:
 
 
 def _sentence(error: FastMCPError) -> str:
-    """Return what the caller is told of an error, which is nothing of a mistake of ours."""
+    """Return the sentence for the caller; it says nothing about a bug of ours."""
     cause = error.__cause__
     if isinstance(cause, ValidationError):
         where, reason = first_problem(cause)
@@ -390,7 +391,7 @@ def _sentence(error: FastMCPError) -> str:
         return _detail(problem_of(cause))
     if cause is None:
         return str(error)
-    log.error("A tool failed by a mistake of fairqr: %s", told_in_log(cause))
+    log.error("A tool failed because of a bug in fairqr: %s", told_in_log(cause))
     return INTERNAL
 
 

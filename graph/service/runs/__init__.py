@@ -1,1 +1,1 @@
-"""Doing runs: queued, given to slots, followed, resumed, and brought to an end."""
+"""Runs: queuing, starting, following, resuming and ending them."""

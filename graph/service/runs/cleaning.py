@@ -1,4 +1,4 @@
-"""Removing the files of runs: traces by their age, and audits that nobody can ask for any more."""
+"""Removing files of runs: old traces, and audits that nobody can ask for any more."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ __all__ = ["clean"]
 
 
 async def clean(store: Store, settings: ServiceSettings) -> None:
-    """Remove files on this machine whose time is over.
+    """Remove old files on this machine.
 
-    A trace goes when it was last written before ``retention``. The folder of an audit goes when its
-    run failed or was cancelled, or is not in the database and the folder is as old. Another
-    service, with a database of its own, may share the folder.
+    We remove a trace if it is older than ``retention``. We remove the folder of an audit if its run
+    failed or was cancelled, or if the database does not know the run and the folder is that old:
+    a service with another database may share the folder.
 
     Args:
-        store: Has the runs.
-        settings: Of the service.
+        store: The store of runs.
+        settings: The settings of the service.
 
     Raises:
         StoreUnavailableError: The database cannot be used.
@@ -45,8 +45,8 @@ async def clean(store: Store, settings: ServiceSettings) -> None:
 
 def _remove_traces(traces: Path, before: float) -> None:
     for file in traces.glob("*.jsonl"):
-        if is_id(file.stem):  # a user may keep other records beside
-            with contextlib.suppress(OSError):  # another worker removes it, or it may not be
+        if is_id(file.stem):  # users may keep other files here
+            with contextlib.suppress(OSError):  # another worker removed it, or we may not
                 if file.stat().st_mtime < before:
                     file.unlink()
 

@@ -1,4 +1,4 @@
-"""Doing one run, whichever kind it is: its steps are told, and its time is limited."""
+"""Running one run of either kind, within its time limit."""
 
 from __future__ import annotations
 
@@ -21,41 +21,41 @@ from fairqr.graph.stream import RunEvent, Step
 __all__ = ["Observer", "Tell", "Unobserved", "complain", "followed"]
 
 Tell = Callable[[EventName, dict[str, Any], Step | None], Awaitable[None]]
-"""Takes the name and the data of an event, and the step that it tells of."""
+"""Takes the name and the data of an event, and its step, if it is one."""
 
 _log = logging.getLogger(__name__)
 
 
 class Observer(Protocol):
-    """Is told what becomes of runs; it must not raise."""
+    """Hears what happens to runs; its methods must not raise."""
 
     def accepted(self, run: Run) -> None:
         """A run was accepted."""
 
     def begun(self, run: Run) -> None:
-        """A worker begins with a run, or resumes it."""
+        """A worker starts or resumes a run."""
 
     def finished(self, run: Run) -> None:
-        """A run is over; if it is a durable one, that is stored."""
+        """A run is over; the end of a durable one is stored."""
 
     def refused(self, reason: Literal["draining", "queue", "live"]) -> None:
-        """A run was not accepted: the service is about to end, or there are too many runs."""
+        """A run was refused: the service is stopping, or there are too many runs."""
 
 
 class Unobserved:
-    """An observer that counts nothing, where nobody asks for figures."""
+    """An observer that ignores everything."""
 
     def accepted(self, run: Run) -> None:
         """A run was accepted."""
 
     def begun(self, run: Run) -> None:
-        """A run begins."""
+        """A run starts."""
 
     def finished(self, run: Run) -> None:
         """A run is over."""
 
     def refused(self, reason: Literal["draining", "queue", "live"]) -> None:
-        """A run was not accepted."""
+        """A run was refused."""
 
 
 async def followed(
@@ -66,18 +66,18 @@ async def followed(
     seconds: float,
     carrier: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Do a run, tell its steps and the pieces of its answer, and return its result.
+    """Run a run, report its steps and the pieces of its answer, and return its result.
 
     Args:
-        kind: Of the run.
-        happenings: What happens in it, as it happens; closed in the end.
+        kind: The kind of the run.
+        happenings: What happens in the run; closed in the end.
         tell: Awaited for each event.
-        seconds: That the run may take.
-        carrier: Headers of the caller's trace.
+        seconds: The time limit.
+        carrier: The headers of the caller's trace.
 
     Raises:
-        RunTimeoutError: It took longer.
-        LookupError: It ended without a result.
+        RunTimeoutError: The run took too long.
+        LookupError: The run has no result.
     """
     findings = Findings(kind)
     limit: asyncio.Timeout | None = None
@@ -95,13 +95,13 @@ async def followed(
         if limit is None or not limit.expired():
             raise
         raise RunTimeoutError(
-            f"The run took longer than {seconds:g} seconds, which is the cap 'seconds'; ask for "
-            "less, or have the cap raised."
+            f"The run took longer than {seconds:g} seconds, the cap 'seconds'; ask for less, or "
+            "ask whoever runs the service to raise the cap."
         ) from None
     return findings.result()
 
 
 def complain(run: Run, error: Exception) -> None:
-    """Log a mistake of ours, without what may be a user's."""
-    _log.error("Run %s failed by a mistake of fairqr: %s", run.id, told_in_log(error))
+    """Log a bug, without anything that may be private."""
+    _log.error("Run %s failed because of a bug in fairqr: %s", run.id, told_in_log(error))
     _log.debug("Run %s", run.id, exc_info=error)

@@ -1,4 +1,4 @@
-"""Runs that live and die with their clients: nothing of them is stored, and nobody resumes them."""
+"""Runs that end with their clients: nothing of them is stored, and nobody resumes them."""
 
 from __future__ import annotations
 
@@ -27,16 +27,15 @@ from fairqr.graph.stream import RunEvent, Step
 __all__ = ["EphemeralRun", "EphemeralRuns"]
 
 Stop = Literal["left", "drain", "revoked"]
-"""Why a run is stopped: its client has gone, this process ends, or its key was revoked."""
+"""Why a run is stopped: its client left, this process stops, or its key was revoked."""
 
 STOPPING = 1.0
-"""Seconds that runs have to end once they were stopped."""
+"""Seconds that stopped runs have to end."""
 
 _STOPPED: Mapping[Stop, FairqrError] = {
     "left": RunCancelledError(CANCELLED),
     "drain": RunInterruptedError(
-        "The service stopped while this run was under way; ask again, with 'keep' if the run is "
-        "to go on by itself."
+        "The service stopped during this run; ask again. A run with 'keep' survives a restart."
     ),
     "revoked": AccessError("The access key was revoked; send another one."),
 }
@@ -46,17 +45,17 @@ class EphemeralRun:
     """A run under way.
 
     Args:
-        run: What was asked for.
+        run: The run, as it starts.
         key: The id of the key that asked.
-        happenings: What happens in it, as it happens.
-        seconds: That it may take.
-        carrier: Headers of the caller's trace.
-        observer: Told of it.
+        happenings: What happens in the run.
+        seconds: The time limit.
+        carrier: The headers of the caller's trace.
+        observer: Hears what happens to the run.
 
     Attributes:
-        run: As it was when it began.
+        run: The run, as it started.
         key: The id of the key that asked.
-        task: Does the run; it never fails.
+        task: The task of the run; it never fails.
     """
 
     def __init__(
@@ -76,14 +75,13 @@ class EphemeralRun:
         self._observer = observer
         self._stopped: Stop | None = None
         self._number = 0
-        # Its caps bound what a run can tell, so a client that reads slowly holds up nobody, and
-        # what waits for it stays small.
+        # The caps limit the events of a run, so this queue stays small even for a slow client.
         self._told: asyncio.Queue[Event | None] = asyncio.Queue()
         self._final: asyncio.Future[Run] = asyncio.get_running_loop().create_future()
         self.task = asyncio.create_task(self._do())
 
     async def __aenter__(self) -> AsyncGenerator[Event, None]:
-        """Return the events, from the first one on; the last one is ``end`` or ``error``."""
+        """Return all events; the last one is ``end`` or ``error``."""
         return self._events()
 
     async def __aexit__(self, *_: object) -> None:
@@ -91,18 +89,18 @@ class EphemeralRun:
         self.stop("left")
 
     async def end(self) -> Run:
-        """Wait until the run is over, and return it; the run stops if the caller stops waiting."""
+        """Wait for the end of the run, and return it. If the caller is cancelled, stop the run."""
         async with self:
             return await asyncio.shield(self._final)
 
     def stop(self, why: Stop) -> None:
-        """Stop the run; nothing happens if it was stopped before."""
+        """Stop the run, unless it was stopped before."""
         if self._stopped is None and not self.task.done():
             self._stopped = why
             self.task.cancel()
 
     def abandon(self) -> None:
-        """Tell the client that a run which does not stop has been interrupted."""
+        """Report a run that does not stop as interrupted."""
         self._conclude(self._as_stopped("drain"))
 
     async def _events(self) -> AsyncGenerator[Event, None]:
@@ -158,12 +156,12 @@ class EphemeralRuns:
     """The ephemeral runs of this process.
 
     Args:
-        settings: Of the service.
-        slots: Of this process.
-        observer: Told of runs.
+        settings: The settings of the service.
+        slots: The slots of this process.
+        observer: Hears what happens to runs.
 
     Attributes:
-        waiting: How many runs wait for a slot.
+        waiting: The number of runs that wait for a slot.
     """
 
     def __init__(self, settings: ServiceSettings, slots: Slots, observer: Observer) -> None:
@@ -172,12 +170,12 @@ class EphemeralRuns:
         self._observer = observer
         self.waiting = 0
         self._live: Counter[str] = Counter()
-        """How many runs each key has that wait or are under way."""
+        """The number of live runs of each key, including those that wait."""
         self._under_way: set[EphemeralRun] = set()
 
     @property
     def under_way(self) -> int:
-        """How many runs there are."""
+        """The number of runs under way."""
         return len(self._under_way)
 
     @property
@@ -194,21 +192,21 @@ class EphemeralRuns:
         key: str,
         carrier: Mapping[str, str],
     ) -> EphemeralRun:
-        """Wait for a slot, and begin a run in it.
+        """Wait for a slot, and start a run in it.
 
-        Enter what this returns to follow the run, or await :meth:`EphemeralRun.end`: both stop the
-        run when they are left.
+        To follow the run, use what this returns as a context manager, or await
+        :meth:`EphemeralRun.end`. Leaving either of them stops the run.
 
         Args:
-            kind: What is asked for.
-            query: What is searched for, or asked.
-            execute: Given the id of the run, does it.
+            kind: The kind of the run.
+            query: The query or the question.
+            execute: Runs the run, given its id.
             key: The id of the key that asks.
-            carrier: Headers of the caller's trace.
+            carrier: The headers of the caller's trace.
 
         Raises:
-            BusyError: The key has too many runs, too many runs wait, none ended within the time
-                that a run may wait, or the service is about to end.
+            BusyError: The key has too many runs, too many runs wait, no slot became free in time,
+                or the service is stopping.
         """
         limits = self._settings.limits
         if self._slots.closed:
@@ -243,7 +241,7 @@ class EphemeralRuns:
         return begun
 
     async def drain(self, grace: float) -> None:
-        """Let runs end within ``grace`` seconds, and stop the others; the slots are closed."""
+        """Give runs ``grace`` seconds to end, then stop them. The slots must be closed."""
         await _ended(self._under_way, grace)
         for run in self._under_way:
             run.stop("drain")
@@ -252,7 +250,7 @@ class EphemeralRuns:
             run.abandon()
 
     def stop_runs_of(self, keys: set[str]) -> None:
-        """Stop the runs of keys that were revoked."""
+        """Stop the runs of revoked keys."""
         for run in self._under_way:
             if run.key in keys:
                 run.stop("revoked")
@@ -284,8 +282,8 @@ class EphemeralRuns:
         limits = self._settings.limits
         if why == "live":
             return BusyError(
-                f"This key has {limits.live} runs that are not over, which is the limit; wait for "
-                "one of them, or cancel it.",
+                f"This key already has {limits.live} live runs, the limit; wait for one of them, "
+                "or cancel it.",
                 retry_after=1.0,
                 own=True,
             )

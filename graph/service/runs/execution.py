@@ -1,4 +1,4 @@
-"""Doing one durable run: its events and its end are stored, as long as it is this worker's."""
+"""Running one durable run: storing its events and its end, while this worker holds the lease."""
 
 from __future__ import annotations
 
@@ -27,36 +27,36 @@ from fairqr.graph.stream import RunEvent, Step
 __all__ = ["Execute", "Execution", "Stop"]
 
 Execute = Callable[[Run, RunJournal], AsyncGenerator[RunEvent, None]]
-"""Does a run, but for what its journal has of it, and yields what happens from the beginning."""
+"""Runs a run, but not the steps in its journal; yields all that happens from the start."""
 
 Stop = Literal["cancel", "lost", "drain"]
-"""Why a run is stopped: somebody asked for that; it is another worker's; or this worker ends."""
+"""Why a run is stopped: cancelled, lost to another worker, or this worker stops."""
 
 ATTEMPTS = 20
-"""How often a run is begun at the most."""
+"""The most attempts at one run."""
 
 PAUSE = 0.5
-"""Seconds between two tries to reach the store."""
+"""Seconds between two attempts to reach the store."""
 
 
 class Execution:
-    """A run that is done here; it begins at once.
+    """A durable run in this process; it starts at once.
 
     Args:
-        claim: What the store gave out.
-        until: On the loop's clock, when this has to be over unless the claim is renewed.
+        claim: The claim on the run.
+        until: When the run has to stop here unless the claim is renewed, on the loop's clock.
         worker: The id of this process.
-        store: Where the run's events and its end are written.
-        execute: Does the run.
-        seconds: That it may take.
-        observer: Told of it.
+        store: The store for the run's events and its end.
+        execute: Runs the run.
+        seconds: The time limit.
+        observer: Hears what happens to the run.
 
     Attributes:
-        run: As it was claimed.
+        run: The run, as claimed.
         key: The id of the key that asked for it.
-        feed: Of its events; closed when nothing more is done here.
-        final: The run when it is over; None before, and where others go on with it.
-        settled: Whether the store knows that nothing more is done here.
+        feed: The events of the run; closed when this process is done with it.
+        final: The run after its end; None before, and if another worker continues it.
+        settled: Whether the store knows that this process is done with the run.
     """
 
     def __init__(
@@ -90,33 +90,33 @@ class Execution:
         self.task = asyncio.create_task(self._do())
 
     def extend(self, until: float) -> None:
-        """Note that the claim is good for longer; see the class."""
+        """Extend the time until which the claim is good."""
         self._until = until
         if self._lease is not None and not self._lease.expired():
             self._lease.reschedule(until)
 
     def stop(self, why: Stop) -> None:
-        """Stop the run; nothing happens where it was stopped before, or is ending by itself."""
+        """Stop the run, unless it was stopped before or is just ending."""
         if self._stopped is None and not self._ending:
             self._stopped = why
             self.task.cancel()
 
     async def _do(self) -> None:
         try:
-            # What is not renewed in time must have stopped before another worker goes on with it.
+            # If the claim is not renewed, stop before another worker takes over.
             async with asyncio.timeout_at(self._until) as self._lease:
                 if (final := await self._outcome()) is not None:
                     await self._finish(final)
                 self.settled = True
         except (asyncio.CancelledError, TimeoutError):
-            pass  # another worker resumes it, now or when this one has lost it
+            pass  # another worker resumes it
         except Exception as error:
             complain(self.run, error)
         finally:
             self.feed.close()
 
     async def _outcome(self) -> Run | None:
-        """Do the run, and return how it ended; None where it goes on elsewhere, or later."""
+        """Run the run, and return it at its end; None if it continues elsewhere or later."""
         try:
             return ended(self.run, "done", result=await self._result())
         except asyncio.CancelledError:
@@ -126,7 +126,7 @@ class Execution:
             if self._stopped == "cancel":
                 return cancelled(self.run)
         except StoreUnavailableError as error:
-            # What is stored is good; the run is resumed when the store is back.
+            # The run resumes from what is stored when the store is back.
             if not _comes_back(error):
                 return failed(self.run, error)
         except FairqrError as error:
@@ -139,10 +139,10 @@ class Execution:
         return None
 
     async def _result(self) -> dict[str, Any]:
-        """Do the run, and return its result."""
+        """Run the run, and return its result."""
         if self.run.attempts > ATTEMPTS:
             raise RunInterruptedError(
-                f"The run was begun {ATTEMPTS} times and never came to its end; ask for less."
+                f"The run was started {ATTEMPTS} times and never finished; ask for less."
             )
         journal = await self._journal()
         self._observer.begun(self.run)
@@ -169,7 +169,7 @@ class Execution:
             await asyncio.wait({doing, writing})
 
     async def _journal(self) -> RunJournal:
-        """Return what was done before the run was begun again."""
+        """Return the journal of the earlier attempts."""
         steps: dict[str, dict[str, Any]] = {}
         replies: dict[str, dict[str, Any]] = {}
         if self._claim.resumed:
@@ -188,11 +188,11 @@ class Execution:
         try:
             await self._stored(lambda: store.add_reply(self.run.id, worker, key, reply))
         except asyncio.CancelledError:
-            self.stop("lost")  # what asks is a step of the graph, which does not end the run
+            self.stop("lost")  # the caller is only a step of the graph
             raise
 
     async def _tell(self, name: EventName, data: dict[str, Any], step: Step | None) -> None:
-        """Have an event written and told; the run goes on meanwhile."""
+        """Queue an event for writing; the run continues meanwhile."""
         if step is not None and step.id in self._told:
             return
         numbered = name != "token"
@@ -202,7 +202,7 @@ class Execution:
         self._untold.put_nowait(Event(number=number, name=name, data=data, private=private))
 
     async def _write(self) -> None:
-        """Tell of events once they are stored, of as many at once as there are; all but tokens."""
+        """Store queued events in batches, then publish them; tokens are not stored."""
         over = False
         while not over:
             events = [await self._untold.get()]
@@ -220,7 +220,7 @@ class Execution:
         self._ending = True
         try:
             await self._stored(lambda: self._end(final))
-        except Exception as error:  # it cannot be written, whatever the reason
+        except Exception as error:  # the result cannot be written
             complain(self.run, error)
             final = failed(self.run, error)
             await self._stored(lambda: self._end(final))
@@ -234,11 +234,11 @@ class Execution:
         )
 
     async def _stored(self, call: Callable[[], Awaitable[bool]]) -> None:
-        """Store something; a store that is away is waited for as long as the claim is good.
+        """Store something. If the store is away, retry while the claim is good.
 
         Raises:
-            asyncio.CancelledError: The run is not this worker's any more.
-            StoreUnavailableError: It refuses this for good.
+            asyncio.CancelledError: Another worker has the run.
+            StoreUnavailableError: The store refuses it for good.
         """
         while True:
             try:
@@ -254,5 +254,5 @@ class Execution:
 
 
 def _comes_back(error: StoreUnavailableError) -> bool:
-    """Tell whether the store is only away, and does not refuse what it was given."""
+    """Return whether the store is only away, so that a retry may succeed."""
     return error.__cause__ is None or heals(error.__cause__)

@@ -1,4 +1,4 @@
-"""The events of a run in memory: one writes, and many read, each at its own pace."""
+"""The events of a run in memory: one writer, and many readers, each at its own pace."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from fairqr.graph.service.records import Event
 __all__ = ["Feed"]
 
 LIMIT = 2000
-"""How many events of a run are held in memory at the most, pieces of text included."""
+"""The most events of a run in memory, pieces of text included."""
 
 
 class Feed:
-    """The last events of a run.
+    """The latest events of a run.
 
-    Whoever writes never waits for those who read. For one who reads so slowly that events are gone
-    before they were read, the reading ends; the store has them.
+    The writer never waits for readers. If a reader is so slow that it misses events, its reading
+    ends, and it has to continue from the store.
 
     Args:
-        after: The number of the last event that was told elsewhere before; 0 for none.
-        limit: How many events are held at the most; the oldest go first.
+        after: The number of the last event before this feed, or 0.
+        limit: The most events to hold; the oldest go first.
     """
 
     def __init__(self, after: int = 0, limit: int = LIMIT) -> None:
         self._limit = limit
         self._events: deque[Event] = deque()
         self._gone = 0
-        """How many events were held once, and are not any more."""
+        """How many events were dropped."""
         self._before = after
         self._changed = asyncio.Event()
         self.last = after
-        """The number of the last event that was told."""
+        """The number of the last event."""
         self._closed = asyncio.Event()
 
     def tell(self, event: Event) -> None:
-        """Add an event; one without a number is a piece of text."""
+        """Add an event; a piece of text has the number 0."""
         self._events.append(event)
         self.last = event.number or self.last
         while len(self._events) > self._limit:
@@ -46,29 +46,29 @@ class Feed:
         self._wake()
 
     def close(self) -> None:
-        """Let those who read come to the end: nothing will be told here any more."""
+        """End the feed: readers stop after the last event."""
         self._closed.set()
         self._wake()
 
     @property
     def closed(self) -> bool:
-        """Whether nothing will be told here any more."""
+        """Whether the feed has ended."""
         return self._closed.is_set()
 
     async def wait(self) -> None:
-        """Wait until it is closed."""
+        """Wait until the feed has ended."""
         await self._closed.wait()
 
     def covers(self, after: int) -> bool:
-        """Tell whether all events after that number are held, as far as they have happened."""
+        """Return whether the feed still holds all events after that number."""
         return self._before <= after
 
     async def read(self, after: int = 0) -> AsyncGenerator[Event, None]:
-        """Yield the events after that number, as they happen, until the feed is closed.
+        """Yield the events after that number, until the feed ends.
 
         Args:
-            after: The number of the last event that the reader knows. Pieces of text that were told
-                before are for those only who know none.
+            after: The number of the last event that the reader has. Earlier pieces of text only go
+                to readers that have none.
         """
         told = self._gone + len(self._events)
         place = self._gone

@@ -1,4 +1,4 @@
-"""Following a run, wherever it is done."""
+"""Following a run, whichever worker does it."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from fairqr.graph.service.store import Store
 __all__ = ["Following"]
 
 FOLLOW = 0.5
-"""Seconds between two looks at a run that another worker does, if nothing is heard of it."""
+"""Seconds between two looks at another worker's run, without news of it."""
 
 
 class Following:
-    """Tells of runs from memory, where they are done here, and from the store.
+    """Follows runs: those of this process from memory, others from the store.
 
     Args:
-        store: Of runs.
-        worker: Of this process.
+        store: The store of runs.
+        worker: The worker of this process.
     """
 
     def __init__(self, store: Store, worker: Worker) -> None:
@@ -33,15 +33,15 @@ class Following:
         self._worker = worker
 
     async def events(self, id_: str, key: str, after: int = 0) -> AsyncGenerator[Event, None]:
-        """Yield what has happened in a run, and what happens, until it is over.
+        """Yield the past and future events of a run, until it is over.
 
-        The last event is ``end`` or ``error``. Without one it ends only where the service does,
-        and a run that is kept goes on elsewhere: ask there for what follows.
+        The last event is ``end`` or ``error``, unless the service stops first. The run then
+        continues on another worker: follow it there.
 
         Args:
-            id_: Of the run.
+            id_: The id of the run.
             key: The id of the key that asks.
-            after: The number of the last event that is known; what happened before is left out.
+            after: The number of the last event that the caller has.
 
         Raises:
             RunNotFoundError: The key has no such run.
@@ -79,7 +79,7 @@ class Following:
 
         Raises:
             RunNotFoundError: The key has no such run.
-            RunInterruptedError: The service ends, and the run goes on elsewhere.
+            RunInterruptedError: The service stops, and the run continues elsewhere.
             StoreUnavailableError: The database cannot be used.
         """
         with self._worker.news.watching(id_) as changed:
@@ -95,25 +95,25 @@ class Following:
                     return run
                 if self._worker.ended:
                     raise RunInterruptedError(
-                        f"The service stopped; the run goes on, and {path_of(id_)} will have its "
-                        "result."
+                        f"The service stopped, but the run continues; read its result at "
+                        f"{path_of(id_)}."
                     )
                 await _set(changed)
 
     def _local(self, id_: str, key: str) -> Execution | None:
-        """Return a run that this process does; None if it does not, or for another key."""
+        """Return the execution of a key's run in this process, if there is one."""
         local = self._worker.doing.get(id_)
         return local if local is not None and local.key == key else None
 
 
 async def _set(changed: asyncio.Event) -> None:
-    """Wait until something has happened, but no longer than a moment: not everything is heard."""
+    """Wait for news, but only for a moment, since not all changes make news."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(FOLLOW):
             await changed.wait()
 
 
 def _has_more(local: Execution, after: int) -> bool:
-    """Tell whether what follows an event is to be had from memory."""
+    """Return whether memory has what follows an event."""
     feed = local.feed
     return feed.covers(after) and not (feed.closed and feed.last <= after)

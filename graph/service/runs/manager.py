@@ -1,4 +1,4 @@
-"""The runs of a process, of both kinds: accepted, followed, cancelled, and brought to an end."""
+"""The runs of a process, of both kinds."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ __all__ = ["Runs"]
 
 
 class Runs:
-    """The runs that come in at this process, and those that it does.
+    """The runs that this process accepts, and those that it does.
 
-    An ephemeral run belongs to its client: it is done here or nowhere, and nothing of it is stored.
-    A durable one is in the store with its events, and any worker can resume it.
+    An ephemeral run belongs to its client: it only runs here, and nothing of it is stored. A
+    durable run is in the store with its events, and any worker can resume it.
 
     Args:
-        store: Of durable runs.
-        execute: Does a durable run; closed, also in the middle, in the task that began it.
-        settings: Of the service.
-        observer: Told of runs.
+        store: The store of durable runs.
+        execute: Runs a durable run; always closed in the task that started it.
+        settings: The settings of the service.
+        observer: Hears what happens to runs.
 
     Attributes:
-        ephemeral: The runs of the first kind.
+        ephemeral: The ephemeral runs.
     """
 
     def __init__(
@@ -53,20 +53,20 @@ class Runs:
 
     @property
     def accepting(self) -> bool:
-        """Whether runs are accepted; no longer once :meth:`drain` was called."""
+        """Whether runs are accepted; false once :meth:`drain` was called."""
         return not self._slots.closed
 
     @property
     def worker(self) -> str:
-        """The id that this process has in the store."""
+        """The id of this process in the store."""
         return self._worker.id
 
     async def start(self) -> None:
-        """Begin to do runs, also those that wait in the store."""
+        """Start doing runs, including those that wait in the store."""
         self._worker.start()
 
     async def drain(self, grace: float) -> None:
-        """Accept no more runs, and end within ``grace`` + 2 seconds; see :meth:`Worker.drain`."""
+        """Accept no more runs, and stop within ``grace`` + 2 seconds; see :meth:`Worker.drain`."""
         self._slots.close()
         await asyncio.gather(self.ephemeral.drain(grace), self._worker.drain(grace))
 
@@ -82,14 +82,14 @@ class Runs:
         """Accept a durable run.
 
         Args:
-            kind: What is asked for.
-            request: As ``execute`` takes it, checked.
+            kind: The kind of the run.
+            request: The checked request, for ``execute``.
             key: The id of the key that asks.
-            query: For lists of runs.
-            carrier: Headers of the client's trace.
+            query: The query, for lists of runs.
+            carrier: The headers of the client's trace.
 
         Raises:
-            BusyError: There is too much to do, of this key or in all; or the service ends.
+            BusyError: The key or the service has too many runs, or the service is stopping.
             StoreUnavailableError: The database cannot be used.
         """
         run = Run(
@@ -116,7 +116,7 @@ class Runs:
         return run
 
     def events(self, id_: str, key: str, after: int = 0) -> AsyncGenerator[Event, None]:
-        """Yield what has happened in a run, and what happens; see :meth:`Following.events`."""
+        """Yield the past and future events of a run; see :meth:`Following.events`."""
         return self._following.events(id_, key, after)
 
     async def result(self, id_: str, key: str) -> Run:
@@ -124,10 +124,10 @@ class Runs:
         return await self._following.result(id_, key)
 
     async def cancel(self, id_: str, key: str) -> Run:
-        """Cancel a run; one that is over stays as it is.
+        """Cancel a run; a run that is over stays unchanged.
 
         Returns:
-            The run as it is now. What is under way is not over at once.
+            The run as it is now. A run under way ends a little later.
 
         Raises:
             RunNotFoundError: The key has no such run.
@@ -139,6 +139,6 @@ class Runs:
         return run
 
     async def _end_runs_of_revoked_keys(self) -> None:
-        """End ephemeral runs; the durable ones are cancelled as the key is revoked."""
+        """Stop ephemeral runs of revoked keys; revoking cancels durable ones."""
         if keys := self.ephemeral.keys - {NOBODY}:
             self.ephemeral.stop_runs_of(await self._store.revoked(keys))

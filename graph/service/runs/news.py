@@ -1,4 +1,4 @@
-"""Waking those who wait for something to happen in a run."""
+"""Waking everyone who waits for something to happen in a run."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ __all__ = ["News"]
 
 
 class News:
-    """Tells who watches a run that something happened in it."""
+    """Wakes the watchers of a run when something happens in it."""
 
     def __init__(self) -> None:
         self._watched: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
 
     @contextmanager
     def watching(self, id_: str) -> Iterator[asyncio.Event]:
-        """Return an event that is set whenever something happens in a run; clear it before a look.
+        """Return an event that is set when something happens in a run; clear it before each look.
 
         Args:
-            id_: Of the run.
+            id_: The id of the run.
         """
         event = asyncio.Event()
         self._watched[id_].add(event)
@@ -33,11 +33,11 @@ class News:
                 del self._watched[id_]
 
     def tell(self, id_: str) -> None:
-        """Wake those who watch a run."""
+        """Wake the watchers of a run."""
         for event in self._watched.get(id_, ()):
             event.set()
 
     def tell_all(self) -> None:
-        """Wake everybody."""
+        """Wake all watchers."""
         for id_ in self._watched:
             self.tell(id_)

@@ -1,4 +1,4 @@
-"""How runs end, and how that is told."""
+"""How runs end, and their first and last events."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _FIELDS: dict[Kind, str] = {
     "probe": "probe",
     "audit": "audit",
 }
-"""Where in the updates of its steps the result of a run is."""
+"""The field of a step's update that holds the result of a run, by kind."""
 
 
 @dataclass(slots=True)
 class Findings:
-    """What the steps of a run came to."""
+    """Collects the result of a run from its steps."""
 
     kind: Kind
     _found: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -47,23 +47,23 @@ class Findings:
         """Return the result.
 
         Raises:
-            LookupError: There is none.
+            LookupError: No step had it.
         """
         return self._found[_FIELDS[self.kind]]
 
 
 def first_data(run: Run) -> dict[str, Any]:
-    """Return the data of the event that a run has begun."""
+    """Return the data of the first event of a run."""
     return run.model_dump(include=set(RunSummary.model_fields))
 
 
 def step_private(step: Step) -> dict[str, Any]:
-    """Return what a worker that resumes the run needs of a step."""
+    """Return what a worker needs to resume the run after a step."""
     return {"id": step.id, "update": step.update, "overwrites": list(step.overwrites)}
 
 
 def last_event(run: Run, number: int) -> Event:
-    """Return the event that a run is over. It follows from the run, and is not stored."""
+    """Return the last event of a run. It follows from the run, so we do not store it."""
     if run.status == "done":
         return Event(number=number, name="end", data={"run": run.id, "result": run.result})
     return Event(number=number, name="error", data=run.problem or {})
@@ -75,7 +75,7 @@ def ended(
     result: dict[str, Any] | None = None,
     problem: dict[str, Any] | None = None,
 ) -> Run:
-    """Return a run as it is when it has just ended."""
+    """Return a run that has just ended."""
     update = {"status": status, "result": result, "problem": problem, "finished": time.time()}
     return run.model_copy(update=update)
 

@@ -1,4 +1,4 @@
-"""How many runs a process does at once."""
+"""The slots for runs of a process."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from fairqr.base.errors import BusyError
 __all__ = ["Slots", "about_to_stop"]
 
 BACK_IN = 5.0
-"""Seconds after which a service that ends may be asked again, since others have taken over."""
+"""Seconds after which clients of a stopping service should try again, at its successor."""
 
 
 class Slots:
-    """Slots for runs of both kinds; who asks first gets the next one that is free.
+    """Slots for runs of both kinds, first come, first served.
 
     Args:
-        number: How many there are.
+        number: The number of slots.
 
     Attributes:
-        closed: Whether nobody gets one any more.
+        closed: Whether no more slots are given out.
     """
 
     def __init__(self, number: int) -> None:
@@ -27,27 +27,27 @@ class Slots:
         self.closed = False
 
     async def take(self) -> bool:
-        """Wait for a slot; return False if there will be none, since the service is about to end.
+        """Wait for a slot; return False if the service is stopping.
 
         Call :meth:`give_back` when the run is over.
         """
         await self._free.acquire()
-        if self.closed:  # the next one who waits is told so
+        if self.closed:  # pass the slot on, so that all waiting callers see it
             self._free.release()
         return not self.closed
 
     def give_back(self) -> None:
-        """Free a slot that was taken."""
+        """Free a slot."""
         self._free.release()
 
     def close(self) -> None:
-        """Give nobody a slot any more; those who wait are told at once."""
+        """Give out no more slots; waiting callers return at once."""
         self.closed = True
         self._free.release()
 
 
 def about_to_stop() -> BusyError:
-    """Return the error of a run that is asked for while the service ends."""
+    """Return the error for a run that comes while the service is stopping."""
     return BusyError(
         "The service is about to stop; try again in a moment.", retry_after=BACK_IN, own=False
     )

@@ -1,4 +1,4 @@
-"""A worker: takes runs from the queue, keeps its claims alive, and ends without losing any."""
+"""A worker: takes runs from the queue, renews its claims, and stops without losing any."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from fairqr.graph.service.store.rows import CANCEL, QUEUED
 __all__ = ["Worker"]
 
 POLL = 1.0
-"""Seconds between two looks for runs that were accepted, or lost, by others."""
+"""Seconds between two looks for runs that other processes accepted or lost."""
 
 BEAT = 2.0
-"""Seconds between two renewals at the most: so long it takes to hear of a cancelling elsewhere."""
+"""The most seconds between two renewals, and so until a cancellation elsewhere is seen."""
 
 MARGIN = 0.2
-"""The share of a lease that is left for stopping."""
+"""The share of a lease that we reserve for stopping."""
 
 CLEAN_EVERY = 600.0
-"""Seconds between two looks for runs whose time of retention is over, unless that is shorter."""
+"""Seconds between two removals of old runs; less if ``retention`` is shorter."""
 
 STOPPING = 1.0
-"""Seconds that runs have to end once they were stopped."""
+"""Seconds that stopped runs have to end."""
 
 SETTLING = 0.4
-"""Seconds for what should take no time when a worker ends, unless the store is away."""
+"""Seconds for the last steps of stopping, which only take time if the store is away."""
 
 _log = logging.getLogger(__name__)
 
@@ -47,18 +47,18 @@ class Worker:
     """Does durable runs in this process.
 
     Args:
-        store: Where runs wait.
-        execute: Does one.
-        settings: Of the service.
-        observer: Told of runs.
-        slots: Of this process.
-        also: What else is to be done every two seconds or so.
+        store: The store with the queue.
+        execute: Runs a run.
+        settings: The settings of the service.
+        observer: Hears what happens to runs.
+        slots: The slots of this process.
+        also: More work to do about every two seconds.
 
     Attributes:
-        id: Never used by another process.
-        doing: What is under way, by the ids of the runs.
-        ended: Whether it has ended.
-        news: Of the runs that are begun, go on or end, here or elsewhere, and of its own end.
+        id: The id of this process, which no other process has.
+        doing: The runs under way, by id.
+        ended: Whether the worker has stopped.
+        news: News of runs here and elsewhere, and of the end of this worker.
     """
 
     def __init__(
@@ -82,24 +82,24 @@ class Worker:
         self._also = also
         self._wake = asyncio.Event()
         self._awaited: set[str] = set()
-        """Ids of runs that are known to wait, and were not begun yet."""
+        """The ids of runs that we know to wait."""
         self._looks_for_all = True
         self._tasks: list[asyncio.Task[None]] = []
         self._given_up: dict[str, Execution] = {}
         self._cleaned = 0.0
 
     def start(self) -> None:
-        """Begin to take runs."""
+        """Start taking runs."""
         self._tasks = [
             asyncio.create_task(self._forever(self._dispatch, self._resting)),
             asyncio.create_task(self._forever(self._beat, self._between_beats)),
-            # By itself: whatever it takes, claims are renewed meanwhile.
+            # Apart from the beat, so that claims are renewed however long it takes.
             asyncio.create_task(self._forever(self._tidy, self._between_beats)),
             asyncio.create_task(self._forever(self._listen, self._between_beats)),
         ]
 
     def wake(self, id_: str | None = None) -> None:
-        """Look for runs now; where one is named, no longer than until that one is begun."""
+        """Look for runs now; given an id, only until that run is started."""
         if id_ is None:
             self._looks_for_all = True
         else:
@@ -107,17 +107,17 @@ class Worker:
         self._wake.set()
 
     async def drain(self, grace: float) -> None:
-        """Take no more runs, let those under way end within a time, and stop the others.
+        """Take no more runs, give those under way some time to end, and stop the others.
 
-        Those are released for other workers. The slots are closed before.
+        Stopped runs go back to the queue. The slots must be closed.
 
         Args:
-            grace: In seconds. Stopping takes two more at the most.
+            grace: The seconds to wait. Stopping takes at most two more.
         """
         self.wake()
         deadline = asyncio.get_running_loop().time() + grace
         if self._tasks:
-            # It may have claimed a run, but not yet begun with it.
+            # It may have claimed a run that it has not started yet.
             await asyncio.wait({self._tasks[0]}, timeout=SETTLING)
         if under_way := self._under_way():
             left = max(0.0, deadline - asyncio.get_running_loop().time())
@@ -126,7 +126,7 @@ class Worker:
             doing.stop("drain")
         if ending := self._under_way():
             await asyncio.wait(ending, timeout=STOPPING)
-        # The store is away. Whoever is left hears of it by the end of the lease.
+        # The store is away. Other workers take these runs over when the lease ends.
         if left_over := [*self._tasks, *self._under_way()]:
             for task in left_over:
                 task.cancel()
@@ -142,16 +142,16 @@ class Worker:
     async def _forever(
         self, work: Callable[[], Awaitable[None]], rest: Callable[[], Awaitable[bool]]
     ) -> None:
-        """Do something again and again, whatever goes wrong."""
+        """Repeat some work forever, whatever goes wrong."""
         while True:
             try:
                 await work()
             except TimeoutError:
-                _log.warning("The runs wait: the database of runs does not answer.")
+                _log.warning("Runs wait: the database of runs does not respond.")
             except FairqrError as error:
-                _log.warning("The runs wait: %s", error)
+                _log.warning("Runs wait: %s", error)
             except Exception as error:
-                _log.error("A mistake of fairqr, the runs wait: %s", told_in_log(error))
+                _log.error("Runs wait because of a bug in fairqr: %s", told_in_log(error))
                 _log.debug("What went wrong", exc_info=error)
             if not await rest():
                 return
@@ -166,7 +166,7 @@ class Worker:
         return not self._slots.closed
 
     async def _dispatch(self) -> None:
-        """Begin with runs as long as there are any, and free slots."""
+        """Start runs while there are any, and free slots."""
         for_all, self._looks_for_all = self._looks_for_all, False
         if for_all:
             self._awaited.clear()
@@ -188,7 +188,7 @@ class Worker:
 
     @property
     def _full(self) -> tuple[Kind, ...]:
-        """The kinds of runs of which this process does as many as it may."""
+        """The kinds of runs that have reached their limit in this process."""
         audits = [doing for doing in self.doing.values() if doing.run.kind == "audit"]
         return ("audit",) if len(audits) >= self._settings.audit_concurrency else ()
 
@@ -212,16 +212,16 @@ class Worker:
 
     def _over(self, doing: Execution) -> None:
         self._slots.give_back()
-        if self.doing.get(doing.run.id) is doing:  # it may have been begun anew already
+        if self.doing.get(doing.run.id) is doing:  # it may have been started again already
             del self.doing[doing.run.id]
         if not doing.settled:
             self._given_up[doing.run.id] = doing
-        if doing.final is None or doing.run.kind == "audit":  # it, or the next audit, waits
+        if doing.final is None or doing.run.kind == "audit":  # this run, or the next audit, waits
             self.wake()
         self.news.tell(doing.run.id)
 
     async def _listen(self) -> None:
-        """Hear at once what is otherwise seen at the next look."""
+        """React at once to changes that the next look would find."""
         async with aclosing(self._store.heard()) as heard:
             async for text in heard:
                 if text == QUEUED:
@@ -237,10 +237,10 @@ class Worker:
         return True
 
     async def _beat(self) -> None:
-        """Renew the claims, and stop what is not ours any more."""
+        """Renew the claims, and stop runs that we have lost."""
         lease, before = self._settings.lease, dict(self.doing)
         asked = asyncio.get_running_loop().time()
-        # Tried again with a new time, so that it is known until when the claims are good.
+        # We retry with a new time, to know until when the claims are good.
         async with asyncio.timeout(max(lease / 3, 1.0)):
             renewal = await self._store.renew(self.id, lease)
         for id_, doing in before.items():
@@ -253,7 +253,7 @@ class Worker:
         await self._give_back(renewal.mine)
 
     async def _tidy(self) -> None:
-        """End what nobody goes on with, and forget what is over for long."""
+        """End runs that nobody will resume, and remove old ones."""
         await self._also()
         await self._store.sweep()
         now = asyncio.get_running_loop().time()
@@ -264,7 +264,7 @@ class Worker:
             await clean(self._store, self._settings)
 
     async def _give_back(self, mine: set[str]) -> None:
-        """Settle what was given up while the store was away, and nobody else has taken since."""
+        """Settle runs that we gave up while the store was away, unless another worker took them."""
         for id_, doing in list(self._given_up.items()):
             if id_ in mine and id_ not in self.doing:
                 if doing.final is None:

@@ -1,7 +1,7 @@
 """The database of runs, their events, the replies of models, and access keys.
 
-SQLite where nothing is said, PostgreSQL by a URL; the statements are the same, and what differs
-stands in :mod:`fairqr.graph.service.store.flavours`.
+SQLite by default, or PostgreSQL by URL. The statements are the same;
+:mod:`fairqr.graph.service.store.flavours` has the differences.
 """
 
 from __future__ import annotations

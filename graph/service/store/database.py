@@ -1,4 +1,4 @@
-"""Transactions that are tried again while the database is away, and errors of its own kind."""
+"""Transactions that we retry while the database is away."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 __all__ = ["LASTING", "PATIENT", "Database", "all_ended", "heals", "lasting", "said"]
 
 PATIENT = 5.0
-"""Seconds that a caller waits for a database that is away."""
+"""Seconds that a caller waits while the database is away."""
 
 LASTING = 30.0
-"""Seconds that what has happened in a run waits for it, so that a restart loses nothing."""
+"""Seconds that events of a run wait for the database, so that its restart loses nothing."""
 
 T = TypeVar("T")
 Work = Callable[[AsyncConnection], Awaitable[T]]
@@ -33,10 +33,10 @@ _log = logging.getLogger(__name__)
 _under_way: set[asyncio.Future[Any]] = set()
 
 _HEALING_STATES = ("08", "40", "53", "55P03", "57")
-"""Beginnings of PostgreSQL's codes: the connection, a deadlock, a full disk, a shutdown."""
+"""Prefixes of PostgreSQL's codes: connection, deadlock, full disk, shutdown."""
 
 _FOR_GOOD = ("password", "does not exist", "pg_hba.conf", "invalid")
-"""In what PostgreSQL says when it refuses a connection, which comes without a code."""
+"""Words in PostgreSQL's messages when it refuses a connection; these have no code."""
 
 _HEALING_CODES = (
     sqlite3.SQLITE_BUSY,
@@ -47,24 +47,24 @@ _HEALING_CODES = (
 
 
 class Database:
-    """Does work in transactions.
+    """Runs work in transactions.
 
     Args:
-        flavour: What SQLite and PostgreSQL do differently.
+        flavour: The kind of database.
     """
 
     def __init__(self, flavour: Flavour) -> None:
         self.flavour = flavour
 
     async def write(self, work: Work[T], *, patience: float = PATIENT) -> T:
-        """Do work in a transaction, again as a whole where it failed in a way that can heal.
+        """Run work in a transaction; retry it as a whole after temporary failures.
 
-        Whether a transaction was done is not known where the connection was lost at its end, so
-        work must come to the same when it is done twice.
+        If the connection is lost at the end, the transaction may have succeeded, so running the
+        work twice must have the same effect as once.
 
         Args:
-            work: What to do. On SQLite nobody else writes meanwhile.
-            patience: In seconds.
+            work: The work. On SQLite nobody else writes meanwhile.
+            patience: The seconds to keep retrying.
 
         Raises:
             StoreUnavailableError: The database did not come back in time, or refuses the work.
@@ -77,7 +77,7 @@ class Database:
         return await lasting(once, patience)
 
     async def read(self, work: Work[T], *, patience: float = PATIENT) -> T:
-        """Do work that changes nothing, as :meth:`write` does."""
+        """Run work that only reads; see :meth:`write`."""
 
         async def once() -> T:
             async with self.flavour.reading.begin() as connection:
@@ -87,16 +87,16 @@ class Database:
 
 
 async def lasting(call: Callable[[], Awaitable[T]], patience: float, *, logged: bool = True) -> T:
-    """Await ``call()``, again for so many seconds where the database is away or busy.
+    """Await ``call()``; retry it while the database is away or busy.
 
     Args:
-        call: Makes a new attempt each time.
-        patience: In seconds; an attempt that would begin later is not made.
-        logged: Log what the database said.
+        call: Makes an attempt.
+        patience: The seconds after which we make no more attempts.
+        logged: Whether to log the database's message.
 
     Raises:
-        StoreUnavailableError: It did not come back in time, or refuses the work. The sentence names
-            no place and no user, as it goes to whoever asked; its cause is what the database said.
+        StoreUnavailableError: It did not come back in time, or refuses the work. The sentence goes
+            to clients, so it names no place and no user; the cause has the database's message.
     """
     retrying = tenacity.AsyncRetrying(
         stop=tenacity.stop_before_delay(patience),
@@ -107,8 +107,8 @@ async def lasting(call: Callable[[], Awaitable[T]], patience: float, *, logged: 
     )
 
     async def attempt() -> T:
-        # Whoever asked may go away. Cancelled between a statement and its commit, drivers leave
-        # transactions open, and SQLite then stays locked for all.
+        # The caller may be cancelled. If that hit us between a statement and its commit, drivers
+        # would leave the transaction open, and SQLite would stay locked.
         task = asyncio.ensure_future(call())
         _under_way.add(task)
         task.add_done_callback(_ended)
@@ -122,12 +122,12 @@ async def lasting(call: Callable[[], Awaitable[T]], patience: float, *, logged: 
         if logged:
             _log.warning("The database of runs: %s", said(error))
         raise StoreUnavailableError(
-            "The database of runs cannot be used at the moment; try again later."
+            "The database of runs is not available; try again later."
         ) from error
 
 
 async def all_ended() -> None:
-    """Wait for work that goes on though nobody waits for it any more."""
+    """Wait for work whose callers were cancelled."""
     loop = asyncio.get_running_loop()
     while mine := [task for task in _under_way if task.get_loop() is loop]:
         await asyncio.wait(mine)
@@ -136,18 +136,18 @@ async def all_ended() -> None:
 def _ended(task: asyncio.Future[Any]) -> None:
     _under_way.discard(task)
     if not task.cancelled():
-        task.exception()  # nobody may be there to take it
+        task.exception()  # marks it as retrieved, since the caller may be gone
 
 
 def heals(error: BaseException) -> bool:
-    """Tell whether the same work may succeed later."""
+    """Return whether the same work may succeed later."""
     if isinstance(error, sa.exc.DBAPIError) and error.connection_invalidated:
         return True
-    if isinstance(error, sa.exc.TimeoutError):  # no connection of the pool was free
+    if isinstance(error, sa.exc.TimeoutError):  # the pool had no free connection
         return True
     cause = _origin(error)
     if isinstance(cause, sqlite3.Error):
-        # The lowest byte is what an extended code is a kind of.
+        # The lowest byte of an extended code is the basic code.
         return (getattr(cause, "sqlite_errorcode", None) or 0) & 0xFF in _HEALING_CODES
     if _is_of(cause, "OperationalError"):
         state = getattr(cause, "sqlstate", None)
@@ -158,21 +158,21 @@ def heals(error: BaseException) -> bool:
 
 
 def _origin(error: BaseException) -> BaseException:
-    """Return what the driver raised."""
+    """Return the driver's own error."""
     if isinstance(error, sa.exc.DBAPIError) and error.orig is not None:
         return error.orig
     return error
 
 
 def said(error: BaseException) -> str:
-    """Return what the database said, on one line, for people."""
+    """Return the database's message, on one line."""
     lines = str(_origin(error)).splitlines()
     return one_line(lines[0]) if lines else type(error).__name__
 
 
 def _of_database(error: BaseException) -> bool:
     cause = _origin(error)
-    # A constraint that is broken is a mistake here, which must be seen as one.
+    # A violated constraint is a bug, and must look like one.
     if isinstance(cause, sqlite3.IntegrityError) or _is_of(cause, "IntegrityError"):
         return False
     return isinstance(
@@ -181,7 +181,7 @@ def _of_database(error: BaseException) -> bool:
 
 
 def _is_of(error: BaseException, name: str) -> bool:
-    """Tell whether an error is psycopg's, without loading psycopg where SQLite is all there is."""
+    """Return whether an error is psycopg's, without importing psycopg for SQLite."""
     return any(
         kind.__name__ == name and kind.__module__.startswith("psycopg")
         for kind in type(error).__mro__

@@ -1,4 +1,4 @@
-"""How runs end: by their worker, by who asked for them, or because nobody goes on with them."""
+"""The ends of runs: by their worker, by their owner, or because nobody resumes them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fairqr.graph.service.store.tables import RUNS
 __all__ = ["LOSSES", "Endings"]
 
 LOSSES = 5
-"""So many workers may go silent while they do a run; then it is taken to be what ends them."""
+"""After this many workers went silent during a run, we blame the run and fail it."""
 
 _LIVE = RUNS.c.status.in_(LIVE)
 _CANCELLED = RunCancelledError(CANCELLED)
@@ -45,17 +45,17 @@ class Endings:
         result: dict[str, Any] | None = None,
         problem: dict[str, Any] | None = None,
     ) -> bool:
-        """Write how a run ended, and forget what only resuming it needs.
+        """Write the end of a run, and delete what only resuming it needs.
 
         Args:
-            id: Of the run.
-            worker: Who has done it.
+            id: The id of the run.
+            worker: The worker that did the run.
             status: ``done``, ``failed`` or ``cancelled``.
-            result: Of what is done.
+            result: The result of a successful run.
             problem: Why it failed or was cancelled.
 
         Returns:
-            Whether the end is this worker's; False where the run is another worker's by now.
+            False if another worker has the run by now.
 
         Raises:
             StoreUnavailableError: The database cannot be used.
@@ -72,10 +72,10 @@ class Endings:
         return await self._database.write(work, patience=LASTING)
 
     async def release(self, id: str, worker: str) -> bool:
-        """Put a run back into the queue, for whoever claims it next.
+        """Put a run back into the queue.
 
         Returns:
-            Whether it is there now, or over; False where another worker has it.
+            False if another worker has the run by now.
 
         Raises:
             StoreUnavailableError: The database cannot be used.
@@ -86,7 +86,7 @@ class Endings:
             if row is None or row["worker"] != worker:
                 return row is not None and row["status"] == "queued"
             if row["status"] == "running":
-                if row["cancel"]:  # nobody else would hear of it
+                if row["cancel"]:  # no other worker would see it
                     await self._end(connection, row, "cancelled", _CANCELLED)
                 else:
                     await connection.execute(
@@ -100,10 +100,10 @@ class Endings:
         return await self._database.write(work, patience=LASTING)
 
     async def ask_to_cancel(self, id: str, key: str) -> Run:
-        """Cancel a run that waits; tell the worker of one that is under way to stop.
+        """Cancel a waiting run, or ask the worker of a running one to stop.
 
         Returns:
-            The run as it is then; one that is over stays as it was.
+            The run as it is now; a run that is over stays unchanged.
 
         Raises:
             RunNotFoundError: The key has no such run.
@@ -127,7 +127,7 @@ class Endings:
             await self._database.flavour.tell(connection, CANCEL + row["id"])
 
     async def sweep(self) -> list[str]:
-        """Fail the runs at which five workers have gone silent: nobody will go on with them.
+        """Fail the runs during which five workers went silent: nobody will resume them.
 
         Returns:
             Their ids.
@@ -146,7 +146,7 @@ class Endings:
             ids = []
             for row in found.mappings().all():
                 error = RunInterruptedError(
-                    "Every worker that began this run stopped in the middle of it; ask for less."
+                    "Every worker that started this run stopped before its end; ask for less."
                 )
                 await self._end(connection, row, "failed", error)
                 ids.append(row["id"])
@@ -157,7 +157,7 @@ class Endings:
     async def _end(
         self, connection: AsyncConnection, row: Any, status: Status, error: Exception
     ) -> None:
-        """End a run that no worker has a say in any more."""
+        """End a run that no worker does."""
         problem = problem_of(error, path_of(row["id"]))
         await self._write_end(connection, row, status, None, None, problem)
         await tell_the_end(connection, row["id"], problem)

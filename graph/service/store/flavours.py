@@ -1,4 +1,4 @@
-"""What SQLite and PostgreSQL do differently."""
+"""The differences between SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Flavour(Protocol):
     """A kind of database.
 
     Attributes:
-        engine: For work that writes.
-        reading: For work that does not; the same connections.
-        alone: Held by work that writes.
-        place: Where it is, for people; without a user or a password.
+        engine: For transactions that write.
+        reading: For transactions that only read; it shares the connections.
+        alone: Held during transactions that write.
+        place: Where the database is, for people; without user and password.
     """
 
     engine: AsyncEngine
@@ -31,25 +31,25 @@ class Flavour(Protocol):
     place: str
 
     def now(self) -> sa.ColumnElement[float]:
-        """Return the time, in seconds since the epoch, by the clock that all workers go by."""
+        """Return the time in seconds since the epoch, by a clock that all workers share."""
 
     def silent(self) -> sa.ColumnElement[bool]:
-        """Return whether the worker of a run has lost it."""
+        """Return whether the lease of a run has ended."""
 
     async def accepting(self, connection: AsyncConnection) -> None:
-        """Let nobody else accept runs until the end of the transaction."""
+        """Keep others from accepting runs until the end of the transaction."""
 
     def migrating(self) -> contextlib.AbstractAsyncContextManager[None]:
-        """Let nobody else migrate meanwhile."""
+        """Keep others from migrating meanwhile."""
 
     async def tell(self, connection: AsyncConnection, text: str) -> None:
-        """Let all workers hear of something, when the transaction is done."""
+        """Notify all workers when the transaction commits."""
 
     def heard(self) -> AsyncGenerator[str, None]:
-        """Yield what workers tell, for as long as the connection holds.
+        """Yield the notifications, while the connection lasts.
 
-        Nothing is yielded if workers cannot tell each other, or if they tell it before the first
-        item is asked for: look from time to time, too.
+        Some are missed: all of them on SQLite, and those before the first item is requested. So
+        also look at the database from time to time.
         """
 
     async def close(self) -> None:
@@ -57,14 +57,14 @@ class Flavour(Protocol):
 
 
 def flavour_of(url: str) -> Flavour:
-    """Return the kind of database that a URL names; nothing is connected yet.
+    """Return the kind of database that a URL names, without connecting.
 
     Args:
         url: ``sqlite:///path`` or ``postgresql://user:password@host:port/name``; empty for the file
             ``service/runs.sqlite`` in the data folder.
 
     Raises:
-        ConfigError: It names neither, or a part of it is wrong.
+        ConfigError: The URL is of another kind, or a part of it is wrong.
     """
     from fairqr.graph.service.store.sqlite import SQLite, default_file
 
@@ -78,8 +78,8 @@ def flavour_of(url: str) -> Flavour:
     path = rest.removeprefix("/")
     if colon and kind.partition("+")[0] == "sqlite" and path and rest != path:
         return SQLite(os.path.expanduser(path))
-    # What could not be read may hold a password.
+    # Do not quote the URL, which may contain a password.
     raise ConfigError(
-        "The URL of the database of runs is none that can be used; write sqlite:///path or "
+        "The URL of the database of runs is not supported; write sqlite:///path or "
         "postgresql://user:password@host:port/name."
     )

@@ -1,4 +1,4 @@
-"""Reading runs and their events, and forgetting them."""
+"""Reading, writing and deleting runs and their events."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fairqr.graph.service.store.tables import EVENTS, REPLIES, RUNS, SUMMARY
 
 __all__ = ["History"]
 
-_AT_ONCE = 500  # runs that are forgotten in one transaction
+_AT_ONCE = 500  # runs deleted in one transaction
 
 
 class History:
-    """Runs of the past and the present."""
+    """Past and present runs."""
 
     _database: Database
 
@@ -49,11 +49,11 @@ class History:
         """Return a key's runs, the newest first.
 
         Args:
-            key: Its id.
-            limit: So many at the most; from 1.
-            before: Only those that were accepted earlier, in seconds since the epoch.
-            kind: Only these.
-            status: Only these.
+            key: The id of the key.
+            limit: The most runs to return.
+            before: Only runs accepted before this, in seconds since the epoch.
+            kind: Only runs of this kind.
+            status: Only runs with this status.
 
         Raises:
             StoreUnavailableError: The database cannot be used.
@@ -74,7 +74,7 @@ class History:
         return await self._database.read(work)
 
     async def statuses(self, ids: Collection[str]) -> dict[str, Status]:
-        """Return the status of each of these runs that exists, by id.
+        """Return the statuses of runs, by id; unknown ids are left out.
 
         Raises:
             StoreUnavailableError: The database cannot be used.
@@ -89,7 +89,7 @@ class History:
         return await self._database.read(work)
 
     async def delete(self, id: str, key: str) -> Run:
-        """Forget a run that is over, with its events, and return it.
+        """Delete a run that is over, with its events, and return it.
 
         Raises:
             RunNotFoundError: The key has no such run.
@@ -107,15 +107,15 @@ class History:
         return await self._database.write(work)
 
     async def add_events(self, id: str, worker: str, events: Sequence[Event]) -> bool:
-        """Write what happened in a run; an event whose number is known is left as it was.
+        """Write events of a run; events with known numbers stay unchanged.
 
         Args:
-            id: Of the run.
-            worker: Who does it, or has done it.
-            events: With numbers from 1.
+            id: The id of the run.
+            worker: The worker that does the run.
+            events: The events, with numbers from 1.
 
         Returns:
-            False where the run is another worker's by now, and nothing was written.
+            False if another worker has the run by now, and nothing was written.
 
         Raises:
             StoreUnavailableError: The database cannot be used.
@@ -147,13 +147,13 @@ class History:
     async def events(
         self, id: str, after: int = 0, limit: int = 100, *, private: bool = False
     ) -> list[Event]:
-        """Return what is written of a run, in order.
+        """Return the stored events of a run, in order.
 
         Args:
-            id: Of the run; whose it is, is not asked here.
+            id: The id of the run. We do not check whose run it is.
             after: Only events with higher numbers.
-            limit: So many at the most.
-            private: Also what only resuming needs.
+            limit: The most events to return.
+            private: Whether to include what only resuming needs.
 
         Raises:
             StoreUnavailableError: The database cannot be used.
@@ -174,16 +174,16 @@ class History:
         return await self._database.read(work) if is_id(id) else []
 
     async def add_reply(self, id: str, worker: str, key: str, reply: Mapping[str, Any]) -> bool:
-        """Write a reply of a model; one that is known is left as it was.
+        """Write a reply of a model; a known reply stays unchanged.
 
         Args:
-            id: Of the run.
-            worker: Who does it.
-            key: Of the question, and how often it was asked before.
-            reply: Plain data.
+            id: The id of the run.
+            worker: The worker that does the run.
+            key: The key of the question; it counts how often it was asked before.
+            reply: The reply as plain data.
 
         Returns:
-            False if the run is another worker's by now, and nothing was written.
+            False if another worker has the run by now, and nothing was written.
 
         Raises:
             StoreUnavailableError: The database cannot be used.
@@ -205,7 +205,7 @@ class History:
         return await self._database.write(work, patience=LASTING)
 
     async def replies(self, id: str) -> dict[str, dict[str, Any]]:
-        """Return the replies of models in a run that is not over, by their keys.
+        """Return the replies of models in a live run, by key.
 
         Raises:
             StoreUnavailableError: The database cannot be used.
@@ -220,17 +220,17 @@ class History:
         return await self._database.read(work)
 
     async def forget(self, seconds: float) -> int:
-        """Delete the runs that have been over for so long, by the database's clock.
+        """Delete the runs that ended more than this many seconds ago, by the database's clock.
 
         Returns:
-            How many they were.
+            The number of deleted runs.
 
         Raises:
             StoreUnavailableError: The database cannot be used.
         """
 
         async def work(connection: AsyncConnection) -> int:
-            # Skipped is what another worker is just deleting.
+            # Skip what another worker is just deleting.
             old = await connection.execute(
                 sa.select(RUNS.c.id)
                 .where(
@@ -250,7 +250,7 @@ class History:
         return total
 
     async def counts(self) -> dict[Status, int]:
-        """Return how many runs wait and how many are under way, as far as there are any.
+        """Return the numbers of live runs, by status; zeros are left out.
 
         Raises:
             StoreUnavailableError: The database cannot be used.
@@ -259,7 +259,7 @@ class History:
         async def work(connection: AsyncConnection) -> dict[Status, int]:
             found = await connection.execute(
                 sa.select(RUNS.c.status, sa.func.count())
-                .where(RUNS.c.status.in_(LIVE))  # not all that are kept, at each look
+                .where(RUNS.c.status.in_(LIVE))  # do not count all past runs each time
                 .group_by(RUNS.c.status)
             )
             return {cast("Status", status): count for status, count in found.all()}

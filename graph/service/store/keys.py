@@ -1,4 +1,4 @@
-"""Access keys: made, listed, revoked, and recognised."""
+"""Access keys: creating, listing, revoking and checking them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NAME = 100  # characters
 
 
 class Keys(Endings):
-    """Access keys, of which only the SHA-256 is kept."""
+    """Access keys. We only keep their SHA-256."""
 
     async def create_key(
         self, name: str, scopes: Sequence[Scope] = DEFAULTSCOPES
@@ -35,11 +35,11 @@ class Keys(Endings):
 
         Args:
             name: Who or what it is for; one line of at most 100 characters.
-            scopes: What it may do. ``admin`` brings ``run``, and ``run`` brings ``read``; the key
-                that is returned names them all.
+            scopes: What it may do. ``admin`` includes ``run``, and ``run`` includes ``read``; the
+                returned key names them all.
 
         Returns:
-            The key, and its secret, which is shown this once.
+            The key, and its secret, which nobody can read again.
 
         Raises:
             InputError: The name cannot be shown, or there is no such scope.
@@ -65,7 +65,7 @@ class Keys(Endings):
         }
 
         async def work(connection: AsyncConnection) -> AccessKey:
-            if (known := await _find(connection, id_)) is None:  # else this is done a second time
+            if (known := await _find(connection, id_)) is None:  # otherwise this is a retry
                 now = self._database.flavour.now()
                 await connection.execute(KEYS.insert().values(**values, created=now))
                 known = await _find(connection, id_)
@@ -74,7 +74,7 @@ class Keys(Endings):
         return await self._database.write(work), secret
 
     async def keys(self) -> list[AccessKey]:
-        """Return all access keys, the oldest first, also those that are revoked.
+        """Return all access keys, the oldest first, including revoked ones.
 
         Raises:
             StoreUnavailableError: The database cannot be used.
@@ -87,16 +87,15 @@ class Keys(Endings):
         return await self._database.read(work)
 
     async def revoke_key(self, id: str) -> AccessKey:
-        """Make an access key useless for good, and cancel its runs.
+        """Revoke an access key for good, and cancel its runs.
 
-        A key that is revoked already stays as it is.
+        A key that was revoked before stays unchanged.
 
         Args:
-            id: As :meth:`keys` gives it; the beginning of the secret, ``fqr_`` and the id, does
-                too.
+            id: The id of the key, with or without ``fqr_``.
 
         Raises:
-            InputError: There is no such key.
+            InputError: The key does not exist.
             StoreUnavailableError: The database cannot be used.
         """
         id_ = id.removeprefix(KEY_START)
@@ -112,7 +111,7 @@ class Keys(Endings):
             live = await connection.execute(
                 sa.select(RUNS)
                 .where(RUNS.c.key_id == id_, RUNS.c.status.in_(LIVE))
-                .order_by(RUNS.c.id)  # so that two who do this do not wait for each other
+                .order_by(RUNS.c.id)  # avoids deadlocks
                 .with_for_update()
             )
             for row in live.mappings().all():
@@ -128,7 +127,7 @@ class Keys(Endings):
         return key
 
     async def revoked(self, ids: Collection[str]) -> set[str]:
-        """Return those of the keys with these ids that are revoked.
+        """Return which of these keys are revoked.
 
         Raises:
             StoreUnavailableError: The database cannot be used.
@@ -143,7 +142,7 @@ class Keys(Endings):
         return await self._database.read(work)
 
     async def key_for(self, secret: str) -> AccessKey | None:
-        """Return the access key of a secret; None where it is none, or revoked.
+        """Return the access key of a secret, or None if it does not exist or was revoked.
 
         Raises:
             StoreUnavailableError: The database cannot be used.
@@ -156,7 +155,7 @@ class Keys(Endings):
             return await _find(connection, form[1])
 
         found = await self._database.read(work)
-        # An id that is unknown takes as long as a secret that is wrong.
+        # An unknown id takes as long as a wrong secret.
         expected = found["sha256"] if found else "0" * 64
         same = hmac.compare_digest(_sha256(secret), expected)
         if not same or found is None or found["revoked"] is not None:
@@ -170,5 +169,5 @@ async def _find(connection: AsyncConnection, id: str) -> Any:
 
 
 def _sha256(secret: str) -> str:
-    # The secret has 256 random bits, so that there is nothing to be slow against.
+    # The secret has 256 random bits, so a slow hash would add nothing.
     return hashlib.sha256(secret.encode()).hexdigest()

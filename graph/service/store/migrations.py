@@ -1,4 +1,4 @@
-"""The versions of the database, in order. What stands here never changes; new ones are added."""
+"""The versions of the database, in order. Never change one; add a new one."""
 
 from __future__ import annotations
 
@@ -80,14 +80,14 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     # What is kept of steps has another form. Runs under way begin again, with their replies.
     ("UPDATE events SET private = NULL",),
 )
-"""For SQLite and PostgreSQL alike."""
+"""The same for SQLite and PostgreSQL."""
 
 
 async def migrate(connection: AsyncConnection) -> None:
-    """Bring the database to this version, within one transaction that nobody else migrates in.
+    """Bring the database to this version, in one transaction while nobody else migrates.
 
     Raises:
-        StoreUnavailableError: A newer fairqr has been here.
+        StoreUnavailableError: A newer fairqr has used the database.
     """
     await connection.execute(
         sa.text("CREATE TABLE IF NOT EXISTS migrations (version INTEGER PRIMARY KEY)")
@@ -96,8 +96,8 @@ async def migrate(connection: AsyncConnection) -> None:
     version = found.scalar() or 0
     if version > len(MIGRATIONS):
         raise StoreUnavailableError(
-            f"The database of runs is of version {version}, and this fairqr knows "
-            f"{len(MIGRATIONS)} at the most; upgrade fairqr, or name another database."
+            f"The database of runs has version {version}, and this fairqr knows only versions up "
+            f"to {len(MIGRATIONS)}; upgrade fairqr, or name another database."
         )
     for number, statements in enumerate(MIGRATIONS[version:], start=version + 1):
         for statement in statements:

@@ -1,4 +1,4 @@
-"""Runs in PostgreSQL, which workers on several machines share; all is in the schema ``fairqr``."""
+"""Runs in PostgreSQL, which workers on several machines can share, in the schema ``fairqr``."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ SCHEMA = "fairqr"
 
 _CONNECT = 5  # seconds
 _STATEMENT = 20_000  # milliseconds
-_MIGRATION = 120.0  # seconds that another worker may take to migrate
+_MIGRATION = 120.0  # seconds to wait while another worker migrates
 _CONNECTIONS = 5
 
 _MIGRATING, _ACCEPTING = 0x6661_6972_0001, 0x6661_6972_0002  # names of locks
 _TRY = f"SELECT pg_try_advisory_lock({_MIGRATING})"
 
 _AFTER_START = 3.0
-"""Seconds after the server's start in which no worker is silent: none could be heard before."""
+"""Seconds after the server's start in which no lease ends: workers could not renew before."""
 
 
 class PostgreSQL:
@@ -51,7 +51,7 @@ class PostgreSQL:
             given = {"host": "@"}
         place = [str(given.get(part, "")) for part in ("host", "port", "dbname")]
         if any("@" in part for part in place):
-            # What it says may hold a part of the password.
+            # The message of the driver may contain a part of the password.
             raise ConfigError(
                 "The URL of the database of runs cannot be read; write "
                 "postgresql://user:password@host:port/name, with %40 for an @ in the password, "
@@ -65,7 +65,7 @@ class PostgreSQL:
         self._arguments: dict[str, Any] = {
             "connect_timeout": _CONNECT,
             "application_name": "fairqr",
-            # A server that has vanished is noticed by these.
+            # So that we notice if the server vanishes.
             "keepalives_idle": 10,
             "keepalives_interval": 5,
             "keepalives_count": 3,
@@ -89,44 +89,44 @@ class PostgreSQL:
         return await psycopg.AsyncConnection.connect(**self._arguments)
 
     def now(self) -> sa.ColumnElement[float]:
-        """Return the time by the server's clock: those of the workers differ."""
+        """Return the time by the server's clock, since those of workers differ."""
         return sa.cast(sa.func.extract("epoch", sa.func.clock_timestamp()), sa.Double)
 
     def silent(self) -> sa.ColumnElement[bool]:
-        """Return whether the worker of a run has lost it."""
+        """Return whether the lease of a run has ended."""
         started = sa.cast(sa.func.extract("epoch", sa.func.pg_postmaster_start_time()), sa.Double)
         return sa.func.greatest(RUNS.c.lease, started + _AFTER_START) < self.now()
 
     async def accepting(self, connection: AsyncConnection) -> None:
-        """Let nobody else accept runs until the end of the transaction."""
+        """Keep others from accepting runs until the end of the transaction."""
         await connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ACCEPTING)))
 
     @contextlib.asynccontextmanager
     async def migrating(self) -> AsyncIterator[None]:
-        """Let nobody else migrate meanwhile, and make the schema."""
+        """Keep others from migrating meanwhile, and create the schema."""
         async with await self._connect() as connection:
             await connection.set_autocommit(True)
             try:
                 async with asyncio.timeout(_MIGRATION):
-                    # Not by waiting in a statement, which statement_timeout would end.
+                    # Polling, since statement_timeout would end a statement that waits.
                     while not await _first(connection, _TRY):  # noqa: ASYNC110
                         await asyncio.sleep(0.05)
             except TimeoutError:
                 raise StoreUnavailableError(
                     "Another process has been migrating the database of runs for "
-                    f"{_MIGRATION:g} s; end it, and start again."
+                    f"{_MIGRATION:g} s; stop it, and start again."
                 ) from None
-            # Asked for first: who may not make schemas may still use one.
+            # Look first: a user without the right to create schemas may still use one.
             if not await _first(connection, f"SELECT to_regnamespace('{SCHEMA}')"):
                 await connection.execute(f"CREATE SCHEMA {SCHEMA}")
             yield  # the lock ends with the connection
 
     async def tell(self, connection: AsyncConnection, text: str) -> None:
-        """Let all workers hear of something, when the transaction is done."""
+        """Notify all workers when the transaction commits."""
         await connection.execute(sa.select(sa.func.pg_notify(SCHEMA, text)))
 
     async def heard(self) -> AsyncGenerator[str, None]:
-        """Yield what workers tell, for as long as the connection holds."""
+        """Yield the notifications, while the connection lasts."""
         async with await self._connect() as connection:
             await connection.set_autocommit(True)
             await connection.execute(f"LISTEN {SCHEMA}")

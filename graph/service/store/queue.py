@@ -1,8 +1,7 @@
-"""Who does which run: accepting, claiming, and leases.
+"""The queue: accepting and claiming runs, and leases.
 
-A run is done by the worker whose name stands in its row. A worker that is not heard of before its
-lease runs out loses the row to whoever claims it, and from then on nothing that it says of the run
-is written.
+The row of a run names the worker that does it. If the worker does not renew its lease in time,
+another one may claim the run, and nothing that the first one then writes about it is accepted.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from fairqr.graph.service.store.tables import RUNS
 __all__ = ["Claim", "Queue", "Renewal"]
 
 _OUTCOME = 60.0
-"""Seconds after which a claim that failed can have no effect any more."""
+"""Seconds after which a failed claim can no longer take effect."""
 
 _QUEUED = RUNS.c.status == "queued"
 _RUNNING = RUNS.c.status == "running"
@@ -35,13 +34,13 @@ _LIVE = RUNS.c.status.in_(LIVE)
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A run that a worker is to do.
+    """A worker's claim on a run.
 
     Attributes:
-        run: What is to be done; its status is ``running``.
+        run: The run; its status is ``running``.
         key: The id of the key that asked for it.
-        carrier: Headers of the caller's trace.
-        resumed: Whether it was begun before, so that there may be checkpoints and events.
+        carrier: The headers of the caller's trace.
+        resumed: Whether it was started before, so that there may be events and replies.
     """
 
     run: Run
@@ -52,11 +51,11 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """What a worker has.
+    """The runs of a worker after a renewal.
 
     Attributes:
-        mine: Ids of the runs that it is still to do. Another worker may have taken the others.
-        cancel: Ids of those of them that it is to cancel.
+        mine: The ids of the runs that it still has. Other workers may have taken the rest.
+        cancel: The ids of those that it has to cancel.
     """
 
     mine: set[str]
@@ -64,16 +63,16 @@ class Renewal:
 
 
 class Queue:
-    """Runs that wait, or are under way."""
+    """Runs that wait or are under way."""
 
     _database: Database
-    _tickets: dict[str, float]  # of claims whose outcome is not known, and until when it may come
+    _tickets: dict[str, float]  # of claims with unknown outcome, and until when it may come
 
     def heard(self) -> AsyncGenerator[str, None]:
-        """Yield what workers tell each other, for as long as the connection holds.
+        """Yield the notifications of workers, while the connection lasts.
 
-        A text is :data:`QUEUED`, or :data:`CANCEL` with the id of a run, or the id of a run in
-        which something happened. Workers that share a file cannot tell each other anything.
+        A text is :data:`QUEUED`, :data:`CANCEL` with the id of a run, or the id of a run in which
+        something happened. SQLite has no notifications.
         """
         return self._database.flavour.heard()
 
@@ -89,21 +88,21 @@ class Queue:
         """Put a run into the queue.
 
         Args:
-            run: With the status ``queued``.
+            run: The run, with the status ``queued``.
             key: The id of the key that asked for it.
-            queue: So many runs may wait, of all keys.
-            live: So many runs of this key may wait or be under way.
-            carrier: Headers of the caller's trace.
+            queue: The most runs of all keys that may wait.
+            live: The most live runs of this key.
+            carrier: The headers of the caller's trace.
 
         Raises:
-            BusyError: There are so many already.
+            BusyError: One of these limits is reached.
             StoreUnavailableError: The database cannot be used.
         """
 
         async def work(connection: AsyncConnection) -> None:
             await self._database.flavour.accepting(connection)
             known = await connection.execute(sa.select(RUNS.c.id).where(RUNS.c.id == run.id))
-            if known.first() is not None:  # this is done a second time
+            if known.first() is not None:  # this is a retry
                 return
             counted = await connection.execute(
                 sa.select(
@@ -114,14 +113,14 @@ class Queue:
             own, waiting = counted.one()
             if own >= live:
                 raise BusyError(
-                    f"This key has {own} runs that are not over, and {live} are allowed; wait for "
-                    "one of them, or cancel it.",
+                    f"This key already has {own} live runs, and {live} are allowed; wait for one "
+                    "of them, or cancel it.",
                     retry_after=1.0,
                     own=True,
                 )
             if waiting >= queue:
                 raise BusyError(
-                    f"The service has {waiting} runs waiting already; try again later.",
+                    f"The service already has {waiting} waiting runs; try again later.",
                     retry_after=2.0,
                     own=False,
                 )
@@ -141,16 +140,16 @@ class Queue:
     async def claim(
         self, worker: str, lease: float, *, without: Collection[Kind] = ()
     ) -> Claim | None:
-        """Take the oldest run that waits, or that another worker has lost; None where none does.
+        """Claim the oldest run that waits, or that another worker has lost; None if there is none.
 
         Args:
-            worker: The id of the process, never used by another one.
-            lease: Seconds until the worker must have renewed it.
-            without: Kinds of runs that are left for others.
+            worker: The id of this process, which no other process has.
+            lease: The seconds until the worker must renew the claim.
+            without: Kinds of runs to leave for others.
 
         Raises:
-            StoreUnavailableError: The database cannot be used. Where it took the run nevertheless,
-                the next claim returns it.
+            StoreUnavailableError: The database cannot be used. If the claim succeeded nevertheless,
+                the next claim returns its run.
         """
         ticket = secrets.token_hex(8)
         now = time.monotonic()
@@ -161,7 +160,7 @@ class Queue:
         async def work(connection: AsyncConnection) -> Claim | None:
             nonlocal tried
             row: Any = None
-            if tried:  # and may have been done, though nobody heard of it
+            if tried:  # the first attempt may have succeeded
                 taken = await connection.execute(
                     sa.select(RUNS).where(
                         _RUNNING, RUNS.c.worker == worker, RUNS.c.ticket == ticket
@@ -205,7 +204,7 @@ class Queue:
         without: Collection[Kind],
     ) -> Any:
         taken = sa.and_(_RUNNING, RUNS.c.worker == worker, RUNS.c.ticket.in_(mislaid))
-        # Not its own: what it does of that one is still written.
+        # Not its own runs, which it can still write.
         lost = sa.and_(
             _RUNNING,
             RUNS.c.worker != worker,
@@ -225,11 +224,11 @@ class Queue:
     async def renew(self, worker: str, lease: float) -> Renewal:
         """Extend all leases of a worker.
 
-        A lease that has run out is extended as well where nobody has taken the run.
+        We also extend a lease that has ended if nobody took the run.
 
         Args:
-            worker: Of whom there is to be heard again.
-            lease: Within so many seconds.
+            worker: The id of the worker.
+            lease: The seconds until it must renew them again.
 
         Raises:
             StoreUnavailableError: The database cannot be used.

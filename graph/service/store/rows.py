@@ -1,4 +1,4 @@
-"""Rows of runs: finding them, reading them, and what goes with them."""
+"""Finding, reading and changing rows of runs."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ __all__ = [
 ]
 
 QUEUED = "queued"
-"""Workers tell each other: a run waits."""
+"""The notification that a run waits."""
 
 CANCEL = "cancel "
-"""Workers tell each other: the run whose id follows is to be cancelled."""
+"""The start of the notification to cancel a run; its id follows."""
 
 
 async def find(connection: AsyncConnection, id: str, *, lock: bool = False) -> Any:
-    """Return a run's row, or None.
+    """Return the row of a run, or None.
 
     Args:
-        connection: Within a transaction.
-        id: As it was asked for; any text.
-        lock: Let nobody else change it until the end of the transaction.
+        connection: A connection within a transaction.
+        id: The id, which may be any text.
+        lock: Whether to keep others from changing it until the end of the transaction.
     """
     if not is_id(id):
         return None
@@ -44,15 +44,16 @@ async def find(connection: AsyncConnection, id: str, *, lock: bool = False) -> A
 
 
 def checked_id(row: Any, id: str, key: str) -> Any:
-    """Return a row, if it is the key's.
+    """Return a row if it belongs to the key.
 
     Raises:
-        RunNotFoundError: There is none, or it is another key's; nobody can tell which.
+        RunNotFoundError: There is no row, or it belongs to another key; the message does not say
+            which.
     """
     if row is None or row["key_id"] != key:
         named = f" {id}" if is_id(id) else " of that name"
         raise RunNotFoundError(
-            f"There is no run{named}; it may be another key's, or too old to be kept."
+            f"There is no run{named}; it may belong to another key, or have been deleted."
         )
     return row
 
@@ -63,14 +64,14 @@ def run_of(row: Any) -> Run:
 
 
 async def forget_what_resuming_needs(connection: AsyncConnection, id: str) -> None:
-    """Delete what only a run that is not over needs: replies of models, and parts of its steps."""
+    """Delete what only a live run needs: replies of models, and private parts of its steps."""
     await connection.execute(REPLIES.delete().where(REPLIES.c.run_id == id))
     private = EVENTS.update().where(EVENTS.c.run_id == id, EVENTS.c.private.is_not(None))
     await connection.execute(private.values(private=None))
 
 
 async def tell_the_end(connection: AsyncConnection, id: str, problem: dict[str, Any]) -> None:
-    """Write the last event of a run that ends without a worker, for those who follow it."""
+    """Write the last event of a run that ends without a worker, for its followers."""
     last = await connection.execute(
         sa.select(EVENTS.c.number, EVENTS.c.name)
         .where(EVENTS.c.run_id == id)

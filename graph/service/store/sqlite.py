@@ -1,4 +1,4 @@
-"""Runs in a file of SQLite, which several processes of one machine may share."""
+"""Runs in a SQLite file, which several processes of one machine may share."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from fairqr.graph.service.store.tables import RUNS
 
 __all__ = ["SQLite", "default_file"]
 
-_BUSY = 5.0  # seconds that SQLite itself waits for another process that writes
+_BUSY = 5.0  # seconds that SQLite waits while another process writes
 _PRAGMAS = (
     "PRAGMA journal_mode=WAL",
-    # A power cut may lose the last moments, and nothing else; the end of a process loses nothing.
+    # A power cut may lose the last moments. The end of a process loses nothing.
     "PRAGMA synchronous=NORMAL",
     "PRAGMA foreign_keys=ON",
 )
 
 
 def default_file() -> Path:
-    """Return where runs are kept when nothing is said."""
+    """Return the default file of runs."""
     return data_dir() / "service" / "runs.sqlite"
 
 
@@ -45,7 +45,7 @@ class SQLite:
         self.place = str(self._file)
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            # SQLite gives the files beside it the same rights.
+            # SQLite gives its other files the same rights.
             os.close(os.open(self._file, os.O_CREAT | os.O_RDWR, 0o600))
         except OSError as error:
             raise ConfigError(
@@ -53,8 +53,8 @@ class SQLite:
                 "name a file that may be written."
             ) from None
         url = sa.URL.create("sqlite+aiosqlite", database=str(self._file.absolute()))
-        # Transactions are begun by us: Python's driver would begin them late, and then two that
-        # have both read could not both write.
+        # We start transactions ourselves. Python's driver would start them late, and two
+        # transactions that have both read could not both write.
         arguments = {"timeout": _BUSY, "isolation_level": None}
         self.engine = create_async_engine(
             url,
@@ -62,7 +62,7 @@ class SQLite:
             pool_size=4,
             max_overflow=0,
             pool_timeout=_BUSY,
-            hide_parameters=True,  # errors would show queries and documents
+            hide_parameters=True,  # errors would quote queries and documents
         )
         self.reading = self.engine.execution_options(begin="BEGIN")
         self.alone: contextlib.AbstractAsyncContextManager[Any] = asyncio.Lock()
@@ -70,11 +70,11 @@ class SQLite:
         sa.event.listen(self.engine.sync_engine, "begin", _begin)
 
     def now(self) -> sa.ColumnElement[float]:
-        """Return the time by this machine's clock, which is that of all its processes."""
+        """Return the time by this machine's clock, which all its processes share."""
         return sa.literal(time.time(), sa.Double)
 
     def silent(self) -> sa.ColumnElement[bool]:
-        """Return whether the worker of a run has lost it."""
+        """Return whether the lease of a run has ended."""
         return RUNS.c.lease < self.now()
 
     async def accepting(self, connection: AsyncConnection) -> None:
@@ -86,10 +86,10 @@ class SQLite:
         yield
 
     async def tell(self, connection: AsyncConnection, text: str) -> None:
-        """Do nothing: processes that share a file cannot tell each other."""
+        """Do nothing: SQLite has no notifications."""
 
     async def heard(self) -> AsyncGenerator[str, None]:
-        """Yield nothing, for ever."""
+        """Yield nothing, and never end."""
         await asyncio.Event().wait()
         yield ""
 

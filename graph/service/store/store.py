@@ -1,4 +1,4 @@
-"""The store of runs: opened, checked, closed."""
+"""The store of runs: opening, checking and closing it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OPEN = 5.0  # seconds that a server may still be starting
 class Store(Queue, History, Keys):
     """Runs, events, replies and access keys, in SQLite or PostgreSQL.
 
-    A database that is away is waited for: what a caller asks, 5 s; what happened in a run, 30 s.
+    If the database is away, callers wait for 5 s, and events of runs for 30 s.
     """
 
     def __init__(self, database: Database) -> None:
@@ -33,17 +33,17 @@ class Store(Queue, History, Keys):
 
     @classmethod
     async def open(cls, url: str = "") -> Store:
-        """Open a database, made first, or brought to this version, where it has to be.
+        """Open a database; create or upgrade it if necessary.
 
-        Several processes may do so at once.
+        Several processes may do so at the same time.
 
         Args:
             url: ``sqlite:///path`` or ``postgresql://user:password@host:port/name``; empty for the
                 file ``service/runs.sqlite`` in the data folder.
 
         Raises:
-            ConfigError: The URL is none that can be used.
-            StoreUnavailableError: The database does not answer, refuses, or is of a newer version.
+            ConfigError: The URL is wrong.
+            StoreUnavailableError: The database does not respond, refuses, or has a newer version.
         """
         flavour = flavour_of(url)
         database = Database(flavour)
@@ -54,14 +54,13 @@ class Store(Queue, History, Keys):
             if isinstance(error, StoreUnavailableError) and error.__cause__ is not None:
                 raise StoreUnavailableError(
                     f"The database of runs at {flavour.place} cannot be used: "
-                    f"{said(error.__cause__).rstrip('.')}; check that its URL is right, and that "
-                    "it is running."
+                    f"{said(error.__cause__).rstrip('.')}; check its URL, and that it is running."
                 ) from error
             raise
         return cls(database)
 
     async def check(self) -> None:
-        """Make sure that the database answers, within 3 s.
+        """Check that the database responds within 3 s.
 
         Raises:
             StoreUnavailableError: It does not.
@@ -75,11 +74,11 @@ class Store(Queue, History, Keys):
                 await self._database.read(work, patience=0)
         except TimeoutError:
             raise StoreUnavailableError(
-                f"The database of runs has not answered for {_CHECK:g} s; try again later."
+                f"The database of runs did not respond within {_CHECK:g} s; try again later."
             ) from None
 
     async def close(self) -> None:
-        """Close all connections, once what is being written has been written."""
+        """Finish pending writes, and close all connections."""
         await all_ended()
         await self._database.flavour.close()
 

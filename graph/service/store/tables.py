@@ -1,4 +1,4 @@
-"""The tables, as :mod:`fairqr.graph.service.store.migrations` makes them."""
+"""The tables, as :mod:`fairqr.graph.service.store.migrations` creates them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["EVENTS", "KEYS", "REPLIES", "RUNS", "SUMMARY", "JsonText"]
 class JsonText(TypeDecorator[Any]):
     """JSON in a column of plain text, in ASCII.
 
-    PostgreSQL refuses the character NUL and lone surrogates in texts as well as in its own JSON
-    types. Queries, replies of models and documents may hold both; here they are escapes.
+    PostgreSQL refuses NUL and lone surrogates in its text and JSON types. Queries, replies and
+    documents may contain both; here they are escaped.
     """
 
     impl = sa.Text
@@ -46,11 +46,11 @@ RUNS = sa.Table(
     sa.Column("result", JsonText),
     sa.Column("problem", JsonText),
     sa.Column("carrier", JsonText, nullable=False),  # of the caller's trace
-    sa.Column("worker", sa.Text),  # the only one that may do it, or None
+    sa.Column("worker", sa.Text),  # the only worker that may do it
     sa.Column("lease", sa.Double),  # when the worker loses it, in seconds since the epoch
-    sa.Column("ticket", sa.Text),  # of the claim that the worker got it by
+    sa.Column("ticket", sa.Text),  # identifies the claim of the worker
     sa.Column("losses", sa.Integer, nullable=False),  # workers that went silent while doing it
-    sa.Column("cancel", sa.Boolean, nullable=False),  # the worker is to stop
+    sa.Column("cancel", sa.Boolean, nullable=False),  # the worker has to stop
 )
 
 SUMMARY = [
@@ -74,7 +74,7 @@ EVENTS = sa.Table(
     sa.Column("number", sa.Integer, primary_key=True),
     sa.Column("name", sa.Text, nullable=False),
     sa.Column("data", JsonText, nullable=False),
-    sa.Column("private", JsonText),  # what resuming needs besides; until the run is over
+    sa.Column("private", JsonText),  # what resuming needs, until the run is over
 )
 
 REPLIES = sa.Table(

@@ -152,7 +152,7 @@ def recorded(trace: Path | None = None, *, content: bool = False, command: str) 
     with record_to(trace, content=content) as recorder:
         yield
     if recorder.failure:
-        warn(f"The trace {trace} is not whole: {recorder.failure}.")
+        warn(f"The trace {trace} is incomplete: {recorder.failure}.")
 
 
 async def open_to_search(

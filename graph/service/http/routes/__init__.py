@@ -1,1 +1,1 @@
-"""The routes: to start runs, read them, list offers, speak as OpenAI does, and operate."""
+"""The routes: starting and reading runs, listing offers, OpenAI's API, and operation."""

@@ -42,10 +42,10 @@ __all__ = [
 ]
 
 CLIENT_GONE = 499
-"""What stands in the figures where nobody is there to read a status."""
+"""The status in the metrics if the client disconnected."""
 
 LONGEST_TRACE_HEADER = 512
-"""Characters; by the W3C a tracestate need not be handed on further than that."""
+"""The most characters of a trace header; the W3C requires no more of a tracestate."""
 
 T = TypeVar("T")
 
@@ -54,9 +54,9 @@ router = APIRouter(prefix="/v1", responses=problems(400, 408, 413, 415, 422, 429
 
 @router.post("/search", tags=["ask"], response_model=SearchResult, responses=RESULT)
 async def search(asked: SearchRequest, request: Request) -> Response:
-    """Search fairly, and wait for the result; it is the object of `fairqr search --json`.
+    """Search fairly, and wait for the result: the object of `fairqr search --json`.
 
-    When the client goes away before that, the search is cancelled, unless `keep` is true.
+    If the client disconnects, the search is cancelled, unless `keep` is true.
     """
     return await _answered(request, "search", asked)
 
@@ -65,7 +65,7 @@ async def search(asked: SearchRequest, request: Request) -> Response:
 async def answer(asked: AnswerRequest, request: Request) -> Response:
     """Answer a question from sampled rankings, and wait for the result.
 
-    It is the object of `fairqr answer --json`. When the client goes away before that, the run is
+    The result is the object of `fairqr answer --json`. If the client disconnects, the run is
     cancelled, unless `keep` is true.
     """
     return await _answered(request, "answer", asked)
@@ -73,31 +73,31 @@ async def answer(asked: AnswerRequest, request: Request) -> Response:
 
 @router.post("/probe", tags=["ask"], response_model=ProbeResult, responses=RESULT)
 async def probe(asked: ProbeRequest, request: Request) -> Response:
-    """Ask whether the model that ranks leans to a group, and wait for the result.
+    """Test whether the model that ranks prefers a group, and wait for the result.
 
-    When the client goes away before that, the run is cancelled, unless `keep` is true.
+    If the client disconnects, the run is cancelled, unless `keep` is true.
     """
     return await _answered(request, "probe", asked)
 
 
 @router.post("/search/stream", tags=["ask"], response_class=Response, responses=STREAM)
 async def stream_search(asked: SearchRequest, request: Request) -> Response:
-    """Search fairly, and tell each step as it happens.
+    """Search fairly, and stream each step.
 
-    Events are `run`, `step` for each step of the graph, and at last `end` with the result or
-    `error` with a problem. Comments tell now and then that the stream is alive. When the client
-    goes away the search is cancelled, unless `keep` is true: then `GET /v1/runs/{id}/events` with
-    `Last-Event-ID` goes on where it was.
+    The events are `run`, a `step` for each step of the graph, and in the end `end` with the result
+    or `error` with a problem. Comments show that the stream is alive. If the client disconnects,
+    the search is cancelled, unless `keep` is true: then `GET /v1/runs/{id}/events` with
+    `Last-Event-ID` continues the stream.
     """
     return await _streamed(request, "search", asked)
 
 
 @router.post("/answer/stream", tags=["ask"], response_class=Response, responses=STREAM)
 async def stream_answer(asked: AnswerRequest, request: Request) -> Response:
-    """Answer a question, and tell each step as it happens.
+    """Answer a question, and stream each step, as for a search.
 
-    As for a search; where there is one ranking to answer from, events `token` tell the answer piece
-    by piece while it is written, unless `stream` is false.
+    If there is only one ranking to answer from, events `token` bring the answer piece by piece,
+    unless `stream` is false.
     """
     if "stream" not in asked.model_fields_set:
         asked = asked.model_copy(update={"stream": True})
@@ -106,7 +106,7 @@ async def stream_answer(asked: AnswerRequest, request: Request) -> Response:
 
 @router.post("/probe/stream", tags=["ask"], response_class=Response, responses=STREAM)
 async def stream_probe(asked: ProbeRequest, request: Request) -> Response:
-    """Probe the model that ranks, and tell each step as it happens, as for a search."""
+    """Probe the model that ranks, and stream each step, as for a search."""
     return await _streamed(request, "probe", asked)
 
 
@@ -114,7 +114,7 @@ async def stream_probe(asked: ProbeRequest, request: Request) -> Response:
 async def begin_run(asked: BackgroundRun, request: Request) -> Response:
     """Start a run in the background.
 
-    It is always kept: it goes on without a client, and after a restart of the service.
+    It is always kept: it continues without a client and after a restart of the service.
     """
     kind, inner = asked.asked
     run = await _submitted(request, kind, inner.model_copy(update={"keep": True}))
@@ -187,7 +187,7 @@ async def _submitted(request: Request, kind: Kind, asked: RunRequest) -> Run:
 
 
 async def begin_ephemeral(request: Request, kind: Kind, asked: RunRequest) -> EphemeralRun:
-    """Check a request, and begin an ephemeral run of it when a slot is free.
+    """Check a request, and start an ephemeral run of it when a slot is free.
 
     Raises:
         FairqrError: The request is wrong or not allowed, or the service is too busy.
@@ -204,12 +204,12 @@ async def begin_ephemeral(request: Request, kind: Kind, asked: RunRequest) -> Ep
 
 
 async def run_ephemeral(request: Request, kind: Kind, asked: RunRequest) -> Run:
-    """Do an ephemeral run, and return it when it is over; see :func:`begin_ephemeral`."""
+    """Start an ephemeral run, and return it when it is over; see :func:`begin_ephemeral`."""
     return await (await begin_ephemeral(request, kind, asked)).end()
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T | None:
-    """Return what work comes to; None if the client goes before, which cancels the work."""
+    """Return the result of work. If the client disconnects first, cancel it and return None."""
     working = asyncio.create_task(work)
     leaving = asyncio.create_task(gone(request.receive))
     try:
@@ -222,9 +222,9 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T | Non
 
 
 def carrier_of(request: Request) -> dict[str, str]:
-    """Return what makes the run a part of the caller's trace.
+    """Return the headers that make the run a part of the caller's trace.
 
-    Where FastAPI traces the request itself, the run is a part of that.
+    If FastAPI traces the request, the run becomes a part of that span.
     """
     if traced := carrier():
         return traced
@@ -237,5 +237,5 @@ def _location(run: Run) -> dict[str, str]:
 
 
 def _headers(asked: RunRequest, run: Run) -> dict[str, str]:
-    """Return where a run that is kept can be read; the id of another one, which traces name."""
+    """Return the address of a kept run, or the id of another one, which names its trace."""
     return _location(run) if asked.keep else {"X-Request-ID": run.id}

@@ -1,4 +1,4 @@
-"""The routes that list audits and hand out their files."""
+"""The routes that list audits and send their files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REPORT_POLICY = (
     "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'self'"
 )
-"""A report may style itself, and nothing else."""
+"""A report may only bring its own styles."""
 
 
 @router.get("")
@@ -48,7 +48,7 @@ async def list_audits(
 
 @router.get("/{id}", response_model=AuditRun)
 async def get_audit(request: Request, id: Id) -> Response:
-    """Return an audit: what was asked for, how far it is, and its findings and figures."""
+    """Return an audit: its request and status, and in the end its findings and figures."""
     return Json((await _audit(request, id)).model_dump())
 
 
@@ -70,7 +70,7 @@ async def get_report(request: Request, id: Id) -> Response:
     responses={200: {"description": "All files.", "content": {"application/zip": {}}}},
 )
 async def get_bundle(request: Request, id: Id) -> Response:
-    """Return all files of a finished audit, which `fairqr audit verify` checks once unpacked."""
+    """Return all files of a finished audit; unpacked, `fairqr audit verify` checks them."""
     folder = await _folder(request, id)
     path = await asyncio.to_thread(_zipped, folder)
     return FileResponse(
@@ -85,7 +85,7 @@ async def _audit(request: Request, id: str) -> Run:
     """Return an audit of this key.
 
     Raises:
-        RunNotFoundError: There is none.
+        RunNotFoundError: The key has no such audit.
     """
     run = await run_of(request, id)
     if run.kind != "audit":
@@ -97,7 +97,7 @@ async def _folder(request: Request, id: str) -> Path:
     """Return the folder of a finished audit of this key.
 
     Raises:
-        RunNotFoundError: There is none, or its files are not on this machine.
+        RunNotFoundError: The key has no such audit, or its files are not on this machine.
         InputError: It is not finished.
     """
     run = await _audit(request, id)

@@ -1,4 +1,4 @@
-"""The routes that list what can be asked for, and show single documents."""
+"""The routes that list what is offered, and show single documents."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ router = APIRouter(prefix="/v1", tags=["offers"], responses=problems(429, 503))
 
 _DocumentId = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
 _Corpus = Annotated[
-    str | None, Query(description="As in a request; the default one where it is left out.")
+    str | None, Query(description="What to search, as in a request; defaults to the first.")
 ]
 
 
 class AttributeInfo(BaseModel):
     """An attribute of a corpus."""
 
-    groups: list[str] = Field(description="All of its groups, in the order of the schema.")
+    groups: list[str] = Field(description="All groups, in the order of the schema.")
     population: dict[str, float] | None = Field(
-        description="The share of each group in the population; null where the schema gives none."
+        description="The share of each group in the population; null if the schema gives none."
     )
 
 
@@ -49,13 +49,13 @@ class IndexDescription(BaseModel):
     """An index that can be searched."""
 
     name: str
-    engine: str = Field(description="What searches it: `tantivy`, `elasticsearch` and the like.")
-    documents: int | None = Field(description="How many it holds; null where it does not say.")
+    engine: str = Field(description="What searches it, such as `tantivy` or `elasticsearch`.")
+    documents: int | None = Field(description="The number of documents; null if unknown.")
     attributes: dict[str, AttributeInfo]
 
 
 class IndexList(BaseModel):
-    """The indexes that can be searched, the default one first."""
+    """The indexes that can be searched, the default first."""
 
     indexes: list[IndexDescription]
 
@@ -63,20 +63,20 @@ class IndexList(BaseModel):
 class PromptInfo(BaseModel):
     """A version of a prompt."""
 
-    id: str = Field(description="What it is for, such as `refine`.")
+    id: str = Field(description="Its purpose, such as `refine`.")
     version: str
     default: bool = Field(description="Whether it is used where none is named.")
-    sha256: str = Field(description="Of its file.")
+    sha256: str = Field(description="The hash of its file.")
 
 
 class PromptList(BaseModel):
-    """The prompts that can be chosen."""
+    """The prompts to choose from."""
 
     prompts: list[PromptInfo]
 
 
 class ModelDescription(BaseModel):
-    """A model that can be named."""
+    """A model to choose."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -90,7 +90,7 @@ class MethodInfo(BaseModel):
     name: str
     about: str = Field(description="One line.")
     refines: bool = Field(description="Whether it asks the model to refine the query.")
-    default_for: list[Kind] = Field(description="The kinds of runs that use it if none is named.")
+    default_for: list[Kind] = Field(description="The kinds of runs that use it by default.")
 
 
 class RetrieverInfo(BaseModel):
@@ -102,18 +102,18 @@ class RetrieverInfo(BaseModel):
 
 
 class ModelList(BaseModel):
-    """What does the work."""
+    """The models, methods, retrievers and judges to choose from."""
 
     models: list[ModelDescription]
     methods: list[MethodInfo]
     retrievers: list[RetrieverInfo]
-    attributors: list[str] = Field(description="What judges answers, the default one first.")
+    attributors: list[str] = Field(description="What judges answers, the default first.")
 
 
 class Me(BaseModel):
-    """Who asks."""
+    """The caller."""
 
-    key: str | None = Field(description="The name of the key; null where none is needed.")
+    key: str | None = Field(description="The name of the key; null if no key is required.")
     scopes: list[Scope]
 
 
@@ -139,7 +139,7 @@ async def list_indexes(request: Request) -> IndexList:
 
 
 class DocumentLines(BaseModel):
-    """Documents in a line each."""
+    """One line about each of several documents."""
 
     documents: list[DocumentLine]
 
@@ -166,7 +166,7 @@ async def get_document(
 ) -> Response:
     """Return a document: its title, its text and its groups.
 
-    An endpoint that is asked by words alone only gives documents that a search has found.
+    An endpoint that only searches by words gives only documents that an earlier search found.
     """
     engine = parts_of(request).engine
     searched, link = await engine.searched(corpus), engine.offers.link(corpus)
@@ -175,7 +175,7 @@ async def get_document(
 
 @router.get("/prompts")
 async def list_prompts(request: Request) -> PromptList:
-    """List the prompts that can be chosen, as they are now."""
+    """List the current prompts to choose from."""
     engine = parts_of(request).engine
     found: list[PromptInfo] = []
     for id_, version in engine.offers.prompts():
@@ -190,7 +190,7 @@ async def list_prompts(request: Request) -> PromptList:
 
 @router.get("/models")
 async def list_models(request: Request) -> ModelList:
-    """List the models, the methods, the retrievers, and what judges answers."""
+    """List the models, methods, retrievers and judges of answers."""
     offers = parts_of(request).engine.offers
     usual = RunRequest.model_fields["retriever"].default
     return ModelList(
@@ -221,6 +221,6 @@ async def list_models(request: Request) -> ModelList:
 
 @router.get("/me")
 async def me(request: Request) -> Me:
-    """Tell whose key this is, and what it may do."""
+    """Return whose key this is, and what it may do."""
     caller = caller_of(request.scope)
     return Me(key=caller.name, scopes=[*caller.scopes])

@@ -1,4 +1,4 @@
-"""The routes that speak as OpenAI's API does: each source is a model that answers from it."""
+"""The routes in the form of OpenAI's API, where each source is a model."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ router = APIRouter(prefix="/openai/v1", tags=["openai"], responses=openai_proble
 
 @router.get("/models")
 async def list_sources(request: Request) -> ModelCards:
-    """List the sources that can be answered from, as models."""
+    """List the sources to answer from, as models."""
     return ModelCards(data=[ModelCard(id=name) for name in await _sources(request)])
 
 
@@ -54,8 +54,8 @@ async def get_source(request: Request, model: str) -> ModelCard:
 async def complete_chat(asked: ChatRequest, request: Request) -> Response:
     """Answer the last message of the user from a source.
 
-    This is an ephemeral run of `POST /v1/answer`. The documents that the answer used are its
-    annotations.
+    This is an ephemeral run of `POST /v1/answer`. Annotations name the documents that the answer
+    used.
     """
     await _check_source(request, asked.model)
     answer, completing = asked.as_answer(), _completing(asked, request)
@@ -79,7 +79,7 @@ def _completing(asked: ChatRequest, request: Request) -> Completing:
 
     async def cite(ids: list[str]) -> list[str]:
         links: dict[str, str] = {}
-        with suppress(FairqrError):  # an answer is not lost because its documents cannot be read
+        with suppress(FairqrError):  # keep the answer even if its documents cannot be read
             links = await links_of(await engine.searched(corpus), ids, engine.offers.link(corpus))
         source = urlencode({"corpus": corpus})
         own = f"{request.base_url}v1/documents/"
@@ -95,6 +95,5 @@ async def _sources(request: Request) -> list[str]:
 async def _check_source(request: Request, name: str) -> None:
     if name not in await _sources(request):
         raise IndexNotFoundError(
-            f"There is no model '{one_line(name, 60)}'; GET /openai/v1/models lists those that "
-            "there are."
+            f"There is no model '{one_line(name, 60)}'; GET /openai/v1/models lists all."
         )

@@ -1,4 +1,4 @@
-"""The routes for those who run the service."""
+"""The routes for whoever runs the service."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ router = APIRouter(tags=["operation"])
 
 
 class Health(BaseModel):
-    """That the process is alive."""
+    """The process is alive."""
 
     status: Literal["ok"]
 
 
 class Ready(BaseModel):
-    """Whether runs can be done."""
+    """Whether the service can do runs."""
 
     status: Literal["ready", "not ready", "draining"]
-    reached: dict[str, bool] = Field(description="By name: index, model, store.")
+    reached: dict[str, bool] = Field(description="Whether index, model and store can be reached.")
 
 
 @router.get("/healthz")
 async def health() -> Health:
-    """Tell that the process is alive."""
+    """Say that the process is alive."""
     return Health(status="ok")
 
 
 @router.get("/readyz", response_model=Ready, responses={503: {"model": Ready}})
 async def ready(request: Request) -> Response:
-    """Tell whether index, model and database are reached; 503 where one is not."""
+    """Say whether index, model and database can be reached; 503 if one cannot."""
     parts = parts_of(request)
     reached = await parts.readiness.look()
     status: Literal["ready", "not ready", "draining"] = "not ready"
@@ -56,7 +56,7 @@ async def ready(request: Request) -> Response:
     responses={200: {"content": {"text/plain": {}}}, **problems(429, 503)},
 )
 async def metrics(request: Request) -> Response:
-    """Return figures for Prometheus; the key needs the scope `admin`, where keys are needed."""
+    """Return metrics for Prometheus; a key needs the scope `admin`."""
     parts = parts_of(request)
     try:
         counts = await parts.store.counts()

@@ -1,4 +1,4 @@
-"""The routes that tell of runs, and end them."""
+"""The routes that list, show, follow and end runs."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ __all__ = ["Before", "Id", "RunList", "router", "run_of"]
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"], responses=problems(422, 429, 503))
 
-Id = Annotated[str, Path(description="Of the run.", examples=["0" * 32], max_length=100)]
+Id = Annotated[str, Path(description="The id of the run.", examples=["0" * 32], max_length=100)]
 
 LARGEST = 2**53
-"""Up to here a number of JSON is exact everywhere."""
-
+"""The largest number that every JSON parser reads exactly."""
 
 Before = Annotated[
     float | None,
@@ -36,8 +35,8 @@ Before = Annotated[
         ge=0,
         le=LARGEST,
         allow_inf_nan=False,
-        description="Only runs that were made before; in seconds since the epoch. With the "
-        "`created` of the last run of a list this is the next page.",
+        description="Only runs created before this, in seconds since the epoch. For the next page, "
+        "give `created` of the last run.",
     ),
 ]
 
@@ -107,7 +106,7 @@ async def run_of(request: Request, id: str) -> Run:
     """Return a run of this key.
 
     Raises:
-        RunNotFoundError: There is none.
+        RunNotFoundError: The key has no such run.
     """
     return await parts_of(request).store.run(id, caller_of(request.scope).id)
 
@@ -116,10 +115,10 @@ def _number(text: str | None) -> int:
     """Return the number of an event.
 
     Raises:
-        InputError: It is none.
+        InputError: The text is not a number of an event.
     """
     if not text:
         return 0
     if not (text.isascii() and text.isdecimal() and len(text) <= 15):
-        raise InputError("The header Last-Event-ID is no number of an event; send one, such as 3.")
+        raise InputError("Last-Event-ID must be the number of an event, such as 3.")
     return int(text)

@@ -89,7 +89,7 @@ def test_a_default_above_a_cap_is_lowered_and_what_is_asked_for_is_refused(offer
         "depth": 51,
         "budget": {"tokens": 101},
     }.items():
-        with pytest.raises(CapError, match="at the most"):
+        with pytest.raises(CapError, match="at most"):
             check(offers, "search", caps, **{name: value})
     with pytest.raises(CapError) as caught:
         check(offers, "answer", caps, samples=4)
