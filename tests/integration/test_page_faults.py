@@ -113,7 +113,7 @@ def test_a_model_that_fails_is_told_of_and_the_plain_ranking_stays(
     expect(problem).to_contain_text("try other words")
     expect(problem).to_contain_text("Type: query")
     # What cannot be asked for at all is said beside the form.
-    page.get_by_role("spinbutton", name="Documents that take part").fill("10000")
+    page.get_by_role("spinbutton", name="Documents to sample from").fill("10000")
     page.get_by_role("button", name="Run", exact=True).click()
     expect(page.locator("#form-problem")).to_contain_text("k")
     assert watched.dialogs == []

@@ -150,7 +150,7 @@ def test_words_alone_have_no_estimates(pages: Pages, service: str) -> None:
     expect(told.last).to_contain_text("The model's queries brought no documents into this ranking.")
     expect(page.get_by_role("heading", name="Before and after")).to_be_visible()
     assert page.get_by_role("columnheader", name="Estimated relevance").count() == 0
-    assert page.get_by_text("The percentage is how likely").count() == 0
+    assert page.get_by_text("The percentage is the estimated chance").count() == 0
 
 
 def test_two_retrievers_are_compared(pages: Pages, service: str) -> None:

@@ -84,7 +84,7 @@ async def test_more_is_refused_by_whose_limit_it_is(store: Store) -> None:
         await store.accept(a_run(), "k", **limits)
     assert refused.value.own
     await store.accept(a_run(), "other", **limits)
-    with pytest.raises(BusyError, match="has 3 runs waiting") as refused:
+    with pytest.raises(BusyError, match="already has 3 waiting runs") as refused:
         await store.accept(a_run(), "third", **limits)
     assert not refused.value.own
     assert refused.value.retry_after > 0

@@ -1,4 +1,4 @@
-// Answers, their sources with who was used, and how the groups fare over the samples.
+// Answers, their sources, and the groups over all samples.
 
 import { bars } from "./bars.js";
 import { el, fact, foreign, hidden } from "./dom.js";
@@ -14,7 +14,7 @@ export function targetOf(answer) {
     [attribute, Object.fromEntries(groups.map(({ group, target }) => [group, target]))]));
 }
 
-/** What was answered, and from whom. */
+/** The answers with their sources. */
 export function answerView(answer) {
   const marks = allMarks(targetOf(answer));
   const listed = (texts) => el("ol", { class: "distribution" },
@@ -37,7 +37,7 @@ export function answerView(answer) {
   ];
 }
 
-/** The rankings without an answer, those with the same reason as one. */
+/** The rankings without an answer, counted by reason. */
 function failures(answers) {
   const found = new Map();
   for (const { status, message, samples } of answers.filter((it) => it.status !== "ok")) {
@@ -74,9 +74,9 @@ function source(document, id, { used, scores, verdicts }, place, marks) {
 function chances(answer, marks) {
   return el("section", { class: "card", "aria-label": "Chances of the documents" },
     el("h2", {}, "Who had a chance"), whatIs("Stochastic ranking", "Expected exposure"),
-    el("p", { class: "hint" }, "In what share of the samples each document was read, and was used."),
+    el("p", { class: "hint" }, "The share of the samples in which each document was read, and in which it was used."),
     el("table", { class: "plain chances" },
-      el("caption", { class: "hidden" }, "Documents, and in what share of the samples they were read and used"),
+      el("caption", { class: "hidden" }, "Documents, with the shares of the samples in which they were read and used"),
       el("thead", {}, el("tr", {},
         el("th", { scope: "col" }, "#"), el("td", {}), el("th", { scope: "col" }, "Document"),
         el("th", { scope: "col", class: "number" }, "read"),
@@ -109,8 +109,8 @@ function exposures(answer, marks) {
       fact("Disparity of reading, EE-D/k", figure(answer.disparity)),
       fact("Disparity of use, EAE-D/k", figure(answer.attributed_disparity)),
       fact("Use of sources, EAR", percent(answer.attribution_rate))),
-    el("p", { class: "hint" }, "EE-D/k says how unequal the chances to be read are: it is 1 where all samples ",
-      "read the same documents. EAE-D/k is the same of being used, and EAR the share of the documents read ",
+    el("p", { class: "hint" }, "EE-D/k says how unequal the chances of being read are: it is 1 if all samples ",
+      "read the same documents. EAE-D/k is the same for being used. EAR is the share of the documents read ",
       "that the answers used."));
 }
 

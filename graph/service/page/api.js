@@ -2,7 +2,7 @@
 
 import { askForKey, authorization } from "./key.js";
 
-/** Why something was not done, as the service says it (RFC 9457). */
+/** A problem document of the service (RFC 9457). */
 export class Problem extends Error {
   constructor(problem, status = 0, retryAfter = 0) {
     super(problem.detail || problem.title || "The server could not do this.");
@@ -12,7 +12,7 @@ export class Problem extends Error {
   }
 }
 
-/** The server did not answer at all. */
+/** The server did not respond. */
 export class Unreachable extends Error {
   constructor() {
     super("The server cannot be reached. Check that it runs, and try again.");
@@ -22,7 +22,7 @@ export class Unreachable extends Error {
 /**
  * Send a request, and ask for an access key where the server wants one.
  *
- * @returns {Promise<Response>} One that went well.
+ * @returns {Promise<Response>} A successful response.
  * @throws {Problem|Unreachable} One did not; an aborted request throws its AbortError.
  */
 export async function call(path, { method = "GET", body, headers = {}, signal } = {}) {

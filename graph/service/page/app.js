@@ -1,4 +1,4 @@
-// The page: which part of it is shown is said by the hash of its address, so that each can be linked.
+// The page. The hash of its address says which part is shown, so that each part has a link.
 
 import { json } from "./api.js";
 import { showAudits } from "./audits.js";
@@ -15,7 +15,7 @@ const ID = "[0-9A-Za-z_-]{1,64}";
 const PAGES = ["search", "audits", "runs", "compare"];
 const linkOf = (id) => `#/run/${id}`;
 let shown = null;
-let repeated = null; // what an audit was asked for that is to be changed
+let repeated = null; // the request of an audit to change and run again
 
 const form = setUpForm(async (kind, request) => {
   const run = await json("/v1/runs", { method: "POST", body: { kind, request } });
@@ -28,7 +28,7 @@ function show(page) {
   delete document.body.dataset.runKind;
 }
 
-/** An audit stands alone: the form beside a run is that of searches. */
+/** An audit is shown alone, since the form beside a run is for searches. */
 function known({ kind }) {
   document.body.dataset.runKind = kind;
   if (kind === "audit") mark("audits");
@@ -69,7 +69,7 @@ function route() {
     byId("runs-page").focus();
   } else {
     show("search");
-    // On a phone the keyboard would cover the page.
+    // Not on a phone, where the keyboard would cover the page.
     if (window.matchMedia("(min-width: 56rem)").matches) byId("query").focus();
   }
 }

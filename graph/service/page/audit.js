@@ -11,12 +11,12 @@ import { authorization } from "./key.js";
 const VERDICTS = {
   less: "less than is due",
   more: "more than is due",
-  within_error: "no sure difference",
+  within_error: "no significant difference",
   too_few: "too few queries to tell",
-  cannot_tell: "cannot be told",
+  cannot_tell: "cannot tell",
 };
 
-/** What an audit found. */
+/** The findings of an audit. */
 export function auditView({ findings, figures, digest }, { id }) {
   const attributes = Object.groupBy(figures.groups, ({ attribute }) => attribute);
   const combined = Object.keys(attributes).filter((name) => name.includes("×"));
@@ -55,7 +55,7 @@ function exposure(attribute, groups) {
       el("summary", {}, "How sure that is"), whatIs("Interval"),
       el("table", { class: "plain" },
         el("thead", {}, el("tr", {},
-          ["Group", "Exposure, with its interval of 95%", "Verdict"].map((name) => el("th", { scope: "col" }, name)))),
+          ["Group", "Exposure, with 95% interval", "Verdict"].map((name) => el("th", { scope: "col" }, name)))),
         el("tbody", {}, groups.map(({ group, exposure: share, verdict }) => el("tr", {},
           el("th", { scope: "row" }, foreign(group)),
           el("td", {}, percent(share.value),
@@ -64,7 +64,7 @@ function exposure(attribute, groups) {
   ];
 }
 
-/** The report and all files. Where a key is needed, a link or a frame could not send it. */
+/** The report and all files. With a key we use buttons, since links and frames cannot send it. */
 function report(path, id) {
   const bundle = [`${path}/bundle.zip`, `audit-${id}.zip`, "Download all files"];
   const page = [`${path}/report.html`, `audit-${id}.html`];
@@ -73,7 +73,7 @@ function report(path, id) {
   return el("section", { class: "card", "aria-label": "Report" },
     el("h2", {}, "Report"),
     isFree ? el("p", { class: "row" },
-      el("a", { href: page[0], target: "_blank", rel: "noopener" }, "Open the report in a tab of its own"),
+      el("a", { href: page[0], target: "_blank", rel: "noopener" }, "Open the report in a new tab"),
       el("a", { href: bundle[0], download: bundle[1] }, bundle[2]))
       : el("p", { class: "row" },
         download([...page, "Download the report"], note), download(bundle, note)),

@@ -1,4 +1,4 @@
-// The page of audits: a form to begin one, and those of the past.
+// The page of audits: a form to start one, and past audits.
 
 import { json } from "./api.js";
 import { el, fill, foreign, option } from "./dom.js";
@@ -21,7 +21,7 @@ export function showAudits(page, { open, repeated }) {
   const { signal } = ending;
   fill(page,
     el("h1", {}, "Audits"),
-    el("p", { class: "hint" }, "One search is an anecdote. An audit asks a source many queries as it is, and says who gets seen."),
+    el("p", { class: "hint" }, "One search is an anecdote. An audit asks a source many queries, and says who gets seen in its results."),
     auditForm({ repeated, signal, begun: (run) => { location.hash = open(run.id); } }),
     el("h2", {}, "Past audits"),
     runList("/v1/audits", { open, none: "There are no audits yet.", signal }));
@@ -107,7 +107,7 @@ function auditForm({ repeated, signal, begun }) {
   }
 
   fillIn().catch((error) => { if (!signal.aborted) say(error.message); });
-  return el("form", { class: "card audit-form", "aria-label": "Begin an audit", on: { submit } },
+  return el("form", { class: "card audit-form", "aria-label": "Start an audit", on: { submit } },
     el("div", { class: "fields" },
       el("label", { class: "field" }, "Source", source), about, attributes,
       el("label", { class: "field" }, "Results that count as shown (k)", k),
@@ -115,8 +115,8 @@ function auditForm({ repeated, signal, begun }) {
       whatIs("Target", "Population", "Relevance")),
     el("div", { class: "fields" },
       el("label", { class: "field" }, "Queries", queries),
-      el("p", { class: "hint", id: "queries-about" }, "One a line; or CSV whose first line names the columns ",
-        el("code", {}, "query"), " and ", el("code", {}, "weight"), ", how often each was asked. ", count),
+      el("p", { class: "hint", id: "queries-about" }, "One per line. Or CSV with the columns ",
+        el("code", {}, "query"), " and ", el("code", {}, "weight"), " (how often it was asked). ", count),
       el("label", { class: "field" }, "Or take them from a file", file)),
     problem, el("p", {}, go));
 }

@@ -55,7 +55,7 @@ function table(title, runs, open, rows) {
         el("th", { scope: "row" }, name), values.map((value) => el("td", {}, foreign(value, 200))))))));
 }
 
-/** The settings that differ, and when each run was; what both have alike is left out. */
+/** The settings that differ, and the times of the runs. */
 export function differences(runs) {
   const requests = runs.map(({ request }) => request ?? {});
   const names = [...new Set(requests.flatMap((request) => Object.keys(request)))].sort();

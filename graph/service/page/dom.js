@@ -1,5 +1,5 @@
-// Building elements. Text always becomes a text node, so that nothing that a document or a model
-// says can become markup.
+// Building elements. Text always becomes a text node, so that nothing from a document or a model
+// can become markup.
 
 /**
  * Make an element.
@@ -46,19 +46,16 @@ export function fill(element, ...children) {
 /** The element with this id. */
 export const byId = (id) => document.getElementById(id);
 
-/**
- * Text of a document or a model: apart from the direction of what is around it, and cut where it
- * is too long to be shown.
- */
+/** Text of a document or a model, isolated from the direction of its surroundings, and cut if long. */
 export function foreign(text, limit = 300) {
   const all = Array.from(String(text ?? ""));
   return el("bdi", {}, all.length > limit ? `${all.slice(0, limit).join("")}…` : all.join(""));
 }
 
-/** Text for screen readers alone. */
+/** Text only for screen readers. */
 export const hidden = (...children) => el("span", { class: "hidden" }, ...children);
 
-/** A term and what it is, for a list of facts. */
+/** A term and its value, for a list of facts. */
 export const fact = (name, ...value) => el("div", {}, el("dt", {}, name), el("dd", {}, ...value));
 
 /** An option of a select. */

@@ -1,4 +1,4 @@
-// What a run came to: figures, cost, prompt and model, warnings, problems.
+// The outcome of a run: figures, cost, prompt and model, warnings, problems.
 
 import { bars, LEAST_GAP } from "./bars.js";
 import { el, fact, foreign } from "./dom.js";
@@ -18,9 +18,9 @@ export function figures(search, marks) {
           { name: "before", shares: baseline.exposure[attribute] },
           { name: "after", shares: search.exposure[attribute] },
         ], missing[attribute])),
-      el("p", { class: "hint" }, "Exposure: the share of the attention that a group gets, of which the first ",
-        "ranks have most. The upright line is its target.",
-        isMissing ? " A dashed box is the part of the target for which too few documents were found that are likely to be relevant." : null),
+      el("p", { class: "hint" }, "Exposure is a group's share of the attention; the first ranks get most of it. ",
+        "The upright line is the target.",
+        isMissing ? " A dashed box is the part of the target for which too few relevant documents were found." : null),
       sentences("Why", "explanation", search.explanation ?? []),
       sentences("What is still lacking", "lacking", lacking(search), whatIs("Supply gap", "Ranking gap"))),
     el("div", { class: "headline" },
@@ -28,7 +28,7 @@ export function figures(search, marks) {
       el("p", { class: "big" }, el("span", { class: "was" }, nats(baseline.divergence)),
         el("span", { class: "arrow" }, " → "),
         el("b", { class: baseline.divergence - divergence > 0.0005 ? "lower" : null }, nats(divergence))),
-      el("p", { class: "hint" }, "How far the shares of the groups are from the target: 0 is on target. ",
+      el("p", { class: "hint" }, "How far the groups' shares are from the target: 0 is on target. ",
         `KL in nats, over the first ${search.ranking.length}. ${ended(search)}, since `,
         `${STOPPED[search.stop_reason] ?? words(search.stop_reason)}.`),
       brought(search)));
@@ -37,7 +37,7 @@ export function figures(search, marks) {
 const sentences = (title, kind, all, explained = null) => all.length ? el("div", {}, el("h3", {}, title), explained,
   el("ul", { class: `sentences ${kind}` }, all.map((it) => el("li", {}, foreign(it, 600))))) : null;
 
-/** What each group still lacks of its target, and why, in sentences. */
+/** What each group still lacks of its target, and why. */
 function lacking({ gaps, target }) {
   const found = [];
   for (const [attribute, groups] of Object.entries(gaps ? target : {})) {
@@ -56,7 +56,7 @@ function lacking({ gaps, target }) {
 
 const points = (share) => many(Math.round(share * 100), "point");
 
-/** What the model's queries found that the search would not have found without them. */
+/** What only the model's queries found. */
 function brought({ without_model: without, ranking }) {
   if (!without) return null;
   return el("section", { "aria-label": "What the model brought" },
@@ -84,7 +84,7 @@ export function cost(usage) {
       fact("Time", seconds(usage.milliseconds))));
 }
 
-/** What a run was done with. */
+/** The source, model, prompts and method of a run. */
 export function provenance(result) {
   const prompts = result.prompts ?? (result.prompt ? [result.prompt] : []);
   return el("section", { class: "card", "aria-label": "Made with" },
@@ -99,7 +99,7 @@ export function provenance(result) {
       fact("Source", foreign(result.corpus), result.retriever ? ` (${result.retriever})` : "")));
 }
 
-/** Sentences of warning. */
+/** Warnings. */
 export function warnings(sentences) {
   if (!sentences.length) return null;
   return el("section", { class: "card warning", "aria-label": "Warnings" },
@@ -107,7 +107,7 @@ export function warnings(sentences) {
     el("ul", {}, sentences.map((sentence) => el("li", {}, foreign(sentence, 1000)))));
 }
 
-/** A problem of the service: its sentence, which says what to do, and its type. */
+/** A problem of the service: its sentence and its type. */
 export function problemCard(problem) {
   const type = String(problem.type ?? "").replace("urn:fairqr:error:", "");
   return el("section", { class: "card problem", role: "alert" },

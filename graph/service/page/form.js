@@ -1,4 +1,4 @@
-// The form: what is asked for.
+// The form.
 
 import { byId, el, fill, foreign, option } from "./dom.js";
 import { whatIs } from "./glossary.js";
@@ -13,15 +13,15 @@ const EXAMPLES = {
 };
 const LABELS = {
   search: { query: "Query", k: "Results (k)", hint: "What are you looking for?" },
-  probe: { query: "Query", k: "Results (k)", hint: "Whose ranking is probed?" },
-  answer: { query: "Question", k: "Documents that take part (k)", hint: "What do you want to know?" },
+  probe: { query: "Query", k: "Results (k)", hint: "Which query should the model rank?" },
+  answer: { query: "Question", k: "Documents to sample from (k)", hint: "What do you want to know?" },
 };
 const WIDE = window.matchMedia("(min-width: 56rem)");
 
 /**
  * Wire the form.
  *
- * @param {(kind: string, request: Object) => Promise} run Begins a run.
+ * @param {(kind: string, request: Object) => Promise} run Starts a run.
  * @returns {{offer: Function, set: Function}}
  */
 export function setUpForm(run) {
@@ -97,7 +97,7 @@ export function setUpForm(run) {
           type: "checkbox", name: "attribute", value: name, form: "ask", checked: at === 0,
           on: { change: attributesChanged },
         }), foreign(name)))),
-      el("p", { class: "hint" }, "whose groups are compared; with none chosen, all of them"),
+      el("p", { class: "hint" }, "We compare their groups. Choose none to compare all."),
       whatIs("Attribute", "Group"));
     attributesChanged();
   }
@@ -209,7 +209,7 @@ export function setUpForm(run) {
       retrieverChanged();
       modelChanged();
     },
-    /** Fill in what a run was asked for. */
+    /** Fill in the request of a run. */
     set({ kind: what, request: asked }) {
       for (const radio of form.elements.kind) radio.checked = radio.value === what;
       methodChosen = true;

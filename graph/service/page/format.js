@@ -4,22 +4,22 @@ const percents = new Intl.NumberFormat("en", { style: "percent", maximumFraction
 const counts = new Intl.NumberFormat("en");
 const moments = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
 
-/** A share in percent; a dash where there is none. */
+/** A share in percent, or a dash. */
 export const percent = (share) => (isNumber(share) ? percents.format(share) : "–");
 
-/** A divergence in nats; a dash where it is undefined. */
+/** A divergence in nats, or a dash if it is undefined. */
 export function nats(value) {
   if (!isNumber(value)) return "–";
   return value > 0 && value < 0.0005 ? "<0.001" : Math.max(value, 0).toFixed(3);
 }
 
-/** A figure with so many digits; a dash where there is none. */
+/** A figure with this many digits, or a dash. */
 export const figure = (value, digits = 3) => (isNumber(value) ? value.toFixed(digits) : "–");
 
 /** A whole number. */
 export const whole = (value) => (isNumber(value) ? counts.format(value) : "–");
 
-/** How many, with the word for one or for many. */
+/** A number with its noun. */
 export const many = (number, one, more = `${one}s`) =>
   `${whole(number)} ${number === 1 ? one : more}`;
 
@@ -45,15 +45,15 @@ export const STOPPED = {
   not_refining: "this method does not refine the query",
 };
 
-/** Why a refiner has no words, where that is no failure. */
+/** Why a refiner has no words, without a failure. */
 export const NO_WORDS = {
-  empty: "no word that can be used",
-  repeated: "no word that is new",
+  empty: "no usable words",
+  repeated: "no new words",
   unknown_terms: "only words that the index does not have",
-  unsupported: "only words that nothing in the index speaks for",
+  unsupported: "only words without evidence in the index",
 };
 
-/** What a step does, while the next one is under way. */
+/** What happens after each step. */
 export const UNDER_WAY = {
   queued: "Waiting for its turn",
   prepare: "Searching the index",

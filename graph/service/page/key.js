@@ -1,11 +1,11 @@
-// The access key, where the server wants one. It is kept for this tab alone, and never in the URL.
+// The access key, if the server requires one. We keep it in this tab only, and never in the URL.
 
 import { byId } from "./dom.js";
 
 const NAME = "fairqr-key";
 let asking = null;
 
-/** The headers that tell who asks. */
+/** The headers with the key. */
 export function authorization() {
   const key = sessionStorage.getItem(NAME);
   return key ? { Authorization: `Bearer ${key}` } : {};

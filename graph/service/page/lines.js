@@ -1,4 +1,4 @@
-// A line of each document's text, so that a ranking says more than names.
+// One line of each document's text, to judge whether it is relevant.
 
 import { json } from "./api.js";
 import { fill, foreign } from "./dom.js";
@@ -7,7 +7,7 @@ const AT_ONCE = 40;
 const LONGEST = 160;
 const known = new Map(); // by corpus and id
 
-/** Fill in the lines of all documents that are shown in an element. */
+/** Fill in the lines of all documents in an element. */
 export async function fillLines(element, corpus, signal) {
   const places = [...element.querySelectorAll("[data-line]")];
   const keyOf = (id) => JSON.stringify([corpus, id]);

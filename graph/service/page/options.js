@@ -22,7 +22,7 @@ export async function offered() {
   };
 }
 
-/** What is known of a source: its engine, its size and its attributes. */
+/** A source in one line: its engine, its size and its attributes. */
 export const aboutSource = (index) => index ? [
   index.engine,
   index.documents === null ? null : many(index.documents, "document"),
@@ -36,7 +36,7 @@ export const isPattern = (name) => /[*?[]/.test(name);
 export const groupsOf = (index) => Object.fromEntries(
   Object.entries(index?.attributes ?? {}).map(([name, { groups }]) => [name, groups]));
 
-/** Whether the schema of an index says how each of these groups stands in the population. */
+/** Whether the schema of an index gives the population of all these groups. */
 export const hasPopulation = (index, attributes) =>
   attributes.every((name) => index?.attributes[name]?.population);
 

@@ -99,7 +99,7 @@ export function runList(path, { open, choose, none, signal }) {
   return el("div", { class: "stack" }, list, note, more);
 }
 
-/** Ask once more before a run is removed; it cannot be had back. */
+/** Ask before removing a run, since this cannot be undone. */
 function asked(button, run, really) {
   button.textContent = really ? "Really?" : "Remove";
   button.setAttribute("aria-label", `${really ? "Really remove" : "Remove"} ${run.query}`);

@@ -1,4 +1,4 @@
-// What a probe found: whether the model that ranks leans to a side.
+// The result of a probe: whether the model that ranks prefers a side.
 
 import { el, fact, foreign } from "./dom.js";
 import { figure, percent, words } from "./format.js";
@@ -8,13 +8,13 @@ import { whatIs } from "./glossary.js";
 export function probeView(probe) {
   return [
     el("section", { class: "card", "aria-label": "Probe" },
-      el("h2", {}, "Does the model lean to a side?"), whatIs("Probe", "Lean", "Position bias"),
+      el("h2", {}, "Does the model prefer a side?"), whatIs("Probe", "Lean", "Position bias"),
       probe.message ? el("p", {}, foreign(probe.message, 1000)) : null,
       probe.pairwise ? pairwise(probe.pairwise) : null,
       probe.listwise ? listwise(probe.listwise) : null,
       el("p", { class: "hint" }, foreign(probe.note, 1000))),
     el("section", { class: "card", "aria-label": "Documents" },
-      el("h2", {}, "Documents that took part"),
+      el("h2", {}, "Documents in the probe"),
       el("table", { class: "plain" },
         el("thead", {}, el("tr", {}, ["#", "Document", "Side"].map((name) => el("th", { scope: "col" }, name)))),
         el("tbody", {}, probe.documents.map((document) => el("tr", {},

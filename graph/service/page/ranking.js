@@ -16,14 +16,14 @@ export function sideBySide(marks, before, after) {
   const estimated = [...before.ranking, ...after.ranking].some(({ relevance }) => typeof relevance === "number");
   return [
     estimated ? el("p", { class: "hint" },
-      "The percentage is how likely a document is relevant to the query, as the retriever estimates it.") : null,
+      "The percentage is the estimated chance that a document is relevant to the query.") : null,
     el("div", { class: "sides" },
       side(marks, before, estimated, (document) => (is.has(document.id) ? null : move("out", "out", "out"))),
       side(marks, after, estimated, (document) => moved(was.get(document.id), document.rank))),
   ];
 }
 
-/** Each place as a mark of its groups, from the first to the last: who is shown where, at a glance. */
+/** The marks of all places in order, to see at a glance who is shown where. */
 export function strip(marks, ranking) {
   return el("div", { class: "strip", "aria-hidden": "true" },
     ranking.map((document) => documentMarks(marks, document.groups)));
@@ -51,7 +51,7 @@ function side(marks, { name, ranking }, estimated, moveOf) {
     ranking.length ? null : el("p", { class: "hint" }, "Nothing was found."));
 }
 
-/** The estimate in whole percents: it is no more exact, and never certain. */
+/** The estimate in whole percents, and never 0 or 100, since it is not that exact. */
 function chance(relevance) {
   if (typeof relevance !== "number") return [el("span", { "aria-hidden": "true" }, "–"), hidden("not estimated")];
   const percents = Math.round(relevance * 100);

@@ -1,11 +1,11 @@
-// One card per round: whom it was for, the words, why, and how exposure then was.
+// One card per round: its groups, the words with their reason, and the exposure.
 
 import { bars } from "./bars.js";
 import { el, foreign } from "./dom.js";
 import { nats, NO_WORDS, words } from "./format.js";
 import { mark } from "./groups.js";
 
-/** The card of a round, made anew. */
+/** The card of a round. */
 export function card(round, { target, marks, before, kept }) {
   return el("li", { class: `card round${kept ? " kept" : ""}`, "data-round": round.index },
     el("header", {},
@@ -64,7 +64,7 @@ function withoutWords(status, keywords) {
 }
 
 function waiting(round) {
-  if (round.unused) return "No query came of this round.";
+  if (round.unused) return "This round led to no query.";
   return round.refinements.length ? "Searching with these words …" : "Asking for words …";
 }
 

@@ -1,4 +1,4 @@
-// A run: followed while it goes on, and shown in the same way when it is over.
+// A run, shown in the same way while it runs and afterwards.
 
 import { json, Problem } from "./api.js";
 import { answerView, targetOf } from "./answer.js";
@@ -16,7 +16,7 @@ import { sideBySide } from "./ranking.js";
 import { card } from "./rounds.js";
 import { apply, begun, rounds } from "./state.js";
 
-/** Show a run; `close` of what is returned ends the following, not the run. */
+/** Show a run. The returned `close` stops following it, and does not stop the run. */
 export function showRun(id, { again, known }) {
   const ending = new AbortController();
   const view = parts(id, again, ending.signal);
@@ -46,7 +46,7 @@ async function follows(id, view, known, signal) {
       view.show(state);
     },
     connection(connected) {
-      if (!connected) state.draft = ""; // pieces of text are told once
+      if (!connected) state.draft = ""; // pieces of text come only once
       view.connection(connected);
     },
   });
@@ -73,7 +73,7 @@ function parts(id, again, signal) {
       about),
     progress, connection, slots.problem, slots.warnings, slots.answer, slots.figures, process, slots.ranking, slots.facts);
   const drawing = curve();
-  const made = new Map(); // what was last drawn of each part, so that nothing is drawn twice
+  const made = new Map(); // what each part shows now, so that we draw nothing twice
   let back = null;
   let current = null;
 
@@ -124,7 +124,7 @@ function parts(id, again, signal) {
         { name: `After: ${search.method}`, ranking: search.ranking })));
     if (search && made.get("lines") !== search) {
       made.set("lines", search);
-      // Without them the ranking says less, and nothing wrong.
+      // If this fails, the ranking just has no lines.
       fillLines(slots.ranking, search.corpus, signal).catch(() => {});
     }
     const result = answer ?? probe ?? search;
@@ -166,8 +166,8 @@ function parts(id, again, signal) {
       clearTimeout(back);
       connection.hidden = false;
       connection.textContent = connected
-        ? "Connected again: the run goes on."
-        : "The connection was lost. The run goes on without this page; trying to connect again …";
+        ? "Connected again."
+        : "The connection was lost. The run continues; trying to reconnect …";
       if (connected) back = setTimeout(() => { connection.hidden = true; }, 4000);
     },
     refused(error) {
@@ -192,7 +192,7 @@ function underWay({ step, progress }) {
 function aboutOf(run) {
   const request = run.request ?? {};
   const attributes = [request.attributes ?? []].flat();
-  const again = run.attempts > 1 ? `, taken up again after an interruption` : "";
+  const again = run.attempts > 1 ? ", resumed after an interruption" : "";
   return [run.kind, request.corpus, attributes.join(", "), request.method, when(run.created) + again]
     .filter(Boolean).join(" · ");
 }

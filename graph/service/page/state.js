@@ -20,7 +20,7 @@ export function begun(run) {
   };
 }
 
-/** Change the state by an event; one that comes again changes nothing. */
+/** Change the state by an event; a repeated event changes nothing. */
 export function apply(state, { name, data }) {
   if (name === "run") state.run = { ...state.run, ...data };
   else if (name === "token") state.draft += data.text;
@@ -29,7 +29,7 @@ export function apply(state, { name, data }) {
   else if (name === "error") failed(state, data);
 }
 
-/** Take what a run that is over left, where its events are gone. */
+/** Take the end of a run whose events are gone. */
 export function conclude(state, run) {
   state.run = { ...state.run, ...run };
   if (run.result) ended(state, run.result);

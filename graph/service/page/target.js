@@ -5,17 +5,17 @@ import { whatIs } from "./glossary.js";
 import { mark, marks } from "./groups.js";
 
 const PRESETS = [
-  ["default", "Default", "the mean of two: how the groups stand among what the query finds, and in the population"],
+  ["default", "Default", "halfway between the groups' shares in the results and in the population"],
   ["uniform", "Equal", "the same for every group"],
-  ["population", "Population", "as the groups stand in the population that the index names"],
-  ["own", "Own", "shares that you set; they sum to 100 %"],
+  ["population", "Population", "the groups' shares in the population, as the source gives it"],
+  ["own", "Own", "your own shares; they sum to 100 %"],
 ];
 
 /**
  * The choice of a target in a fieldset.
  *
  * @returns {{offer: Function, value: Function, set: Function, line: Function}} `offer` takes the
- *   groups of each attribute that is measured, and whether their population is known; `value` is what a request has.
+ *   groups of each measured attribute, and whether their population is known; `value` is for the request.
  */
 export function targetChoice(fieldset, changed) {
   const about = el("p", { class: "hint", id: "target-about" });
