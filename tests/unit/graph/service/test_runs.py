@@ -14,14 +14,19 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessageChunk
 
+from fairqr.agents.replies import Reply
 from fairqr.base.errors import BusyError, QueryError, RunInterruptedError, RunNotFoundError
 from fairqr.graph.journal import RunJournal
+from fairqr.graph.search.builder import build_search_graph
+from fairqr.graph.search.context import make_context
 from fairqr.graph.service.configuration import Caps, Limits, ServiceSettings
 from fairqr.graph.service.records import Event, Run
 from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
-from fairqr.graph.stream import RunEvent, Step
+from fairqr.graph.stream import RunEvent, Step, run_graph
+from fairqr.retrieval.documents import Document
 from tests.unit.graph.service.runs import KEY, RESULT, WHOLE, Steps, Told, shape
+from tests.unit.retrieval.embedded import built
 
 
 class Script(Steps):
@@ -70,6 +75,47 @@ async def running(
 
 async def submitted(runs: Runs, *, key: str = KEY) -> Run:
     return await runs.submit("search", {"query": "q"}, key=key, query="q")
+
+
+async def test_a_durable_search_takes_at_most_twenty_transactions(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    people = [
+        Document(
+            f"d{n}", "", f"science {'work ' * (n > 6)}{n}", {"gender": ("male", "female")[n > 6]}
+        )
+        for n in range(12)
+    ]
+    graph = build_search_graph(built(tmp_path / "index", people), "feedback")
+    context = make_context(method="loop", k=4, max_iterations=3, threshold=0, patience=9)
+
+    async def execute(run: Run, journal: RunJournal) -> AsyncGenerator[RunEvent, None]:
+        async def ask() -> Reply:
+            return Reply("ok", {"keywords": ["work"]})
+
+        for question in ("first", "second", "third"):  # feedback alone asks no model
+            await journal.once(question, dict, ask)
+        async with aclosing(run_graph(graph, "science", context, journal=journal)) as events:
+            async for event in events:
+                yield event
+
+    counted: list[str] = []
+    for name in ("write", "read"):
+        done = getattr(store._database, name)
+
+        def counting(*given: Any, done: Any = done, name: str = name, **options: Any) -> Any:
+            counted.append(name)
+            return done(*given, **options)
+
+        monkeypatch.setattr(store._database, name, counting)
+    async with running(store, execute, lease=3600) as runs:
+        before = len(counted)
+        run = await submitted(runs)
+        events = [event async for event in runs.events(run.id, KEY)]
+        taken = len(counted) - before
+    rounds = [event for event in events if event.data.get("step") == "measure"]
+    assert (events[-1].name, len(rounds)) == ("end", 2), shape(events)
+    assert 5 <= taken <= 20, counted
 
 
 async def within(seconds: float, condition: Callable[[], Awaitable[bool]]) -> None:
