@@ -133,7 +133,7 @@ async def _validation_error(request: Request, error: Exception) -> JSONResponse:
     if not isinstance(error, RequestValidationError):
         raise error
     errors = [
-        {"field": _place(each["loc"]), "reason": each["msg"].removeprefix("Value error, ")}
+        {"field": _place(each["loc"]), "reason": _reason(each)}
         for each in error.errors()[:MANY_ERRORS]
     ]
     first = errors[0]
@@ -157,6 +157,12 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
     )
     document = problem(slug, error.status_code, title, detail)
     return problem_response(document, dict(error.headers or {}))
+
+
+def _reason(error: Mapping[str, Any]) -> str:
+    if error["type"] == "extra_forbidden":
+        return "it does not exist; leave it out"
+    return str(error["msg"]).removeprefix("Value error, ")
 
 
 def _place(where: tuple[int | str, ...]) -> str:
