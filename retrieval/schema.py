@@ -488,8 +488,12 @@ def load_yaml(path: Path, what: str, error_type: type[InputError] = SchemaError)
     """
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise error_type(f"The {what} {path} cannot be read ({error}).") from None
+    except UnicodeDecodeError:
+        raise error_type(f"The {what} {path} is not UTF-8 text; fix it.") from None
+    except OSError as error:
+        raise error_type(
+            f"The {what} {path} cannot be read: {error.strerror}; check the path."
+        ) from None
     try:
         return yaml.load(text, _Loader)  # noqa: S506 - it is a SafeLoader
     except _TwiceError as error:

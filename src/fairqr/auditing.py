@@ -232,11 +232,11 @@ class QuietWatcher:
         """Ignore the start of a stage."""
 
     def advance(self, steps: int = 1) -> None:
-        """Ignore that this many steps are done."""
+        """Ignore steps that are done."""
 
     def note(self, sentence: str) -> None:
         """Ignore a sentence for users."""
 
     def count(self, what: str) -> Progress:
-        """Ignore what is read or indexed."""
+        """Ignore documents that are read or indexed."""
         return lambda done, total=None, /: None

@@ -1,4 +1,4 @@
-"""Fair search for other people's agents and chains: a tool, a retriever, a re-ranker."""
+"""Fair search for agents and chains: a tool, a retriever, a re-ranker."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def index(elasticsearch_url: str) -> Iterator[httpx.Client]:
             document = {
                 "headline": person["title"],
                 "bio": person["text"],
-                # One has a value that no group takes.
+                # One has a value that belongs to no group.
                 "person": {"sex": "X" if number == 59 else sex},
                 "born": 1900 + number,
                 "published": person["id"] != "hidden",
@@ -182,14 +182,14 @@ def test_an_index_is_attached_searched_everywhere_and_left_as_it_was(
 
 
 def test_the_check_says_what_is_there(quick: Main, source: Path) -> None:
-    """Server, documents, fields, each value with its count, and the values that no group takes."""
+    """Server, documents, fields, each value with its count, and which belong to no group."""
     run = quick("attach", source)
     assert run.code == 0, run
     assert "8.12.2" in run.stdout
     assert "documents: 60" in run.stdout
     assert "person.sex (keyword)" in run.stdout
     assert "gender, from person.sex: 59 of 60 documents have a group" in run.stdout
-    assert "no group takes it" in run.stdout
+    assert "belongs to no group" in run.stdout
     assert "continent, from continents.csv: 60 of" in run.stdout
     assert "sample query" in run.stdout
     report = quick("source", "check", "people", "--json").result
@@ -283,10 +283,10 @@ def test_an_index_without_text_has_no_draft(quick: Main, index: httpx.Client) ->
 def test_options_that_do_not_fit_are_refused(quick: Main, source: Path) -> None:
     """Each by one sentence that says what to do."""
     assert "--draft needs the index" in quick("attach", "--draft").complaint()
-    assert "--url belong to --draft" in quick("attach", source, "--url", "http://x").complaint()
-    assert "name a source file" in quick("attach").complaint()
+    assert "--url needs --draft" in quick("attach", source, "--url", "http://x").complaint()
+    assert "needs a source file; name one" in quick("attach").complaint()
     draft = ("attach", source, "--draft", "--index", INDEX)
-    assert "FILE do not go with --draft" in quick(*draft).complaint()
+    assert "FILE cannot be combined with --draft" in quick(*draft).complaint()
 
 
 GENDER = "\n  gender: {field: person.sex, groups: {female: [F, f], male: M}}"

@@ -102,7 +102,7 @@ class TestCheck:
         """One of a few pairs, which says nothing, does not take its place; that is said."""
         check = ["attribution", "check", "--attributor", "overlap", "notables", "-n"]
         good = quick(*check, "60").stdout.splitlines()[-1]
-        assert "This is not remembered: an earlier check" in quick(*check, "6").stderr
+        assert "This result is not kept, because an earlier check" in quick(*check, "6").stderr
         assert good in quick("attribution", "list").stdout
 
     def test_a_model_that_fails_is_counted(
@@ -113,7 +113,7 @@ class TestCheck:
         arguments = ["attribution", "check", toy, "--attributor", "llm:openai:fake"]
         run = quick(*arguments, "--base-url", model_server.base_url)
         assert "llm:openai:fake judged none of 40 pairs (" in run.complaint()
-        assert "None was checked yet" in quick("attribution", "list").stdout
+        assert "No attributor was checked yet" in quick("attribution", "list").stdout
 
     @pytest.mark.parametrize(
         ("arguments", "words"),
@@ -199,7 +199,7 @@ class TestPairs:
     def test_pairs_are_written_and_read_again(self, quick: Main, clean_environment: Path) -> None:
         """The file gives the same figures as the word."""
         path = clean_environment / "pairs.jsonl"
-        made = quick("attribution", "pairs", "notables", "-n", "50", "--seed", "5", "-o", path)
+        made = quick("attribution", "pairs", "-n", "50", "--seed", "5", "-o", path)
         assert made.stdout == f"50 pairs, 25 entailed: {path}\n"
         check = ["attribution", "check"]
         same = ["--attributor", "overlap", "--json"]
@@ -211,13 +211,8 @@ class TestPairs:
     def test_no_folders_are_made(self, quick: Main, clean_environment: Path) -> None:
         """A name with a slip in it would make them anywhere."""
         path = clean_environment / "none" / "such" / "pairs.jsonl"
-        run = quick("attribution", "pairs", "notables", "-n", "4", "-o", path)
+        run = quick("attribution", "pairs", "-n", "4", "-o", path)
         assert f"The folder {path.parent} does not exist" in run.complaint()
         assert not (clean_environment / "none").exists()
-        run = quick("attribution", "pairs", "notables", "-n", "4", "-o", clean_environment)
+        run = quick("attribution", "pairs", "-n", "4", "-o", clean_environment)
         assert "cannot be written" in run.complaint()
-
-    def test_another_corpus_is_refused(self, quick: Main, clean_environment: Path) -> None:
-        """Only notables has facts to make pairs from."""
-        run = quick("attribution", "pairs", "mine", "-o", clean_environment / "pairs.jsonl")
-        assert "corpus 'notables' alone, not 'mine'" in run.complaint()

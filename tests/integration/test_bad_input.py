@@ -158,9 +158,9 @@ class TestWhatIsAsked:
             (["--set", "discount=magic"], "discount"),
             (["--set", "discount=rbp(2)"], "rbp"),
             (["--set", "direction=up"], "'direction' is wrong"),
-            (["--set", "prompts.refine"], "'prompts.refine' sets nothing; write NAME=VALUE"),
+            (["--set", "prompts.refine"], "'prompts.refine' has no value; write NAME=VALUE"),
             (["--set", "patiense=2"], "no parameter 'patiense'; did you mean patience?"),
-            (["-k", "5", "--set", "k=6"], "'k' is set by -k too; set it once"),
+            (["-k", "5", "--set", "k=6"], "'k' is also set by -k; set it once"),
             (["--set", "prompts.refine=v99"], "There is no prompt refine/v99; choose one of"),
             (["--set", "prompts.poem=v1"], "There is no prompt poem/v1"),
             (

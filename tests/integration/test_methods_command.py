@@ -107,7 +107,7 @@ def test_what_there_is_to_choose_from_is_listed_without_a_query(command: Command
         (["--method", "pm2", "--set", "options.focus=much"], "'focus' of pm2 is wrong"),
         (["--method", "fa-ir", "--set", "options.protected=nobody"], "nobody"),
         (["--method", "plain", "--set", "options.x=1"], "there is none"),
-        (["--set", "options.trade_off"], "'options.trade_off' sets nothing"),
+        (["--set", "options.trade_off"], "'options.trade_off' has no value"),
         (["--method", "plain", "--retriever", "magic"], "no retriever 'magic'"),
         (["--method", "plain", "--retriever", "dense:magic"], "no encoder 'magic'"),
     ],

@@ -293,7 +293,7 @@ async def test_equal_windows_are_answered_from_the_cache(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--method", "listwise", "--set", "ranking.window"], "'ranking.window' sets nothing"),
+        (["--method", "listwise", "--set", "ranking.window"], "'ranking.window' has no value"),
         (["--method", "listwise", "--set", "ranking.size=10"], "no parameter 'ranking.size'"),
         (["--method", "listwise", "--model", "feedback"], "listwise asks a language model"),
         (["--model", "causal:nothing/here"], "can rank, but not refine queries"),

@@ -61,8 +61,8 @@ def answer(
     attributor: Annotated[
         str,
         typer.Option(
-            help="What judges which documents an answer used; 'fairqr attribution list' shows "
-            "the choice, and none skips this.",
+            help="The attributor, which judges which documents an answer used; 'fairqr attribution "
+            "list' lists them, and none skips this.",
             rich_help_panel=MODELS,
         ),
     ] = "overlap",
@@ -125,7 +125,7 @@ def answer(
                 prompts=prompts,
                 concurrency=settings.concurrency,
             )
-        # What is missing is better known before a large corpus is indexed.
+        # Report a missing part before a large corpus is indexed.
         await generator.start()
         if judge is not None:
             await judge.start()
@@ -163,7 +163,7 @@ def answer(
 
 
 async def _with_pool(asked: AnswerContext, engine: SearchEngine, *, stream: bool) -> AnswerContext:
-    """Return the context with a pool that the corpus has; a small corpus takes part as a whole.
+    """Return the context with a pool that fits the corpus; a small corpus is the whole pool.
 
     Raises:
         InputError: The user asks for more documents than there are.
@@ -171,11 +171,11 @@ async def _with_pool(asked: AnswerContext, engine: SearchEngine, *, stream: bool
     size, k = (await engine.info()).documents, asked.k
     if "k" not in asked.model_fields_set:
         k = max(DEFAULT_POOL, asked.answer.documents)
-        # An empty index is complained of later, as anywhere.
+        # The search itself reports an empty index.
         k = k if size is None else min(k, max(size, 1))
     elif size is not None and k > size:
         raise InputError(
-            f"The pool is to have {k} documents, but '{engine.name}' has only {size}; lower --pool."
+            f"'{engine.name}' has only {size} documents, fewer than the pool of {k}; lower --pool."
         )
     answer = asked.answer.model_copy(update={"stream": stream})
     return asked.model_copy(update={"k": k, "answer": answer})

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer()
 
 NOTABLES = "notables"
 
@@ -25,7 +25,7 @@ Seed = Annotated[int, typer.Option(min=0, help="The seed of the pairs that are m
 
 @app.command("list")
 def list_(as_json: AsJson = False) -> None:
-    """List the attributors, and the results of those that were checked."""
+    """List the attributors, and the results of their checks."""
     from fairqr.agents.attribution.attributors import ATTRIBUTORS, DEFAULT_ATTRIBUTOR
     from fairqr.agents.attribution.checking import known_checks
 
@@ -40,10 +40,10 @@ def list_(as_json: AsJson = False) -> None:
         typer.echo(f"{mark} {name:<{width}}  {about}")
     typer.echo()
     if not checks:
-        typer.echo("None was checked yet: fairqr attribution check notables --attributor NAME")
+        typer.echo("No attributor was checked yet: fairqr attribution check notables")
     names = [check.attributor for check in checks]
     for check in checks:
-        # One name, but other weights, or another server.
+        # Attributors of one name may have other weights, or another server.
         which = f", {check.identity[:8]}" if names.count(check.attributor) > 1 else ""
         typer.echo(f"{check.sentence} [{check.source}{which}]")
 
@@ -63,7 +63,7 @@ def check(
         typer.Option("--attributor", help="The attributor, as 'fairqr attribution list' names it."),
     ] = "overlap",
     threshold: Annotated[
-        float | None, typer.Option(help="The score from which a document counts as used.")
+        float | None, typer.Option(help="The lowest score at which a document counts as used.")
     ] = None,
     number: Number = 200,
     seed: Seed = 0,
@@ -73,7 +73,7 @@ def check(
 ) -> None:
     """Measure an attributor on labelled pairs: accuracy, AUC, and its mistakes.
 
-    The outcome is remembered; commands warn about an attributor that was never checked.
+    The result is kept; other commands warn about an attributor that was never checked.
     """
     from fairqr.agents.attribution.attributors import open_attributor
     from fairqr.agents.attribution.checking import check_attributor, remember
@@ -86,7 +86,7 @@ def check(
     if not outcome.judged:
         raise ModelError(next(iter(outcome.failures)), outcome.sentence)
     if not remember(outcome):
-        warn("This is not remembered: an earlier check on more pairs says more.")
+        warn("This result is not kept, because an earlier check had more pairs.")
     if as_json:
         print_json({**outcome.model_dump(), "sentence": outcome.sentence})
         return
@@ -95,18 +95,14 @@ def check(
 
 @app.command("pairs")
 def make_pairs(
-    corpus: Annotated[str, typer.Argument(metavar="notables", help="The corpus: notables.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The JSON Lines file to write.")],
     number: Number = 200,
     seed: Seed = 0,
 ) -> None:
-    """Make labelled pairs from the facts of a corpus, half of them entailed."""
+    """Make labelled pairs from the facts of the corpus notables, half of them entailed."""
     from fairqr.agents.attribution.notables_pairs import notables_pairs
     from fairqr.agents.attribution.pairs import write_pairs
-    from fairqr.base.errors import InputError
 
-    if corpus != NOTABLES:
-        raise InputError(f"Pairs can be made from the corpus 'notables' alone, not '{corpus}'.")
     made = notables_pairs(number, seed)
     write_pairs(output, made)
     typer.echo(f"{len(made)} pairs, {sum(pair.entailed for pair in made)} entailed: {output}")
@@ -120,7 +116,7 @@ def _labelled(pairs: str, number: int, seed: int) -> tuple[list[LabelledPair], s
     if pairs != NOTABLES:
         return read_pairs(Path(pairs)), Path(pairs).name
     if Path(NOTABLES).is_file():
-        warn("The pairs are made from the corpus notables; write ./notables for the file.")
+        warn("The pairs are made from the corpus notables; for the file, write ./notables.")
     return notables_pairs(number, seed), f"notables, {number} pairs, seed {seed}"
 
 

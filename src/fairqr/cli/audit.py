@@ -1,4 +1,4 @@
-"""The commands ``fairqr audit …``: who gets seen in what a search engine answers."""
+"""The commands ``fairqr audit …``: who gets seen in the results of a search engine."""
 
 from __future__ import annotations
 
@@ -36,17 +36,15 @@ if TYPE_CHECKING:
     from fairqr.retrieval.engines.engine import SearchEngine
     from fairqr.retrieval.source import RunSource
 
-__all__ = ["app"]
+__all__ = ["AuditGroup", "app"]
 
 FAILED = 3
 """The exit code if a condition of ``--fail-if`` holds."""
 
-app = typer.Typer(
-    cls=ParameterGroup.of(
-        "fairqr.evaluation.audit.specification:AuditSpec", "fairqr.cli.running:AuditRunSettings"
-    ),
-    invoke_without_command=True,
-    rich_markup_mode=None,
+app = typer.Typer(invoke_without_command=True)
+
+AuditGroup = ParameterGroup.of(
+    "fairqr.evaluation.audit.specification:AuditSpec", "fairqr.cli.running:AuditRunSettings"
 )
 
 
@@ -85,7 +83,7 @@ def audit(
         list[Path] | None,
         typer.Option(
             "--run",
-            help="Audit this run file in TREC's format, in place of a corpus. Repeatable.",
+            help="Audit this run file in TREC's format, instead of a corpus. Repeatable.",
             rich_help_panel="Run files",
         ),
     ] = None,
@@ -127,8 +125,8 @@ def audit(
     attributor: Annotated[
         str,
         typer.Option(
-            help="What judges which documents an answer used; 'fairqr attribution list' shows the "
-            "choice.",
+            help="The attributor, which judges which documents an answer used; 'fairqr attribution "
+            "list' lists them.",
             rich_help_panel=MODELS,
         ),
     ] = "overlap",
@@ -149,14 +147,12 @@ def audit(
     ] = None,
     redact: Annotated[
         bool,
-        typer.Option(
-            "--redact", help="Put pseudonyms in place of all queries.", rich_help_panel=OUTPUT
-        ),
+        typer.Option("--redact", help="Replace all queries by pseudonyms.", rich_help_panel=OUTPUT),
     ] = False,
     layout: Annotated[
         str,
         typer.Option(
-            help="The order of the report: plain, or that of a law: ll144 (New York City), dsa or "
+            help="The order of the report: plain, or as a law asks: ll144 (New York City), dsa or "
             "ai-act (European Union).",
             rich_help_panel=OUTPUT,
         ),
@@ -181,12 +177,12 @@ def audit(
     output: Annotated[
         Path | None,
         typer.Option(
-            "-o", "--output", help="The folder of the audit; an interrupted audit goes on there."
+            "-o", "--output", help="The folder of the audit; an interrupted audit resumes there."
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Audit a search engine: who gets seen in its answers, and how sure that is."""
+    """Audit a search engine: who gets seen in its results, and how sure that is."""
     if ctx.invoked_subcommand is not None:
         return
     import asyncio
@@ -202,7 +198,7 @@ def audit(
     from fairqr.evaluation.qrels import read_qrels
 
     if output is None:
-        raise InputError("An audit needs a folder for what it finds; name one with -o.")
+        raise InputError("An audit needs a folder for its results; name one with -o.")
     check_pandas()
     spec, settings = options_of(ctx, set_, AuditSpec, AuditRunSettings)
     conditions = [parse_condition(text) for text in fail_if or []]
@@ -254,7 +250,7 @@ def audit(
 async def _opened(
     corpus: str | None, source: RunSource | None, retriever: str, settings: AuditRunSettings
 ) -> AsyncIterator[SearchEngine]:
-    """Open what is audited: run files, or a corpus, by default the configured one."""
+    """Open the run files or the corpus to audit; defaults to the configured corpus."""
     from fairqr.base.settings import default_corpus
     from fairqr.retrieval.catalog import Catalog
 
@@ -272,10 +268,10 @@ async def _opened(
 def _run_source(
     runs: list[Path] | None, labels: Path | None, documents: Path | None, spec: AuditSpec
 ) -> RunSource | None:
-    """Return the source that the options describe; None if they name no run.
+    """Return the source that the options describe, or None without a run file.
 
     Raises:
-        InputError: They do not fit together.
+        InputError: The options do not fit together.
     """
     from fairqr.base.errors import SourceError
     from fairqr.retrieval.dimension import factors_of
@@ -285,12 +281,12 @@ def _run_source(
     if not runs:
         if labels or documents:
             given = "--labels" if labels else "--documents"
-            raise InputError(f"{given} belongs to --run; name the run file, too.")
+            raise InputError(f"{given} needs --run; name the run file, too.")
         return None
     if labels is None or not spec.attributes:
         raise InputError(
-            "A run has no groups; name the file of its labels with --labels, and the attributes "
-            "in it with --attribute."
+            "A run file has no groups; name a file of labels with --labels, and its attributes "
+            "with --attribute."
         )
     names = dict.fromkeys(part for name in spec.attributes for part in factors_of(name))
     described = {
@@ -311,7 +307,7 @@ def _asked(
     engine: SearchEngine,
     progress: Progress,
 ) -> Queries:
-    """Read the queries; those of a run by default. This blocks."""
+    """Read the queries, by default those of the run. This blocks."""
     from fairqr.evaluation.audit.queries import collect_queries, read_audit_queries
     from fairqr.retrieval.engines.run import RunEngine
     from fairqr.retrieval.query_files import QueryColumns, QueryRow
@@ -328,7 +324,7 @@ def _asked(
     if not isinstance(engine, RunEngine):
         raise InputError("An audit needs queries; name their file with --queries.")
     if weight:
-        raise InputError("A --weight is a column of --queries; name their file, too.")
+        raise InputError("--weight names a column of --queries; name their file, too.")
     rows = (QueryRow(line, id_, id_) for line, id_ in enumerate(engine.rankings, start=1))
     return collect_queries(rows, sample=spec.sample, seed=spec.seed, origin="of the run")
 
@@ -360,7 +356,7 @@ def verify(
             typer.echo(
                 "The manifest has the digest that you gave."
                 if digest
-                else "To see whether the manifest is the original, give its digest with --digest."
+                else "To check that the manifest is the original, give its digest with --digest."
             )
         typer.echo(f"digest: {found.digest}")
     if found.problems:

@@ -1,4 +1,4 @@
-"""What commands that use a collection share: options, and the probe that these describe."""
+"""Options of commands that use a collection, and the probe that they describe."""
 
 from __future__ import annotations
 
@@ -77,19 +77,18 @@ def experiment_of(
     """Return the experiment that options describe.
 
     Args:
-        spec: Its kind.
-        values: What the command and its options say; ``--set`` has the last word.
-        settings: What ``--set`` says.
-        queries: As the option.
-        seed: As the option.
-        built: As the option ``--from``, which says the collection and the sides.
-        attribute: As the option.
-        protected: As the option.
-        words: As the option.
+        spec: The class of the experiment.
+        values: Values of the command; ``--set`` overrides them.
+        settings: The values of ``--set``.
+        queries: The option of this name, like the last four.
+        seed: The seed of all draws.
+        built: The folder of ``--from``, which has the collection and the sides.
+        attribute: The attribute to probe.
+        protected: The protected group.
+        words: What to call the two groups.
 
     Raises:
-        FairqrError: The options say too much or too little, a value is wrong, or there is no such
-            collection or attribute.
+        FairqrError: An option is missing or wrong, or there is no such collection or attribute.
     """
     from fairqr.cli.parameters import checked, read_parameters
 
@@ -103,7 +102,7 @@ def experiment_of(
     own = {"attribute": attribute, "protected": protected, "words": words, "split": split}
     for name, value in own.items():
         if value is not None:
-            raise InputError(f"The folder of --from has its own {name}; leave yours out.")
+            raise InputError(f"The folder of --from has its own {name}; leave out --{name}.")
     return checked(spec, {**values, "collection": None, "sources": ({"folder": str(built)},)})
 
 
@@ -133,7 +132,7 @@ def source_of(
     *,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Return a probe collection that is built of a collection, as a file of an experiment says it.
+    """Return a probe collection to build from a collection, as an experiment file describes it.
 
     Raises:
         InputError: There is no attribute, or the group has no name.
@@ -142,7 +141,7 @@ def source_of(
     from fairqr.retrieval.sides import default_protected
 
     if not attribute:
-        raise InputError("Name an --attribute, such as gender.")
+        raise InputError("A probe needs an attribute; name one with --attribute, such as gender.")
     chosen = read_words(words)
     if protected is None:
         schema = find_collection(collection, split, progress=progress).corpus.schema

@@ -79,16 +79,45 @@ class _Commands(Mapping[str, Any]):
 
 
 def _load(name: str, entry: Entry) -> Any:
-    """Import a command. ``SearchCommand`` is the class of ``search``, if its module has one."""
+    """Import a command.
+
+    Its module may have its class: ``SearchCommand`` for ``search``, ``AuditGroup`` for ``audit``.
+    """
     place, _, attribute = entry.home.partition(":")
     module = import_module(f"fairqr.cli.{place}")
     found = getattr(module, attribute)
     only = typer.Typer(rich_markup_mode=None)
     if isinstance(found, typer.Typer):
-        only.add_typer(found, name=name, help=entry.about)
+        cls = getattr(module, f"{name.capitalize()}Group", Group)
+        only.add_typer(found, name=name, cls=cls, help=entry.about, no_args_is_help=cls is Group)
     else:
         only.command(name, cls=getattr(module, f"{name.capitalize()}Command", TyperCommand))(found)
-    return typer.main.get_group(only).commands[name]
+    command = typer.main.get_group(only).commands[name]
+    _name_values(command)
+    return command
+
+
+def _name_values(command: Any) -> None:
+    """Let help call the value of ``--corpus`` CORPUS, and not by its type in Python."""
+    for parameter in command.params:
+        if parameter.metavar is None and not getattr(parameter, "is_flag", False):
+            parameter.metavar = parameter.name.strip("_").upper()
+    for inner in getattr(command, "commands", {}).values():
+        _name_values(inner)
+
+
+class Group(TyperGroup):
+    """A command with commands below it, whose help has their whole first sentences."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the first paragraph of each command's help."""
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [
+                    (name, " ".join((command.help or "").partition("\n\n")[0].split()))
+                    for name, command in self.commands.items()
+                ]
+            )
 
 
 class CommandList(TyperGroup):

@@ -1,4 +1,4 @@
-"""What several commands share."""
+"""Options and helpers that several commands share."""
 
 from __future__ import annotations
 
@@ -66,9 +66,7 @@ PromptsFolder = Annotated[
     Path | None,
     typer.Option("--prompts", help="A folder with your own prompts. [default: FAIRQR_PROMPTS_DIR]"),
 ]
-Timeout = Annotated[
-    float, typer.Option(help="The most seconds that one request to a model may take.")
-]
+Timeout = Annotated[float, typer.Option(help="How many seconds one request to a model may take.")]
 TraceContent = Annotated[
     bool,
     typer.Option(
@@ -118,7 +116,7 @@ def run(work: Coroutine[Any, Any, T], *, serving: bool = False) -> T:
 def run_recorded(
     work: Coroutine[Any, Any, T], trace: Path | None, *, content: bool, command: str
 ) -> T:
-    """Run asynchronous work to its end, and record it where that is asked for; see `recorded`."""
+    """Run asynchronous work to its end, and record it as :func:`recorded` does."""
     try:
         with recorded(trace, content=content, command=command):
             return run(work)
@@ -128,13 +126,13 @@ def run_recorded(
 
 @contextlib.contextmanager
 def recorded(trace: Path | None = None, *, content: bool = False, command: str) -> Iterator[None]:
-    """Record what runs inside, where that is asked for.
+    """Record what runs inside, if a file or a folder is named.
 
     Args:
-        trace: The file to record to; where None, one in the configured folder of traces, if there
-            is one. A file that could not be written whole is warned of.
-        content: Record queries and replies too, as the setting ``trace_content`` may ask as well.
-        command: That runs it, for the name of a file in the folder.
+        trace: The file to record to; defaults to a new one in the configured folder of traces, if
+            there is such a folder. If the file could not be written whole, a warning says so.
+        content: Record queries and replies too; the setting ``trace_content`` does the same.
+        command: The command that runs, for the name of a new file.
     """
     from fairqr.base.settings import is_on, path_of
 
@@ -162,8 +160,8 @@ async def open_to_search(
 
     Args:
         corpus: A source, an index, a built-in corpus, or a path.
-        schema: Of a corpus that is a path.
-        retriever: ``bm25``, ``dense`` or ``dense:ENCODER``.
+        schema: The schema of a corpus that is a path.
+        retriever: How to find documents, as :func:`fairqr.open_engine` takes it.
     """
     from fairqr.cli.progress import Progress
     from fairqr.retrieval.catalog import Catalog
@@ -196,7 +194,7 @@ def agree(calls: int, tokens: int, *, yes: bool, instead: str = "make it smaller
 
 
 def print_json(data: object) -> None:
-    """Print JSON on one line, as UTF-8, whatever the terminal takes.
+    """Print JSON on one line, as UTF-8 on any terminal.
 
     Args:
         data: A JSON text, a pydantic model, or anything that ``json`` can write.
@@ -221,7 +219,7 @@ def printable(text: str) -> str:
 
 
 def notes() -> Console:
-    """Return the console for what is no result: progress, warnings. It writes to stderr."""
+    """Return a console on stderr, for progress and warnings."""
     from rich.console import Console
 
     return Console(stderr=True, highlight=False)
@@ -237,11 +235,11 @@ def pairs(texts: list[str], what: str, example: str) -> dict[str, str]:
 
     Args:
         texts: The options.
-        what: What each is, for people.
-        example: One of them.
+        what: The sort of option, for people.
+        example: An example of it.
 
     Raises:
-        InputError: One is not written so, or a name stands twice.
+        InputError: An option is written in another form, or a name is given twice.
     """
     from fairqr.base.errors import InputError
 

@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "unknown_settings"]
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer()
 
 HIDDEN = "(hidden)"
 NOTHING = "—"
 
 
 class Row(NamedTuple):
-    """A setting as it is shown.
+    """A setting as ``fairqr config show`` prints it.
 
     Attributes:
-        section: In the settings file; empty above all sections.
-        name: Within the section.
-        value: None where there is none; never a secret.
-        source: Of the value.
-        private: Whether there is a secret in the value, which is hidden.
+        section: The section in the settings file; empty above all sections.
+        name: The name within the section.
+        value: The value, or None; never a secret.
+        source: Where the value comes from.
+        private: Whether a secret was hidden in the value.
     """
 
     section: str
@@ -42,7 +42,7 @@ class Row(NamedTuple):
 
 @app.command()
 def path() -> None:
-    """Print where the settings file is looked for; the variable FAIRQR_CONFIG names another."""
+    """Print the path of the settings file; the variable FAIRQR_CONFIG changes it."""
     from fairqr.base.settings_file import config_path
 
     typer.echo(str(config_path()))
@@ -50,7 +50,7 @@ def path() -> None:
 
 @app.command()
 def show(as_json: AsJson = False) -> None:
-    """Print every setting, and where its value is from; secrets are hidden."""
+    """Print every setting, and where its value comes from; secrets are hidden."""
     from fairqr.base.settings_file import config_path
 
     file = config_path()
@@ -68,7 +68,7 @@ def show(as_json: AsJson = False) -> None:
         shown = {"file": str(file), "exists": os.path.exists(file)}
         print_json({**shown, "settings": settings, "warnings": warnings})
         return
-    there = "" if os.path.exists(file) else " (there is none)"
+    there = "" if os.path.exists(file) else " (does not exist)"
     typer.echo(f"settings file: {printable(str(file))}{there}")
     texts = [tuple(map(printable, _texts(row))) for row in rows]
     name_width, value_width = (max(len(text[at]) for text in texts) for at in (0, 1))
@@ -83,7 +83,7 @@ def show(as_json: AsJson = False) -> None:
 
 
 def unknown_settings() -> Iterator[str]:
-    """Yield a warning for each variable that looks like a setting and is none."""
+    """Yield a warning for each variable that looks like a setting, but is unknown."""
     from difflib import get_close_matches
 
     from fairqr.base.settings import SETTINGS, unknown_variables, variable_of
@@ -94,7 +94,7 @@ def unknown_settings() -> Iterator[str]:
     for name in unknown_variables(service):
         near = get_close_matches(name, known, n=1)
         meant = f"did you mean {near[0]}?" if near else "remove it."
-        yield f"The variable {name!a} is no setting and changes nothing; {meant}"
+        yield f"The variable {name!a} is not a setting and has no effect; {meant}"
 
 
 def _general() -> Iterator[Row]:
@@ -153,7 +153,7 @@ def _service() -> Iterator[Row]:
         elif hasattr(type(value), "model_fields"):
             sections.append((name, value))
             continue
-        # What is no URL may be a list of words, one of which is the password.
+        # A text that is not a URL may be a list of words with the password among them.
         hides = name == "database" and "://" not in value
         yield _row(SERVICE, name, value, sources.get(name, default), secret=hides)
     for within, entry in sections:
@@ -180,7 +180,7 @@ def _row(section: str, name: str, value: Any, source: Source, *, secret: bool = 
 
 
 def _without_secrets(text: str) -> str:
-    """Return a text; where it is a URL, without its user, password and parameters."""
+    """Return a text; a URL loses its user, password and parameters."""
     scheme, separator, rest = text.partition("://")
     if not separator:
         return text
@@ -190,7 +190,7 @@ def _without_secrets(text: str) -> str:
 
 
 def _open_to_others(file: Path, rows: Iterable[Row]) -> Iterator[str]:
-    """Yield a warning where other users can read secrets in the settings file, or change it."""
+    """Yield a warning if other users can change the settings file, or read secrets in it."""
     if os.name != "posix" or not file.is_file():
         return
     mode = file.stat().st_mode

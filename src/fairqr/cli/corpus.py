@@ -12,7 +12,7 @@ from fairqr.cli.common import AsJson, print_json, run
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer()
 
 
 @app.command()
@@ -45,7 +45,7 @@ def check(
         for line, what in report.problems:
             typer.echo(f"line {line}: {what}")
         if report.problem_count > len(report.problems):
-            typer.echo(f"and {report.problem_count - len(report.problems)} lines more")
+            typer.echo(f"and {report.problem_count - len(report.problems)} more lines")
         typer.echo(f"{report.documents} documents")
         for name, groups in shares.items():
             listed = ", ".join(f"{group} {share:.1%}" for group, share in groups.items())
@@ -53,6 +53,6 @@ def check(
             typer.echo(f"{name}: {listed}" + (f", unknown {unknown:.1%}" if unknown > 1e-9 else ""))
     if report.problem_count:
         lines = "1 line" if report.problem_count == 1 else f"{report.problem_count} lines"
-        raise CorpusError(f"{lines} of {corpus.path} must be mended before it can be indexed.")
+        raise CorpusError(f"{lines} of {corpus.path} must be fixed before it can be indexed.")
     if not report.documents:
         raise CorpusError(f"The corpus {corpus.path} is empty; it needs a document.")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer()
 
 
 @app.command("list")
@@ -114,7 +114,7 @@ def _sizes(found: CollectionStatistics) -> Iterator[str]:
     if found.missing_documents:
         yield f"{found.missing_documents:,} judged documents are not among the documents"
     if found.ignored_judgements:
-        yield f"{found.ignored_judgements:,} judgements are of no topic, and ignored"
+        yield f"{found.ignored_judgements:,} judgements belong to no topic and are ignored"
     yield f"target: {found.target}"
 
 

@@ -20,15 +20,15 @@ QUERY, CORPUS, ATTRIBUTE = "mathematician", "notables", "gender"
 
 NEXT = (
     (
-        "The model is asked if too few documents are found:",
+        "This search asks the model if it finds too few documents:",
         'search "football player" --attribute gender -k 10',
     ),
     (
-        "Describe your own Elasticsearch or OpenSearch, which is only ever read:",
+        "Describe your own Elasticsearch or OpenSearch; nothing is written to it:",
         "attach --draft --url http://localhost:9200 --index INDEX -o my.source.yaml",
     ),
     (
-        "Audit it with queries of your users (needs 'fairqr[evaluation]'):",
+        "Audit it with your users' queries (needs 'fairqr[evaluation]'):",
         "audit --corpus my.source.yaml --queries queries.txt -o audit",
     ),
 )

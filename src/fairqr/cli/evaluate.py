@@ -65,9 +65,7 @@ def evaluate(
     ] = None,
     attribute: Annotated[
         list[str] | None,
-        typer.Option(
-            help="The attribute of measures that name none; gender×continent for a product."
-        ),
+        typer.Option(help="The attribute of measures without one; gender×continent for a product."),
     ] = None,
     target: Annotated[
         list[str] | None,
@@ -77,7 +75,7 @@ def evaluate(
     ] = None,
     compare: Annotated[
         list[Path] | None,
-        typer.Option(help="Another run to compare with RUN by paired tests. May be repeated."),
+        typer.Option(help="Another run to compare with RUN by paired tests. Repeatable."),
     ] = None,
     alpha: Annotated[
         float, typer.Option(help="The level of the tests; intervals have the level 1 - alpha.")
@@ -94,7 +92,7 @@ def evaluate(
             help="The relevance of queries that a run lacks: zero, or undefined to leave them out."
         ),
     ] = "zero",
-    seed: Annotated[int, typer.Option(help="Seed of the randomisation tests.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="The seed of the randomisation tests.", min=0)] = 0,
     by_query: Annotated[
         bool, typer.Option("--by-query", help="Show the value of each query too.")
     ] = False,
@@ -110,11 +108,11 @@ def evaluate(
         print_measures()
         return
     if run_file is None:
-        raise InputError("There is no run to evaluate; name a run file in TREC's format.")
+        raise InputError("An evaluation needs a run; name a run file in TREC's format.")
     if documents is not None and corpus is not None:
-        raise InputError("Groups come from --documents or from --corpus; leave one of them out.")
+        raise InputError("Groups come from --documents or --corpus; leave one of them out.")
     if schema is not None and documents is None:
-        raise InputError("A --schema belongs to --documents; name these too.")
+        raise InputError("--schema needs --documents; name the documents, too.")
     from fairqr.evaluation.collections.query_targets import DEFAULT_TARGET
     from fairqr.evaluation.evaluate import evaluate_all
     from fairqr.evaluation.measures.text import parse_measures
@@ -124,8 +122,8 @@ def evaluate(
     grouped = documents is not None or corpus is not None
     if not measures and qrels is None:
         raise InputError(
-            "There is nothing to measure the run by; name judgements with --qrels, "
-            "or measures that need none with --measures."
+            "An evaluation needs judgements; name them with --qrels, or name measures that need "
+            "none with --measures."
         )
     if not 0 < alpha < 1:
         raise InputError(
@@ -174,7 +172,7 @@ def evaluate(
 
 
 def _read_runs(paths: Sequence[Path], ties: str) -> list[Run]:
-    """Read runs, and tell those apart that have the same name."""
+    """Read runs, and make their names unique."""
     from fairqr.retrieval.runs import read_run
 
     runs = [read_run(path, ties=ties) for path in paths]  # type: ignore[arg-type]
@@ -197,7 +195,7 @@ def _scan(
     runs: Sequence[Run],
     qrels: Qrels | None,
 ) -> Groups:
-    """Learn the groups of all documents that are ranked or judged."""
+    """Return the groups of all documents that are ranked or judged."""
     from fairqr.evaluation.collections.labels import scan_corpus, scan_engine
     from fairqr.evaluation.evaluate import ids_of
     from fairqr.retrieval.corpus import BUILT_IN, find_corpus

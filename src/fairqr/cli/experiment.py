@@ -1,4 +1,4 @@
-"""The commands ``fairqr experiment …``: run one of any kind, and write its report."""
+"""The commands ``fairqr experiment …``: run an experiment of any kind, and write its report."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer()
 
 
 def _explain(ctx: typer.Context, settings: list[str] | None) -> list[str] | None:
-    """List what can be set in the experiment, and end, for ``--set help``."""
+    """For ``--set help``, list the parameters of the experiment, and end."""
     if settings and "help" in settings:
         from fairqr.cli.parameters import explain
         from fairqr.evaluation.experiments.catalogue import read_experiment
@@ -45,9 +45,9 @@ def show(
     experiment: Annotated[str, typer.Argument(help="The name of an experiment, or a YAML file.")],
 ) -> None:
     """Print the file of an experiment, to change a copy of it."""
-    from fairqr.evaluation.experiments.catalogue import find_experiment
+    from fairqr.evaluation.experiments.catalogue import read_experiment
 
-    typer.echo(find_experiment(experiment).read_text(encoding="utf-8"), nl=False)
+    typer.echo(read_experiment(experiment).path.read_text(encoding="utf-8"), nl=False)
 
 
 @app.command("run")
@@ -55,13 +55,13 @@ def run_(
     experiment: Annotated[
         str,
         typer.Argument(
-            is_eager=True,  # '--set help' reads it, whatever else is missing
+            is_eager=True,  # '--set help' reads it
             help="The name of an experiment, or a YAML file.",
         ),
     ],
     output: Annotated[
         Path,
-        typer.Option("-o", "--output", help="The folder of the run; an interrupted run goes on."),
+        typer.Option("-o", "--output", help="The folder of the run; an interrupted run resumes."),
     ],
     collection: Annotated[
         list[str] | None,
@@ -102,7 +102,8 @@ def run_(
     workers: Annotated[
         str | None,
         typer.Option(
-            help="Who does the work: a number of tasks here, ray, ray://local or ray://HOST:PORT.",
+            help="Where the work runs: a number of tasks in this process, ray, ray://local or "
+            "ray://HOST:PORT.",
             metavar="WORKERS",
         ),
     ] = None,
@@ -112,7 +113,7 @@ def run_(
     ] = False,
     yes: Yes = False,
 ) -> None:
-    """Run an experiment. One that was interrupted goes on where it stopped."""
+    """Run an experiment; an interrupted run resumes."""
     from fairqr.base.errors import InputError
     from fairqr.evaluation.experiments.catalogue import read_experiment
     from fairqr.evaluation.experiments.kinds import FAIR_RAG, RunOptions
@@ -167,10 +168,10 @@ def _report(kind: Kind, folder: Path) -> None:
 
 
 def _changes(kind: Kind, texts: Iterable[str]) -> dict[str, Any]:
-    """Read what the user sets in an experiment.
+    """Read the values that the user sets in an experiment.
 
     Raises:
-        InputError: This kind of experiment has no such value, or cannot take it.
+        InputError: This kind of experiment has no such parameter, or a value is wrong.
     """
     from fairqr.base.errors import InputError, one_line
     from fairqr.cli.parameters import parameters_of, read_parameters

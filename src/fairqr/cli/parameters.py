@@ -28,9 +28,10 @@ from typing import (
 )
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 
 from fairqr.base.errors import InputError, first_problem, one_line, parameter_error
+from fairqr.cli.commands import Group
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -57,8 +58,8 @@ class Parameter:
     """A field of a model, or of a model within it, that a user can set.
 
     Attributes:
-        name: With dots: ``budget.tokens``.
-        field: What it takes.
+        name: The name, with dots between models: ``budget.tokens``.
+        field: The field of the model.
     """
 
     name: str
@@ -79,19 +80,19 @@ class Parameter:
 
     @property
     def is_list(self) -> bool:
-        """Whether it takes several values."""
+        """Whether the parameter takes several values."""
         return get_origin(self.accepts) in (list, tuple, set, frozenset, Sequence)
 
     @property
     def is_settable(self) -> bool:
-        """Whether a text can give it: it has a choice, and is no list of models."""
+        """Whether a text can set it: not a constant, and not a list of models."""
         if get_origin(self.accepts) is Literal:
             return len(get_args(self.accepts)) > 1
         return not (self.is_list and hasattr(get_args(self.accepts)[0], "model_fields"))
 
     @property
     def is_parsed(self) -> bool:
-        """Whether its model reads one text or several itself, as with a target."""
+        """Whether its model reads texts itself, as with a target."""
         from pydantic import BeforeValidator
 
         return any(isinstance(each, BeforeValidator) for each in self.field.metadata)
@@ -112,7 +113,7 @@ class Parameter:
 
     @property
     def help(self) -> str:
-        """What it means, and its default."""
+        """The description of the parameter, and its default."""
         default = self.field.get_default(call_default_factory=True)
         if self.field.is_required() or default in (None, (), {}, ""):
             return self.field.description or ""
@@ -122,10 +123,10 @@ class Parameter:
         return f"{self.field.description or ''} [default: {shown}]".strip()
 
     def read(self, text: str) -> Any:
-        """Return the value that a text stands for; a parsed one stays a text.
+        """Return the value that a text stands for; a parameter that its model parses stays a text.
 
         Raises:
-            InputError: It is none.
+            InputError: The text is not a value of this parameter.
         """
         from pydantic import TypeAdapter, ValidationError
 
@@ -167,15 +168,15 @@ def read_parameters(models: Iterable[type[BaseModel]], texts: Iterable[str]) -> 
         The values, nested as the models are.
 
     Raises:
-        InputError: A text is no assignment, names no parameter, or one for the second time; or a
-            value is wrong.
+        InputError: A text is not an assignment, a parameter is unknown or set twice, or a value is
+            wrong.
     """
     known = {parameter.name: parameter for parameter in parameters_of(models)}
     values: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not (name and equals and value):
-            raise InputError(f"'{one_line(text, 60)}' sets nothing; write NAME=VALUE.")
+            raise InputError(f"'{one_line(text, 60)}' has no value; write NAME=VALUE.")
         parameter = _find(known, name)
         given = parameter.read(value)
         inner, key = _place(values, name)
@@ -216,7 +217,7 @@ def explain(models: Iterable[type[BaseModel]]) -> None:
 
 
 class _WithParameters:
-    """What commands and groups with parameters share."""
+    """The help of commands and groups with parameters."""
 
     homes: ClassVar[tuple[str, ...]] = ()
     """The models, such as ``fairqr.graph.search.context:Context``, imported only when needed."""
@@ -272,7 +273,7 @@ class ParameterCommand(_WithParameters, TyperCommand):
         super().format_help(ctx, formatter)
 
 
-class ParameterGroup(_WithParameters, TyperGroup):
+class ParameterGroup(_WithParameters, Group):
     """A command with parameters that has commands below it, too."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -292,8 +293,8 @@ def options_of(
     """Return the two models of a :class:`ParameterCommand` with what the user gave.
 
     Args:
-        ctx: Of the command.
-        texts: Those of ``--set``.
+        ctx: The context of the command.
+        texts: The values of ``--set``.
         first: One of the models.
         second: The other.
 
@@ -308,7 +309,7 @@ def options_of(
             continue
         inner, key = _place(values, name)
         if key in inner:
-            raise InputError(f"'{name}' is set by {option.opts[-1]} too; set it once.")
+            raise InputError(f"'{name}' is also set by {option.opts[-1]}; set it once.")
         inner[key] = given
     others = {name: values.pop(name) for name in second.model_fields if name in values}
     return checked(first, values), checked(second, others)
@@ -328,7 +329,7 @@ Set = Annotated[
         "--set",
         metavar="NAME=VALUE",
         callback=_explain,
-        is_eager=True,  # who asks for the list has no query yet
+        is_eager=True,  # '--set help' needs no query
         help="Set any other parameter; '--set help' lists them all. Repeatable.",
     ),
 ]
@@ -346,7 +347,7 @@ def _find(known: Mapping[str, Parameter], name: str) -> Parameter:
     """Return the parameter of that name.
 
     Raises:
-        InputError: There is none.
+        InputError: There is no such parameter.
     """
     start, _, key = name.partition(".")
     found = known.get(name) or (known.get(start) if key else None)

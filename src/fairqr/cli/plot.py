@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_plot", "draw"]
 
-# Twenty colours of each marker, so that groups stay apart however many there are.
+# Each marker in twenty colours keeps many groups apart.
 MARKERS = "osD^vP*X"
 LEGEND = 30
 NAME = 24
@@ -27,10 +27,10 @@ TITLE = 60
 
 
 def check_plot(path: Path) -> None:
-    """Refuse a plot that cannot be drawn, before the work that it would show is done.
+    """Refuse a plot that cannot be drawn, before the search begins.
 
     Raises:
-        InputError: It is no ``.png`` or ``.html`` file, its folder is missing, or matplotlib is.
+        InputError: The file is not ``.png`` or ``.html``, or its folder or matplotlib is missing.
     """
     if path.suffix not in (".png", ".html"):
         raise InputError(f"A plot is a .png or .html file, not {path.name}.")

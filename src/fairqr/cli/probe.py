@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer()
 app.command("build")(build)
 app.command("query", cls=ProbeCommand)(query)
 
@@ -63,10 +63,10 @@ def probe(
     model: Annotated[
         list[str] | None,
         typer.Option(
-            help="The model to probe: openai:gpt-4o and the like, local:smollm2-135m, or causal: "
-            "and a model of transformers or a tuned adapter's folder. Lists can also be ranked "
-            "by pairwise:MODEL, monot5, monobert or initial. May be repeated. [default: "
-            "FAIRQR_MODEL, or the local one]"
+            help="The model to probe, such as openai:gpt-4o, local:smollm2-135m, or causal: with a "
+            "model of transformers or the folder of a tuned adapter. Lists can also be ranked by "
+            "pairwise:MODEL, monot5, monobert or initial. Repeatable. [default: FAIRQR_MODEL, or "
+            "the local model]"
         ),
     ] = None,
     attribute: Attribute = None,
@@ -94,7 +94,7 @@ def probe(
         typer.Option(
             "-o",
             "--output",
-            help="The folder of the run; an interrupted run goes on. [default: the cache]",
+            help="The folder of the run; an interrupted run resumes. [default: in the cache]",
         ),
     ] = None,
     yes: Yes = False,
@@ -129,7 +129,7 @@ def probe(
         words=words,
     )
     library = PromptLibrary(prompts)
-    # Replies of a run without a folder belong to the user's cache, as those of a search do.
+    # Without a folder, replies are kept in the user's cache, as for a search.
     replies = None if output else ReplyFile().path
 
     async def work(watcher: Progress) -> ProbeStore:
@@ -168,8 +168,8 @@ app.command(
     "pairwise",
     cls=ParameterCommand.of(f"{SPECIFICATIONS}:PairwiseExperiment"),
     help="Ask a model which of two items is more relevant, in both orders, and give a verdict.\n\n"
-    "One item is of the protected group and the other is not, and both are relevant or both are "
-    "not. At most 10 pairs of each kind per query, unless --set pairs says otherwise.",
+    "One item belongs to the protected group and the other does not, and both are relevant or both "
+    "are not. By default, at most 10 pairs of each kind per query; --set pairs=N changes that.",
 )(probe)
 app.command(
     "listwise",

@@ -44,14 +44,14 @@ def build(
 ) -> None:
     """Build a probe collection: per query, relevant and irrelevant items of both groups.
 
-    Irrelevant items are drawn from those that are relevant for other queries.
+    Irrelevant items are drawn from the relevant items of other queries.
     """
     from fairqr.cli.parameters import checked
     from fairqr.evaluation.probes.building import open_probe_collection
     from fairqr.evaluation.probes.collection import check_folder, write_probe_collection
     from fairqr.evaluation.probes.specification import ProbeSettings, ProbeSource
 
-    # Before a large corpus is read for nothing.
+    # Report a wrong folder before a large corpus is read.
     check_folder(output)
     values = {
         "collection": collection,
@@ -84,7 +84,7 @@ def build(
 
 
 def _told(built: ProbeCollection, items: int) -> Iterator[str]:
-    """Say what was built, what is short, and what was left out."""
+    """Say what was built, what is missing, and what was left out."""
     manifest = built.manifest
     yield manifest.name
     kept = "titles and texts" if manifest.texts else "titles"

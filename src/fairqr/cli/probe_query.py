@@ -43,8 +43,8 @@ def query(
     model: Annotated[
         str | None,
         typer.Option(
-            help="The model to probe: local:smollm2-135m, openai:gpt-4o and the like, or "
-            "causal:NAME with a model of transformers. [default: FAIRQR_MODEL, or the local model]"
+            help="The model to probe, such as openai:gpt-4o, local:smollm2-135m, or causal:NAME "
+            "with a model of transformers. [default: FAIRQR_MODEL, or the local model]"
         ),
     ] = None,
     base_url: BaseUrl = None,
@@ -75,7 +75,7 @@ def query(
         probed = open_language_model(
             model, cache=settings.cache, base_url=base_url, timeout=settings.timeout
         )
-        # What is missing is better known before a large corpus is indexed.
+        # Report a missing part before a large corpus is indexed.
         await probed.start("text")
         async with settings.opened(corpus, asked.strategy.searched_by(retriever)) as engine:
             fair = FairSearch(engine, probed, prompts=prompts)
@@ -94,10 +94,10 @@ def query(
 
 
 def _require_answers(result: ProbeResult) -> None:
-    """Check that the model was there; what it answers is a result, whatever it is.
+    """Check that the model answered; any answer is a result.
 
     Raises:
-        ModelError: It answered no question.
+        ModelError: The model answered no question.
     """
     from fairqr.evaluation.experiments.engine import is_away
     from fairqr.graph.usage import usage_of

@@ -1,4 +1,4 @@
-"""What probes found, on the terminal."""
+"""Results of probes on the terminal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fairqr.graph.probe.result import ListwiseProbe, PairwiseProbe, ProbedShare,
 __all__ = ["print_listwise", "print_measured", "print_pairwise", "print_probe"]
 
 WIDEST = 12
-"""Characters of a word in the head of a table that are not broken."""
+"""The longest word in the head of a table that is not broken, in characters."""
 
 _KINDS = {"relevant": "relevant", "irrelevant": "irrelevant", "both": "together"}
 
@@ -96,7 +96,7 @@ def _says_neither(row: Any) -> bool:
 
 
 def _asked_by(rows: list[Any]) -> str:
-    """Say how the model was asked; nothing where no reply tells it."""
+    """Say how the model was asked; empty if no reply shows it."""
     if any(row.log_odds_replies for row in rows):
         return ", by probabilities"
     return ", by replies" if any(row.votes_of for row in rows) else ""
@@ -201,7 +201,7 @@ def _print_orders(console: Output, found: ListwiseProbe) -> None:
 
 
 def _troubles(measured: MeasuredListwise, key: tuple[str, ...]) -> Iterator[str]:
-    """Yield what had to be mended, what failed, and what the ranker warned of."""
+    """Yield sentences about failures, repairs, and warnings of the ranker."""
     events, lists, means = (
         frame[(frame[KEYS] == list(key)).all(axis=1)]
         for frame in (measured.events, measured.lists, measured.means)

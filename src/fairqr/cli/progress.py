@@ -1,4 +1,4 @@
-"""How far a run is: bars for people who watch, lines for logs."""
+"""Progress of a run: bars on a terminal, lines in a log."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 __all__ = ["Progress"]
 
 FIRST = 5
-"""After so many steps we estimate the time left."""
+"""The number of steps after which we estimate the time left."""
 
 
 class Progress:
     """Shows on stderr how far a run is, inside of ``with``.
 
     A terminal gets bars that vanish at the end. A log gets lines about stages only: when each
-    begins, the time left after the first steps, and then again at each tenth.
+    begins, and the time left after the first steps and after each tenth.
     """
 
     def __init__(self) -> None:
@@ -44,10 +44,10 @@ class Progress:
             self._bars.stop()
 
     def stage(self, what: str, total: int, done: int) -> None:
-        """Begin a stage; the one before is over.
+        """Begin a stage, and end the one before.
 
         Args:
-            what: Its name.
+            what: The name of the stage.
             total: How many steps it has.
             done: How many of them an earlier run did.
         """
@@ -84,12 +84,12 @@ class Progress:
     def count(self, what: str) -> DocumentProgress:
         """Return a function that takes how many documents are done, and of how many if known.
 
-        The bar appears with the first of them.
+        The bar appears when it is first called.
         """
         return self._counter(what, "{:,} documents".format)
 
     def prepare(self, name: str) -> DocumentProgress:
-        """Return :meth:`count` for what is indexed or encoded before a command can begin."""
+        """Return :meth:`count` for a corpus that is indexed or encoded first."""
         return self.count(f"preparing {name}")
 
     def download(self, what: str) -> Callable[[int, int], None]:

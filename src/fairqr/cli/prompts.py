@@ -12,7 +12,7 @@ from fairqr.cli.common import PromptsFolder
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer()
 
 
 @app.command("list")
@@ -45,7 +45,7 @@ def show(
     if as_yaml:
         own = (folder or prompts_dir() or SHIPPED) / template.id / f"{template.version}.yaml"
         shipped = SHIPPED / template.id / f"{template.version}.yaml"
-        # As bytes, so that the copy has the hash of the file.
+        # Bytes keep the hash of the file.
         sys.stdout.buffer.write((own if own.is_file() else shipped).read_bytes())
         sys.stdout.buffer.flush()
         return
@@ -66,7 +66,7 @@ def show(
 
 @app.command()
 def check(folder: PromptsFolder = None) -> None:
-    """Check all prompts, your own included, and name each file that is wrong."""
+    """Check all prompts, including yours, and name each file that is wrong."""
     from fairqr.prompts.library import PromptLibrary
 
     library = PromptLibrary(folder)
@@ -79,5 +79,5 @@ def check(folder: PromptsFolder = None) -> None:
             wrong += 1
             typer.echo(str(error))
     if wrong:
-        raise PromptError(f"{wrong} of {len(names)} prompts must be mended.")
-    typer.echo(f"{len(names)} prompts are sound")
+        raise PromptError(f"{wrong} of {len(names)} prompts are wrong; fix them.")
+    typer.echo(f"All {len(names)} prompts are valid.")

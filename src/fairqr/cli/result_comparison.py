@@ -1,4 +1,4 @@
-"""Two results side by side: how they were asked for, and what came of it."""
+"""Two results side by side: their options and their outcome."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from fairqr.graph.search.result import SearchResult
 __all__ = ["Row", "read_result", "rows_of"]
 
 ASKED = "asked"
-"""The section of what a result says of itself in one value."""
+"""The section of single values."""
 
 _ALWAYS = {"divergences", "exposure", "usage"}
-"""Sections that are shown even where nothing differs."""
+"""Sections that are shown even if nothing differs."""
 
 # Lists of ids and the explanation follow from the rest, scores mean something within one ranking
-# alone, and the plain retrieval's ranking is that of round 0.
+# alone, and the plain retrieval has the ranking of round 0.
 _LEFT_OUT = {"ids", "explanation", "scores", "verdicts", "used", "score", "baseline ranking"}
 _NOT_COUNTED = {"milliseconds", "cached_milliseconds"}
 _NAMES = ("attribute", "group", "asker", "text", "index")
-"""What tells the items of a list apart, as far as they have it; else their number does."""
+"""Keys that identify an item of a list; without them, its position does."""
 
 _Cells = dict[tuple[str, str], Any]
 
 
 class Row(NamedTuple):
-    """What one thing is in each of two results; None where a result does not say."""
+    """A value in each of two results; None if a result lacks it."""
 
     section: str
     name: str
@@ -44,7 +44,7 @@ class Row(NamedTuple):
 
     @property
     def is_shown(self) -> bool:
-        """Whether people want to see it."""
+        """Whether to show the row to people."""
         return self.differs or self.section in _ALWAYS
 
 
@@ -76,7 +76,7 @@ def rows_of(
     """Return all that can be compared of two results of one kind.
 
     Raises:
-        InputError: They are of two kinds.
+        InputError: The results are of two kinds.
     """
     if type(one) is not type(other):
         kinds = [type(it).__name__.removesuffix("Result").lower() for it in (one, other)]

@@ -1,4 +1,4 @@
-"""What searching, answering and probing share: the settings of a run, and how it opens its parts.
+"""The settings of runs that search, answer, probe or audit, and how they open their parts.
 
 Help reads this module too, so it imports nothing heavy at its head.
 """
@@ -24,7 +24,7 @@ __all__ = ["AnswerRunSettings", "AuditRunSettings", "RunSettings", "SearchRunSet
 
 
 class AuditRunSettings(BaseModel):
-    """How an audit runs; nothing of it changes the figures."""
+    """How an audit runs. These settings do not change the figures."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -36,18 +36,18 @@ class AuditRunSettings(BaseModel):
         None, gt=0, description="The most requests a second; no limit by default."
     )
     concurrency: int = Field(
-        4, ge=1, le=256, description="How many queries are asked at the same time."
+        4, ge=1, le=256, description="How many queries to ask at the same time."
     )
     query_column: str | None = Field(
-        None, description="The column of the queries; by default query, text or title."
+        None, description="The column with the queries; by default query, text or title."
     )
     id_column: str | None = Field(
-        None, description="The column of their ids; by default id, if there is one."
+        None, description="The column with the ids of queries; by default id, if it exists."
     )
 
 
 class RunSettings(BaseModel):
-    """How a run works; what it does is said by its context."""
+    """How a run works; its context says what it does."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -58,13 +58,15 @@ class RunSettings(BaseModel):
     prompts_dir: Path | None = Field(
         None, description="A folder with your own prompts; FAIRQR_PROMPTS_DIR by default."
     )
-    timeout: float = Field(60, description="The most seconds that one request to a model may take.")
+    timeout: float = Field(
+        60, gt=0, description="How many seconds one request to a model may take."
+    )
     cache: bool = Field(
-        True, description="Keep replies of models on disk, so that nothing is asked twice."
+        True, description="Keep replies of models on disk, so that no question is asked twice."
     )
 
     def prompts_for(self, context: Context) -> PromptLibrary:
-        """Return the prompts, which have the versions that the context names."""
+        """Return the prompts, after checking that they have the versions that the context names."""
         from fairqr.prompts.library import PromptLibrary
 
         library = PromptLibrary(self.prompts_dir)
@@ -72,7 +74,7 @@ class RunSettings(BaseModel):
         return library
 
     async def opened_model(self, name: str, base_url: str | None, *, refines: bool) -> Model | str:
-        """Return a model, checked if it refines; the name of feedback, which needs an engine."""
+        """Return a model, checked if it refines; feedback, which needs an engine, stays a name."""
         from fairqr.agents.feedback import FeedbackRefiner
         from fairqr.agents.models import open_language_model
         from fairqr.graph.search.rankers import require_refines
@@ -82,13 +84,13 @@ class RunSettings(BaseModel):
         model = open_language_model(name, cache=self.cache, base_url=base_url, timeout=self.timeout)
         if refines:
             require_refines(model)
-            # What is missing is better known before a large corpus is indexed.
+            # Report a missing part before a large corpus is indexed.
             await model.check()
         return model
 
     @contextlib.asynccontextmanager
     async def opened(self, corpus: str | None, retriever: str) -> AsyncIterator[SearchEngine]:
-        """Open a corpus, by default the configured one, and close it in the end."""
+        """Open a corpus, by default the configured one, and close it at the end."""
         from fairqr.base.settings import default_corpus
 
         searched = default_corpus() if corpus is None else corpus
@@ -111,8 +113,8 @@ class AnswerRunSettings(RunSettings):
     input_tokens: int | None = Field(
         None,
         ge=64,
-        description="The most tokens of a prompt, which is cut if it is longer; 2048 by default, "
-        "512 for seq2seq models.",
+        description="The most tokens of a prompt; a longer prompt is cut. 2048 by default, and 512 "
+        "for seq2seq models.",
     )
     concurrency: int = Field(
         8, ge=1, description="How many requests to models run at the same time."

@@ -72,7 +72,7 @@ MethodName = Annotated[
     str | None,
     typer.Option(
         callback=_explain_methods,
-        is_eager=True,  # who asks for the methods has no query yet
+        is_eager=True,  # '--method help' needs no query
         help="{method} '--method help' explains them all.",
     ),
 ]
@@ -210,6 +210,6 @@ async def searched(
 
 
 def _has_not_ranked(result: SearchResult) -> bool:
-    """Return whether a model was to re-rank and answered no question."""
+    """Return whether a model should have re-ranked, but answered no question."""
     found = result.reranking
     return found is not None and 0 < found.asked <= sum(found.failures.values())

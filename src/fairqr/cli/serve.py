@@ -68,7 +68,7 @@ def serve(
     from fairqr.graph.service.configuration import service_settings
 
     if base_url is not None and not model:
-        raise InputError("--base-url is that of a model; name one with --model.")
+        raise InputError("--base-url belongs to a model; name the model with --model.")
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     settings = service_settings(
         host=host,
@@ -109,7 +109,7 @@ async def _serve(settings: ServiceSettings, corpora: list[str], model: str | Non
 
 
 def offered_models(names: list[str] | None, base_url: str | None) -> dict[str, Any] | None:
-    """Return the models to be laid over those of the settings file."""
+    """Return the models to add to those of the settings file."""
     if not names:
         return None
     return {**{name: {"base_url": base_url} for name in names}, "feedback": {}}

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 __all__ = ["ServiceAuditor"]
 
 EVALUATION = ("jinja2", "markdown_it", "matplotlib", "pandas", "scipy")
-"""What audits need of the extra ``evaluation``."""
+"""The libraries of the extra ``evaluation`` that audits need."""
 
 PAUSE = 0.5
-"""Seconds between two looks whether another worker has let go of a folder."""
+"""Seconds between two checks whether another worker has released a folder."""
 
 
 class ServiceAuditor:
@@ -35,11 +35,11 @@ class ServiceAuditor:
 
     @classmethod
     def if_installed(cls) -> Self | None:
-        """Return an auditor; None if the extra ``evaluation`` is not installed."""
+        """Return an auditor, or None without the extra ``evaluation``."""
         return None if any(find_spec(name) is None for name in EVALUATION) else cls()
 
     async def check(self, options: Mapping[str, Any]) -> None:
-        """Check what is to be measured."""
+        """Check the options of an audit."""
         (await _auditing()).audit_spec(options)
 
     async def __call__(
@@ -84,12 +84,12 @@ class ServiceAuditor:
 
 
 async def _auditing() -> Any:
-    # What audits compute with takes long to import, and few services are asked for one.
+    # Its libraries take long to import, and few services are asked for an audit.
     return await asyncio.to_thread(import_module, "fairqr.auditing")
 
 
 async def _let_go(folder: Path) -> None:
-    """Wait until a worker that lost this audit, such as one that was frozen, has let go of it."""
+    """Wait until a worker that lost this audit, such as a frozen one, has released its folder."""
     from fairqr.evaluation.experiments.folder import LOCK
 
     lock = FileLock(folder / LOCK)
@@ -107,26 +107,26 @@ def _result(found: Audit) -> AuditResult:
 
 
 class _Watcher:
-    """Passes on how many steps of a stage are done."""
+    """Reports how many steps of a stage are done."""
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
         self._stage, self._done, self._of = "", 0, 0
 
     def stage(self, what: str, total: int, done: int) -> None:
-        """Take what begins."""
+        """Start a stage."""
         self._stage, self._done, self._of = what, done, total
         if done:
             self._tell(what, done, total)
 
     def advance(self, steps: int = 1) -> None:
-        """Take how many more steps are done."""
+        """Count steps as done."""
         self._done += steps
         self._tell(self._stage, self._done, self._of)
 
     def note(self, sentence: str) -> None:
-        """Take a sentence for people; it is of no use to a client."""
+        """Ignore a sentence for people."""
 
     def count(self, what: str) -> Progress:
-        """Take what is read or encoded."""
+        """Ignore documents that are read or encoded."""
         return lambda done, total=None, /: None

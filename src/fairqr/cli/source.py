@@ -1,4 +1,4 @@
-"""The commands ``fairqr attach`` and ``fairqr source …``: search engines that are not ours."""
+"""The commands ``fairqr attach`` and ``fairqr source …``: search engines of the user."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "attach"]
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer()
 
 Name = Annotated[str, typer.Argument(help="The name of an attached source.")]
 
@@ -57,24 +57,22 @@ def attach(
     Nothing is ever written to the engine. The file stays where it is, so that edits take effect.
     """
     if draft:
-        _refuse({"FILE": file, "--json": as_json}, "do not go with --draft; leave them out.")
+        _refuse({"FILE": file, "--json": as_json}, "cannot be combined with --draft; leave it out.")
         if index is None:
             raise InputError("--draft needs the index to describe; name it with --index.")
         _draft(url, index, credentials, output)
         return
     of_draft = {"--url": url, "--index": index, "--credentials": credentials, "--output": output}
-    _refuse(of_draft, "belong to --draft; add it, or leave them out.")
+    _refuse(of_draft, "needs --draft; add --draft, or leave it out.")
     if file is None:
-        raise InputError(
-            "There is no source to attach; name a source file, or write one with --draft."
-        )
+        raise InputError("An attachment needs a source file; name one, or write one with --draft.")
     from fairqr.retrieval.catalog import Catalog
     from fairqr.retrieval.corpus import BUILT_IN
     from fairqr.retrieval.source import load_source
 
     source, catalog = load_source(file), Catalog()
     if source.name in (*BUILT_IN, *catalog.names()):
-        # Before a check that may take long, refuse a name that belongs to something else.
+        # The check may take long, so refuse a name that is taken before it.
         catalog.attach(file)
     report = _checked(source)
     catalog.attach(file)
@@ -125,7 +123,7 @@ def check(
     source: Annotated[str, typer.Argument(help="An attached source, or a source file.")],
     as_json: AsJson = False,
 ) -> None:
-    """Say what a source holds: its fields, labels and their counts, and what its engine can do."""
+    """Show what a source holds: its fields, labels and their counts, and what its engine can do."""
     from fairqr.retrieval.catalog import Catalog
     from fairqr.retrieval.source import is_source_file, load_source
 
@@ -174,6 +172,6 @@ def _draft(url: str | None, index: str, credentials: str | None, output: Path | 
 
 
 def _refuse(options: Mapping[str, object], sentence: str) -> None:
-    given = [name for name, value in options.items() if value not in (None, False)]
-    if given:
-        raise InputError(f"{' and '.join(given)} {sentence}")
+    for name, value in options.items():
+        if value not in (None, False):
+            raise InputError(f"{name} {sentence}")

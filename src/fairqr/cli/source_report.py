@@ -10,7 +10,7 @@ from fairqr.retrieval.engines.report import AttributeReport, SampleHit, SourceRe
 __all__ = ["lines_of"]
 
 VALUES = 20
-"""How many values of an attribute are shown; ``--json`` has all that were looked at."""
+"""How many values of an attribute are shown; ``--json`` has all that were checked."""
 
 LONGEST_VALUE = 40
 
@@ -24,7 +24,7 @@ ABILITIES = {
 
 
 def lines_of(report: SourceReport) -> Iterator[str]:
-    """Yield the lines of a report; remarks come last, where they are read."""
+    """Yield the lines of a report; remarks come last, where users see them."""
     version = f" {report.version}" if report.version else ""
     if not version and report.engine in ("elasticsearch", "opensearch"):
         version = " (version not visible)"
@@ -34,7 +34,7 @@ def lines_of(report: SourceReport) -> Iterator[str]:
     if report.fields:
         yield f"fields: {', '.join(f'{name} ({kind})' for name, kind in report.fields.items())}"
     can = [ABILITIES[ability] for ability in ABILITIES if ability in report.capabilities]
-    yield f"the engine can: {', '.join(can) or 'search, and nothing more'}"
+    yield f"the engine can: {', '.join(can) or 'only search'}"
     for attribute in report.attributes:
         yield from _attribute(attribute)
     if report.sample_query:
@@ -55,14 +55,14 @@ def _attribute(found: AttributeReport) -> Iterator[str]:
     texts = [one_line(value.value, LONGEST_VALUE) for value in shown]
     width = max(map(len, texts), default=0)
     for text, value in zip(texts, shown, strict=True):
-        group = "no group takes it" if value.group is None else value.group
+        group = "belongs to no group" if value.group is None else value.group
         yield f"  {text:{width}}  {value.documents:>10,}  {group}"
     if found.more_values or len(found.values) > VALUES:
         yield "  and more values"
     missing = [value for value in found.values[VALUES:] if value.group is None]
     if missing:
         total = sum(value.documents for value in missing)
-        yield f"  no group takes {len(missing):,} of those, which {total:,} documents have"
+        yield f"  of those, {len(missing):,} belong to no group, in {total:,} documents"
 
 
 def _groups(hit: SampleHit) -> str:

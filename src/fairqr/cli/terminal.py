@@ -1,4 +1,4 @@
-"""The parts that results on a terminal are made of: lines, tables, numbers, short texts."""
+"""The parts of results on a terminal: lines, tables, numbers, short texts."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from fairqr.cli.common import printable
 __all__ = ["Output", "cell_len", "counted", "decimal", "number", "percent", "shortened", "table"]
 
 MISSING = "–"
-"""Stands for a figure that there is not."""
+"""Shown in place of a figure without a value."""
 
 
 class Output(Console):
-    """Standard output, without markup in texts of others and colours for numbers."""
+    """Standard output, with markup off and no colours for numbers."""
 
     def __init__(self, width: int | None = None) -> None:
         super().__init__(highlight=False, width=width)
@@ -43,8 +43,8 @@ def table(
     """Return a table without lines.
 
     Args:
-        heads: The columns; a str is one of words, :func:`number` makes one of numbers.
-        rows: Their cells. A str is shown as it is: it has no markup and cannot steer the terminal.
+        heads: The columns; a str makes a column of words, :func:`number` one of numbers.
+        rows: Their cells. A str is shown literally: it has no markup and cannot steer the terminal.
         gap: Spaces between two columns.
     """
     columns = [Column(head, overflow="fold") if isinstance(head, str) else head for head in heads]
@@ -65,17 +65,17 @@ def counted(count: int, what: str, several: str | None = None) -> str:
 
 
 def percent(share: float | None, digits: int = 1) -> str:
-    """Return a share as a percentage with so many digits after the point."""
+    """Return a share as a percentage with this many digits after the point."""
     return MISSING if share is None or share != share else f"{share:.{digits}%}"
 
 
 def decimal(value: float | None, digits: int = 2) -> str:
-    """Return a figure with so many digits after the point."""
+    """Return a figure with this many digits after the point."""
     return MISSING if value is None or value != value else f"{value:.{digits}f}"
 
 
 def shortened(text: str, width: int) -> str:
-    """Return a text that fills at most so many cells of a terminal, without control codes."""
+    """Cut a text to a width in cells of a terminal, and remove control codes."""
     line = Text(printable(text))
     line.truncate(width, overflow="ellipsis")
     return line.plain

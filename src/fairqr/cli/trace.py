@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer()
 
 NOTHING = "—"
 _HEADS = (
@@ -95,7 +95,7 @@ def compare(one: Result, other: Result, as_json: AsJson = False) -> None:
 
 
 def _summary(file: Path) -> tuple[RunSummary | None, str]:
-    """Return the summary of a recorded run and how it ended; no summary where it cannot be read."""
+    """Return the summary of a recorded run and how it ended; no summary if it cannot be read."""
     from fairqr.base.errors import InputError
     from fairqr.cli.trace_reading import read_spans
     from fairqr.cli.trace_summary import summary_of
@@ -139,7 +139,7 @@ def _cells(run: RunSummary) -> tuple[str, ...]:
 
 
 def _time_text(seconds: float) -> str:
-    """Return a time, in seconds since the epoch, for people; a dash where it is none."""
+    """Return a time, in seconds since the epoch, for people; a dash if it is invalid."""
     from datetime import datetime
 
     try:
@@ -152,7 +152,7 @@ def _draw_comparison(one: str, other: str, rows: list[Row]) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from fairqr.cli.terminal import table
+    from fairqr.cli.terminal import counted, table
     from fairqr.cli.trace_tree import value_text
 
     lines: list[list[str | Text]] = []
@@ -169,4 +169,4 @@ def _draw_comparison(one: str, other: str, rows: list[Row]) -> None:
         lines.append(["≠" if row.differs else "", f"  {row.name}", *texts])
     Console(highlight=False).print(table(["", "", printable(one), printable(other)], lines))
     count = sum(row.differs for row in rows)
-    typer.echo(f"{count} differences, marked ≠" if count != 1 else "1 difference, marked ≠")
+    typer.echo(f"{counted(count, 'difference')}, marked ≠")

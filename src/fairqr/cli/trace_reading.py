@@ -47,10 +47,10 @@ def trace_folder(given: Path | None = None) -> Path:
     """Return the folder of recorded runs.
 
     Args:
-        given: Instead of the configured one.
+        given: The folder to use instead of the configured one.
 
     Raises:
-        InputError: None is configured.
+        InputError: No folder is given or configured.
     """
     from fairqr.base.settings import path_of
 
@@ -64,7 +64,7 @@ def trace_folder(given: Path | None = None) -> Path:
 
 
 def traces_in(folder: Path) -> list[Path]:
-    """Return the files of recorded runs in a folder, those changed last first.
+    """Return the files of recorded runs in a folder, the last changed first.
 
     Raises:
         InputError: It cannot be read.
@@ -81,10 +81,10 @@ def find_trace(name: str, folder: Path | None = None) -> Path:
 
     Args:
         name: A path to a file, or a name in the folder, with or without ``.jsonl``.
-        folder: Of recorded runs, instead of the configured one.
+        folder: The folder of recorded runs, instead of the configured one.
 
     Raises:
-        InputError: There is no such file, or it is no name of one.
+        InputError: There is no such file, or the name is not valid.
     """
     # Unlike Path.is_file, os.path.isfile takes any text.
     if folder is None and os.path.isfile(name):
@@ -102,11 +102,11 @@ def find_trace(name: str, folder: Path | None = None) -> Path:
 
 
 def new_trace(folder: Path, what: str) -> Path:
-    """Return the file for a run that is to be recorded; the folder is made where it is missing.
+    """Return the file to record a run in; a missing folder is made.
 
     Args:
-        folder: Of recorded runs.
-        what: Is run, as a plain name; with the time it makes the file's.
+        folder: The folder of recorded runs.
+        what: The command that runs; the file's name has the time and this.
 
     Raises:
         InputError: The folder cannot be made.
@@ -126,11 +126,11 @@ def read_spans(file: Path) -> list[Span]:
     """Read a recorded run; a last line that was cut off is left out.
 
     Raises:
-        InputError: The file cannot be read, or is no recorded run.
+        InputError: The file cannot be read, or is not a recorded run.
     """
     try:
-        # A killed run may have ended within a character. Texts may hold what Python, but not JSON,
-        # takes for the end of a line.
+        # A killed run may have ended within a character. Some characters in texts end a line for
+        # Python's splitlines, but not in JSON.
         lines = file.read_bytes().decode("utf-8", "replace").split("\n")
     except OSError as error:
         raise InputError(f"The trace {file} cannot be read: {error.strerror}.") from None

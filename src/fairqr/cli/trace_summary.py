@@ -1,4 +1,4 @@
-"""What a recorded run was asked, how it ended, and what it cost."""
+"""The summary of a recorded run: its query, how it ended, and what it cost."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _KINDS = {"fairqr.summarise": "answer", "fairqr.conclude": "probe", "fairqr.rera
 
 @dataclass(slots=True)
 class RunSummary:
-    """A recorded run. What the record does not say is None or empty.
+    """A recorded run. A value that the record lacks is None or empty.
 
     Attributes:
         started: In seconds since the epoch.
         seconds: How long it took.
         kind: ``search``, ``answer``, ``probe``, or ``other``.
         status: ``ok``, the class of the error that ended it, or ``unfinished``.
-        query: Recorded with content only.
-        models: By what they did.
-        prompts: By id the version, and sha256.
+        query: The query, if content was recorded.
+        models: The models by their role.
+        prompts: The version and sha256 of each prompt, by id.
         before, after: The divergence of the plain retrieval, and of the result, in nats.
         stop_reason: Why the loop ended.
     """

@@ -18,7 +18,7 @@ __all__ = ["cost_text", "trees_of", "value_text"]
 
 INPUT, OUTPUT = "gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"
 
-# Shown in the head of a span's line, or of no interest to people.
+# Shown at the start of a span's line, or not useful to people.
 _HIDDEN = {
     "error.type",
     "gen_ai.data_source.id",

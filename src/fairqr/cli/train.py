@@ -1,4 +1,4 @@
-"""The command ``fairqr train``: weights for the re-rankers that need them."""
+"""The command ``fairqr train``: weights for re-rankers."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def train(
     target: Annotated[
         str | None,
         typer.Option(
-            help="The target of the searches, which see no judgements; that of a search by default."
+            help="The target of the searches, which see no judgements; as in a search by default."
         ),
     ] = None,
     option: Annotated[
         list[str] | None, typer.Option(help="An option of the training, such as gamma=1000.")
     ] = None,
     retriever: Annotated[
-        str, typer.Option(help="How to search: bm25, dense, hybrid, or auto; see search.")
+        str, typer.Option(help="How to find documents, as in fairqr search.")
     ] = "auto",
 ) -> None:
     """Train a re-ranker on the judgements of a collection.
@@ -56,7 +56,9 @@ def train(
     from fairqr.retrieval.rerankers.weights import TrainedModel
 
     if method not in TRAINED:
-        raise InputError(f"There is nothing to train for '{method}'; choose {', '.join(TRAINED)}.")
+        raise InputError(
+            f"The re-ranker '{method}' cannot be trained; choose {' or '.join(TRAINED)}."
+        )
     try:
         form = QueryForm.parse(queries)
     except ValueError as error:

@@ -31,14 +31,14 @@ def tune(
         typer.Option(
             "-o",
             "--output",
-            help="The folder of the run and of the adapter; an interrupted run goes on.",
+            help="The folder of the run and of the adapter; an interrupted run resumes.",
         ),
     ],
     model: Annotated[
         str,
         typer.Option(
-            help="The model to tune: causal: and a hub id, a folder, a GGUF file or embedded "
-            "weights."
+            help="The model to tune: causal: followed by a hub id, a folder, a GGUF file or the "
+            "name of embedded weights."
         ),
     ] = "causal:smollm2-135m",
     attribute: Attribute = None,
@@ -50,7 +50,8 @@ def tune(
     settings: Set = None,
     prompts: PromptsFolder = None,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Go on even if it takes more than 6,000 model passes.")
+        bool,
+        typer.Option("--yes", help="Run even if it takes more than 6,000 passes of the model."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""Printing what a tuning changed."""
+"""Results of a tuning on the terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["print_measured"]
 
 WIDTH = 140
-"""The width of a table that no terminal shows."""
+"""The width of a table that is not shown on a terminal."""
 
 CHANGES = {
     "ratio": "ratio, nearer to 1",
@@ -37,25 +37,25 @@ VERDICTS = {
 
 
 def print_measured(measured: MeasuredLora, folder: Path, *, as_json: bool) -> None:
-    """Print what a tuning changed, where the adapter is, and what to do with it."""
+    """Print what a tuning changed, where the adapter is, and how to probe it."""
     adapter = folder / "adapter"
     if as_json:
         print_json(_as_dict(measured, adapter))
         return
     from fairqr.cli.terminal import Output, number, table
 
-    # Where nobody looks, the table is wide enough to break no word.
+    # Outside a terminal, the table is wide enough to break no word.
     console = Output(width=None if sys.stdout.isatty() else WIDTH)
     shares = map(number, ("n", "protected", "unprotected", "ratio", "flips", "averaged"))
     console.print(table(["pairs", "", *shares], _rows(measured)))
     numbers = map(number, ("n", "before", "after", "change", "p by Holm"))
     console.print(table(["pairs", "what changed", *numbers, ""], _changes(measured)))
     typer.echo(
-        "A change is above 0 if the share rose, or if the ratio or the log-odds came nearer."
+        "A change is above 0 if a share rose, or if a ratio or log-odds came nearer to fair."
     )
     typer.echo(f"\nadapter: {adapter}")
     typer.echo(f"next: {_next(measured, adapter)}")
-    typer.echo("(that asks about all queries, including those it was trained on)")
+    typer.echo("(this asks about all queries, including those of the training)")
 
 
 def _rows(measured: MeasuredLora) -> Iterator[Sequence[str]]:

@@ -193,8 +193,8 @@ def test_two_audits_are_compared(fairqr: Fairqr) -> None:
             (*PEOPLE, "--queries", "queries.txt", "--target", "relevance:1", "-o", "out"),
             "run 'fairqr models pull minilm', or give judgements.",
         ),
-        (("--run", "own.run", "-o", "out"), "A run has no groups"),
-        (("--labels", "labels.csv", "-o", "out"), "--labels belongs to --run"),
+        (("--run", "own.run", "-o", "out"), "A run file has no groups"),
+        (("--labels", "labels.csv", "-o", "out"), "--labels needs --run"),
         (
             ("--run", "own.run", "--labels", "one.csv", "--attribute", "gender", "-o", "out"),
             "needs at least two",

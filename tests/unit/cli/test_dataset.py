@@ -53,7 +53,7 @@ def test_a_collection_is_imported_listed_and_described() -> None:
     assert "0 at least, 1 in the median, 2 at most; 2 different ones" in described
     assert "topics without a relevant document: u\n" in described
     assert "1 judged documents are not among the documents\n" in described
-    assert "1 judgements are of no topic, and ignored\n" in described
+    assert "1 judgements belong to no topic and are ignored\n" in described
     assert "gender: known for 50.0% of the documents, and for 1 of 2 (50.0%) relevant" in described
     rows = [line.split() for line in described.splitlines()]
     assert ["female", "50.00%", "50.00%", "50.00%", "75.00%"] in rows

@@ -165,13 +165,13 @@ def run(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["answr"], "No such command 'answr'. Did you mean 'answer'?; see 'fairqr --help'."),
-        (["search"], "Missing argument 'query'; see 'fairqr search --help'."),
+        (["answr"], "No such command 'answr'. Did you mean 'answer'? See 'fairqr --help'."),
+        (["search"], "Missing argument 'QUERY'; see 'fairqr search --help'."),
         (["search", "x", "-k", "many"], "Invalid value for '-k'"),
         (["search", "x", "--nonsense"], "No such option: --nonsense"),
         (["search", "x", "--model"], "'--model' requires an argument"),
         (["search", "x", "y"], "unexpected extra argument"),
-        (["index", "create", "x"], "Missing argument 'path'; see 'fairqr index create --help'."),
+        (["index", "create", "x"], "Missing argument 'PATH'; see 'fairqr index create --help'."),
         (["index", "list", "--jsno"], "No such option: --jsno"),
     ],
 )

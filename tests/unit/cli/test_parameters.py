@@ -52,8 +52,8 @@ def test_numbers_reach_models_that_take_no_texts() -> None:
 @pytest.mark.parametrize(
     ("texts", "sentence"),
     [
-        (["window"], "'window' sets nothing; write NAME=VALUE."),
-        (["k="], "'k=' sets nothing; write NAME=VALUE."),
+        (["window"], "'window' has no value; write NAME=VALUE."),
+        (["k="], "'k=' has no value; write NAME=VALUE."),
         (["colour=3"], "There is no parameter 'colour'. '--set help' lists them all."),
         (["windw=3"], "There is no parameter 'windw'; did you mean ranking.window?"),
         (["ranking.windw=3"], "did you mean ranking.window?"),

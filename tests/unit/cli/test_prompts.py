@@ -58,8 +58,8 @@ def test_show_says_what_there_is() -> None:
 
 def test_check_names_each_file_that_is_wrong(tmp_path: Path) -> None:
     """All are read; the fault stands on stdout, the verdict is the error."""
-    assert "prompts are sound" in prompts("check").stdout
-    assert "prompts are sound" in prompts("check", "--prompts", own(tmp_path)).stdout
+    assert "prompts are valid" in prompts("check").stdout
+    assert "prompts are valid" in prompts("check", "--prompts", own(tmp_path)).stdout
     wrong = own(tmp_path / "wrong", ("{query}", "{mood}"))
     result = prompts("check", "--prompts", wrong)
     assert isinstance(result.exception, PromptError)

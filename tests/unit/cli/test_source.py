@@ -68,7 +68,7 @@ def test_a_source_is_checked_and_registered(fairqr: Fairqr, tmp_path: Path) -> N
     stdout, _ = fairqr("attach", "exported.source.yaml")
     assert stdout.startswith("exported: run at ")
     assert "gender, from sex: 3 of 4 documents have a group (75.0%)" in stdout
-    assert "X           1  no group takes it" in stdout
+    assert "X           1  belongs to no group" in stdout
     assert stdout.endswith("exported: attached; search it with --corpus exported\n")
     file = tmp_path / "exported.source.yaml"
     assert Catalog().sources() == {"exported": file}
@@ -106,11 +106,11 @@ def test_what_is_wrong_registers_nothing(fairqr: Fairqr) -> None:
     Path("exported.run").unlink()
     assert "exported.run" in fairqr("attach", "exported.source.yaml", code=2)[1]
     assert "none.source.yaml" in fairqr("attach", "none.source.yaml", code=2)[1]
-    assert "name a source file" in fairqr("attach", code=2)[1]
+    assert "needs a source file; name one" in fairqr("attach", code=2)[1]
     assert "--draft needs the index" in fairqr("attach", "--draft", code=2)[1]
     draft = ("attach", "exported.source.yaml", "--draft", "--index", "x")
-    assert "FILE do not go with --draft" in fairqr(*draft, code=2)[1]
-    assert "--url belong to --draft" in fairqr("attach", "x.yaml", "--url", "http://x", code=2)[1]
+    assert "FILE cannot be combined with --draft" in fairqr(*draft, code=2)[1]
+    assert "--url needs --draft" in fairqr("attach", "x.yaml", "--url", "http://x", code=2)[1]
     assert Catalog().sources() == {}
 
 
@@ -200,7 +200,7 @@ def test_a_report_is_short_and_says_what_is_hidden() -> None:
     assert "fields: t (text)" in lines
     assert "the engine can: score given documents" in lines
     assert "  and more values" in lines
-    assert "  no group takes 10 of those, which 10 documents have" in lines
+    assert "  of those, 10 belong to no group, in 10 documents" in lines
     assert "   1     1.000  1  [g 50%/h 50%, unknown]" in lines
     assert lines[-1] == "note: A remark."
     assert max(map(len, lines)) < 100

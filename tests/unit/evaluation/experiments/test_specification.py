@@ -187,7 +187,7 @@ def test_each_error_has_its_sentence(
         (b"title: [", "line 1 is not valid YAML; fix it."),
         (b"- title", "must be a mapping of names to values; fix it."),
         (b"", "must be a mapping of names to values; fix it."),
-        (b"title: \xff", "cannot be read ("),
+        (b"title: \xff", "is not UTF-8 text"),
         (b"kind: poem", "has the unknown kind 'poem'; write one of search, fair_rag, "),
         (b"kind: [search]", "has the unknown kind"),
         (b"title: !!python/object:os.system {}", "is not valid YAML; fix it."),

@@ -89,7 +89,7 @@ def test_notables_is_there_for_a_newcomer() -> None:
     [
         (["./mine", "--attribute", "age"], "no attribute 'age'; it has gender"),
         (["./mine", "--attribute", "gender", "--protected", "old"], "no group 'old' of gender"),
-        (["./mine", "--attribute", ""], "Name an --attribute"),
+        (["./mine", "--attribute", ""], "name one with --attribute"),
         (["./mine", "--attribute", "gender", "--protected", ""], "The protected group has no name"),
         (
             ["notables", "--attribute", "continent"],
