@@ -32,8 +32,12 @@ def cache(
 def test_searches_fairly_and_says_what_to_try_next(command: Command, cache: Path) -> None:
     run = command("demo", FAIRQR_CACHE_DIR=str(cache))
     assert run.code == 0, run
-    assert "re-ranked   KL 0.0" in run.stdout
-    assert "Émilie du Châtelet" in run.stdout
+    before, after = run.stdout.split("\nre-ranked\n")
+    assert "divergence from the target 1.4508" in before
+    assert after.startswith("  female: 0% of the exposure before"), "who gets seen comes first"
+    assert "divergence from the target 0.0" in after
+    assert "Émilie du Châtelet" in after
+    assert "Known for the study of numbers" in after, "a document's text can be judged"
     assert "0 model calls" in run.stdout
     search, rest = run.stdout.split("What to try next:")
     suggested = re.findall(r"^ *\S*fairqr (.+)$", search + rest, re.MULTILINE)

@@ -54,7 +54,7 @@ def demo() -> None:
     typer.echo(f'{_command()} search "{QUERY}" --corpus {CORPUS} --attribute {ATTRIBUTE}\n')
     asked = Context(attributes=(ATTRIBUTE,))
     work = searched(QUERY, asked, SearchRunSettings(), corpus=CORPUS, model=DEFAULT_MODEL)
-    print_result(run(work))
+    print_result(*run(work))
     typer.echo("\nWhat to try next:")
     for why, arguments in NEXT:
         typer.echo(f"\n  {why}\n  {_command()} {arguments}")

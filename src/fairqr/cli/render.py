@@ -10,7 +10,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Group
 from rich.markup import escape
 from rich.padding import Padding
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 from fairqr.base.prices import tokens_text
@@ -21,7 +21,7 @@ from fairqr.graph.stream import Progress
 from fairqr.retrieval.sendable import sendable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from fairqr.api import FairSearch, Result, StreamEvent
     from fairqr.graph.answer.result import ExposedDocument
@@ -210,8 +210,6 @@ class SearchView(View):
         number = record["index"]
         heading = Text(f"\nround {number}", style="bold")
         heading.append("  plain retrieval" if number == 0 else "  refined", style="not bold")
-        if record["divergence"] is not None:
-            heading.append(f"   KL {record['divergence']:.4f}", style="not bold cyan")
         self._console.print(heading)
         for refinement in self._refinements if number else []:
             words = ", ".join(refinement["keywords"]) or NO_WORDS.get(
@@ -221,6 +219,8 @@ class SearchView(View):
             line = Text.assemble("  words for ", (group, "bold"), f": {printable(words)}")
             self._console.print(line)
         self._console.print(exposure_bars(record["exposure"], self._target))
+        if record["divergence"] is not None:
+            self._console.print(_divergence(record["divergence"]))
 
 
 def cost_of_ranking(cost: CostRecord, model: str) -> str:
@@ -261,20 +261,28 @@ def exposure_bars(
     return Group(*lines)
 
 
-def print_result(result: SearchResult) -> None:
-    """Print the final exposure, the ranking before and after, and what it cost."""
+def print_result(result: SearchResult, passages: Mapping[str, str]) -> None:
+    """Print who gets seen, the ranking before and after, and what it cost.
+
+    Args:
+        result: The result of a search.
+        passages: How the texts of its documents begin, by id; those of some may be missing.
+    """
     console = Output()
-    heading = Text("\nre-ranked", style="bold")
+    console.print(Text("\nre-ranked", style="bold"))
+    for sentence in result.explanation:
+        console.print(Padding(Text(printable(sentence)), (0, 0, 0, 2)))
+    console.print(exposure_bars(result.exposure, result.target))
+    for attribute, share in result.unknown.items():
+        if share:
+            unknown = f"{share:.1%} of the exposure has no label for '{printable(attribute)}'"
+            console.print(Padding(Text(unknown, style="dim"), (0, 0, 0, 2)))
     if result.divergence is not None:
         before = result.baseline.divergence
-        heading.append(f"   KL {result.divergence:.4f}", style="not bold cyan")
-        if before is not None:
-            heading.append(f", before {before:.4f}", style="not bold")
-    console.print(heading)
-    console.print(exposure_bars(result.exposure, result.target))
-    for sentence in result.explanation:
-        console.print(Padding(Text(printable(sentence), style="dim"), (0, 0, 0, 2)))
-    console.print(_rankings(result, console.width))
+        console.print(
+            _divergence(result.divergence, "" if before is None else f", before {before:.4f}")
+        )
+    console.print(_rankings(result, passages, console))
     by = f"found by {result.retriever}; "
     if result.model:
         by += f"refined by {result.model}"
@@ -306,43 +314,50 @@ def origin(how: str, usage: UsageReport, *models: str | None) -> Text:
     )
 
 
-def _rankings(result: SearchResult, width: int) -> Table:
+def _divergence(nats: float, before: str = "") -> Text:
+    return Text.assemble("  divergence from the target ", (f"{nats:.4f}", "cyan"), before)
+
+
+def _rankings(result: SearchResult, passages: Mapping[str, str], console: Output) -> Table:
     """Return the ranking before and after, in a table that is no wider than the terminal."""
-    place = {document.id: document.rank for document in result.baseline.ranking}
-    rows = [
-        (*_named(old), *_named(new), _move(new, place))
-        for old, new in zip_longest(result.baseline.ranking, result.ranking)
-    ]
-    heads = ("plain retrieval", "", "re-ranked", "")
-    texts = [(was, ", ".join(had), now, ", ".join(has)) for was, had, now, has, _ in rows]
-    wanted = [max(map(cell_len, column)) for column in zip(heads, *texts, strict=True)]
+    old, new = result.baseline.ranking, result.ranking
+    place = {document.id: document.rank for document in old}
+    moves = [_move(document, place) for document in new]
+    ranks = max(len(old), len(new))
     # Ranks and moves are never cut.
-    taken = len(str(len(rows))) + max(len("was"), *(len(move) for *_, move in rows))
-    first, second, third, fourth = _shared(width - taken - 5, wanted, (5, 4, 5, 4))
-    styles = ("", "dim", "", "dim")
-    columns = [Column(head, style=style) for head, style in zip(heads, styles, strict=True)]
+    width = (console.width - len(str(ranks)) - max(map(len, ("was", *moves))) - 3) // 2
+    rows = zip_longest(
+        _cells(old, passages, console, width),
+        _cells(new, passages, console, width),
+        [Text(move, _MOVED.get(move[:1], "")) for move in moves],
+        fillvalue=Text(),
+    )
     return table(
-        (number(), *columns, number("was")),
-        (
-            (
-                str(rank),
-                shortened(was, first),
-                _fitted(had, second),
-                shortened(now, third),
-                _fitted(has, fourth),
-                Text(move, style=_MOVED.get(move[:1], "")),
-            )
-            for rank, (was, had, now, has, move) in enumerate(rows, start=1)
-        ),
+        (number(), "plain retrieval", "re-ranked", number("was")),
+        ((str(rank), *row) for rank, row in enumerate(rows, start=1)),
         gap=1,
     )
 
 
-def _named(document: RankedDocument | None) -> tuple[str, list[str]]:
-    """Return the title of a document, or its id, and its labels."""
-    if document is None:
-        return "", []
-    return shortened(document.title or document.id, TITLE), labels_of(document)
+def _cells(
+    ranking: Sequence[RankedDocument], passages: Mapping[str, str], console: Output, width: int
+) -> Iterator[Text]:
+    """Yield the title and the labels of each document, and below how its text begins."""
+    if not ranking:
+        return
+    titles = [shortened(document.title or document.id, TITLE) for document in ranking]
+    labels = [labels_of(document) for document in ranking]
+    wanted = [max(map(cell_len, texts)) for texts in (titles, map(", ".join, labels))]
+    first, second = _shared(width - 1, wanted, (5, 4))
+    for document, title, groups in zip(ranking, titles, labels, strict=True):
+        cell = Text(set_cell_size(shortened(title, first), first) + " ")
+        cell.append(_fitted(groups, second), style="dim")
+        if passage := printable(passages.get(document.id, "")):
+            # One line of a wide terminal, and two of a narrow one.
+            first_line = Text(passage).wrap(console, width)[0].plain
+            rest = shortened(passage[len(first_line) :].strip(), width)
+            cell.append(f"\n{first_line.rstrip()}\n{rest}".rstrip(), style="dim")
+        yield cell
 
 
 def _shared(space: int, wanted: Sequence[int], weights: Sequence[int]) -> list[int]:
@@ -385,9 +400,7 @@ def labels_of(document: RankedDocument | ExposedDocument) -> list[str]:
 _MOVED = {"n": "green", "=": "dim", "▲": "green", "▼": "yellow"}
 
 
-def _move(document: RankedDocument | None, place: Mapping[str, int]) -> str:
-    if document is None:
-        return ""
+def _move(document: RankedDocument, place: Mapping[str, int]) -> str:
     if document.id not in place:
         return "new"
     moved = place[document.id] - document.rank

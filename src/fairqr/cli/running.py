@@ -105,6 +105,7 @@ class SearchRunSettings(RunSettings):
     """How a search runs."""
 
     strict: bool = Field(False, description="Exit with code 2 if the model failed.")
+    passages: bool = Field(True, description="Show how the text of each document begins.")
 
 
 class AnswerRunSettings(RunSettings):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fairqr.base.errors import ModelError
+from fairqr.base.errors import FairqrError, ModelError
 from fairqr.cli.common import (
     MODELS,
     OUTPUT,
@@ -24,9 +24,12 @@ from fairqr.cli.common import (
 from fairqr.cli.parameters import ParameterCommand, Set, options_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from fairqr.cli.running import SearchRunSettings
     from fairqr.graph.search.context import Context
     from fairqr.graph.search.result import SearchResult
+    from fairqr.retrieval.engines.engine import SearchEngine
 
 __all__ = ["MethodName", "ModelName", "Retriever", "SearchCommand", "search", "searched"]
 
@@ -143,7 +146,7 @@ def search(
         silent=as_json,
         yes=yes,
     )
-    result = run_recorded(work, trace, content=trace_content, command="search")
+    result, passages = run_recorded(work, trace, content=trace_content, command="search")
     for warning in result.warnings:
         warn(warning)
     if as_json:
@@ -151,7 +154,7 @@ def search(
     else:
         from fairqr.cli.render import print_result
 
-        print_result(result)
+        print_result(result, passages)
     if plot:
         from fairqr.cli.plot import draw
 
@@ -173,8 +176,8 @@ async def searched(
     retriever: str = "auto",
     silent: bool = False,
     yes: bool = False,
-) -> SearchResult:
-    """Search, and print each round as it is measured.
+) -> tuple[SearchResult, Mapping[str, str]]:
+    """Search, print each round as it is measured, and read how the documents' texts begin.
 
     Args:
         query: What to search for.
@@ -184,8 +187,11 @@ async def searched(
         model: The language model; defaults to the configured one.
         base_url: The URL of an OpenAI-compatible server.
         retriever: How documents are found.
-        silent: Print no rounds.
+        silent: Print no rounds, and read no texts.
         yes: Whether the user agreed to a large run.
+
+    Returns:
+        The result, and the passages by the documents' ids.
     """
     from fairqr.agents.feedback import FeedbackRefiner
     from fairqr.api import FairSearch
@@ -206,7 +212,22 @@ async def searched(
         view.expect_cost(name, asked.budget, yes=yes)
     async with settings.opened(corpus, asked.strategy.searched_by(retriever)) as engine:
         fair = FairSearch(engine, opened, ranker=ranker, prompts=prompts)
-        return await view.follow(fair, query, asked, SearchResult)
+        result = await view.follow(fair, query, asked, SearchResult)
+        is_read = settings.passages and not silent
+        return result, await _passages_of(engine, result) if is_read else {}
+
+
+async def _passages_of(engine: SearchEngine, result: SearchResult) -> Mapping[str, str]:
+    """Return how the text of each document that a result shows begins, by id."""
+    from fairqr.graph.search.passages import passage_of
+
+    ids = {place.id: None for place in (*result.baseline.ranking, *result.ranking)}
+    try:
+        documents = await engine.documents(list(ids))
+    except FairqrError as error:  # the search succeeded, and may have cost money
+        warn(f"The texts of the documents could not be read: {error}")
+        return {}
+    return {document.id: passage_of(document.text) for document in documents}
 
 
 def _has_not_ranked(result: SearchResult) -> bool:
