@@ -88,6 +88,12 @@ class Source(Described):
 
     what = "source"
     kinds: ClassVar[dict[str, type[Source]]] = {}
+    opener: ClassVar[str] = ""
+    """The function that opens its engine, as ``module:function``; it takes the source and a
+    :class:`~fairqr.retrieval.labels.LabelReader`. Its module also has ``check(engine)``, and is
+    only imported when it is needed, because clients are slow to import."""
+    has_vectors: ClassVar[bool] = False
+    """Whether the opener also takes ``retriever``, for a search by the engine's own vectors."""
 
     name: SourceName = Field(
         description="Its name in commands: lower-case letters, digits, dots, dashes, underscores."
@@ -103,6 +109,12 @@ class Source(Described):
         None, gt=0, description="The most requests a second; no limit by default."
     )
     folder: Path = Field(Path(), exclude=True, description="Its paths are relative to this folder.")
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Register a new kind of source under the name of its engine."""
+        super().__pydantic_init_subclass__(**kwargs)
+        Source.kinds[cls.model_fields["engine"].default] = cls
 
     @model_validator(mode="wrap")
     @classmethod
@@ -157,6 +169,9 @@ class QueryFields(_Part):
 
 class ElasticsearchSource(Source):
     """An index, an alias or a pattern on an Elasticsearch server, used as it is."""
+
+    opener = "fairqr.retrieval.engines.elasticsearch:open_elasticsearch"
+    has_vectors = True
 
     engine: Literal["elasticsearch"] = "elasticsearch"
     url: Address | tuple[Address, ...] | None = Field(
@@ -242,6 +257,8 @@ class HttpSource(Source):
     The expressions are JMESPath: ``hits`` is applied to the response, the others to each hit.
     """
 
+    opener = "fairqr.retrieval.engines.http:open_http"
+
     engine: Literal["http"] = "http"
     url: Address = Field(
         description="The endpoint; {{query}} and {{size}} in it are filled in, percent-encoded."
@@ -274,6 +291,8 @@ class HttpSource(Source):
 class RunSource(Source):
     """Exported rankings: TREC run files, with labels in files beside them."""
 
+    opener = "fairqr.retrieval.engines.run:open_run"
+
     engine: Literal["run"] = "run"
     runs: Texts = Field(min_length=1, description="TREC run files.")
     topics: str | None = Field(
@@ -285,14 +304,10 @@ class RunSource(Source):
 
 
 class TantivySource(Source):
-    """An embedded index, built from a corpus of JSON Lines."""
+    """An embedded index, built from a corpus of JSON Lines; it is made before it is opened."""
 
     engine: Literal["tantivy"] = "tantivy"
     documents: str = Field(description="A JSON Lines file of documents.")
-
-
-for kind in (ElasticsearchSource, OpenSearchSource, HttpSource, RunSource, TantivySource):
-    Source.kinds[kind.model_fields["engine"].default] = kind
 
 
 def is_source_file(corpus: str) -> bool:

@@ -16,6 +16,7 @@ from fairqr.evaluation.experiments.options import Options
 from fairqr.evaluation.measures.text import parse_measures
 from fairqr.graph.search.context import Context, Method, make_context
 from fairqr.retrieval.encoders.opening import AUTO
+from fairqr.retrieval.rerankers.registry import TRAINED
 from fairqr.retrieval.target import DEFAULT_TARGET
 
 __all__ = ["Experiment", "QueryForm", "System", "Training"]
@@ -124,7 +125,7 @@ class System(_Part):
                 raise ValueError(f"'{setting}' varies over no value; list at least one")
         for system in self.expanded():
             context = system._context
-            is_trained = context.strategy.final_step in ("deltr", "dlf")
+            is_trained = context.strategy.final_step in TRAINED
             if is_trained and self.train is None and "weights" not in context.options:
                 raise ValueError(f"'{self.name}' needs weights: give it 'train: {{folds: 5}}'")
         return self

@@ -64,9 +64,10 @@ Order = Literal["relevance", "original_query", "fusion", "none"]
 Rerank = Literal[Order, RankerName]
 Groups = Literal["most", "lacking", "all"]
 Ask = Literal["auto", "always", "never"]
-FinalStep = Literal[
-    "relevance-aware", "exposure-aware", "mmr", "xquad", "pm2", "fa-ir", "deltr", "dlf", "none"
-]
+if TYPE_CHECKING:
+    FinalStep = str
+else:  # A re-ranker is registered in one place, which a type checker cannot read.
+    FinalStep = Literal[(*RERANKERS, "none")]
 """A re-ranker of :mod:`fairqr.retrieval.rerankers`, or ``none``."""
 
 

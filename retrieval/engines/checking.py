@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from importlib import import_module
 from itertools import islice
+from pkgutil import resolve_name
 
 from fairqr.retrieval.documents import Document, read_documents
 from fairqr.retrieval.engines.engine import Query, SearchEngine
@@ -35,9 +35,8 @@ async def check_source(source: Source, *, progress: Announce | None = None) -> S
     try:
         if isinstance(source, TantivySource):
             return await _check_embedded(source, engine)
-        # Each other engine has a module of its name; we import its client only here.
-        module = import_module(f"fairqr.retrieval.engines.{source.engine}")
-        report: SourceReport = await module.check(engine)
+        module, _, _ = source.opener.partition(":")
+        report: SourceReport = await resolve_name(f"{module}:check")(engine)
         return report
     finally:
         await engine.aclose()

@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import re
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 from fairqr.base.errors import InputError, ModelUnavailableError, UnsupportedError
@@ -22,7 +23,6 @@ from fairqr.retrieval.labels import LabelReader
 from fairqr.retrieval.schema import Schema
 from fairqr.retrieval.source import (
     ElasticsearchSource,
-    HttpSource,
     RunSource,
     Source,
     TantivySource,
@@ -94,26 +94,17 @@ async def open_source(
         store=store / "labels",
         progress=announced(progress, f"labels of {source.name}"),
     )
-    # The clients are slow to import, so we import each one only when needed.
-    if isinstance(source, ElasticsearchSource):
-        from fairqr.retrieval.engines.elasticsearch import open_elasticsearch
-
-        if isinstance(retriever, Retriever):
-            retriever = retriever.encoder or "bm25"
-        return await open_elasticsearch(source, labels, retriever=retriever)
-    if retriever != "bm25":
+    own_way = retriever == "bm25"
+    if not own_way and not source.has_vectors:
         raise UnsupportedError(
             f"The source '{source.name}' only ranks in its own way; leave the retriever out."
         )
-    if isinstance(source, HttpSource):
-        from fairqr.retrieval.engines.http import open_http
-
-        return await open_http(source, labels)
-    if isinstance(source, RunSource):
-        from fairqr.retrieval.engines.run import open_run
-
-        return await open_run(source, labels)
-    raise UnsupportedError(f"There is no engine '{source.engine}'.")
+    if isinstance(retriever, Retriever):
+        retriever = retriever.encoder or "bm25"
+    opener = resolve_name(source.opener)
+    by = {} if own_way else {"retriever": retriever}
+    attached: SearchEngine = await opener(source, labels, **by)
+    return attached
 
 
 def _is_over_words(retriever: str | Encoder | Retriever) -> bool:

@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 from fairqr.base.errors import FairqrError, UnsupportedError
 from fairqr.retrieval.documents import value_at
-from fairqr.retrieval.engines.elasticsearch_checking import check
 from fairqr.retrieval.engines.elasticsearch_connection import Connection
 from fairqr.retrieval.engines.elasticsearch_server import (
     AnotherProductError,
@@ -24,7 +23,7 @@ from fairqr.retrieval.engines.elasticsearch_server import (
 from fairqr.retrieval.engines.elasticsearch_vectors import VectorSearch
 from fairqr.retrieval.engines.engine import Query
 
-__all__ = ["OpenSearchServer", "OpenSearchVectors", "check"]
+__all__ = ["OpenSearchServer", "OpenSearchVectors"]
 
 Body = dict[str, Any]
 

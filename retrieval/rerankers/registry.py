@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fairqr.retrieval.engines.engine import SearchEngine
     from fairqr.retrieval.rerankers.base import Reranker, RerankOptions
 
-__all__ = ["RERANKERS", "RerankerEntry", "open_reranker"]
+__all__ = ["RERANKERS", "TRAINED", "RerankerEntry", "open_reranker"]
 
 PACKAGE = "fairqr.retrieval.rerankers"
 
@@ -129,6 +129,8 @@ _ENTRIES = (
 )
 
 RERANKERS: dict[str, RerankerEntry] = {entry.name: entry for entry in _ENTRIES}
+TRAINED = tuple(entry.name for entry in _ENTRIES if entry.is_trained)
+"""The re-rankers that read a file of weights, which ``fairqr train`` writes."""
 
 
 def open_reranker(

@@ -41,11 +41,9 @@ from fairqr.retrieval.retriever_parameters import Hybrid, Rm3
 from fairqr.retrieval.schema import Attribute
 from fairqr.retrieval.source import (
     ElasticsearchSource,
-    HttpSource,
+    OpenSearchSource,
     QueryFields,
-    RunSource,
     Source,
-    TantivySource,
     VectorField,
 )
 
@@ -165,10 +163,10 @@ def sources() -> Iterator[str]:
     yield from _fields(Source, leave_out={"folder"})
     yield "## An attribute\n"
     yield from _fields(Attribute, leave_out={"name", "values"})
-    kinds = (ElasticsearchSource, HttpSource, RunSource, TantivySource)
-    for kind in kinds:
-        engine = str(kind.model_fields["engine"].default)
-        title = "elasticsearch, opensearch" if engine == "elasticsearch" else engine
+    for engine, kind in Source.kinds.items():
+        if kind is OpenSearchSource:
+            continue
+        title = "elasticsearch, opensearch" if kind is ElasticsearchSource else engine
         yield f"## {title}\n\n{lead_of(kind.__doc__)}\n"
         yield from _fields(kind, leave_out={*Source.model_fields})
     for part, field in ((QueryFields, "query"), (VectorField, "vectors")):

@@ -24,6 +24,7 @@ from fairqr.graph.service.configuration import ModelEntry, ServiceSettings
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.catalog import Catalog, check_name
 from fairqr.retrieval.corpus import BUILT_IN
+from fairqr.retrieval.rerankers.registry import TRAINED
 from fairqr.retrieval.source import Source, load_source
 
 __all__ = ["NOTHING", "Offers"]
@@ -33,9 +34,6 @@ NOTHING = "none"
 
 NEURAL = ("monot5", "monobert")
 """Rankers with a model of their own; the service offers those that its models list."""
-
-TRAINED = ("deltr", "dlf")
-"""Final steps that read a file of weights. A request cannot name files, so they are not offered."""
 
 LONGEST_NAME = 200
 """The most characters of a model's name that matches a pattern."""
@@ -230,7 +228,7 @@ class Offers:
         return self._prompts.get(ANSWER, versions.get(ANSWER)).defaults.max_tokens
 
     def methods(self) -> list[Method]:
-        """Return the offered methods."""
+        """Return the offered methods; a request cannot name a file of weights."""
         refused = {*TRAINED, *(name for name in NEURAL if self._entry(name) is None)}
         return [name for name in METHODS if name not in refused]
 
