@@ -340,10 +340,10 @@ def _exposure(table: Table) -> Iterator[Figure]:
         }
         for system, found in rounds.groupby("system", sort=False)
     }
-    told = "; ".join(f"{system}: {_said(lines[shown[0]])}" for system, lines in panels.items())
+    described = "; ".join(f"{system}: {_said(lines[shown[0]])}" for system, lines in panels.items())
     yield Figure(
         _name("exposure", table),
-        f"Lines by round, one panel for each system. Exposure of {shown[0]}: {told}.",
+        f"Lines by round, one panel for each system. Exposure of {shown[0]}: {described}.",
         draw_panels(panels, "share of exposure", context=False),
     )
 
@@ -374,10 +374,10 @@ def _by_round(table: Table, kind: str, column: str, label: str) -> Iterator[Figu
     }
     if not panels:
         return
-    told = "; ".join(f"{system}: {_said(lines[system])}" for system, lines in panels.items())
+    described = "; ".join(f"{system}: {_said(lines[system])}" for system, lines in panels.items())
     yield Figure(
         _name(kind, table),
-        f"Lines by round, one panel for each system. Means: {told}.",
+        f"Lines by round, one panel for each system. Means: {described}.",
         draw_panels(panels, label, context=True),
     )
 

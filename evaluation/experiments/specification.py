@@ -265,7 +265,7 @@ class Experiment(Options):
             if names.count(name) > 1:
                 raise ValueError(f"two systems are named '{name}'")
         if self.baseline not in names:
-            raise ValueError(f"the baseline '{self.baseline}' is none of the systems")
+            raise ValueError(f"the baseline '{self.baseline}' is not one of the systems")
         if not self.queries:
             raise ValueError("there is no form of query; write queries: [title]")
         return self

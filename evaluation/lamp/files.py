@@ -191,7 +191,7 @@ def read_json(path: Path) -> Iterator[tuple[str, Any]]:
 
 def refuse(path: Path, why: str) -> NoReturn:
     """Raise for what is wrong with the file."""
-    raise CorpusError(f"{path} cannot be read as LaMP's JSON: {why}; mend it.") from None
+    raise CorpusError(f"{path} cannot be read as LaMP's JSON: {why}; fix it.") from None
 
 
 def _pieces(events: Iterable[Event]) -> Iterator[tuple[str, Any]]:

@@ -1,4 +1,4 @@
-"""LaMP's seven tasks as data: what is asked, of which documents, and how answers are judged.
+"""LaMP's seven tasks as data: the questions, the documents, and how answers are judged.
 
 Salemi et al. (2024), LaMP: When Large Language Models Meet Personalization; queries and fields as
 in their code. An entry of a task has an ``input``, which is the question in LaMP's words with the

@@ -291,11 +291,11 @@ def lean_test(
     The test is on differences of exposure, protected less others, divided by the mean exposure of
     the list: by the ratio r and the share s of protected items, (r − 1)/(s·r + 1 − s). To swap the
     groups turns its sign, and its mean is 0 in lists of random order, whatever the sizes of the
-    groups; neither the mean of r nor that of ln(r) is even then where one group is small. That is
-    the paired randomisation test over queries. Where lists have only one or two items of a group
+    groups. The means of r and of ln(r) are not even if one group is small. The test is the
+    paired randomisation test over queries. If lists have only one or two items of a group,
     the differences are skew, and 5 % of chance findings become about 10.
 
-    Where cells are short, lists in order of relevance have another ratio than 1 although nobody
+    If cells are short, lists in order of relevance have another ratio than 1 although nobody
     leans, and a ranker that knows relevance in part is between the two. So a lean is claimed only
     if the ratio is beyond both, by the same test.
 

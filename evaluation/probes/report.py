@@ -146,8 +146,8 @@ def _ends(row: Any, name: str) -> tuple[float, float]:
 
 def counts(found: Mapping[str, int], names: Mapping[str, str] | None = None) -> str:
     """Write how often each thing happened, or ``none``."""
-    told = (f"{count:,} × {(names or {}).get(kind, kind)}" for kind, count in found.items())
-    return "; ".join(told) or "none"
+    described = (f"{count:,} × {(names or {}).get(kind, kind)}" for kind, count in found.items())
+    return "; ".join(described) or "none"
 
 
 def _listwise_part(measured: MeasuredListwise, entry: CollectionEntry) -> dict[str, Any]:
@@ -248,7 +248,7 @@ def _places(measured: MeasuredListwise, entry: CollectionEntry) -> Iterator[Figu
         own[next(iter(askers)) if row["asker"] == "any" else row["asker"]] = row["places"]
     pieces = [list(drawn)[at : at + ROWS_A_FIGURE] for at in range(0, len(drawn), ROWS_A_FIGURE)]
     for number, names in enumerate(pieces, start=1):
-        told = "; ".join(
+        described = "; ".join(
             f"{name}, {asker}: " + ", ".join(f"{share:.2f}" for share in shares_of(places))
             for name in names
             for asker, places in drawn[name].items()
@@ -256,7 +256,7 @@ def _places(measured: MeasuredListwise, entry: CollectionEntry) -> Iterator[Figu
         )
         yield Figure(
             _places_name(entry, number),
-            f"Histograms of the places of protected items: {told}.",
+            f"Histograms of the places of protected items: {described}.",
             draw_histograms({name: drawn[name] for name in names}),
         )
 
@@ -289,7 +289,7 @@ def _wins(kind: str, figures: DataFrame) -> Iterator[Figure]:
         if not any(row.pairs for row in rows):
             continue
         titles = [f"{row.label}, {KINDS[row.kind]}" for row in rows]
-        told = "; ".join(
+        described = "; ".join(
             f"{title}: protected {percent(row.protected)}, unprotected {percent(row.unprotected)}"
             for title, row in zip(titles, rows, strict=True)
         )
@@ -302,7 +302,7 @@ def _wins(kind: str, figures: DataFrame) -> Iterator[Figure]:
         }
         yield Figure(
             file_name(kind, name),
-            f"Shares of pairs: {told}.",
+            f"Shares of pairs: {described}.",
             draw_dots(titles, series, "share of pairs"),
         )
 

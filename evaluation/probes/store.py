@@ -112,12 +112,12 @@ class PairRecord(Record):
             (which then stands as ``protected``) and an irrelevant one of the same group.
         protected: The id of the protected item.
         unprotected: The id of the other.
-        protected_first: What was preferred where the protected item stood first: ``protected``,
-            ``unprotected``, or the status of what failed.
-        unprotected_first: The same where the other stood first.
-        log_odds: For both orders ln P(first label) − ln P(second label), where the model was
-            weighed; None where it was asked for a reply or failed.
-        spent: What it cost.
+        protected_first: The preferred item when the protected one came first: ``protected``,
+            ``unprotected``, or the status of a failure.
+        unprotected_first: The same when the other one came first.
+        log_odds: For both orders ln P(first label) − ln P(second label); None if the model was
+            asked for a reply or failed.
+        spent: The cost.
     """
 
     keys = ("collection", "model", "query", "kind", "protected", "unprotected")
@@ -246,7 +246,7 @@ class ProbeStore(Folder[ProbeRunManifest]):
         return self.pairs if isinstance(experiment, PairwiseExperiment) else self.rankings
 
     def start(self, manifest: ProbeRunManifest, collections: Sequence[ProbeCollection]) -> None:
-        """Write what a run is made with, or check that it is what the folder was begun with.
+        """Write the settings of a run, or check that they are those that the folder has.
 
         Args:
             manifest: The run's manifest.

@@ -132,7 +132,7 @@ class LoraPlan:
 
     @property
     def passes(self) -> int:
-        """How often the model reads a prompt, at the most; a training step counts three times."""
+        """The most times that the model reads a prompt; a training step counts three times."""
         return 4 * len(self.held_out) + 3 * sum(map(len, self.batches))
 
     def sentences(self) -> Iterator[str]:

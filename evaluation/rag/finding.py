@@ -68,9 +68,9 @@ def load_notables(limit: int = 1000, pool: int | None = None) -> RagCollection:
 
     Args:
         limit: The most topics.
-        pool: How many documents each question has, :data:`POOL` where None: of the first
-            :data:`FOUND` that BM25 finds, in its order, the first ⌈pool/2⌉ that are relevant and
-            the first ⌊pool/2⌋ that are not. Where there are not so many the pool is smaller.
+        pool: How many documents each question has, by default :data:`POOL`. Of the first
+            :data:`FOUND` that BM25 finds, in its order, we take the first ⌈pool/2⌉ that are
+            relevant and the first ⌊pool/2⌋ that are not, or fewer if there are fewer.
 
     Raises:
         InputError: A number is below 1.
@@ -131,7 +131,7 @@ def load_notables(limit: int = 1000, pool: int | None = None) -> RagCollection:
 
 
 def shares_of(document: Document, schema: Schema) -> Mapping[str, Mapping[str, float]]:
-    """Return by attribute the share of each group in a document; none where it is unknown.
+    """Return by attribute the share of each group in a document; none if it is unknown.
 
     Raises:
         ValueError: A label does not fit the schema.
@@ -223,7 +223,7 @@ def load_jsonl(
         except (ValueError, RecursionError) as error:
             deep = isinstance(error, RecursionError)
             what = "it is nested too deeply" if deep else one_line(error)
-            raise CorpusError(f"{path}, line {number}: {what}; mend the question.") from None
+            raise CorpusError(f"{path}, line {number}: {what}; fix the question.") from None
         queries[query.id] = query
         without_text += blank
     if not queries:
@@ -332,11 +332,11 @@ def find_rag_collection(
         name: ``notables``, fairqr's own; a folder or a file of LaMP's, or of its shape; or a file
             ``.jsonl`` or ``.jsonl.gz`` of one's own. A path that is named like the built-in
             collection is written ``./notables``.
-        task: For LaMP's files the task, where they do not say it; for a file of one's own the
+        task: For LaMP's files the task, if they do not say it; for a file of your own the
             metric, see :data:`fairqr.evaluation.rag.finding.METRICS`.
-        limit: How many questions are read from the front.
-        pool: How many documents of each question's pool are taken from its front, for small runs;
-            for ``notables`` how many there are, half of them relevant, 25 where None.
+        limit: The most questions to read.
+        pool: How many documents of each question's pool to take from its front, for small runs.
+            For ``notables`` how many to find, half of them relevant; 25 by default.
 
     Raises:
         CorpusError: There is nothing of that name, or a file is missing or malformed.

@@ -1,8 +1,8 @@
 """Labels of utility: which documents of a query's pool help a generator.
 
-The utility of the answer that saw one document alone, less that of the answer that saw none (the
-Fair RAG paper, §3.1): a document is useful where this gain is positive. So labels belong to a task
-and a generator.
+The gain of a document is the utility of the answer that saw it alone, less the utility of the
+answer that saw none (the Fair RAG paper, §3.1). It is useful if its gain is positive. So labels
+belong to a task and a generator.
 """
 
 from __future__ import annotations

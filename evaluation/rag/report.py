@@ -253,17 +253,17 @@ def _constant(values: DataFrame) -> list[tuple[str, float]]:
 
 def _undefined(reasons: DataFrame) -> dict[str, str]:
     """Say for each measure how many values are missing, and why; empty if none is."""
-    told = {}
+    described = {}
     for name, found in reasons.items():
         listed = "; ".join(
             f"{count:,} × {Reason(reason).sentence}"
             for reason, count in found.value_counts().sort_index().items()
         )
         pairs = counted(len(found), "pair")
-        told[str(name)] = listed and (
+        described[str(name)] = listed and (
             f"of {pairs} of a policy and a query, {name} has no value for: {listed}"
         )
-    return told
+    return described
 
 
 def _unfinished(measured: MeasuredRag) -> Iterator[str]:
@@ -311,13 +311,13 @@ def _disparity(title: str, values: DataFrame) -> Iterator[Figure]:
     points["x"] = [float(policies.index(policy)) for policy in points.policy]
     if points.empty:
         return
-    told = "; ".join(
+    described = "; ".join(
         f"{line}: " + ", ".join(f"{row.policy} {row.y:.3f}" for row in own.itertuples())
         for line, own in points.groupby("line", sort=False)
     )
     yield Figure(
         file_name("disparity", title),
-        f"Lines of EE-D by policy: {told}.",
+        f"Lines of EE-D by policy: {described}.",
         draw_series(
             points.assign(label=""),
             "policy",
@@ -342,13 +342,13 @@ def _against(name: str, title: str, values: DataFrame) -> Iterator[Figure]:
         {"deterministic": "fixed", "oracle": ""}.get(policy, policy.removeprefix("α = "))
         for policy in points.policy
     ]
-    told = "; ".join(
+    described = "; ".join(
         f"{line}: "
         + ", ".join(f"{row.label} ({row.x:.3f}, {row.y:.3f})".strip() for row in own.itertuples())
         for line, own in points.groupby("line", sort=False)
     )
     yield Figure(
         file_name(name, title),
-        f"Lines of {y} over {x}: {told}.",
+        f"Lines of {y} over {x}: {described}.",
         draw_series(points, str(x), str(y), star="oracle", diagonal=name in DIAGONAL),
     )

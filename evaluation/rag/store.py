@@ -67,7 +67,7 @@ class AnswerRecord(BaseModel):
         status: ``ok``, or why there is no answer.
         text: The answer; empty unless ``ok``.
         utility: None unless ``ok`` or ``empty``, which is worth 0.
-        used: For each document of the ranking whether the answer used it; None where it could not
+        used: For each document of the ranking whether the answer used it; None if it could not
             be judged.
     """
 

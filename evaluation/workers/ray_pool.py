@@ -88,9 +88,9 @@ async def opened_pool(
 
     Args:
         workers: Ray or this process; for the latter we connect to nothing.
-        prompts: What models are asked with; it is sent to the workers.
-        replies: The file that keeps replies of models: the workers are told what it has, and what
-            they are told by models is written there.
+        prompts: The prompts, which we send to the workers.
+        replies: The file that keeps replies of models. Workers start with its replies, and it gets
+            theirs.
 
     Raises:
         InputError: Ray is not installed.
@@ -101,15 +101,15 @@ async def opened_pool(
         return
     with connected(workers.ray):
         kept = ReplyFile(replies)
-        told = _remote(Replies, max_restarts=-1, max_task_retries=-1, num_cpus=0).remote()
-        actors, most = _actors(workers, prompts, told)
+        shared = _remote(Replies, max_restarts=-1, max_task_retries=-1, num_cpus=0).remote()
+        actors, most = _actors(workers, prompts, shared)
         try:
             await _check(actors)
-            await _load(told, kept)
-            async with _saving(told, kept):
+            await _load(shared, kept)
+            async with _saving(shared, kept):
                 yield RayPool(actors, Tools(prompts, kept), most)
         finally:
-            _end([told, *(actor.handle for actor in actors)])
+            _end([shared, *(actor.handle for actor in actors)])
 
 
 def _remote(kind: type, **options: Any) -> Any:
@@ -159,20 +159,20 @@ async def _check(actors: list[_Actor]) -> None:
                 )
 
 
-async def _load(told: Any, kept: ReplyFile) -> None:
+async def _load(shared: Any, kept: ReplyFile) -> None:
     """Tell the workers what models have been asked before."""
     async for replies in kept.batches(LOAD_AT_ONCE):
-        await _result(told.load.remote(replies))
+        await _result(shared.load.remote(replies))
 
 
 @contextlib.asynccontextmanager
-async def _saving(told: Any, kept: ReplyCache) -> AsyncIterator[None]:
+async def _saving(shared: Any, kept: ReplyCache) -> AsyncIterator[None]:
     """Write down what models reply, as it comes."""
 
     async def save() -> None:
         # If Ray has gone, the job that waits for it says so.
         with contextlib.suppress(WorkersError):
-            while (replies := await _result(told.take.remote())) is not None:
+            while (replies := await _result(shared.take.remote())) is not None:
                 await kept.put_many(replies)
 
     saving = asyncio.create_task(save())
@@ -180,7 +180,7 @@ async def _saving(told: Any, kept: ReplyCache) -> AsyncIterator[None]:
         yield
     finally:
         with contextlib.suppress(WorkersError):
-            await _result(told.end.remote())
+            await _result(shared.end.remote())
         await asyncio.wait([saving], timeout=SAVING_SECONDS)
         saving.cancel()
 
@@ -205,8 +205,8 @@ async def _result(reference: Any) -> Any:
         ) from None
     except ConnectionError as error:
         raise WorkersError(
-            f"The connection to the workers was lost ({reason_of(error)}); run again: what was "
-            "done until then is kept."
+            f"The connection to the workers was lost ({reason_of(error)}); run again: the "
+            "results so far are kept."
         ) from None
 
 

@@ -132,7 +132,7 @@ def _systems(**changes: Any) -> dict[str, Any]:
             {"attributes": ["gender", "gender"]},
             "one of the attributes is named twice; name each once.",
         ),
-        ({"baseline": "none"}, "the baseline 'none' is none of the systems."),
+        ({"baseline": "none"}, "the baseline 'none' is not one of the systems."),
         ({"systems": [PLAIN, PLAIN]}, "two systems are named 'BM25'."),
         ({"measures": ["nDGC@20"]}, "There is no measure 'nDGC'; did you mean nDCG?"),
         ({"judge": "relevance:2"}, "The shares of the target 'relevance:2' must sum to 1, not 2."),
@@ -155,7 +155,7 @@ def _systems(**changes: Any) -> dict[str, Any]:
         (_systems(vary={"depth": [50, 4]}), "'other, depth=4': The parameters do not fit: depth"),
         (
             _systems(vary={"patience": [1]}) | {"baseline": "other"},
-            "the baseline 'other' is none of the systems.",
+            "the baseline 'other' is not one of the systems.",
         ),
         (
             {"systems": [PLAIN, {"name": "{depth}", "vary": {"patience": [1]}}]},
