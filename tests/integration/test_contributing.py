@@ -176,12 +176,14 @@ def said(site: Path, *arguments: str) -> str:
 def test_an_engine_and_a_re_ranker(site: Path) -> None:
     """The engine is checked and searched, and the re-ranker is its final step."""
     assert "at home" in said(site, "source", "check", "books.source.yaml")
-    search = ("search", "a book", "--corpus", "books.source.yaml", "-k", "2", "--json")
-    steps = ("--method", "plain", "--set", "final_step=reverse", "--set", "options.skip=1")
-    result = json.loads(said(site, *search, *steps))
+    search = ("search", "a book", "--corpus", "books.source.yaml", "-k", "2", "--method", "plain")
+    steps = ("--set", "final_step=reverse", "--set", "options.skip=1")
+    result = json.loads(said(site, *search, *steps, "--json"))
     assert result["retriever"] == "shelf"
     assert [place["id"] for place in result["baseline"]["ranking"]] == ["a", "b"]
     assert [place["id"] for place in result["ranking"]] == ["c", "b"]
+    assert "What c tells." in said(site, *search, *steps)
+    assert "tells." not in said(site, *search, *steps, "--set", "passages=no")
     assert "reverse: the reverse (nobody 2026)" in said(site, "search", "--method", "help")
 
 
