@@ -98,7 +98,7 @@ def test_what_is_wrong_with_an_audit_is_said(pages: Pages, service: Served) -> N
     page, _ = pages()
     page.goto(f"{service.url}/#/audits")
     begin(page, "x" * 2001)
-    expect(page.get_by_role("alert")).to_contain_text("the limit is 2,000")
+    expect(page.get_by_role("alert")).to_contain_text("allows at most 2,000")
 
 
 def test_with_a_key_the_report_is_downloaded(
