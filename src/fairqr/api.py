@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import collections.abc
+import functools
 import inspect
 import threading
 import uuid
@@ -18,7 +19,17 @@ from collections.abc import (
 from concurrent.futures import Future
 from contextlib import aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    NamedTuple,
+    NoReturn,
+    ParamSpec,
+    TypeVar,
+    cast,
+    overload,
+)
 
 from langchain_core.messages import AIMessageChunk
 from langgraph.checkpoint.memory import InMemorySaver
@@ -68,6 +79,7 @@ __all__ = [
     "open_engine",
 ]
 
+P = ParamSpec("P")
 T = TypeVar("T")
 C = TypeVar("C", bound=Context)
 Result = SearchResult | AnswerResult | ProbeResult
@@ -202,18 +214,7 @@ class FairSearch:
         self._background: Background | None = None
 
     @classmethod
-    def open(
-        cls,
-        source: SearchEngine | Source | Mapping[str, Any] | Path | str,
-        model: GivenModel | None = None,
-        *,
-        retriever: str | Encoder | Embeddings = AUTO,
-        ranker: GivenRanker | None = None,
-        generator: Generator | BaseChatModel | str | None = None,
-        attributor: Attributor | BaseChatModel | str | None = DEFAULT_ATTRIBUTOR,
-        prompts: PromptLibrary | None = None,
-        concurrency: int = CONCURRENCY,
-    ) -> Opening:
+    def open(cls: Callable[P, FairSearch], *args: P.args, **options: P.kwargs) -> Opening:
         """Open a source and a model for a ``with`` or an ``async with`` statement.
 
         Entering it opens the source and prepares the model, if you give one. So it reports a wrong
@@ -223,18 +224,7 @@ class FairSearch:
         ``async with`` returns a :class:`FairSearch`, ``with`` a :class:`SyncFairSearch`.
         The arguments are those of the class.
         """
-        return Opening(
-            cls(
-                source,
-                model,
-                retriever=retriever,
-                ranker=ranker,
-                generator=generator,
-                attributor=attributor,
-                prompts=prompts,
-                concurrency=concurrency,
-            )
-        )
+        return Opening(cls(*args, **options))
 
     @property
     def sync(self) -> SyncFairSearch:
@@ -310,6 +300,7 @@ class FairSearch:
 
     async def search(
         self,
+        /,
         query: str,
         context: Context | None = None,
         *,
@@ -331,7 +322,7 @@ class FairSearch:
         return await self.run(query, _search_context(context, options), approve=approve)
 
     async def answer(
-        self, question: str, context: AnswerContext | None = None, **options: Any
+        self, /, question: str, context: AnswerContext | None = None, **options: Any
     ) -> AnswerResult:
         """Answer a question from sampled rankings of the documents.
 
@@ -350,7 +341,7 @@ class FairSearch:
         return await self.run(question, asked)
 
     async def probe(
-        self, query: str, context: ProbeContext | None = None, **options: Any
+        self, /, query: str, context: ProbeContext | None = None, **options: Any
     ) -> ProbeResult:
         """Ask whether the model, when it ranks the results of a query, favours a group.
 
@@ -497,6 +488,18 @@ class FairSearch:
         return background.run(work)
 
 
+def _blocking(
+    method: Callable[Concatenate[FairSearch, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[SyncFairSearch, P], T]:
+    """Return the synchronous twin of a method, which waits for the result."""
+
+    @functools.wraps(method)
+    def wait(self: SyncFairSearch, /, *args: P.args, **options: P.kwargs) -> T:
+        return self._run(method(self.asynchronous, *args, **options))
+
+    return wait
+
+
 class SyncFairSearch:
     """A :class:`FairSearch` for synchronous code; its methods wait for the result.
 
@@ -543,30 +546,10 @@ class SyncFairSearch:
         finally:
             self._run(events.aclose())
 
-    def search(
-        self,
-        query: str,
-        context: Context | None = None,
-        *,
-        approve: Approve | None = None,
-        **options: Any,
-    ) -> SearchResult:
-        """Search; see :meth:`FairSearch.search`."""
-        return self._run(self.asynchronous.search(query, context, approve=approve, **options))
-
-    def answer(
-        self, question: str, context: AnswerContext | None = None, **options: Any
-    ) -> AnswerResult:
-        """Answer a question; see :meth:`FairSearch.answer`."""
-        return self._run(self.asynchronous.answer(question, context, **options))
-
-    def probe(self, query: str, context: ProbeContext | None = None, **options: Any) -> ProbeResult:
-        """Probe the model; see :meth:`FairSearch.probe`."""
-        return self._run(self.asynchronous.probe(query, context, **options))
-
-    def documents(self, ids: Sequence[str]) -> list[Document]:
-        """Return the titles and texts of documents; see :meth:`FairSearch.documents`."""
-        return self._run(self.asynchronous.documents(ids))
+    search = _blocking(FairSearch.search)
+    answer = _blocking(FairSearch.answer)
+    probe = _blocking(FairSearch.probe)
+    documents = _blocking(FairSearch.documents)
 
     def as_retriever(self, context: Context | None = None, **options: Any) -> FairRetriever:
         """Return a LangChain retriever; see :meth:`FairSearch.as_retriever`."""
