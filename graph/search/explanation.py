@@ -20,7 +20,17 @@ def explain(result: SearchResult) -> list[str]:
 
     Figures that the result does not have are left out.
     """
-    return [*_lacked(result), *_relevance(result), *_by_model(result)]
+    return [*_not_estimated(result), *_lacked(result), *_relevance(result), *_by_model(result)]
+
+
+def _not_estimated(result: SearchResult) -> Iterator[str]:
+    """Say that the method that looks at relevance could not."""
+    if result.method == "fairqr" and result.relevance is None and result.gaps is None:
+        yield (
+            f"Relevance was not estimated: scores of {result.retriever} do not say how likely a "
+            "document is relevant. Documents that were moved up for their group may not be; "
+            "the retriever 'hybrid' estimates it."
+        )
 
 
 def _lacked(result: SearchResult) -> Iterator[str]:

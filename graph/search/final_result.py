@@ -84,7 +84,8 @@ async def assemble(
     known = "relevance" in engine.capabilities
     chances = scores_of(first) | state.get("rescored", {}) if known else {}
     reached = state.get("reached")
-    supply = reached["supply"] if reached else None
+    # Without estimates any document found would count as relevant.
+    supply = reached["supply"] if reached and known else None
 
     def mean_relevance(ranking: Ranking) -> float | None:
         values = [chances[id_] for id_ in ranking.ids if id_ in chances]

@@ -177,13 +177,14 @@ class SearchResult(_Frozen):
         min_relevance: Documents estimated below this were not put forward for a group; None if
             nothing was estimated, or the method does not look at relevance.
         supply: For each attribute, the exposure nearest to the target that the relevant documents
-            found could give; None if it was not computed.
+            found could give; None if no relevance was estimated, or the method does not look at it.
         gaps: What each group still lacks; None without ``supply``.
         without_model: What the search gives without the model; None if the model was not asked, or
             the method has no relevance-aware step.
         baseline: The plain retrieval.
         explanation: Sentences that explain these numbers: what each group lacked and why, how
-            relevance changed, and what the model brought. Empty if no relevance was estimated.
+            relevance changed, and what the model brought. If no relevance was estimated, they say
+            what that means.
         usage: The time, calls and tokens that the run took.
         warnings: What the user should know about this result, in sentences.
     """

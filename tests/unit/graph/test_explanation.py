@@ -59,19 +59,24 @@ def test_gaps_below_a_point_are_left_out() -> None:
         supply={"gender": {"female": 0.009, "male": 0.0}},
         ranking={"gender": {"female": 0.011, "male": 0.0}},
     )
-    assert explain(result({"gaps": small})) == [
+    assert explain(result({"gaps": small}, gaps=small)) == [
         "female: 12% of the exposure before, target 28%. 1 point was withheld by the ranking."
     ]
 
 
-def test_without_estimates_nothing_is_explained() -> None:
-    assert explain(result()) == []
+def test_without_estimates_one_sentence_says_what_that_means() -> None:
+    assert explain(result()) == [
+        "Relevance was not estimated: scores of bm25 do not say how likely a document is relevant. "
+        "Documents that were moved up for their group may not be; the retriever 'hybrid' estimates "
+        "it."
+    ]
+    assert explain(result().model_copy(update={"method": "fair-qr"})) == []
     assert explain(result(relevance=0.7)) == []
 
 
 def test_a_reason_begins_a_sentence() -> None:
     gaps = GAPS.model_copy(update={"ranking": {"gender": {"female": 0.0, "male": 0.0}}})
-    assert explain(result({"gaps": gaps}))[0] == (
+    assert explain(result({"gaps": gaps}, gaps=gaps))[0] == (
         "female: 12% of the exposure before, target 28%. For 7 points, too few documents were "
         "found that are likely to be relevant."
     )

@@ -162,6 +162,14 @@ async def test_a_target_of_ones_own_is_tried_in_full(hybrid: SearchEngine) -> No
     assert any(place.id.startswith("s") for place in as_by_default.ranking)
 
 
+async def test_without_estimates_nothing_is_said_to_be_withheld(lexical: SearchEngine) -> None:
+    """What is found by words need not be relevant, so it is no supply."""
+    result = await search(lexical, ask="never")
+    assert (result.supply, result.gaps, result.baseline.gaps) == (None, None, None)
+    (sentence,) = result.explanation
+    assert sentence.startswith("Relevance was not estimated")
+
+
 async def test_gaps_add_up_to_what_a_group_lacks(hybrid: SearchEngine) -> None:
     result = await search(hybrid, ask="never")
     for ranked in (result, result.baseline):
