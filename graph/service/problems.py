@@ -6,7 +6,7 @@ import logging
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fairqr.base.errors import (
     AccessError,
@@ -43,6 +43,8 @@ __all__ = [
     "INTERNAL",
     "MEDIA_TYPE",
     "STATUSES",
+    "Refusal",
+    "busy",
     "problem",
     "problem_of",
     "told_in_log",
@@ -104,6 +106,29 @@ TOO_MANY = (429, "Too many requests")
 CANCELLED = "The run was cancelled; ask again if you still want its result."
 
 INTERNAL = "The service failed because of a bug; its log says more. Try again, or report it."
+
+
+Refusal = Literal["draining", "queue", "live"]
+"""Why a run is refused: the service is stopping, too many runs wait, or the key has too many."""
+
+
+def busy(why: Refusal, live: int) -> BusyError:
+    """Return the error for a refused run.
+
+    Args:
+        why: The reason.
+        live: The most live runs that a key may have.
+    """
+    sentence, seconds = {
+        "draining": ("The service is about to stop; try again in a moment.", 5.0),
+        "queue": ("The service has too many runs waiting; try again later.", 2.0),
+        "live": (
+            f"This key already has {live} live runs, the limit; wait for one of them, or cancel "
+            "it.",
+            1.0,
+        ),
+    }[why]
+    return BusyError(sentence, retry_after=seconds, own=why == "live")
 
 
 def problem(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -25,8 +26,8 @@ def of_file(section: str, model: type[BaseModel]) -> tuple[dict[str, Any], Sourc
     Raises:
         ConfigError: The file cannot be read, is no TOML, or has a path of nobody.
     """
-    held, file = file_section(section)
-    values = _copied(held)
+    found, file = file_section(section)
+    values = deepcopy(found)
     for name, field in model.model_fields.items():
         held = values.get(name)
         if Path in get_args(field.annotation) and isinstance(held, str):
@@ -121,10 +122,6 @@ def _leaves(values: Mapping[str, Any], within: str = "") -> Iterator[str]:
             yield from _leaves(value, f"{within}{name}.")
         else:
             yield f"{within}{name}"
-
-
-def _copied(value: Any) -> Any:
-    return {key: _copied(it) for key, it in value.items()} if isinstance(value, dict) else value
 
 
 def _is_kubernetes(variable: str, value: str) -> bool:

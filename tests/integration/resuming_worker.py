@@ -22,18 +22,10 @@ from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import Context, make_context
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.records import Kind, Run
+from fairqr.graph.service.runs.doing import Observer
 from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
 from fairqr.graph.stream import RunEvent, run_graph
-
-
-class Silent:
-    """Needs no figures."""
-
-    def accepted(self, run: Run) -> None: ...
-    def begun(self, run: Run) -> None: ...
-    def finished(self, run: Run) -> None: ...
-    def refused(self, reason: str) -> None: ...
 
 
 def context_of(kind: Kind, request: Mapping[str, Any]) -> Context:
@@ -72,9 +64,9 @@ async def main() -> None:
             print("over", flush=True)
             await asyncio.Event().wait()
 
-    runs = Runs(store, execute, ServiceSettings(lease=given.lease), Silent())
+    runs = Runs(store, execute, ServiceSettings(lease=given.lease), Observer())
     await runs.start()
-    print("ready", runs.worker, flush=True)
+    print("ready", runs._worker.id, flush=True)
     await ended.wait()
     await runs.drain(1)
     await engine.aclose()

@@ -166,7 +166,7 @@ async def test_an_audit_counts_its_queries(agent: Agent) -> None:
         assert "gender female: exposure " in text_of(result)
         more = await client.call_tool("audit", {"queries": [*queries, "man"]}, raise_on_error=False)
     assert more.is_error
-    assert "the limit is 3 (audit_queries)" in text_of(more)
+    assert "allows at most 3 (audit_queries)" in text_of(more)
 
 
 async def test_a_model_is_told_in_a_sentence_what_is_wrong(agent: Agent) -> None:

@@ -15,12 +15,12 @@ from langchain_core.messages import AIMessageChunk
 from fairqr.graph.journal import RunJournal
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.records import Run
-from fairqr.graph.service.runs import following, worker
+from fairqr.graph.service.runs import manager, worker
+from fairqr.graph.service.runs.doing import Observer
 from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
 from fairqr.graph.stream import RunEvent, Step
 from tests.integration.postgres_server import new_database, running_postgres
-from tests.integration.resuming_worker import Silent
 
 KEY = "k"
 
@@ -38,7 +38,7 @@ def trivial(run: Run, journal: RunJournal) -> AsyncGenerator[RunEvent, None]:
 async def test_memory_does_not_grow_with_the_number_of_runs(tmp_path: Path) -> None:
     """Over 2,000 of them, a tenth of them durable; counted are the objects that are alive."""
     store = await Store.open(f"sqlite:///{tmp_path}/runs.sqlite")
-    runs = Runs(store, trivial, ServiceSettings(), Silent())
+    runs = Runs(store, trivial, ServiceSettings(), Observer())
     await runs.start()
 
     async def client(number: int) -> None:
@@ -84,7 +84,7 @@ async def test_runs_that_are_under_way_outlive_a_restart_of_the_database() -> No
     with running_postgres() as server, new_database(server.url) as url:
         store = await Store.open(url)
         gated = Gated()
-        runs = Runs(store, gated, ServiceSettings(), Silent())
+        runs = Runs(store, gated, ServiceSettings(), Observer())
         await runs.start()
         ids = [(await runs.submit("search", {}, key=KEY, query="q")).id for _ in range(2)]
 
@@ -114,13 +114,13 @@ async def test_workers_on_one_postgresql_hear_of_each_other(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of runs that wait, of their events, and of those to be cancelled; nobody looks meanwhile."""
-    monkeypatch.setattr(following, "FOLLOW", 600.0)
+    monkeypatch.setattr(manager, "FOLLOW", 600.0)
     monkeypatch.setattr(worker, "POLL", 600.0)
     monkeypatch.setattr(worker, "BEAT", 600.0)
     store, another = await Store.open(postgres_url), await Store.open(postgres_url)
     gated = Gated()
-    here = Runs(store, gated, ServiceSettings(lease=3600), Silent())
-    elsewhere = Runs(another, gated, ServiceSettings(lease=3600), Silent())
+    here = Runs(store, gated, ServiceSettings(lease=3600), Observer())
+    elsewhere = Runs(another, gated, ServiceSettings(lease=3600), Observer())
     try:
         await elsewhere.start()
         listening = sa.text("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN %'")

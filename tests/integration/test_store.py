@@ -43,7 +43,7 @@ async def test_a_run_is_kept_from_its_acceptance_to_its_end_whatever_its_texts_a
     assert await store.run(run.id, "k") == run
     claim = await store.claim("w", 15)
     assert claim is not None
-    assert (claim.key, claim.carrier, claim.resumed) == ("k", {"traceparent": HOSTILE}, False)
+    assert (claim.key, claim.carrier) == ("k", {"traceparent": HOSTILE})
     assert claim.run.status == "running"
     assert claim.run.attempts == 1
     events = [Event(number=n, name="step", data={"step": HOSTILE, "n": n}) for n in (1, 2, 3)]
@@ -84,7 +84,7 @@ async def test_more_is_refused_by_whose_limit_it_is(store: Store) -> None:
         await store.accept(a_run(), "k", **limits)
     assert refused.value.own
     await store.accept(a_run(), "other", **limits)
-    with pytest.raises(BusyError, match="already has 3 waiting runs") as refused:
+    with pytest.raises(BusyError, match="too many runs waiting") as refused:
         await store.accept(a_run(), "third", **limits)
     assert not refused.value.own
     assert refused.value.retry_after > 0
@@ -119,7 +119,6 @@ async def test_a_worker_that_went_silent_has_no_say_any_more(store: Store) -> No
     claim = None
     while claim is None:
         claim = await store.claim("b", 15)
-    assert claim.resumed
     assert claim.run.attempts == 2
     assert await store.renew("a", 15) == await store.renew("nobody", 15)
     assert not await store.add_events(run, "a", [Event(number=2, name="step", data={})])
@@ -160,7 +159,7 @@ async def test_a_released_run_is_the_next_ones(store: Store) -> None:
     assert (await store.run(run, "k")).status == "queued"
     claim = await store.claim("b", 15)
     assert claim is not None
-    assert claim.resumed
+    assert claim.run.attempts == 2
     assert not await store.release(run, "a")
 
 
@@ -305,7 +304,7 @@ async def test_a_database_of_an_older_schema_is_brought_to_this_one(
         await connection.execute(
             sa.text("INSERT INTO access_keys VALUES ('abc', '\"n\"', '[\"run\"]', 1, NULL, 'x')")
         )
-    await flavour.close()
+    await flavour.engine.dispose()
     for _ in range(2):  # the second time there is nothing to do
         store = await Store.open(store_url)
         try:

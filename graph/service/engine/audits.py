@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Protocol, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from fairqr.base.errors import CapError, NotAllowedError, QueryError, RunTimeoutError, one_line
+from fairqr.base.errors import NotAllowedError, QueryError, RunTimeoutError, one_line
 from fairqr.graph.service.configuration import Caps
 from fairqr.graph.service.engine.bounds import check_bound, check_text
 from fairqr.graph.service.engine.requests import Seed, TargetOfRequest
@@ -23,7 +22,6 @@ __all__ = [
     "AuditRequest",
     "AuditResult",
     "AuditRun",
-    "AuditWork",
     "AuditedQuery",
     "Auditor",
     "Tell",
@@ -107,6 +105,24 @@ class AuditRequest(BaseModel):
     )
     seed: Seed = Field(0, description="Fixes all random choices.")
 
+    @property
+    def name(self) -> str:
+        """The name of the audit, for lists of runs."""
+        first, more = one_line(self.queries[0].query, NAMED), len(self.queries) - 1
+        return f"{first} and {more:,} more" if more else first
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What to measure, as an :class:`Auditor` takes it."""
+        options: dict[str, Any] = {
+            "attributes": tuple(self.attributes),
+            "intersections": self.intersections,
+            "k": self.k,
+            "depth": self.depth,
+            "seed": self.seed,
+        }
+        return options if self.target is None else {**options, "target": self.target}
+
     @model_validator(mode="after")
     def _looks_deeper_than_k(self) -> Self:
         if "depth" in self.model_fields_set and self.depth <= self.k:
@@ -132,12 +148,8 @@ class AuditRun(RunSummary):
     problem: dict[str, Any] | None = None
 
 
-class Tell(Protocol):
-    """Receives the progress of an audit."""
-
-    def __call__(self, stage: str, done: int, of: int) -> None:
-        """Receive how many steps of a stage are done."""
-        ...
+Tell = Callable[[str, int, int], None]
+"""Receives the stage of an audit, how many of its steps are done, and of how many."""
 
 
 class Auditor(Protocol):
@@ -177,29 +189,8 @@ class Auditor(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class AuditWork:
-    """A checked audit.
-
-    Attributes:
-        corpus: The name of the audited source.
-        retriever: How it finds documents.
-        queries: The queries to ask.
-        options: What to measure.
-        name: Its name in lists of runs.
-        body: The request with all defaults filled in. Checking it again gives the same work.
-    """
-
-    corpus: str
-    retriever: str
-    queries: Sequence[AuditedQuery]
-    options: Mapping[str, Any]
-    name: str
-    body: dict[str, Any]
-
-
-def check_audit(asked: AuditRequest, corpus: str, caps: Caps) -> AuditWork:
-    """Check a request for an audit.
+def check_audit(asked: AuditRequest, corpus: str, caps: Caps) -> AuditRequest:
+    """Check a request for an audit, and fill in its source and depth.
 
     Args:
         asked: The request.
@@ -210,15 +201,8 @@ def check_audit(asked: AuditRequest, corpus: str, caps: Caps) -> AuditWork:
         CapError: The request exceeds a cap.
         QueryError: A query is empty.
     """
-    queries = asked.queries
-    if len(queries) > caps.audit_queries:
-        raise CapError(
-            "audit_queries",
-            caps.audit_queries,
-            f"You gave {len(queries):,} queries; the limit is {caps.audit_queries:,} "
-            "(audit_queries). Give fewer.",
-        )
-    for it in queries:
+    check_bound("queries", len(asked.queries), "audit_queries", caps.audit_queries)
+    for it in asked.queries:
         check_text(it.query, caps)
         if not it.query.strip():
             raise QueryError("A query of the audit is empty; leave it out.")
@@ -227,25 +211,7 @@ def check_audit(asked: AuditRequest, corpus: str, caps: Caps) -> AuditWork:
     if "depth" in asked.model_fields_set:
         check_bound("depth", depth, "depth", caps.depth)
     depth = max(min(depth, caps.depth), asked.k + 1)
-    first = one_line(queries[0].query, NAMED)
-    options: dict[str, Any] = {
-        "attributes": tuple(asked.attributes),
-        "intersections": asked.intersections,
-        "k": asked.k,
-        "depth": depth,
-        "seed": asked.seed,
-    }
-    if asked.target is not None:
-        options["target"] = asked.target
-    body = asked.model_copy(update={"corpus": corpus, "depth": depth})
-    return AuditWork(
-        corpus=corpus,
-        retriever=asked.retriever,
-        queries=queries,
-        options=options,
-        name=first if len(queries) == 1 else f"{first} and {len(queries) - 1:,} more",
-        body=body.model_dump(mode="json"),
-    )
+    return asked.model_copy(update={"corpus": corpus, "depth": depth})
 
 
 def not_offered() -> NotAllowedError:

@@ -12,14 +12,14 @@ from fairqr.agents.attribution.naming import AttributorName
 from fairqr.agents.feedback import FeedbackRefiner
 from fairqr.agents.generators import SEQ2SEQ
 from fairqr.agents.models import CAUSAL
-from fairqr.base.errors import CapError, InputError, QueryError, first_problem, one_line
+from fairqr.base.errors import InputError, QueryError, first_problem, one_line
 from fairqr.base.settings import DEFAULT_POOL
 from fairqr.graph.answer.context import AnswerContext, answer_context
 from fairqr.graph.probe.context import probe_context
 from fairqr.graph.search.context import Context, make_context
 from fairqr.graph.search.rankers import ASKED
 from fairqr.graph.service.configuration import Caps, ModelEntry
-from fairqr.graph.service.engine.bounds import bounded, check_text, with_answers
+from fairqr.graph.service.engine.bounds import bounded, check_bound, check_text, with_answers
 from fairqr.graph.service.engine.offers import NOTHING, Offers
 from fairqr.graph.service.engine.requests import REQUESTS, RunRequest
 from fairqr.graph.service.records import Kind
@@ -42,7 +42,6 @@ class Request:
         entry: The configuration of the model.
         base_url: The configured address that the request names, if any.
         attributor: What judges answers; optional.
-        keep: Whether the run continues without its client.
         context: The context of the graph.
         fits_pool: Whether to lower ``k`` to the size of a smaller corpus.
         body: The request with all defaults filled in. Checking it again gives the same request.
@@ -56,7 +55,6 @@ class Request:
     entry: ModelEntry
     base_url: str | None
     attributor: str | None
-    keep: bool
     context: Context
     fits_pool: bool
     body: dict[str, Any]
@@ -105,7 +103,8 @@ def check_request(kind: Kind, asked: RunRequest, caps: Caps, offers: Offers) -> 
     offers.check_prompts(context.prompts.items())
     strategy = context.strategy
     offers.check_steps(strategy.ranker, context.ranking.weights, strategy.final_step)
-    _check_options(context)
+    if "weights" in context.options:
+        raise InputError("A request cannot name a file of weights; leave it out of 'options'.")
     if isinstance(context, AnswerContext):
         judged = attributor is not None and AttributorName.parse(attributor).kind == "llm"
         context = with_answers(context, judged, offers.answer_tokens(context.prompts), caps)
@@ -119,7 +118,6 @@ def check_request(kind: Kind, asked: RunRequest, caps: Caps, offers: Offers) -> 
         entry=entry,
         base_url=base_url,
         attributor=attributor,
-        keep=values["keep"],
         context=context,
         fits_pool=kind == "answer" and values["k"] is None,
         body=values,
@@ -148,23 +146,11 @@ def _within(context: Context, caps: Caps) -> Context:
     strategy = context.strategy
     if (strategy.depth or 0) <= caps.depth:
         return context
-    if context.k > caps.depth:
-        raise CapError(
-            "depth",
-            caps.depth,
-            f"'k' is {context.k}, and this service retrieves at most {caps.depth} documents "
-            "(depth); ask for less.",
-        )
+    check_bound("k", context.k, "depth", caps.depth)
     ranking = context.ranking
     if strategy.ranker:
         ranking = ranking.model_copy(update={"depth": min(strategy.reads, caps.depth)})
     return context.model_copy(update={"depth": caps.depth, "ranking": ranking})
-
-
-def _check_options(context: Context) -> None:
-    """Refuse options of the final step that name files."""
-    if "weights" in context.options:
-        raise InputError("A request cannot name a file of weights; leave it out of 'options'.")
 
 
 def _check_model(kind: Kind, name: str, base_url: str | None, context: Context) -> None:

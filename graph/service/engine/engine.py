@@ -31,7 +31,6 @@ from fairqr.graph.service.configuration import Caps, ServiceSettings
 from fairqr.graph.service.engine.audits import (
     Auditor,
     AuditRequest,
-    AuditWork,
     audited,
     check_audit,
 )
@@ -180,8 +179,8 @@ class Engine:
             async for event in events:
                 yield event
 
-    async def checked_audit(self, asked: AuditRequest) -> AuditWork:
-        """Check a request for an audit.
+    async def checked_audit(self, asked: AuditRequest) -> AuditRequest:
+        """Check a request for an audit; see :func:`check_audit`.
 
         Raises:
             FairqrError: The request is wrong, exceeds a cap, or asks for what is not offered.

@@ -105,9 +105,7 @@ class Offers:
         except InputError:
             raise IndexNotFoundError(f"There is no index '{one_line(name, 60)}'.") from None
         if self._corpora and not _is_among(name, self._corpora):
-            raise NotAllowedError(
-                f"The index '{name}' is not offered; GET /v1/indexes lists all that are."
-            )
+            raise _not_offered("index", f"'{name}'", "indexes")
         # Last, since it reads folders and happens twice in each run.
         if not (name in BUILT_IN or name in self.sources or name in self._catalog.names()):
             raise IndexNotFoundError(f"There is no index '{name}'; GET /v1/indexes lists all.")
@@ -143,10 +141,7 @@ class Offers:
         name = self.default_model if name is None else name
         entry = self._entry(name)
         if entry is None:
-            raise NotAllowedError(
-                f"The model '{one_line(name, 60)}' is not offered; GET /v1/models lists all that "
-                "are."
-            )
+            raise _not_offered("model", f"'{one_line(name, 60)}'", "models")
         return name, entry
 
     def base_url(self, given: str | None, entry: ModelEntry) -> str | None:
@@ -184,10 +179,7 @@ class Offers:
             return None
         parsed = AttributorName.parse(name)
         if not _is_among(name.partition("?")[0], self._settings.attributors):
-            raise NotAllowedError(
-                f"The attributor '{one_line(name, 60)}' is not offered; GET /v1/models lists all "
-                "that are."
-            )
+            raise _not_offered("attributor", f"'{one_line(name, 60)}'", "models")
         if parsed.kind == "llm" and parsed.model:
             self.model(parsed.model)
         return name
@@ -209,9 +201,7 @@ class Offers:
             shown = one_line(f"{id_}={version}", 60)
             allowed = self._settings.prompts
             if allowed and not _is_among(f"{id_}={version}", allowed):
-                raise NotAllowedError(
-                    f"The prompt {shown} is not offered; GET /v1/prompts lists all that are."
-                )
+                raise _not_offered("prompt", shown, "prompts")
             if (id_, version) not in self._prompts.names():
                 raise PromptError(f"There is no prompt {shown}; GET /v1/prompts lists all.")
             self._prompts.get(id_, version)
@@ -269,6 +259,12 @@ def _sources(files: Iterable[Path], catalog: Catalog) -> dict[str, Source]:
             raise ConfigError(f"Two sources of the service are named '{source.name}'; rename one.")
         found[source.name] = source
     return found
+
+
+def _not_offered(kind: str, name: str, listed: str) -> NotAllowedError:
+    return NotAllowedError(
+        f"The {kind} {name} is not offered; GET /v1/{listed} lists all that are."
+    )
 
 
 def _is_glob(name: str) -> bool:

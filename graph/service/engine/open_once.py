@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Hashable, Iterator
+from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
 from fairqr.base.errors import one_line
@@ -55,12 +55,6 @@ class KeptOpen(Generic[K, V]):
         """Close the thing of a key in the background, if it is open."""
         if (task := self._opened.pop(key, None)) is not None:
             self._forget(task)
-
-    def __iter__(self) -> Iterator[V]:
-        """Return all that is open."""
-        for task in [*self._opened.values()]:
-            if task.done() and not task.cancelled() and task.exception() is None:
-                yield task.result()
 
     async def aclose(self) -> None:
         """Close and forget everything, and stop what is being opened.

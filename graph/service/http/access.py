@@ -13,7 +13,7 @@ from starlette.types import Scope as Connection
 
 from fairqr.base.errors import AccessError, ConfigError, FairqrError, NotAllowedError, ScopeError
 from fairqr.graph.service.configuration import ServiceSettings
-from fairqr.graph.service.http.answers import OPENAI, problem_response
+from fairqr.graph.service.http.answers import OPENAI, ProblemResponse
 from fairqr.graph.service.http.throttle import Throttle
 from fairqr.graph.service.problems import problem_of
 from fairqr.graph.service.records import KEY_START, NOBODY, SCOPES, Scope
@@ -121,7 +121,7 @@ class Guard:
         try:
             caller = await self._admit(scope)
         except FairqrError as error:
-            response = problem_response(problem_of(error, scope["path"]))
+            response = ProblemResponse(problem_of(error, scope["path"]))
             return await response(scope, receive, send)
         scope.setdefault("state", {})["caller"] = caller
         return await self._app(scope, receive, send)

@@ -23,7 +23,6 @@ __all__ = [
     "ProblemResponse",
     "handle_errors",
     "openai_error",
-    "problem_response",
 ]
 
 log = logging.getLogger(__name__)
@@ -62,13 +61,22 @@ class ProblemResponse(Json):
     """A problem document; on OpenAI's paths, an error in their form.
 
     It leaves its type in the connection's state, for the metrics.
+
+    Args:
+        document: The problem, as :func:`problem_of` makes it.
+        headers: Further headers; Retry-After and WWW-Authenticate are added where they belong.
     """
 
     media_type = MEDIA_TYPE
 
-    def __init__(self, document: dict[str, Any], headers: dict[str, str]) -> None:
-        super().__init__(document, document["status"], headers)
-        self._document, self._sent = document, headers
+    def __init__(self, document: dict[str, Any], headers: dict[str, str] | None = None) -> None:
+        sent = dict(headers or {})
+        if "retry_after" in document:
+            sent["Retry-After"] = str(max(1, math.ceil(document["retry_after"])))
+        if document["status"] == 401:
+            sent["WWW-Authenticate"] = 'Bearer realm="fairqr"'
+        super().__init__(document, document["status"], sent)
+        self._document, self._sent = document, sent
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response."""
@@ -79,23 +87,6 @@ class ProblemResponse(Json):
         status = 400 if self.status_code == 422 else self.status_code
         response = Json(openai_error(self._document), status, self._sent)
         return await response(scope, receive, send)
-
-
-def problem_response(
-    document: dict[str, Any], headers: dict[str, str] | None = None
-) -> ProblemResponse:
-    """Return the response for a problem.
-
-    Args:
-        document: A problem document, such as :func:`problem_of` returns.
-        headers: More headers besides Retry-After and WWW-Authenticate.
-    """
-    sent = dict(headers or {})
-    if "retry_after" in document:
-        sent["Retry-After"] = str(max(1, math.ceil(document["retry_after"])))
-    if document["status"] == 401:
-        sent["WWW-Authenticate"] = 'Bearer realm="fairqr"'
-    return ProblemResponse(document, sent)
 
 
 def openai_error(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,7 +117,7 @@ def handle_errors(app: FastAPI) -> None:
 
 
 async def _fairqr_error(request: Request, error: Exception) -> JSONResponse:
-    return problem_response(problem_of(error, request.url.path))
+    return ProblemResponse(problem_of(error, request.url.path))
 
 
 async def _validation_error(request: Request, error: Exception) -> JSONResponse:
@@ -146,7 +137,7 @@ async def _validation_error(request: Request, error: Exception) -> JSONResponse:
         request.url.path,
         errors=errors,
     )
-    return problem_response(document)
+    return ProblemResponse(document)
 
 
 async def _http_error(request: Request, error: Exception) -> JSONResponse:
@@ -156,7 +147,7 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
         error.status_code, ("request", "The request cannot be served", "Correct the request.")
     )
     document = problem(slug, error.status_code, title, detail)
-    return problem_response(document, dict(error.headers or {}))
+    return ProblemResponse(document, dict(error.headers or {}))
 
 
 def _reason(error: Mapping[str, Any]) -> str:

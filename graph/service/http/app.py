@@ -8,11 +8,12 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
+from starlette.datastructures import MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairqr.graph.service.http.access import Guard, needs_keys
-from fairqr.graph.service.http.answers import handle_errors, problem_response
+from fairqr.graph.service.http.answers import ProblemResponse, handle_errors
 from fairqr.graph.service.http.bodies import Bodies
 from fairqr.graph.service.http.metrics import Metrics
 from fairqr.graph.service.http.openapi import describe
@@ -30,12 +31,12 @@ __all__ = ["create_app"]
 log = logging.getLogger(__name__)
 
 _HEADERS = {
-    b"x-content-type-options": b"nosniff",
-    b"referrer-policy": b"no-referrer",
-    b"x-frame-options": b"DENY",
-    b"cross-origin-opener-policy": b"same-origin",
-    b"cross-origin-resource-policy": b"same-origin",
-    b"content-security-policy": POLICY.encode(),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "x-frame-options": "DENY",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "content-security-policy": POLICY,
 }
 """The headers of all responses that have no others. The policy is the strict one of the page."""
 
@@ -118,7 +119,7 @@ class Edge:
         self._metrics = metrics
         self._headers = {**_HEADERS}
         if open_to_others:
-            self._headers[b"cross-origin-resource-policy"] = b"cross-origin"
+            self._headers["cross-origin-resource-policy"] = "cross-origin"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -131,12 +132,14 @@ class Edge:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message = {**message, "headers": self._with_own(message["headers"])}
+                headers = MutableHeaders(scope=message)
+                for name, value in self._headers.items():
+                    headers.setdefault(name, value)
             await send(message)
 
         try:
             if _is_ambiguous(scope):
-                await problem_response(_AMBIGUOUS, {"Connection": "close"})(scope, receive, sending)
+                await ProblemResponse(_AMBIGUOUS, {"Connection": "close"})(scope, receive, sending)
             else:
                 await self._app(scope, receive, sending)
         except Exception as error:
@@ -145,17 +148,12 @@ class Edge:
             log.debug("The request failed", exc_info=error)
             if status:
                 raise ConnectionAbortedError from None  # the response has started already
-            await problem_response(problem_of(error))(scope, receive, sending)
+            await ProblemResponse(problem_of(error))(scope, receive, sending)
         finally:
             seconds = time.perf_counter() - begun
             self._metrics.answered(scope["method"], _route(scope), status, seconds)
             if kind := scope.get("state", {}).get("problem"):
                 self._metrics.problem(kind)
-
-    def _with_own(self, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-        there = {name.lower() for name, _ in headers}
-        more = [(name, value) for name, value in self._headers.items() if name not in there]
-        return [*headers, *more]
 
 
 def _is_ambiguous(scope: Scope) -> bool:

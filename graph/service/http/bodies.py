@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairqr.graph.service.configuration import ServiceSettings
-from fairqr.graph.service.http.answers import problem_response
+from fairqr.graph.service.http.answers import ProblemResponse
 from fairqr.graph.service.problems import problem
 
 __all__ = ["Bodies", "check_json"]
@@ -58,7 +57,7 @@ class Bodies:
         if refused is not None:
             # Do not wait for the rest of the body.
             closing = {"Connection": "close"} if refused["status"] in (408, 413, 415) else {}
-            return await problem_response(refused, closing)(scope, receive, send)
+            return await ProblemResponse(refused, closing)(scope, receive, send)
         given = False
 
         async def replay() -> Message:
@@ -91,39 +90,27 @@ def check_json(body: bytes) -> dict[str, Any] | None:
     try:
         value = json.loads(body, parse_constant=_refuse, parse_float=_finite)
         if _is_deeper(value, DEEPEST):
-            return problem(
-                "malformed",
-                400,
-                "The body is not JSON",
-                f"The body has more than {DEEPEST} levels of objects and lists; send a flatter "
-                "one.",
+            return _malformed(
+                f"The body has more than {DEEPEST} levels of objects and lists; send a flatter one."
             )
         text = json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
-        return problem("malformed", 400, "The body is not JSON", "Send one JSON object in UTF-8.")
+        return _malformed("Send one JSON object in UTF-8.")
     if b"\\u0000" in text.replace(b"\\\\", b""):
-        return problem(
-            "malformed", 400, "The body is not JSON", "Leave the character NUL out of the body."
-        )
+        return _malformed("Leave the character NUL out of the body.")
     return None
+
+
+def _malformed(detail: str) -> dict[str, Any]:
+    return problem("malformed", 400, "The body is not JSON", detail)
 
 
 def _is_deeper(value: Any, most: int) -> bool:
     """Return whether objects and lists are nested deeper than that."""
-    level = _nested([value])
-    for _ in range(most):
-        level = _nested(
-            inner
-            for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-        )
-        if not level:
-            return False
-    return True
-
-
-def _nested(values: Iterable[Any]) -> list[Any]:
-    return [value for value in values if isinstance(value, dict | list)]
+    if not isinstance(value, dict | list):
+        return False
+    inner = value.values() if isinstance(value, dict) else value
+    return most == 0 or any(_is_deeper(each, most - 1) for each in inner)
 
 
 def _refused_by_headers(headers: Headers, most: int) -> dict[str, Any] | None:

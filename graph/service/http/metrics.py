@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from prometheus_client import (
@@ -15,7 +16,9 @@ from prometheus_client import (
 )
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+from fairqr.graph.service.problems import Refusal
 from fairqr.graph.service.records import LIVE, Run, Status
+from fairqr.graph.service.runs.doing import Observer
 
 __all__ = ["CONTENT_TYPE", "Metrics"]
 
@@ -26,92 +29,70 @@ _NATS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 _METHODS = ("GET", "HEAD", "POST", "DELETE", "OPTIONS", "PUT", "PATCH")
 
 
-class Metrics:
+class Metrics(Observer):
     """The metrics of this process; queued runs are counted in the database."""
 
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each, of when it began
         self.registry = CollectorRegistry()
-        self._requests = Counter(
+        count = partial(Counter, registry=self.registry)
+        gauge = partial(Gauge, registry=self.registry)
+        histogram = partial(Histogram, registry=self.registry)
+        self._requests = count(
             "fairqr_http_requests",
             "Requests answered, by route and status.",
             ["method", "route", "status"],
-            registry=self.registry,
         )
-        self._seconds = Histogram(
+        self._seconds = histogram(
             "fairqr_http_request_seconds",
             "Time to answer a request; of a stream, to its end.",
             ["method", "route"],
             buckets=_SECONDS,
-            registry=self.registry,
         )
-        self._accepted = Counter(
-            "fairqr_runs_accepted", "Runs accepted.", ["kind"], registry=self.registry
-        )
-        self._begun = Counter(
+        self._accepted = count("fairqr_runs_accepted", "Runs accepted.", ["kind"])
+        self._begun = count(
             "fairqr_runs_begun",
             "Runs started, or resumed after a worker stopped.",
             ["kind"],
-            registry=self.registry,
         )
-        self._finished = Counter(
-            "fairqr_runs_finished",
-            "Runs that ended, by how they ended.",
-            ["kind", "status"],
-            registry=self.registry,
+        self._finished = count(
+            "fairqr_runs_finished", "Runs that ended, by how they ended.", ["kind", "status"]
         )
-        self._run_seconds = Histogram(
+        self._run_seconds = histogram(
             "fairqr_run_seconds",
             "Time from accepting a run to its end.",
             ["kind"],
             buckets=_SECONDS,
-            registry=self.registry,
         )
-        self._refused = Counter(
-            "fairqr_runs_refused",
-            "Runs refused, by reason.",
-            ["reason"],
-            registry=self.registry,
-        )
-        self._problems = Counter(
+        self._refused = count("fairqr_runs_refused", "Runs refused, by reason.", ["reason"])
+        self._problems = count(
             "fairqr_http_problems",
             "Problem documents sent, by the last part of their type.",
             ["type"],
-            registry=self.registry,
         )
-        self._calls = Counter(
-            "fairqr_model_calls", "Requests to language models.", registry=self.registry
+        self._calls = count("fairqr_model_calls", "Requests to language models.")
+        self._cached = count(
+            "fairqr_cached_calls", "Questions to language models answered by the cache."
         )
-        self._cached = Counter(
-            "fairqr_cached_calls",
-            "Questions to language models answered by the cache.",
-            registry=self.registry,
+        self._tokens = count(
+            "fairqr_tokens", "Tokens of language models, read and written.", ["kind"]
         )
-        self._tokens = Counter(
-            "fairqr_tokens",
-            "Tokens of language models, read and written.",
-            ["kind"],
-            registry=self.registry,
-        )
-        self._divergence = Histogram(
+        self._divergence = histogram(
             "fairqr_divergence_nats",
             "Divergence from the target: of the plain retrieval (before) and of the result "
             "(after).",
             ["when"],
             buckets=_NATS,
-            registry=self.registry,
         )
-        self._live = Gauge(
+        self._live = gauge(
             "fairqr_runs",
             "Live durable runs in the database, of all workers.",
             ["status"],
-            registry=self.registry,
         )
-        self._ephemeral = Gauge(
+        self._ephemeral = gauge(
             "fairqr_ephemeral_runs",
             "Live ephemeral runs of this process.",
             ["status"],
-            registry=self.registry,
         )
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
@@ -143,13 +124,9 @@ class Metrics:
         if run.result is not None:
             self._result(run.result)
 
-    def refused(self, reason: str) -> None:
-        """Count a refused run.
-
-        Args:
-            reason: ``draining``, ``queue`` or ``live``.
-        """
-        self._refused.labels(reason).inc()
+    def refused(self, why: Refusal) -> None:
+        """Count a refused run."""
+        self._refused.labels(why).inc()
 
     def problem(self, kind: str) -> None:
         """Count a problem document.

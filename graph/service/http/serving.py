@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fairqr.base.errors import BusyError, ConfigError
 from fairqr.graph.service.configuration import ServiceSettings
-from fairqr.graph.service.http.answers import problem_response
+from fairqr.graph.service.http.answers import ProblemResponse
 from fairqr.graph.service.problems import problem_of
 
 __all__ = ["Server", "bound", "url_of"]
@@ -73,7 +73,7 @@ class Server(uvicorn.Server):
                 retry_after=2.0,
                 own=False,
             )
-            answer = problem_response(problem_of(error, scope["path"]), _CLOSING)
+            answer = ProblemResponse(problem_of(error, scope["path"]), _CLOSING)
             return await answer(scope, receive, send)
         self._under_way += 1
         try:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import shutil
 import time
-from collections.abc import Iterable
 from pathlib import Path
 
 from fairqr.graph.service.configuration import ServiceSettings
@@ -35,12 +34,10 @@ async def clean(store: Store, settings: ServiceSettings) -> None:
         await asyncio.to_thread(_remove_traces, traces, before)
     audits = await asyncio.to_thread(_ages, settings.audits_folder)
     statuses = await store.statuses(audits) if audits else {}
-    useless = [
-        settings.audits_folder / id_
-        for id_, written in audits.items()
-        if (written < before if id_ not in statuses else statuses[id_] not in ("done", *LIVE))
-    ]
-    await asyncio.to_thread(_remove_folders, useless)
+    for id_, written in audits.items():
+        if written < before if id_ not in statuses else statuses[id_] not in ("done", *LIVE):
+            folder = settings.audits_folder / id_
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
 
 def _remove_traces(traces: Path, before: float) -> None:
@@ -59,8 +56,3 @@ def _ages(folder: Path) -> dict[str, float]:
             if is_id(entry.name):
                 found[entry.name] = entry.stat().st_mtime
     return found
-
-
-def _remove_folders(folders: Iterable[Path]) -> None:
-    for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)

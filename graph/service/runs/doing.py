@@ -6,28 +6,35 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from typing import Any, Literal, Protocol
+from typing import Any, cast
 
 from langchain_core.messages import AIMessageChunk
 
 from fairqr.base.errors import RunTimeoutError
 from fairqr.base.telemetry import continued
-from fairqr.graph.service.problems import told_in_log
+from fairqr.graph.service.problems import Refusal, told_in_log
 from fairqr.graph.service.records import EventName, Kind, Run
-from fairqr.graph.service.runs.outcomes import Findings
 from fairqr.graph.step_data import step_data
 from fairqr.graph.stream import RunEvent, Step
 
-__all__ = ["Observer", "Tell", "Unobserved", "complain", "followed"]
+__all__ = ["Observer", "Tell", "complain", "followed"]
 
 Tell = Callable[[EventName, dict[str, Any], Step | None], Awaitable[None]]
 """Takes the name and the data of an event, and its step, if it is one."""
 
+RESULTS: dict[Kind, str] = {
+    "search": "result",
+    "answer": "answer",
+    "probe": "probe",
+    "audit": "audit",
+}
+"""The field of a step's update that holds the result of a run, by kind."""
+
 _log = logging.getLogger(__name__)
 
 
-class Observer(Protocol):
-    """Hears what happens to runs; its methods must not raise."""
+class Observer:
+    """Hears what happens to runs; its methods must not raise. This one ignores everything."""
 
     def accepted(self, run: Run) -> None:
         """A run was accepted."""
@@ -38,23 +45,7 @@ class Observer(Protocol):
     def finished(self, run: Run) -> None:
         """A run is over; the end of a durable one is stored."""
 
-    def refused(self, reason: Literal["draining", "queue", "live"]) -> None:
-        """A run was refused: the service is stopping, or there are too many runs."""
-
-
-class Unobserved:
-    """An observer that ignores everything."""
-
-    def accepted(self, run: Run) -> None:
-        """A run was accepted."""
-
-    def begun(self, run: Run) -> None:
-        """A run starts."""
-
-    def finished(self, run: Run) -> None:
-        """A run is over."""
-
-    def refused(self, reason: Literal["draining", "queue", "live"]) -> None:
+    def refused(self, why: Refusal) -> None:
         """A run was refused."""
 
 
@@ -79,7 +70,7 @@ async def followed(
         RunTimeoutError: The run took too long.
         LookupError: The run has no result.
     """
-    findings = Findings(kind)
+    field, result = RESULTS[kind], None
     limit: asyncio.Timeout | None = None
     try:
         async with asyncio.timeout(seconds) as limit:
@@ -89,7 +80,7 @@ async def followed(
                         if isinstance(event, AIMessageChunk):
                             await tell("token", {"text": str(event.text)}, None)
                         if isinstance(event, Step):
-                            findings.add(event)
+                            result = event.update.get(field) or result
                             await tell("step", step_data(kind, event), event)
     except TimeoutError:
         if limit is None or not limit.expired():
@@ -98,7 +89,9 @@ async def followed(
             f"The run took longer than {seconds:g} seconds, the cap 'seconds'; ask for less, or "
             "ask whoever runs the service to raise the cap."
         ) from None
-    return findings.result()
+    if result is None:
+        raise LookupError(field)
+    return cast("dict[str, Any]", result)
 
 
 def complain(run: Run, error: Exception) -> None:

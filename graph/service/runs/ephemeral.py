@@ -17,11 +17,11 @@ from fairqr.base.errors import (
     RunInterruptedError,
 )
 from fairqr.graph.service.configuration import ServiceSettings
-from fairqr.graph.service.problems import CANCELLED, problem_of
+from fairqr.graph.service.problems import CANCELLED, Refusal, busy
 from fairqr.graph.service.records import Event, EventName, Kind, Run
 from fairqr.graph.service.runs.doing import Observer, complain, followed
-from fairqr.graph.service.runs.outcomes import ended, first_data, last_event
-from fairqr.graph.service.runs.slots import Slots, about_to_stop
+from fairqr.graph.service.runs.outcomes import done, failed, first_data, last_event
+from fairqr.graph.service.runs.slots import Slots
 from fairqr.graph.stream import RunEvent, Step
 
 __all__ = ["EphemeralRun", "EphemeralRuns"]
@@ -101,7 +101,7 @@ class EphemeralRun:
 
     def abandon(self) -> None:
         """Report a run that does not stop as interrupted."""
-        self._conclude(self._as_stopped("drain"))
+        self._conclude(self._failed(_STOPPED["drain"]))
 
     async def _events(self) -> AsyncGenerator[Event, None]:
         while (event := await self._told.get()) is not None:
@@ -111,7 +111,7 @@ class EphemeralRun:
         try:
             final = await self._outcome()
         except asyncio.CancelledError:
-            final = self._as_stopped(self._stopped or "left")
+            final = self._failed(_STOPPED[self._stopped or "left"])
         self._conclude(final)
 
     async def _outcome(self) -> Run:
@@ -130,14 +130,10 @@ class EphemeralRun:
         except Exception as error:
             complain(self.run, error)
             return self._failed(error)
-        return ended(self.run, "done", result=result)
+        return done(self.run, result)
 
     def _failed(self, error: Exception) -> Run:
-        return ended(self.run, "failed", problem=problem_of(error, f"/v1/{self.run.kind}"))
-
-    def _as_stopped(self, why: Stop) -> Run:
-        final = self._failed(_STOPPED[why])
-        return final.model_copy(update={"status": "cancelled"}) if why == "left" else final
+        return failed(self.run, error, f"/v1/{self.run.kind}")
 
     def _conclude(self, final: Run) -> None:
         if not self._final.done():
@@ -277,23 +273,9 @@ class EphemeralRuns:
         if not self._live[key]:
             del self._live[key]
 
-    def _refused(self, why: Literal["draining", "queue", "live"]) -> BusyError:
+    def _refused(self, why: Refusal) -> BusyError:
         self._observer.refused(why)
-        limits = self._settings.limits
-        if why == "live":
-            return BusyError(
-                f"This key already has {limits.live} live runs, the limit; wait for one of them, "
-                "or cancel it.",
-                retry_after=1.0,
-                own=True,
-            )
-        if why == "queue":
-            return BusyError(
-                "The service has too many runs waiting; try again later.",
-                retry_after=2.0,
-                own=False,
-            )
-        return about_to_stop()
+        return busy(why, self._settings.limits.live)
 
 
 async def _ended(runs: Iterable[EphemeralRun], seconds: float) -> None:

@@ -7,19 +7,18 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
 from typing import Any, Literal
 
-from fairqr.base.errors import FairqrError, RunInterruptedError, StoreUnavailableError
+from fairqr.base.errors import (
+    FairqrError,
+    RunCancelledError,
+    RunInterruptedError,
+    StoreUnavailableError,
+)
 from fairqr.graph.journal import RunJournal, kept_update
+from fairqr.graph.service.problems import CANCELLED
 from fairqr.graph.service.records import Event, EventName, Run
 from fairqr.graph.service.runs.doing import Observer, complain, followed
 from fairqr.graph.service.runs.feeds import Feed
-from fairqr.graph.service.runs.outcomes import (
-    cancelled,
-    ended,
-    failed,
-    first_data,
-    last_event,
-    step_private,
-)
+from fairqr.graph.service.runs.outcomes import done, failed, first_data, last_event
 from fairqr.graph.service.store import Claim, Store
 from fairqr.graph.service.store.database import heals
 from fairqr.graph.stream import RunEvent, Step
@@ -118,13 +117,13 @@ class Execution:
     async def _outcome(self) -> Run | None:
         """Run the run, and return it at its end; None if it continues elsewhere or later."""
         try:
-            return ended(self.run, "done", result=await self._result())
+            return done(self.run, await self._result())
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if self._stopped in (None, "lost") or task is None or task.uncancel() > 0:
                 raise
             if self._stopped == "cancel":
-                return cancelled(self.run)
+                return failed(self.run, RunCancelledError(CANCELLED))
         except StoreUnavailableError as error:
             # The run resumes from what is stored when the store is back.
             if not _comes_back(error):
@@ -172,7 +171,7 @@ class Execution:
         """Return the journal of the earlier attempts."""
         steps: dict[str, dict[str, Any]] = {}
         replies: dict[str, dict[str, Any]] = {}
-        if self._claim.resumed:
+        if self.run.attempts > 1:  # there may be events and replies
             while events := await self._store.events(self.run.id, self.feed.last, private=True):
                 for event in events:
                     if kept := event.private:
@@ -197,7 +196,9 @@ class Execution:
             return
         numbered = name != "token"
         self._last += numbered
-        private = None if step is None else step_private(step)
+        private = None
+        if step is not None:
+            private = {"id": step.id, "update": step.update, "overwrites": [*step.overwrites]}
         number = self._last if numbered else 0
         self._untold.put_nowait(Event(number=number, name=name, data=data, private=private))
 

@@ -21,18 +21,17 @@ class Feed:
     ends, and it has to continue from the store.
 
     Args:
-        after: The number of the last event before this feed, or 0.
         limit: The most events to hold; the oldest go first.
     """
 
-    def __init__(self, after: int = 0, limit: int = LIMIT) -> None:
+    def __init__(self, limit: int = LIMIT) -> None:
         self._limit = limit
         self._events: deque[Event] = deque()
         self._gone = 0
         """How many events were dropped."""
-        self._before = after
+        self._before = 0
         self._changed = asyncio.Event()
-        self.last = after
+        self.last = 0
         """The number of the last event."""
         self._closed = asyncio.Event()
 

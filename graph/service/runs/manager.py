@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 import uuid
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from typing import Any
 
-from fairqr.base.errors import BusyError
+from fairqr.base.errors import BusyError, RunInterruptedError
 from fairqr.graph.service.configuration import ServiceSettings
-from fairqr.graph.service.records import NOBODY, Event, Kind, Run
+from fairqr.graph.service.problems import busy
+from fairqr.graph.service.records import NOBODY, Event, Kind, Run, path_of
 from fairqr.graph.service.runs.doing import Observer
 from fairqr.graph.service.runs.ephemeral import EphemeralRuns
-from fairqr.graph.service.runs.execution import Execute
-from fairqr.graph.service.runs.following import Following
-from fairqr.graph.service.runs.slots import Slots, about_to_stop
+from fairqr.graph.service.runs.execution import Execute, Execution
+from fairqr.graph.service.runs.outcomes import last_event
+from fairqr.graph.service.runs.slots import Slots
 from fairqr.graph.service.runs.worker import Worker
 from fairqr.graph.service.store import Store
 
 __all__ = ["Runs"]
+
+FOLLOW = 0.5
+"""Seconds between two looks at another worker's run, without news of it."""
 
 
 class Runs:
@@ -49,17 +55,11 @@ class Runs:
         self._worker = Worker(
             store, execute, settings, observer, self._slots, self._end_runs_of_revoked_keys
         )
-        self._following = Following(store, self._worker)
 
     @property
     def accepting(self) -> bool:
         """Whether runs are accepted; false once :meth:`drain` was called."""
         return not self._slots.closed
-
-    @property
-    def worker(self) -> str:
-        """The id of this process in the store."""
-        return self._worker.id
 
     async def start(self) -> None:
         """Start doing runs, including those that wait in the store."""
@@ -100,10 +100,10 @@ class Runs:
             created=time.time(),
             request=dict(request),
         )
+        limits = self._settings.limits
         if not self.accepting:
             self._observer.refused("draining")
-            raise about_to_stop()
-        limits = self._settings.limits
+            raise busy("draining", limits.live)
         try:
             await self._store.accept(
                 run, key, queue=limits.queue, live=limits.live, carrier=dict(carrier or {})
@@ -115,13 +115,73 @@ class Runs:
         self._worker.wake(run.id)
         return run
 
-    def events(self, id_: str, key: str, after: int = 0) -> AsyncGenerator[Event, None]:
-        """Yield the past and future events of a run; see :meth:`Following.events`."""
-        return self._following.events(id_, key, after)
+    async def events(self, id_: str, key: str, after: int = 0) -> AsyncGenerator[Event, None]:
+        """Yield the past and future events of a run, until it is over.
+
+        The last event is ``end`` or ``error``, unless the service stops first. The run then
+        continues on another worker: follow it there.
+
+        Args:
+            id_: The id of the run.
+            key: The id of the key that asks.
+            after: The number of the last event that the caller has.
+
+        Raises:
+            RunNotFoundError: The key has no such run.
+            StoreUnavailableError: The database cannot be used.
+        """
+        with self._worker.news.watching(id_) as changed:
+            while True:
+                changed.clear()
+                local = self._local(id_, key)
+                if local is not None and _has_more(local, after):
+                    async with aclosing(local.feed.read(after)) as feed:
+                        async for event in feed:
+                            yield event
+                            if event.last:
+                                return
+                            after = event.number or after
+                    continue
+                run = await self._store.run(id_, key)
+                stored = await self._store.events(id_, after)
+                for event in stored:
+                    yield event
+                    if event.last:
+                        return
+                    after = event.number
+                if not stored and not run.live:
+                    yield last_event(run, after + 1)
+                    return
+                if not stored:
+                    if self._worker.ended:
+                        return
+                    await _set(changed)
 
     async def result(self, id_: str, key: str) -> Run:
-        """Wait until a run is over, and return it; see :meth:`Following.result`."""
-        return await self._following.result(id_, key)
+        """Wait until a run is over, and return it.
+
+        Raises:
+            RunNotFoundError: The key has no such run.
+            RunInterruptedError: The service stops, and the run continues elsewhere.
+            StoreUnavailableError: The database cannot be used.
+        """
+        with self._worker.news.watching(id_) as changed:
+            while True:
+                changed.clear()
+                local = self._local(id_, key)
+                if local is not None:
+                    await local.feed.wait()
+                    if local.final is not None:
+                        return local.final
+                run = await self._store.run(id_, key)
+                if not run.live:
+                    return run
+                if self._worker.ended:
+                    raise RunInterruptedError(
+                        f"The service stopped, but the run continues; read its result at "
+                        f"{path_of(id_)}."
+                    )
+                await _set(changed)
 
     async def cancel(self, id_: str, key: str) -> Run:
         """Cancel a run; a run that is over stays unchanged.
@@ -142,3 +202,21 @@ class Runs:
         """Stop ephemeral runs of revoked keys; revoking cancels durable ones."""
         if keys := self.ephemeral.keys - {NOBODY}:
             self.ephemeral.stop_runs_of(await self._store.revoked(keys))
+
+    def _local(self, id_: str, key: str) -> Execution | None:
+        """Return the execution of a key's run in this process, if there is one."""
+        local = self._worker.doing.get(id_)
+        return local if local is not None and local.key == key else None
+
+
+async def _set(changed: asyncio.Event) -> None:
+    """Wait for news, but only for a moment, since not all changes make news."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(FOLLOW):
+            await changed.wait()
+
+
+def _has_more(local: Execution, after: int) -> bool:
+    """Return whether memory has what follows an event."""
+    feed = local.feed
+    return feed.covers(after) and not (feed.closed and feed.last <= after)

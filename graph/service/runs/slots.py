@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from fairqr.base.errors import BusyError
-
-__all__ = ["Slots", "about_to_stop"]
-
-BACK_IN = 5.0
-"""Seconds after which clients of a stopping service should try again, at its successor."""
+__all__ = ["Slots"]
 
 
 class Slots:
@@ -44,10 +39,3 @@ class Slots:
         """Give out no more slots; waiting callers return at once."""
         self.closed = True
         self._free.release()
-
-
-def about_to_stop() -> BusyError:
-    """Return the error for a run that comes while the service is stopping."""
-    return BusyError(
-        "The service is about to stop; try again in a moment.", retry_after=BACK_IN, own=False
-    )

@@ -11,16 +11,8 @@ from fairqr.base.errors import RunCancelledError, RunInterruptedError
 from fairqr.graph.service.problems import CANCELLED, problem_of
 from fairqr.graph.service.records import LIVE, Run, Status, path_of
 from fairqr.graph.service.store.database import LASTING, Database
-from fairqr.graph.service.store.rows import (
-    CANCEL,
-    QUEUED,
-    checked_id,
-    find,
-    forget_what_resuming_needs,
-    run_of,
-    tell_the_end,
-)
-from fairqr.graph.service.store.tables import RUNS
+from fairqr.graph.service.store.rows import CANCEL, QUEUED, find, find_own, run_of
+from fairqr.graph.service.store.tables import EVENTS, REPLIES, RUNS
 
 __all__ = ["LOSSES", "Endings"]
 
@@ -111,7 +103,7 @@ class Endings:
         """
 
         async def work(connection: AsyncConnection) -> Run:
-            row = checked_id(await find(connection, id, lock=True), id, key)
+            row = await find_own(connection, id, key, lock=True)
             await self._cancel(connection, row)
             return run_of(cast("Any", await find(connection, id)))
 
@@ -160,7 +152,7 @@ class Endings:
         """End a run that no worker does."""
         problem = problem_of(error, path_of(row["id"]))
         await self._write_end(connection, row, status, None, None, problem)
-        await tell_the_end(connection, row["id"], problem)
+        await _tell_the_end(connection, row["id"], problem)
 
     async def _write_end(
         self,
@@ -184,5 +176,28 @@ class Endings:
                 problem=problem,
             )
         )
-        await forget_what_resuming_needs(connection, row["id"])
+        await _forget_what_resuming_needs(connection, row["id"])
         await self._database.flavour.tell(connection, row["id"])
+
+
+async def _forget_what_resuming_needs(connection: AsyncConnection, id: str) -> None:
+    """Delete what only a live run needs: replies of models, and private parts of its steps."""
+    await connection.execute(REPLIES.delete().where(REPLIES.c.run_id == id))
+    private = EVENTS.update().where(EVENTS.c.run_id == id, EVENTS.c.private.is_not(None))
+    await connection.execute(private.values(private=None))
+
+
+async def _tell_the_end(connection: AsyncConnection, id: str, problem: dict[str, Any]) -> None:
+    """Write the last event of a run that ends without a worker, for its followers."""
+    last = await connection.execute(
+        sa.select(EVENTS.c.number, EVENTS.c.name)
+        .where(EVENTS.c.run_id == id)
+        .order_by(EVENTS.c.number.desc())
+        .limit(1)
+    )
+    row = last.first()
+    if row is None or row.name not in ("end", "error"):
+        number = 1 if row is None else row.number + 1
+        await connection.execute(
+            EVENTS.insert().values(run_id=id, number=number, name="error", data=problem)
+        )

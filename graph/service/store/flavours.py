@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
+import time
 from collections.abc import AsyncGenerator
-from typing import Any, Protocol
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from fairqr.base.errors import ConfigError
+from fairqr.graph.service.store.tables import RUNS
 
 __all__ = ["Flavour", "flavour_of"]
 
 
-class Flavour(Protocol):
-    """A kind of database.
+class Flavour:
+    """A kind of database. The methods here are right for a file that one machine uses.
 
     Attributes:
         engine: For transactions that write.
@@ -32,28 +35,30 @@ class Flavour(Protocol):
 
     def now(self) -> sa.ColumnElement[float]:
         """Return the time in seconds since the epoch, by a clock that all workers share."""
+        return sa.literal(time.time(), sa.Double)
 
     def silent(self) -> sa.ColumnElement[bool]:
         """Return whether the lease of a run has ended."""
+        return RUNS.c.lease < self.now()
 
     async def accepting(self, connection: AsyncConnection) -> None:
         """Keep others from accepting runs until the end of the transaction."""
 
     def migrating(self) -> contextlib.AbstractAsyncContextManager[None]:
-        """Keep others from migrating meanwhile."""
+        """Keep others from migrating meanwhile, and make what migrating needs."""
+        return contextlib.nullcontext()
 
     async def tell(self, connection: AsyncConnection, text: str) -> None:
         """Notify all workers when the transaction commits."""
 
-    def heard(self) -> AsyncGenerator[str, None]:
+    async def heard(self) -> AsyncGenerator[str, None]:
         """Yield the notifications, while the connection lasts.
 
         Some are missed: all of them on SQLite, and those before the first item is requested. So
         also look at the database from time to time.
         """
-
-    async def close(self) -> None:
-        """Close all connections."""
+        await asyncio.Event().wait()
+        yield ""
 
 
 def flavour_of(url: str) -> Flavour:

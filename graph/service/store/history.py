@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from fairqr.base.errors import InputError
 from fairqr.graph.service.records import LIVE, Event, Kind, Run, RunSummary, Status, is_id
 from fairqr.graph.service.store.database import LASTING, Database
-from fairqr.graph.service.store.rows import checked_id, find, run_of
+from fairqr.graph.service.store.rows import find, find_own, run_of
 from fairqr.graph.service.store.tables import EVENTS, REPLIES, RUNS, SUMMARY
 
 __all__ = ["History"]
@@ -33,7 +33,7 @@ class History:
         """
 
         async def work(connection: AsyncConnection) -> Run:
-            return run_of(checked_id(await find(connection, id), id, key))
+            return run_of(await find_own(connection, id, key))
 
         return await self._database.read(work)
 
@@ -98,7 +98,7 @@ class History:
         """
 
         async def work(connection: AsyncConnection) -> Run:
-            row = checked_id(await find(connection, id, lock=True), id, key)
+            row = await find_own(connection, id, key, lock=True)
             if row["status"] in LIVE:
                 raise InputError(f"The run {id} is not over; cancel it first.")
             await connection.execute(RUNS.delete().where(RUNS.c.id == id))

@@ -14,6 +14,7 @@ from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from fairqr.base.errors import ConfigError, StoreUnavailableError
+from fairqr.graph.service.store.flavours import Flavour
 from fairqr.graph.service.store.tables import RUNS
 
 __all__ = ["SCHEMA", "PostgreSQL"]
@@ -32,7 +33,7 @@ _AFTER_START = 3.0
 """Seconds after the server's start in which no lease ends: workers could not renew before."""
 
 
-class PostgreSQL:
+class PostgreSQL(Flavour):
     """A database on a server.
 
     Raises:
@@ -83,7 +84,7 @@ class PostgreSQL:
             hide_parameters=True,
         )
         self.reading = self.engine
-        self.alone: contextlib.AbstractAsyncContextManager[Any] = _Nothing()
+        self.alone = contextlib.nullcontext()
 
     async def _connect(self) -> psycopg.AsyncConnection[Any]:
         return await psycopg.AsyncConnection.connect(**self._arguments)
@@ -132,15 +133,6 @@ class PostgreSQL:
             await connection.execute(f"LISTEN {SCHEMA}")
             async for told in connection.notifies():
                 yield told.payload
-
-    async def close(self) -> None:
-        """Close all connections."""
-        await self.engine.dispose()
-
-
-class _Nothing(contextlib.AbstractAsyncContextManager[None]):
-    async def __aexit__(self, *_: object) -> None:
-        return None
 
 
 async def _first(connection: psycopg.AsyncConnection[Any], statement: str) -> Any:

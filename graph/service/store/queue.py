@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from fairqr.base.errors import BusyError
+from fairqr.graph.service.problems import busy
 from fairqr.graph.service.records import LIVE, Kind, Run
 from fairqr.graph.service.store.database import LASTING, Database
 from fairqr.graph.service.store.endings import LOSSES
@@ -40,13 +40,11 @@ class Claim:
         run: The run; its status is ``running``.
         key: The id of the key that asked for it.
         carrier: The headers of the caller's trace.
-        resumed: Whether it was started before, so that there may be events and replies.
     """
 
     run: Run
     key: str
     carrier: dict[str, str]
-    resumed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,18 +110,9 @@ class Queue:
             )
             own, waiting = counted.one()
             if own >= live:
-                raise BusyError(
-                    f"This key already has {own} live runs, and {live} are allowed; wait for one "
-                    "of them, or cancel it.",
-                    retry_after=1.0,
-                    own=True,
-                )
+                raise busy("live", live)
             if waiting >= queue:
-                raise BusyError(
-                    f"The service already has {waiting} waiting runs; try again later.",
-                    retry_after=2.0,
-                    own=False,
-                )
+                raise busy("queue", live)
             await connection.execute(
                 RUNS.insert().values(
                     **run.model_dump(),
@@ -188,7 +177,7 @@ class Queue:
                     .returning(*RUNS.c)
                 )
                 row = taken.mappings().one()
-            return Claim(run_of(row), row["key_id"], row["carrier"], row["attempts"] > 1)
+            return Claim(run_of(row), row["key_id"], row["carrier"])
 
         try:
             return await self._database.write(work)

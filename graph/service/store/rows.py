@@ -1,4 +1,4 @@
-"""Finding, reading and changing rows of runs."""
+"""Finding and reading rows of runs."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairqr.base.errors import RunNotFoundError
 from fairqr.graph.service.records import Run, is_id
-from fairqr.graph.service.store.tables import EVENTS, REPLIES, RUNS
+from fairqr.graph.service.store.tables import RUNS
 
 __all__ = [
     "CANCEL",
     "QUEUED",
-    "checked_id",
     "find",
-    "forget_what_resuming_needs",
+    "find_own",
     "run_of",
-    "tell_the_end",
 ]
 
 QUEUED = "queued"
@@ -43,13 +41,14 @@ async def find(connection: AsyncConnection, id: str, *, lock: bool = False) -> A
     return found.mappings().first()
 
 
-def checked_id(row: Any, id: str, key: str) -> Any:
-    """Return a row if it belongs to the key.
+async def find_own(connection: AsyncConnection, id: str, key: str, *, lock: bool = False) -> Any:
+    """Return a run's row, as :func:`find` does, if it belongs to the key.
 
     Raises:
         RunNotFoundError: There is no row, or it belongs to another key; the message does not say
             which.
     """
+    row = await find(connection, id, lock=lock)
     if row is None or row["key_id"] != key:
         named = f" {id}" if is_id(id) else " of that name"
         raise RunNotFoundError(
@@ -61,26 +60,3 @@ def checked_id(row: Any, id: str, key: str) -> Any:
 def run_of(row: Any) -> Run:
     """Return a row as a run."""
     return Run(**{name: row[name] for name in Run.model_fields})
-
-
-async def forget_what_resuming_needs(connection: AsyncConnection, id: str) -> None:
-    """Delete what only a live run needs: replies of models, and private parts of its steps."""
-    await connection.execute(REPLIES.delete().where(REPLIES.c.run_id == id))
-    private = EVENTS.update().where(EVENTS.c.run_id == id, EVENTS.c.private.is_not(None))
-    await connection.execute(private.values(private=None))
-
-
-async def tell_the_end(connection: AsyncConnection, id: str, problem: dict[str, Any]) -> None:
-    """Write the last event of a run that ends without a worker, for its followers."""
-    last = await connection.execute(
-        sa.select(EVENTS.c.number, EVENTS.c.name)
-        .where(EVENTS.c.run_id == id)
-        .order_by(EVENTS.c.number.desc())
-        .limit(1)
-    )
-    row = last.first()
-    if row is None or row.name not in ("end", "error"):
-        number = 1 if row is None else row.number + 1
-        await connection.execute(
-            EVENTS.insert().values(run_id=id, number=number, name="error", data=problem)
-        )

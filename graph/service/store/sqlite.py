@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import time
-from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from fairqr.base.errors import ConfigError
 from fairqr.base.settings import data_dir
-from fairqr.graph.service.store.tables import RUNS
+from fairqr.graph.service.store.flavours import Flavour
 
 __all__ = ["SQLite", "default_file"]
 
@@ -33,8 +30,8 @@ def default_file() -> Path:
     return data_dir() / "service" / "runs.sqlite"
 
 
-class SQLite:
-    """A file.
+class SQLite(Flavour):
+    """A file. Only one transaction writes at a time, and processes cannot tell each other.
 
     Raises:
         ConfigError: It cannot be made there.
@@ -65,37 +62,9 @@ class SQLite:
             hide_parameters=True,  # errors would quote queries and documents
         )
         self.reading = self.engine.execution_options(begin="BEGIN")
-        self.alone: contextlib.AbstractAsyncContextManager[Any] = asyncio.Lock()
+        self.alone = asyncio.Lock()
         sa.event.listen(self.engine.sync_engine, "connect", _prepare)
         sa.event.listen(self.engine.sync_engine, "begin", _begin)
-
-    def now(self) -> sa.ColumnElement[float]:
-        """Return the time by this machine's clock, which all its processes share."""
-        return sa.literal(time.time(), sa.Double)
-
-    def silent(self) -> sa.ColumnElement[bool]:
-        """Return whether the lease of a run has ended."""
-        return RUNS.c.lease < self.now()
-
-    async def accepting(self, connection: AsyncConnection) -> None:
-        """Do nothing: only one transaction writes at a time."""
-
-    @contextlib.asynccontextmanager
-    async def migrating(self) -> AsyncIterator[None]:
-        """Do nothing: only one transaction writes at a time."""
-        yield
-
-    async def tell(self, connection: AsyncConnection, text: str) -> None:
-        """Do nothing: SQLite has no notifications."""
-
-    async def heard(self) -> AsyncGenerator[str, None]:
-        """Yield nothing, and never end."""
-        await asyncio.Event().wait()
-        yield ""
-
-    async def close(self) -> None:
-        """Close all connections."""
-        await self.engine.dispose()
 
 
 def _prepare(connection: Any, record: Any) -> None:

@@ -1,4 +1,4 @@
-"""The tables, as :mod:`fairqr.graph.service.store.migrations` creates them."""
+"""The columns of the tables that :mod:`fairqr.graph.service.store.migrations` creates."""
 
 from __future__ import annotations
 
@@ -28,70 +28,28 @@ class JsonText(TypeDecorator[Any]):
         return None if value is None else json.loads(value)
 
 
-_METADATA = sa.MetaData()
-
-RUNS = sa.Table(
-    "runs",
-    _METADATA,
-    sa.Column("id", sa.Text, primary_key=True),
-    sa.Column("key_id", sa.Text, nullable=False),
-    sa.Column("kind", sa.Text, nullable=False),
-    sa.Column("status", sa.Text, nullable=False),
-    sa.Column("query", JsonText, nullable=False),
-    sa.Column("created", sa.Double, nullable=False),
-    sa.Column("started", sa.Double),
-    sa.Column("finished", sa.Double),
-    sa.Column("attempts", sa.Integer, nullable=False),
-    sa.Column("request", JsonText, nullable=False),
-    sa.Column("result", JsonText),
-    sa.Column("problem", JsonText),
-    sa.Column("carrier", JsonText, nullable=False),  # of the caller's trace
-    sa.Column("worker", sa.Text),  # the only worker that may do it
-    sa.Column("lease", sa.Double),  # when the worker loses it, in seconds since the epoch
-    sa.Column("ticket", sa.Text),  # identifies the claim of the worker
-    sa.Column("losses", sa.Integer, nullable=False),  # workers that went silent while doing it
-    sa.Column("cancel", sa.Boolean, nullable=False),  # the worker has to stop
-)
-
-SUMMARY = [
-    RUNS.c[name]
-    for name in (
-        "id",
-        "kind",
-        "status",
-        "query",
-        "created",
-        "started",
-        "finished",
-        "attempts",
+def _table(name: str, columns: str, *, json: str) -> sa.TableClause:
+    """Name the columns of a table, and those of them that hold JSON."""
+    of_json = {*json.split()}
+    return sa.table(
+        name,
+        *(sa.column(each, JsonText if each in of_json else None) for each in columns.split()),
     )
-]
 
-EVENTS = sa.Table(
-    "events",
-    _METADATA,
-    sa.Column("run_id", sa.Text, sa.ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
-    sa.Column("number", sa.Integer, primary_key=True),
-    sa.Column("name", sa.Text, nullable=False),
-    sa.Column("data", JsonText, nullable=False),
-    sa.Column("private", JsonText),  # what resuming needs, until the run is over
-)
 
-REPLIES = sa.Table(
-    "replies",
-    _METADATA,
-    sa.Column("run_id", sa.Text, sa.ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
-    sa.Column("id", sa.Text, primary_key=True),
-    sa.Column("reply", JsonText, nullable=False),
-)
+_SUMMARY = "id kind status query created started finished attempts"
 
-KEYS = sa.Table(
-    "access_keys",
-    _METADATA,
-    sa.Column("id", sa.Text, primary_key=True),
-    sa.Column("name", JsonText, nullable=False),
-    sa.Column("scopes", JsonText, nullable=False),
-    sa.Column("created", sa.Double, nullable=False),
-    sa.Column("revoked", sa.Double),
-    sa.Column("sha256", sa.Text, nullable=False),
+RUNS = _table(
+    "runs",
+    # `carrier` is of the caller's trace. `worker` is the only one that may do the run, until
+    # `lease` (in seconds since the epoch); it got the run by the claim `ticket`. `losses` counts
+    # the workers that went silent while doing it. With `cancel` the worker is to stop.
+    f"{_SUMMARY} key_id request result problem carrier worker lease ticket losses cancel",
+    json="query request result problem carrier",
 )
+SUMMARY = [RUNS.c[name] for name in _SUMMARY.split()]
+
+# `private` is what resuming needs besides, until the run is over.
+EVENTS = _table("events", "run_id number name data private", json="data private")
+REPLIES = _table("replies", "run_id id reply", json="reply")
+KEYS = _table("access_keys", "id name scopes created revoked sha256", json="name scopes")

@@ -49,7 +49,7 @@ async def _converse(settings: ServiceSettings, corpora: list[str], model: str | 
     from fairqr.cli.service_audits import ServiceAuditor
     from fairqr.graph.service.engine.engine import Engine
     from fairqr.graph.service.mcp.tools import make_server
-    from fairqr.graph.service.runs.doing import Unobserved
+    from fairqr.graph.service.runs.doing import Observer
     from fairqr.graph.service.runs.ephemeral import EphemeralRuns
     from fairqr.graph.service.runs.slots import Slots
 
@@ -62,7 +62,7 @@ async def _converse(settings: ServiceSettings, corpora: list[str], model: str | 
             stack.push_async_callback(engine.close)
             await engine.start(progress.prepare)
         slots = Slots(settings.concurrency)
-        runs = EphemeralRuns(settings, slots, Unobserved())
+        runs = EphemeralRuns(settings, slots, Observer())
         stack.push_async_callback(runs.drain, 0)
         stack.callback(slots.close)
         server = make_server(engine, runs)

@@ -24,7 +24,7 @@ from fairqr.graph.service.engine.requests import (
     SearchRequest,
 )
 from fairqr.graph.service.http.access import caller_of
-from fairqr.graph.service.http.answers import Json, problem_response
+from fairqr.graph.service.http.answers import Json, ProblemResponse
 from fairqr.graph.service.http.openapi import ACCEPTED, RESULT, STREAM, problems
 from fairqr.graph.service.http.parts import parts_of
 from fairqr.graph.service.http.sse import EventStream, gone
@@ -136,7 +136,7 @@ async def begin_audit(asked: AuditRequest, request: Request) -> Response:
     work = await parts.engine.checked_audit(asked)
     run = await parts.runs.submit(
         "audit",
-        work.body,
+        work.model_dump(mode="json"),
         key=caller_of(request.scope).id,
         query=work.name,
         carrier=carrier_of(request),
@@ -156,7 +156,7 @@ async def _answered(request: Request, kind: Kind, asked: RunRequest) -> Response
     headers = _headers(asked, ended)
     if ended.result is not None:
         return Json(ended.result, headers=headers)
-    return problem_response(ended.problem or problem_of(LookupError()), headers)
+    return ProblemResponse(ended.problem or problem_of(LookupError()), headers)
 
 
 async def _streamed(request: Request, kind: Kind, asked: RunRequest) -> Response:

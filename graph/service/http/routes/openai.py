@@ -14,7 +14,7 @@ from starlette.responses import Response
 from fairqr.base.errors import FairqrError, IndexNotFoundError, one_line
 from fairqr.graph.service.engine.chat import ChatRequest
 from fairqr.graph.service.engine.documents import links_of
-from fairqr.graph.service.http.answers import Json, problem_response
+from fairqr.graph.service.http.answers import Json, ProblemResponse
 from fairqr.graph.service.http.completions import (
     ChatCompletion,
     Completing,
@@ -70,7 +70,7 @@ async def complete_chat(asked: ChatRequest, request: Request) -> Response:
         return Response(status_code=CLIENT_GONE)
     headers = {"X-Request-ID": ended.id}
     if ended.result is None:
-        return problem_response(ended.problem or problem_of(LookupError()), headers)
+        return ProblemResponse(ended.problem or problem_of(LookupError()), headers)
     return Json((await completing.whole(ended, ended.result)).model_dump(), headers=headers)
 
 

@@ -7,7 +7,9 @@ from collections.abc import AsyncGenerator
 
 from langchain_core.messages import AIMessageChunk
 
+from fairqr.graph.service.problems import Refusal
 from fairqr.graph.service.records import Event, Run
+from fairqr.graph.service.runs.doing import Observer
 from fairqr.graph.stream import RunEvent, Step
 
 __all__ = ["KEY", "RESULT", "WHOLE", "Steps", "Told", "shape"]
@@ -19,7 +21,7 @@ WHOLE = [(1, "run"), (2, "step"), (0, "token"), (3, "step"), (4, "end")]
 """The shape of the events of :class:`Steps`."""
 
 
-class Told:
+class Told(Observer):
     """Notes what becomes of runs."""
 
     def __init__(self) -> None:
@@ -34,8 +36,8 @@ class Told:
     def finished(self, run: Run) -> None:
         self.said.append(run.status)
 
-    def refused(self, reason: str) -> None:
-        self.said.append(f"refused: {reason}")
+    def refused(self, why: Refusal) -> None:
+        self.said.append(f"refused: {why}")
 
 
 class Steps:

@@ -13,7 +13,7 @@ from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.engine.engine import Engine
 from fairqr.graph.service.http.access import Caller
 from fairqr.graph.service.http.agents import SESSIONS, McpDoor
-from fairqr.graph.service.runs.doing import Unobserved
+from fairqr.graph.service.runs.doing import Observer
 from fairqr.graph.service.runs.ephemeral import EphemeralRuns
 from fairqr.graph.service.runs.slots import Slots
 
@@ -34,7 +34,7 @@ async def test_sessions_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path))
     settings = ServiceSettings()
     engine = Engine(settings, default_model="feedback")
-    runs = EphemeralRuns(settings, Slots(1), Unobserved())
+    runs = EphemeralRuns(settings, Slots(1), Observer())
     async with McpDoor.opened(engine, runs) as door:
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
