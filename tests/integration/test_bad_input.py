@@ -224,7 +224,7 @@ class TestWhatIsAsked:
     def test_no_query(self, command: Command) -> None:
         """What is missing is named, and where to read more."""
         complaint = command("search").complaint()
-        assert complaint == "Missing argument 'query'; see 'fairqr search --help'."
+        assert complaint == "Missing argument 'QUERY'; see 'fairqr search --help'."
 
     def test_an_unknown_quick(self, quick: Main) -> None:
         """A slip of the pen is one line, too."""
@@ -313,7 +313,7 @@ class TestModels:
         [
             (["--base-url", "localhost:8000"], "base URL of the model is not a URL"),
             (["--base-url", "http://x:123456/v1"], "base URL of the model is not a URL"),
-            (["--set", "timeout=0"], "timeout of a model must be"),
+            (["--set", "timeout=0"], "'timeout' is wrong"),
         ],
     )
     def test_how_a_model_is_reached(

@@ -349,7 +349,7 @@ def test_a_service_that_ends_says_so_to_its_agents(tmp_path: Path) -> None:
     finally:
         model.close()
     assert ended.is_error
-    assert "The service stopped while this run was under way" in text_of(ended)
+    assert "The service stopped during this run" in text_of(ended)
 
 
 async def test_an_agent_of_langgraph_uses_the_tools(service: Served) -> None:
