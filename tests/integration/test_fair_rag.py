@@ -459,7 +459,7 @@ def test_the_version_of_a_prompt_is_chosen_by_the_command(
     unused = here(*arguments, "--set", "prompts.lamp5=v1").complaint()
     assert unused == "The prompt 'lamp5' is not used; the prompts here are answer."
     wrong = here(*label, "lamp5=v2", "-o", questions.parent / "x").complaint()
-    assert wrong == "The collection asks with the prompt answer; write --prompt answer=v2."
+    assert wrong == "The collection uses the prompt answer; write --prompt answer=v2."
 
 
 def test_a_folder_of_another_run_is_refused_before_its_cost_is_told(
