@@ -47,40 +47,42 @@ class StepData(BaseModel):
         None, description="The number of the round that begins; 0 is the plain retrieval."
     )
     target: dict[str, dict[str, float]] | None = Field(
-        None, description="Of `retrieve`: the target, by attribute and group."
+        None, description="After `retrieve`: the target, by attribute and group."
     )
     cost: CostRecord | None = Field(
-        None, description="Of `retrieve`: what re-ranking by a model, or a probe, costs at most."
+        None, description="After `retrieve`: what re-ranking by a model, or a probe, costs at most."
     )
     round: IterationRecord | None = Field(
-        None, description="Of `measure`: the round that was measured."
+        None, description="After `measure`: the round that was measured."
     )
     chosen: list[GroupKey] | None = Field(
         None,
-        description="Of `choose_group`: the attributes and groups that the model is asked about.",
+        description="After `choose_group`: the attributes and groups to ask the model about.",
     )
     lacking: list[GroupKey] | None = Field(
-        None, description="Of `choose_group`: the attributes and groups that lack exposure."
+        None, description="After `choose_group`: the attributes and groups that lack exposure."
     )
     refinements: list[RefinementRecord] | None = Field(
-        None, description="Of `refine`: the keywords that the model proposed."
+        None, description="After `refine`: the keywords that the model proposed."
     )
     stop_reason: StopReason | None = Field(None, description="Why the loop ended.")
     search: SearchResult | None = Field(
         None,
-        description="Of `rerank` in an answer or a probe: the result of its search. A plain search "
-        "gives its result at the end of the stream.",
+        description="After `rerank` in an answer or a probe: the result of its search. A plain "
+        "search gives its result at the end of the stream.",
     )
     sampled: list[SampledRanking] | None = Field(
-        None, description="Of `sample`: the rankings to answer from."
+        None, description="After `sample`: the rankings to answer from."
     )
     generated: GenerationRecord | None = Field(
-        None, description="Of `generate`: what was answered from one ranking."
+        None, description="After `generate`: what was answered from one ranking."
     )
     judged: VerdictRecord | None = Field(
-        None, description="Of `attribute`: which documents of one ranking its answer used."
+        None, description="After `attribute`: which documents of one ranking its answer used."
     )
-    progress: AuditProgress | None = Field(None, description="Of `progress`: how far an audit is.")
+    progress: AuditProgress | None = Field(
+        None, description="After `progress`: how far an audit is."
+    )
     usage: UsageRecord | None = Field(None, description="What models have cost so far.")
     warnings: list[str] | None = Field(None, description="Sentences for people.")
 
