@@ -26,7 +26,7 @@ ASKED = {
     "k": 10,
     "method": "loop",
 }
-SETTINGS = 'lease = 1\ntraces = "traces"\ncorpora = ["people"]'
+SETTINGS = 'lease = 4\ntraces = "traces"\ncorpora = ["people"]'
 
 
 @contextlib.contextmanager
