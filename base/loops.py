@@ -87,16 +87,24 @@ class Background:
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError("Blocking code cannot wait here; call the asynchronous method.")
-        running = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
-            return running.result()
-        finally:
-            running.cancel()  # no effect if it is done
+            return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+        except BaseException:
+            # Looked up by its coroutine: an interrupt can come before there is a future to cancel.
+            self.loop.call_soon_threadsafe(_cancel, work)
+            raise
 
     def end(self) -> None:
         """End the thread, and what is under way on it."""
         self.loop.call_soon_threadsafe(self._ended.set)
         self._thread.join()
+
+
+def _cancel(work: Coroutine[Any, Any, Any]) -> None:
+    """Cancel the task of a coroutine on the running loop, if it is under way."""
+    for task in asyncio.all_tasks():
+        if task.get_coro() is work:
+            task.cancel()
 
 
 _shared: Background | None = None
