@@ -107,7 +107,7 @@ def test_of_a_run_that_is_not_kept_nothing_is_stored(service: Served) -> None:
 def test_every_example_of_the_description_works(service: Served) -> None:
     document = service.client.get("/openapi.json").json()
     schemas = document["components"]["schemas"]
-    tried = 0
+    tried, background = 0, []
     for path, operations in document["paths"].items():
         if "post" not in operations or path == "/v1/runs":
             continue
@@ -118,12 +118,18 @@ def test_every_example_of_the_description_works(service: Served) -> None:
         assert answer.status_code == expected, answer.text
         assert "event: error" not in answer.text
         tried += 1
+        if path == "/v1/audits":
+            background.append(answer.json()["id"])
         if path.startswith("/openai/") or path == "/v1/audits":
             continue
         in_background = schemas[f"Background{path.split('/')[2].capitalize()}"]["example"]
         assert in_background["request"] == example
         begun = service.client.post("/v1/runs", json=in_background)
         assert begun.status_code == 202
+        background.append(begun.json()["id"])
+    for id_ in background:
+        ended = until(lambda id_=id_: (it := service.run(id_))["finished"] and it)
+        assert ended["status"] == "done"
     assert tried == 8
     assert document["openapi"].startswith("3.1")
     for path, operations in document["paths"].items():
