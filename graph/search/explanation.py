@@ -25,7 +25,9 @@ def explain(result: SearchResult) -> list[str]:
 
 def _not_estimated(result: SearchResult) -> Iterator[str]:
     """Say that the method that looks at relevance could not."""
-    if result.method == "fairqr" and result.relevance is None and result.gaps is None:
+    shown = [*result.ranking, *result.baseline.ranking]
+    is_estimated = any(place.relevance is not None for place in shown)
+    if result.method == "fairqr" and shown and not is_estimated:
         yield (
             f"Relevance was not estimated: scores of {result.retriever} do not say how likely a "
             "document is relevant. Documents that were moved up for their group may not be; "

@@ -1,4 +1,4 @@
-"""A search result as the compact text that a model reads when it calls a tool."""
+"""A search result as compact text: for a model that calls a tool, and lines for the terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fairqr.retrieval.documents import Document
 __all__ = ["Place", "exposure_lines", "passage_lines", "passage_of"]
 
 LINE = 120
-"""How many characters of a document's title, and of its text, a model sees."""
+"""How many characters of a document's title, and of its text, are shown."""
 
 
 class Place(Protocol):

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fairqr.graph.search.explanation import explain
-from fairqr.graph.search.result import Baseline, Gaps, Iteration, SearchResult, WithoutModel
+from fairqr.graph.search.result import (
+    Baseline,
+    Gaps,
+    Iteration,
+    RankedDocument,
+    SearchResult,
+    WithoutModel,
+)
 from fairqr.graph.usage import UsageReport
 
 SHARES = {"gender": {"female": 0.12, "male": 0.88}}
@@ -14,7 +23,11 @@ GAPS = Gaps(
 )
 
 
-def result(baseline: dict[str, object] | None = None, **fields: object) -> SearchResult:
+def result(
+    baseline: dict[str, object] | None = None,
+    ranking: Sequence[RankedDocument] = (),
+    **fields: object,
+) -> SearchResult:
     """A search in which women have 12 % of the exposure, and should have 28 %."""
     return SearchResult(
         query="physicist",
@@ -27,7 +40,7 @@ def result(baseline: dict[str, object] | None = None, **fields: object) -> Searc
         iterations=[Iteration(index=0, queries=["physicist"], refinements=[], **MEASURED)],
         best_iteration=0,
         stop_reason="reached",
-        ranking=[],
+        ranking=list(ranking),
         unknown={"gender": 0.0},
         baseline=Baseline(ranking=[], **MEASURED, **(baseline or {})),
         usage=UsageReport(
@@ -35,6 +48,12 @@ def result(baseline: dict[str, object] | None = None, **fields: object) -> Searc
         ),
         **MEASURED,
         **fields,
+    )
+
+
+def place(relevance: float | None) -> RankedDocument:
+    return RankedDocument(
+        rank=1, id="a", title="A", score=1.0, groups={"gender": {}}, relevance=relevance
     )
 
 
@@ -59,24 +78,31 @@ def test_gaps_below_a_point_are_left_out() -> None:
         supply={"gender": {"female": 0.009, "male": 0.0}},
         ranking={"gender": {"female": 0.011, "male": 0.0}},
     )
-    assert explain(result({"gaps": small}, gaps=small)) == [
+    assert explain(result({"gaps": small})) == [
         "female: 12% of the exposure before, target 28%. 1 point was withheld by the ranking."
     ]
 
 
 def test_without_estimates_one_sentence_says_what_that_means() -> None:
-    assert explain(result()) == [
+    plain = result(ranking=[place(None)])
+    assert explain(plain) == [
         "Relevance was not estimated: scores of bm25 do not say how likely a document is relevant. "
         "Documents that were moved up for their group may not be; the retriever 'hybrid' estimates "
         "it."
     ]
-    assert explain(result().model_copy(update={"method": "fair-qr"})) == []
+    assert explain(plain.model_copy(update={"method": "fair-qr"})) == []
     assert explain(result(relevance=0.7)) == []
+
+
+def test_estimates_of_some_documents_are_estimates() -> None:
+    """Their mean is unknown where a document that a refined query found has none."""
+    assert explain(result(ranking=[place(0.7), place(None)])) == []
+    assert explain(result()) == [], "nothing was found"
 
 
 def test_a_reason_begins_a_sentence() -> None:
     gaps = GAPS.model_copy(update={"ranking": {"gender": {"female": 0.0, "male": 0.0}}})
-    assert explain(result({"gaps": gaps}, gaps=gaps))[0] == (
+    assert explain(result({"gaps": gaps}))[0] == (
         "female: 12% of the exposure before, target 28%. For 7 points, too few documents were "
         "found that are likely to be relevant."
     )
