@@ -16,7 +16,7 @@ import httpx
 from tests.integration.model_server import Asked, ModelServer, says, weighs, write_people
 from tests.integration.page_service import run_command, served, settings_for
 
-__all__ = ["Served", "a_service", "answers_all", "events_of", "until"]
+__all__ = ["ACCEPT", "INITIALIZE", "Served", "a_service", "answers_all", "events_of", "until"]
 
 PHYSICIST = {
     "query": "physicist",
@@ -26,6 +26,22 @@ PHYSICIST = {
     "method": "loop",
 }
 """A search that asks the model."""
+
+
+INITIALIZE: dict[str, Any] = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "test", "version": "1"},
+    },
+}
+"""The first message of a client of MCP."""
+
+ACCEPT = {"Accept": "application/json, text/event-stream"}
+"""The header that a client of MCP has to send."""
 
 
 def answers_all(asked: Asked) -> Any:

@@ -33,22 +33,17 @@ from tests.integration.model_server import (
 from tests.integration.model_server import clean_environment as clean_environment
 from tests.integration.model_server import people as people
 from tests.integration.page_service import _environment, run_command, served, settings_for
-from tests.integration.service_client import Served, a_service, answers_all
+from tests.integration.service_client import (
+    ACCEPT,
+    INITIALIZE,
+    Served,
+    a_service,
+    answers_all,
+)
 from tests.integration.test_service_access import a_key
 
 __all__ = ["command"]
 
-INITIALIZE = {
-    "jsonrpc": "2.0",
-    "id": 1,
-    "method": "initialize",
-    "params": {
-        "protocolVersion": "2025-06-18",
-        "capabilities": {},
-        "clientInfo": {"name": "test", "version": "1"},
-    },
-}
-ACCEPT = {"Accept": "application/json, text/event-stream"}
 QUESTION = {"question": "Who is a physicist?", "attributes": ["gender"], "documents": 3}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -16,18 +15,7 @@ from fairqr.graph.service.http.agents import SESSIONS, McpDoor
 from fairqr.graph.service.runs.doing import Observer
 from fairqr.graph.service.runs.ephemeral import EphemeralRuns
 from fairqr.graph.service.runs.slots import Slots
-
-INITIALIZE: dict[str, Any] = {
-    "jsonrpc": "2.0",
-    "id": 1,
-    "method": "initialize",
-    "params": {
-        "protocolVersion": "2025-06-18",
-        "capabilities": {},
-        "clientInfo": {"name": "test", "version": "1"},
-    },
-}
-HEADERS = {"Accept": "application/json, text/event-stream"}
+from tests.integration.service_client import ACCEPT, INITIALIZE
 
 
 async def test_sessions_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,10 +32,10 @@ async def test_sessions_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             statuses = [
-                (await client.post("/mcp", json=INITIALIZE, headers=HEADERS)).status_code
+                (await client.post("/mcp", json=INITIALIZE, headers=ACCEPT)).status_code
                 for _ in range(SESSIONS + 1)
             ]
-            last = await client.post("/mcp", json=INITIALIZE, headers=HEADERS)
+            last = await client.post("/mcp", json=INITIALIZE, headers=ACCEPT)
     await engine.close()
     assert statuses == [200] * SESSIONS + [503]
     assert "Too many open sessions" in last.text
