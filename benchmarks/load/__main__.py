@@ -20,14 +20,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.load.durable import Durable, durable
 from benchmarks.load.faults import FAULTS, Survived, missing_for, survive
 from benchmarks.load.rates import Rate, rates
-from benchmarks.load.report import fault_lines, machine, rate_lines, soak_lines, table
+from benchmarks.load.report import (
+    durable_lines,
+    fault_lines,
+    machine,
+    rate_lines,
+    soak_lines,
+    table,
+)
 from benchmarks.load.soak import Soak, soak
 from benchmarks.load.world import World
 
-RATES, SOAK = "rates", "soak"
-EVERYTHING = (RATES, SOAK, *FAULTS)
+RATES, DURABLE, SOAK = "rates", "durable", "soak"
+EVERYTHING = (RATES, DURABLE, SOAK, *FAULTS)
 MODEL_DELAY = 0.05
 MOST_SHOWN = 20
 
@@ -58,6 +66,7 @@ class Findings:
     """What was found."""
 
     rates: list[Rate] = field(default_factory=list)
+    durable: Durable | None = None
     soak: Soak | None = None
     faults: list[Survived] = field(default_factory=list)
     broken_off: list[str] = field(default_factory=list)
@@ -73,6 +82,8 @@ class Findings:
                 if rate.failed
             ),
         ]
+        if self.durable and self.durable.failed:
+            broken.append(f"durable: {self.durable.failed} searches failed")
         if self.soak:
             broken += [f"soak: {violation}" for violation in self.soak.violations]
         for found in self.faults:
@@ -105,6 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "machine": machine(),
         "seconds": round(time.monotonic() - begun, 1),
         "rates": [rate.as_json() for rate in found.rates],
+        "durable": found.durable and found.durable.as_json(),
         "soak": found.soak and found.soak.as_json(),
         "faults": [each.as_json() for each in found.faults],
         "violations": found.violations,
@@ -139,6 +151,10 @@ def find(
             if name == RATES:
                 count = sizes.requests
                 found.rates += rates(world, requests=count, delay=MODEL_DELAY, remote=remote)
+            elif name == DURABLE:
+                found.durable = asyncio.run(
+                    durable(world, searches=sizes.requests, delay=MODEL_DELAY)
+                )
             elif name == SOAK:
                 found.soak = asyncio.run(
                     soak(world, sizes.runs, sizes.minutes * 60, sizes.retention)
@@ -156,6 +172,8 @@ def show(found: Findings, report: dict[str, Any]) -> None:
     """Print what was found."""
     if found.rates:
         print(f"## Rates\n\n{table(rate_lines(found.rates))}\n")
+    if found.durable:
+        print(f"## Durable runs\n\n{table(durable_lines(found.durable))}\n")
     if found.soak:
         soaked = found.soak
         print(

@@ -31,9 +31,9 @@ LEFT = "left"
 ACCEPTED = "accepted"
 
 Way = str
-"""``search``, ``answer`` and ``probe`` wait for the result; ``stream`` reads all events, and
-``leave`` only the first; ``background`` is told an id; ``return`` reads the first events of a kept
-run, leaves, and comes back for the rest."""
+"""``search``, ``answer`` and ``probe`` wait for the result, ``keep`` for that of a durable search;
+``stream`` reads all events, and ``leave`` only the first; ``background`` is told an id; ``return``
+reads the first events of a kept run, leaves, and comes back for the rest."""
 
 
 @dataclass(slots=True)

@@ -137,7 +137,7 @@ class Crowd:
         if way == "probe":
             probe = {"attribute": "gender", "protected": "female", "pairs": 2, "depth": 6}
             return {**common, **probe, "query": query, "k": 6}
-        return {**self._request, "query": query}
+        return {**self._request, "query": query, "keep": way == "keep"}
 
 
 async def _wait(http: httpx.AsyncClient, url: str, body: Any, attempt: Attempt) -> None:
@@ -178,6 +178,7 @@ async def _return(http: httpx.AsyncClient, url: str, body: Any, attempt: Attempt
 
 _WAYS: dict[Way, Callable[..., Any]] = {
     "search": _wait,
+    "keep": _wait,
     "answer": _wait,
     "probe": _wait,
     "stream": _stream,

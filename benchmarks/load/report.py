@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.load.durable import Durable
 from benchmarks.load.faults import Survived
 from benchmarks.load.rates import Rate
 from benchmarks.load.soak import Soak
 
-__all__ = ["fault_lines", "machine", "rate_lines", "soak_lines", "table"]
+__all__ = ["durable_lines", "fault_lines", "machine", "rate_lines", "soak_lines", "table"]
 
 INDEXES = {"embedded": "embedded", "remote": "Elasticsearch"}
 
@@ -51,6 +52,22 @@ def rate_lines(rates: Sequence[Rate]) -> list[list[str]]:
             ]
         )
     return lines
+
+
+def durable_lines(found: Durable) -> list[list[str]]:
+    """Return the table of durable runs."""
+    return [
+        ["what", "p50", "p95"],
+        ["ephemeral search", f"{found.ephemeral:.0f} ms", ""],
+        ["durable search", f"{found.durable:.0f} ms", ""],
+        ["durable / ephemeral", f"{found.ratio:.2f}", ""],
+        ["transactions of a durable search", f"{found.transactions:.1f}", ""],
+        [
+            "event on another worker",
+            f"{found.delay_p50:.0f} ms",
+            f"{found.delay_p95:.0f} ms",
+        ],
+    ]
 
 
 def soak_lines(soak: Soak) -> list[list[str]]:

@@ -101,6 +101,14 @@ class World:
             connection.execute(f"CREATE DATABASE {name}{where}")
         return f"{self.postgres.url}/{name}"
 
+    def transactions(self, database: str) -> int:
+        """Return how many transactions a database on the PostgreSQL server has had."""
+        counted = "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = %s"
+        with psycopg.connect(f"{self.postgres.url}/postgres") as connection:
+            found = connection.execute(counted, [database.rpartition("/")[2]]).fetchone()
+        assert found is not None
+        return int(found[0])
+
     @cached_property
     def small_disk(self) -> Path:
         """A disk of its own, which takes root to make; unmounted with the world."""
