@@ -1,8 +1,9 @@
 """The same searches without a service: how long one takes, and how long its model and engine take.
 
 ``python -m benchmarks.load.in_process INDEX MODEL_URL COUNT`` prints one JSON object of
-milliseconds by search: ``whole``, and ``parts``, the time in which a question to the model or to
-the engine was under way. Searches run one after the other.
+milliseconds by search: ``whole``; ``parts``, the time in which a question to the model or to the
+engine was under way; and ``processor``, what this process was busy. Searches run one after the
+other.
 """
 
 from __future__ import annotations
@@ -82,17 +83,19 @@ async def measure(name: str, model_url: str, count: int) -> dict[str, list[float
     search = FairSearch(engine, model)
     whole: list[float] = []
     parts: list[float] = []
+    processor: list[float] = []
     asked = queries(200, 4)
     for number in range(-WARM_UP, count):
         query = f"{asked[number % len(asked)]} run{9_000_000 + number}"
         watch.seconds = 0.0
-        start = time.perf_counter()
+        start, busy = time.perf_counter(), time.process_time()
         await search.search(query, attributes=["gender"], k=10, method="loop")
         if number >= 0:
             whole.append((time.perf_counter() - start) * 1000)
             parts.append(watch.seconds * 1000)
+            processor.append((time.process_time() - busy) * 1000)
     await engine.aclose()
-    return {"whole": whole, "parts": parts}
+    return {"whole": whole, "parts": parts, "processor": processor}
 
 
 def main(name: str, model_url: str, count: int) -> None:

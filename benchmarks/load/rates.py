@@ -10,11 +10,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from statistics import fmean
 from typing import Any
 
 from benchmarks.load.attempts import RESULT
 from benchmarks.load.clients import Crowd
-from benchmarks.load.servers import ROOT
+from benchmarks.load.servers import ROOT, Worker
+from benchmarks.load.watching import busy_seconds
 from benchmarks.load.world import EMBEDDED, REMOTE, World
 from benchmarks.measuring import median, p95
 
@@ -43,6 +45,8 @@ class Rate:
         parts_p50, parts_p95: Of the time in which a question to the model or to the index is under
             way, in ms: the same searches in one process, one after the other, without the service.
         alone_p50, alone_p95: Of these whole searches, in ms.
+        processor: What the worker was busy for a result, in ms.
+        alone_processor: What that process was busy for a search, in ms.
     """
 
     index: str
@@ -57,6 +61,8 @@ class Rate:
     parts_p95: float
     alone_p50: float
     alone_p95: float
+    processor: float
+    alone_processor: float
 
     @property
     def ratio(self) -> float:
@@ -79,11 +85,11 @@ def rates(world: World, *, requests: int, delay: float, remote: bool = True) -> 
     """
     world.model.steer(delay=delay, failures={})
     for index, database in PAIRS if remote else PAIRS[:1]:
-        with _ready(world, index, database) as url:
+        with _ready(world, index, database) as worker:
             alone = _alone(world, index, requests)
             for clients in CLIENTS:
                 count = requests if clients == 1 else max(2 * requests, 3 * clients)
-                crowd, seconds = asyncio.run(_ask(world, url, index, clients, count))
+                crowd, seconds, busy = asyncio.run(_ask(world, worker, index, clients, count))
                 taken = [a.seconds * 1000 for a in crowd.attempts if a.told == RESULT]
                 yield Rate(
                     index,
@@ -95,28 +101,32 @@ def rates(world: World, *, requests: int, delay: float, remote: bool = True) -> 
                     median(taken),
                     p95(taken),
                     *(part(alone[what]) for what in ("parts", "whole") for part in (median, p95)),
+                    busy * 1000 / len(taken),
+                    fmean(alone["processor"]),
                 )
 
 
 @contextmanager
-def _ready(world: World, index: str, database: str) -> Iterator[str]:
-    """Yield the address of a worker on such an index and such a database."""
+def _ready(world: World, index: str, database: str) -> Iterator[Worker]:
+    """Yield a worker on such an index and such a database."""
     if index == REMOTE:
         _ = world.elasticsearch
     url = f"sqlite:///{world.new_file()}" if database == "SQLite" else world.new_database()
     with world.workers(url, corpus=index, concurrency=max(CLIENTS)) as (worker,):
-        yield worker.url
+        yield worker
 
 
-async def _ask(world: World, url: str, index: str, clients: int, count: int) -> tuple[Crowd, float]:
-    warm = Crowd([url], world.queries, world.request(index), {"search": 1})
+async def _ask(
+    world: World, worker: Worker, index: str, clients: int, count: int
+) -> tuple[Crowd, float, float]:
+    warm = Crowd([worker.url], world.queries, world.request(index), {"search": 1})
     async with warm.asking(clients):
         await warm.more(2 * clients, 60)
-    crowd = Crowd([url], world.queries, world.request(index), {"search": 1})
-    start = time.perf_counter()
+    crowd = Crowd([worker.url], world.queries, world.request(index), {"search": 1})
+    start, busy = time.perf_counter(), busy_seconds(worker.pid)
     async with crowd.asking(clients):
         await crowd.more(count - clients + 1, 300)
-    return crowd, time.perf_counter() - start
+    return crowd, time.perf_counter() - start, busy_seconds(worker.pid) - busy
 
 
 def _alone(world: World, index: str, count: int) -> dict[str, list[float]]:

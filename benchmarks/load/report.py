@@ -33,7 +33,8 @@ def table(lines: Sequence[Sequence[str]]) -> str:
 def rate_lines(rates: Sequence[Rate]) -> list[list[str]]:
     """Return the table of rates."""
     headings = ["index", "runs in", "clients", "results/s", "p50", "p95"]
-    headings += ["model + index, p50", "p95", "p95 / that", "in process, p95", "failed"]
+    headings += ["model + index, p50", "p95", "p95 / that", "in process, p95"]
+    headings += ["busy", "in process", "failed"]
     lines = [headings]
     for rate in rates:
         lines.append(
@@ -48,6 +49,8 @@ def rate_lines(rates: Sequence[Rate]) -> list[list[str]]:
                 f"{rate.parts_p95:.0f} ms",
                 f"{rate.ratio:.2f}",
                 f"{rate.alone_p95:.0f} ms",
+                f"{rate.processor:.0f} ms",
+                f"{rate.alone_processor:.0f} ms",
                 str(rate.failed),
             ]
         )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-__all__ = ["Sample", "Watch"]
+__all__ = ["Sample", "Watch", "busy_seconds"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,12 @@ class Sample:
             len(list(Path(f"/proc/{pid}/fd").iterdir())),
             int(values["Threads"]),
         )
+
+
+def busy_seconds(pid: int) -> float:
+    """Return the processor time that a process has taken since it began; of Linux only."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class Watch:

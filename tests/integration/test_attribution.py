@@ -179,7 +179,7 @@ class TestHub:
         run = self.check(command, toy, "transformers", HF_ENDPOINT=endpoint)
         assert "roberta-large-mnli was never downloaded completely" in run.complaint()
         assert endpoint in run.stderr
-        assert run.seconds < 20
+        assert run.seconds < 60
 
     def test_what_was_downloaded_needs_no_hub(
         self, command: Command, toy: Path, tiny_nli: Path, closed_port: int

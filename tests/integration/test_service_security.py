@@ -211,7 +211,7 @@ class TestBodies:
         assert answer.status_code == status
         assert answer.headers["content-type"] == "application/problem+json"
         assert len(answer.content) < 5000  # what was sent is not sent back
-        assert time.monotonic() - begun < 10
+        assert time.monotonic() - begun < 30
 
     def test_the_last_of_two_equal_names_counts(self, service: Served) -> None:
         body = json.dumps(PLAIN)[:-1] + ', "k": 1000000, "k": 3}'

@@ -47,8 +47,8 @@ async def test_a_run_is_kept_from_its_acceptance_to_its_end_whatever_its_texts_a
     assert claim.run.status == "running"
     assert claim.run.attempts == 1
     events = [Event(number=n, name="step", data={"step": HOSTILE, "n": n}) for n in (1, 2, 3)]
-    assert await store.add_events(run.id, "w", events[:2])
-    assert await store.add_events(run.id, "w", events)  # what is known already stays as it was
+    assert await store.add(run.id, "w", events[:2])
+    assert await store.add(run.id, "w", events)  # what is known already stays as it was
     assert await store.events(run.id) == events
     assert await store.events(run.id, after=1, limit=1) == events[1:2]
     assert await store.finish(run.id, "w", "done", result={"text": HOSTILE})
@@ -112,7 +112,7 @@ async def test_a_worker_that_went_silent_has_no_say_any_more(store: Store) -> No
     """Its run goes on at another one, and neither its events nor its end are written."""
     run = await accepted(store)
     assert await claimed(store, "a") == run
-    assert await store.add_events(run, "a", [Event(number=1, name="step", data={})])
+    assert await store.add(run, "a", [Event(number=1, name="step", data={})])
     assert await store.claim("b", 15) is None
     await lost(store, "a")
     assert await store.claim("a", 15) is None  # it may still be at it
@@ -121,7 +121,7 @@ async def test_a_worker_that_went_silent_has_no_say_any_more(store: Store) -> No
         claim = await store.claim("b", 15)
     assert claim.run.attempts == 2
     assert await store.renew("a", 15) == await store.renew("nobody", 15)
-    assert not await store.add_events(run, "a", [Event(number=2, name="step", data={})])
+    assert not await store.add(run, "a", [Event(number=2, name="step", data={})])
     assert not await store.finish(run, "a", "done", result={"whose": "a"})
     assert not await store.release(run, "a")
     assert await store.finish(run, "b", "done", result={"whose": "b"})
@@ -276,19 +276,20 @@ async def test_a_database_of_an_older_schema_is_brought_to_this_one(
 ) -> None:
     """Keys and finished runs stay, live runs end, and runs that were not to be kept go."""
     flavour = flavour_of(store_url)
-    async with flavour.migrating(), flavour.alone, flavour.engine.begin() as connection:
-        await connection.execute(sa.text("CREATE TABLE migrations (version INTEGER PRIMARY KEY)"))
+
+    def older(connection: sa.Connection) -> None:
+        connection.execute(sa.text("CREATE TABLE migrations (version INTEGER PRIMARY KEY)"))
         for number, statements in enumerate(MIGRATIONS[:version], 1):
             for statement in statements:
-                await connection.execute(sa.text(statement))
-            await connection.execute(
+                connection.execute(sa.text(statement))
+            connection.execute(
                 sa.text("INSERT INTO migrations VALUES (:number)"), {"number": number}
             )
         for name in ("checkpoints", "writes"):
-            await connection.execute(sa.text(f"CREATE TABLE {name} (thread_id TEXT)"))
+            connection.execute(sa.text(f"CREATE TABLE {name} (thread_id TEXT)"))
         kept = [(True, "done"), (False, "done"), (False, "running"), (True, "running")]
         for number, (keep, status) in enumerate(kept):
-            await connection.execute(
+            connection.execute(
                 sa.text(
                     "INSERT INTO runs VALUES (:id, 'k', 'search', :status, '\"q\"', :keep, 1, 2, 3,"
                     " 1, '{}', :result, NULL, '{}', NULL, NULL, NULL, 0, :cancel)"
@@ -301,10 +302,13 @@ async def test_a_database_of_an_older_schema_is_brought_to_this_one(
                     "result": '{"a": 1}',
                 },
             )
-        await connection.execute(
+        connection.execute(
             sa.text("INSERT INTO access_keys VALUES ('abc', '\"n\"', '[\"run\"]', 1, NULL, 'x')")
         )
-    await flavour.engine.dispose()
+
+    async with flavour.migrating():
+        await flavour.write(older)
+    await flavour.close()
     for _ in range(2):  # the second time there is nothing to do
         store = await Store.open(store_url)
         try:

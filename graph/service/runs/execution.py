@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -34,8 +36,20 @@ Stop = Literal["cancel", "lost", "drain"]
 ATTEMPTS = 20
 """The most attempts at one run."""
 
+TOGETHER = 0.02
+"""Seconds in which events are gathered, unless somebody waits for what is written with them."""
+
 PAUSE = 0.5
 """Seconds between two attempts to reach the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    """A reply of a model, with its key and what its asker waits for."""
+
+    key: str
+    record: dict[str, Any]
+    stored: asyncio.Future[None]
 
 
 class Execution:
@@ -82,7 +96,9 @@ class Execution:
         self._observer = observer
         self._told: set[str] = set()
         self._last = 0
-        self._untold: asyncio.Queue[Event | None] = asyncio.Queue()
+        self._untold: asyncio.Queue[Event | _Reply | None] = asyncio.Queue()
+        self._hurry = asyncio.Event()
+        self._rest: list[Event] = []
         self._lease: asyncio.Timeout | None = None
         self._stopped: Stop | None = None
         self._ending = False
@@ -160,12 +176,13 @@ class Execution:
             await asyncio.wait({doing, writing}, return_when=asyncio.FIRST_COMPLETED)
             if doing.done():
                 self._untold.put_nowait(None)
-            await writing
+                self._hurry.set()
+            self._rest = await writing
             return await doing
         finally:
-            for task in (doing, writing):
-                task.cancel()
-            await asyncio.wait({doing, writing})
+            doing.cancel()
+            writing.cancel()
+            await asyncio.gather(doing, writing, return_exceptions=True)
 
     async def _journal(self) -> RunJournal:
         """Return the journal of the earlier attempts."""
@@ -183,12 +200,11 @@ class Execution:
         return RunJournal(self._keep_reply, steps, replies)
 
     async def _keep_reply(self, key: str, reply: dict[str, Any]) -> None:
-        store, worker = self._store, self._worker
-        try:
-            await self._stored(lambda: store.add_reply(self.run.id, worker, key, reply))
-        except asyncio.CancelledError:
-            self.stop("lost")  # the caller is only a step of the graph
-            raise
+        """Queue a reply for writing, and wait until it is stored."""
+        answered = _Reply(key, reply, asyncio.get_running_loop().create_future())
+        self._untold.put_nowait(answered)
+        self._hurry.set()
+        await answered.stored
 
     async def _tell(self, name: EventName, data: dict[str, Any], step: Step | None) -> None:
         """Queue an event for writing; the run continues meanwhile."""
@@ -202,36 +218,64 @@ class Execution:
         number = self._last if numbered else 0
         self._untold.put_nowait(Event(number=number, name=name, data=data, private=private))
 
-    async def _write(self) -> None:
-        """Store queued events in batches, then publish them; tokens are not stored."""
-        over = False
-        while not over:
-            events = [await self._untold.get()]
+    async def _write(self) -> list[Event]:
+        """Store queued events and replies in batches, and publish the events.
+
+        Pieces of text are published alone.
+
+        Returns:
+            The last events, which are stored with the end of the run.
+        """
+        while True:
+            batch = [await self._untold.get()]
+            with suppress(TimeoutError):
+                async with asyncio.timeout(TOGETHER):
+                    await self._hurry.wait()
+            self._hurry.clear()
             while not self._untold.empty():
-                events.append(self._untold.get_nowait())
-            over = events[-1] is None
-            coming = [event for event in events if event is not None]
-            if stored := [event for event in coming if event.number]:
-                store, worker = self._store, self._worker
-                await self._stored(partial(store.add_events, self.run.id, worker, stored))
-            for event in coming:
-                self.feed.tell(event.model_copy(update={"private": None}))
+                batch.append(self._untold.get_nowait())
+            replies = [item for item in batch if isinstance(item, _Reply)]
+            events = [item for item in batch if isinstance(item, Event)]
+            if batch[-1] is None and not replies:
+                return events
+            stored = [event for event in events if event.number]
+            if stored or replies:
+                given = {reply.key: reply.record for reply in replies}
+                await self._stored(
+                    partial(self._store.add, self.run.id, self._worker, stored, given)
+                )
+            for reply in replies:
+                if not reply.stored.done():  # whoever asked may be gone
+                    reply.stored.set_result(None)
+            self._publish(events)
+            if batch[-1] is None:
+                return []
+
+    def _publish(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self.feed.tell(event.model_copy(update={"private": None}))
 
     async def _finish(self, final: Run) -> None:
         self._ending = True
         try:
             await self._stored(lambda: self._end(final))
-        except Exception as error:  # the result cannot be written
+        except Exception as error:  # the result, or its event, cannot be written
             complain(self.run, error)
-            final = failed(self.run, error)
+            final, self._rest = failed(self.run, error), []
             await self._stored(lambda: self._end(final))
         self.final = final
+        self._publish(self._rest)
         self.feed.tell(last_event(final, self.feed.last + 1))
         self._observer.finished(final)
 
     async def _end(self, final: Run) -> bool:
         return await self._store.finish(
-            final.id, self._worker, final.status, result=final.result, problem=final.problem
+            final.id,
+            self._worker,
+            final.status,
+            events=[event for event in self._rest if event.number],
+            result=final.result,
+            problem=final.problem,
         )
 
     async def _stored(self, call: Callable[[], Awaitable[bool]]) -> None:

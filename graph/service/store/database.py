@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
 import tenacity
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairqr.base.errors import StoreUnavailableError, one_line
 
 if TYPE_CHECKING:
-    from fairqr.graph.service.store.flavours import Flavour
+    from fairqr.graph.service.store.flavours import Flavour, Work
 
 __all__ = ["LASTING", "PATIENT", "Database", "all_ended", "heals", "lasting", "said"]
 
@@ -26,7 +25,6 @@ LASTING = 30.0
 """Seconds that events of a run wait for the database, so that its restart loses nothing."""
 
 T = TypeVar("T")
-Work = Callable[[AsyncConnection], Awaitable[T]]
 
 _log = logging.getLogger(__name__)
 
@@ -69,21 +67,11 @@ class Database:
         Raises:
             StoreUnavailableError: The database did not come back in time, or refuses the work.
         """
-
-        async def once() -> T:
-            async with self.flavour.alone, self.flavour.engine.begin() as connection:
-                return await work(connection)
-
-        return await lasting(once, patience)
+        return await lasting(lambda: self.flavour.write(work), patience)
 
     async def read(self, work: Work[T], *, patience: float = PATIENT) -> T:
         """Run work that only reads; see :meth:`write`."""
-
-        async def once() -> T:
-            async with self.flavour.reading.begin() as connection:
-                return await work(connection)
-
-        return await lasting(once, patience)
+        return await lasting(lambda: self.flavour.read(work), patience)
 
 
 async def lasting(call: Callable[[], Awaitable[T]], patience: float, *, logged: bool = True) -> T:

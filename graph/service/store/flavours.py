@@ -6,32 +6,44 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncGenerator
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Callable
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from fairqr.base.errors import ConfigError
 from fairqr.graph.service.store.tables import RUNS
 
-__all__ = ["Flavour", "flavour_of"]
+__all__ = ["Flavour", "Work", "flavour_of"]
+
+T = TypeVar("T")
+Work = Callable[[sa.Connection], T]
+"""Statements of one transaction. They must not wait for anything but the database."""
 
 
-class Flavour:
+class Flavour(ABC):
     """A kind of database. The methods here are right for a file that one machine uses.
 
     Attributes:
-        engine: For transactions that write.
-        reading: For transactions that only read; it shares the connections.
-        alone: Held during transactions that write.
+        insert: Makes an ``INSERT`` that can leave out rows that are there.
         place: Where the database is, for people; without user and password.
     """
 
-    engine: AsyncEngine
-    reading: AsyncEngine
-    alone: contextlib.AbstractAsyncContextManager[Any]
+    insert: Callable[[sa.TableClause], Any]
     place: str
+
+    @abstractmethod
+    async def write(self, work: Work[T]) -> T:
+        """Run work in a transaction. On SQLite nobody else writes meanwhile."""
+
+    @abstractmethod
+    async def read(self, work: Work[T]) -> T:
+        """Run work that only reads, in a transaction."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Close all connections."""
 
     def now(self) -> sa.ColumnElement[float]:
         """Return the time in seconds since the epoch, by a clock that all workers share."""
@@ -41,14 +53,21 @@ class Flavour:
         """Return whether the lease of a run has ended."""
         return RUNS.c.lease < self.now()
 
-    async def accepting(self, connection: AsyncConnection) -> None:
+    def accepting(self, connection: sa.Connection) -> None:  # noqa: B027
         """Keep others from accepting runs until the end of the transaction."""
 
     def migrating(self) -> contextlib.AbstractAsyncContextManager[None]:
         """Keep others from migrating meanwhile, and make what migrating needs."""
         return contextlib.nullcontext()
 
-    async def tell(self, connection: AsyncConnection, text: str) -> None:
+    def add(
+        self, connection: sa.Connection, table: sa.TableClause, rows: list[dict[str, Any]]
+    ) -> None:
+        """Insert rows; those that are there already stay unchanged."""
+        if rows:
+            connection.execute(self.insert(table).on_conflict_do_nothing(), rows)
+
+    def tell(self, connection: sa.Connection, text: str) -> None:  # noqa: B027
         """Notify all workers when the transaction commits."""
 
     async def heard(self) -> AsyncGenerator[str, None]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, cast
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairqr.base.errors import InputError
 from fairqr.graph.service.records import LIVE, Event, Kind, Run, RunSummary, Status, is_id
 from fairqr.graph.service.store.database import LASTING, Database
-from fairqr.graph.service.store.rows import find, find_own, run_of
+from fairqr.graph.service.store.rows import find_own, rows_of, run_of
 from fairqr.graph.service.store.tables import EVENTS, REPLIES, RUNS, SUMMARY
 
 __all__ = ["History"]
@@ -32,8 +32,8 @@ class History:
             StoreUnavailableError: The database cannot be used.
         """
 
-        async def work(connection: AsyncConnection) -> Run:
-            return run_of(await find_own(connection, id, key))
+        def work(connection: sa.Connection) -> Run:
+            return run_of(find_own(connection, id, key))
 
         return await self._database.read(work)
 
@@ -67,8 +67,8 @@ class History:
             query = query.where(RUNS.c.status == status)
         query = query.order_by(RUNS.c.created.desc(), RUNS.c.id.desc()).limit(limit)
 
-        async def work(connection: AsyncConnection) -> list[RunSummary]:
-            found = await connection.execute(query)
+        def work(connection: sa.Connection) -> list[RunSummary]:
+            found = connection.execute(query)
             return [RunSummary(**row) for row in found.mappings()]
 
         return await self._database.read(work)
@@ -80,8 +80,8 @@ class History:
             StoreUnavailableError: The database cannot be used.
         """
 
-        async def work(connection: AsyncConnection) -> dict[str, Status]:
-            found = await connection.execute(
+        def work(connection: sa.Connection) -> dict[str, Status]:
+            found = connection.execute(
                 sa.select(RUNS.c.id, RUNS.c.status).where(RUNS.c.id.in_(ids))
             )
             return {row.id: row.status for row in found.all()}
@@ -97,49 +97,51 @@ class History:
             StoreUnavailableError: The database cannot be used.
         """
 
-        async def work(connection: AsyncConnection) -> Run:
-            row = await find_own(connection, id, key, lock=True)
+        def work(connection: sa.Connection) -> Run:
+            row = find_own(connection, id, key, lock=True)
             if row["status"] in LIVE:
                 raise InputError(f"The run {id} is not over; cancel it first.")
-            await connection.execute(RUNS.delete().where(RUNS.c.id == id))
+            connection.execute(RUNS.delete().where(RUNS.c.id == id))
             return run_of(row)
 
         return await self._database.write(work)
 
-    async def add_events(self, id: str, worker: str, events: Sequence[Event]) -> bool:
-        """Write events of a run; events with known numbers stay unchanged.
+    async def add(
+        self,
+        id: str,
+        worker: str,
+        events: Sequence[Event] = (),
+        replies: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    ) -> bool:
+        """Write what happened in a run; what is known already stays unchanged.
 
         Args:
             id: The id of the run.
             worker: The worker that does the run.
-            events: The events, with numbers from 1.
+            events: Events, with numbers from 1.
+            replies: Replies of models as plain data, by the key of the question; the key counts
+                how often it was asked before.
 
         Returns:
-            False if another worker has the run by now, and nothing was written.
+            False if another worker has the run by now, or it is over; then nothing was written.
 
         Raises:
             StoreUnavailableError: The database cannot be used.
         """
+        flavour = self._database.flavour
+        told = rows_of(id, events)
+        kept = [{"run_id": id, "id": key, "reply": dict(of)} for key, of in replies.items()]
 
-        async def work(connection: AsyncConnection) -> bool:
-            row = await find(connection, id, lock=True)
-            if row is None or row["worker"] != worker or row["status"] == "queued":
-                return False
-            numbers = [event.number for event in events]
-            known = await connection.execute(
-                sa.select(EVENTS.c.number).where(
-                    EVENTS.c.run_id == id, EVENTS.c.number.in_(numbers)
-                )
+        def work(connection: sa.Connection) -> bool:
+            mine = sa.select(RUNS.c.id).where(
+                RUNS.c.id == id, RUNS.c.worker == worker, RUNS.c.status == "running"
             )
-            there = set(known.scalars())
-            new = [
-                {"run_id": id, **event.model_dump()}
-                for event in events
-                if event.number not in there
-            ]
-            if new:
-                await connection.execute(EVENTS.insert(), new)
-                await self._database.flavour.tell(connection, id)
+            if connection.execute(mine.with_for_update()).first() is None:
+                return False
+            flavour.add(connection, EVENTS, told)
+            flavour.add(connection, REPLIES, kept)
+            if told:
+                flavour.tell(connection, id)
             return True
 
         return await self._database.write(work, patience=LASTING)
@@ -162,8 +164,8 @@ class History:
         if private:
             columns.append(EVENTS.c.private)
 
-        async def work(connection: AsyncConnection) -> list[Event]:
-            found = await connection.execute(
+        def work(connection: sa.Connection) -> list[Event]:
+            found = connection.execute(
                 sa.select(*columns)
                 .where(EVENTS.c.run_id == id, EVENTS.c.number > after)
                 .order_by(EVENTS.c.number)
@@ -173,37 +175,6 @@ class History:
 
         return await self._database.read(work) if is_id(id) else []
 
-    async def add_reply(self, id: str, worker: str, key: str, reply: Mapping[str, Any]) -> bool:
-        """Write a reply of a model; a known reply stays unchanged.
-
-        Args:
-            id: The id of the run.
-            worker: The worker that does the run.
-            key: The key of the question; it counts how often it was asked before.
-            reply: The reply as plain data.
-
-        Returns:
-            False if another worker has the run by now, and nothing was written.
-
-        Raises:
-            StoreUnavailableError: The database cannot be used.
-        """
-
-        async def work(connection: AsyncConnection) -> bool:
-            row = await find(connection, id, lock=True)
-            if row is None or row["worker"] != worker or row["status"] != "running":
-                return False
-            known = await connection.execute(
-                sa.select(REPLIES.c.id).where(REPLIES.c.run_id == id, REPLIES.c.id == key)
-            )
-            if known.first() is None:
-                await connection.execute(
-                    REPLIES.insert().values(run_id=id, id=key, reply=dict(reply))
-                )
-            return True
-
-        return await self._database.write(work, patience=LASTING)
-
     async def replies(self, id: str) -> dict[str, dict[str, Any]]:
         """Return the replies of models in a live run, by key.
 
@@ -211,8 +182,8 @@ class History:
             StoreUnavailableError: The database cannot be used.
         """
 
-        async def work(connection: AsyncConnection) -> dict[str, dict[str, Any]]:
-            found = await connection.execute(
+        def work(connection: sa.Connection) -> dict[str, dict[str, Any]]:
+            found = connection.execute(
                 sa.select(REPLIES.c.id, REPLIES.c.reply).where(REPLIES.c.run_id == id)
             )
             return {row.id: row.reply for row in found.all()}
@@ -229,9 +200,9 @@ class History:
             StoreUnavailableError: The database cannot be used.
         """
 
-        async def work(connection: AsyncConnection) -> int:
+        def work(connection: sa.Connection) -> int:
             # Skip what another worker is just deleting.
-            old = await connection.execute(
+            old = connection.execute(
                 sa.select(RUNS.c.id)
                 .where(
                     RUNS.c.finished < self._database.flavour.now() - seconds,
@@ -241,7 +212,7 @@ class History:
                 .with_for_update(skip_locked=True)
             )
             ids = list(old.scalars())
-            await connection.execute(RUNS.delete().where(RUNS.c.id.in_(ids)))
+            connection.execute(RUNS.delete().where(RUNS.c.id.in_(ids)))
             return len(ids)
 
         total = 0
@@ -256,8 +227,8 @@ class History:
             StoreUnavailableError: The database cannot be used.
         """
 
-        async def work(connection: AsyncConnection) -> dict[Status, int]:
-            found = await connection.execute(
+        def work(connection: sa.Connection) -> dict[Status, int]:
+            found = connection.execute(
                 sa.select(RUNS.c.status, sa.func.count())
                 .where(RUNS.c.status.in_(LIVE))  # do not count all past runs each time
                 .group_by(RUNS.c.status)

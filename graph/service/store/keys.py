@@ -10,7 +10,6 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairqr.base.errors import InputError, one_line
 from fairqr.graph.service.records import KEY_START, LIVE, SCOPES, AccessKey, Scope
@@ -64,11 +63,11 @@ class Keys(Endings):
             "sha256": _sha256(secret),
         }
 
-        async def work(connection: AsyncConnection) -> AccessKey:
-            if (known := await _find(connection, id_)) is None:  # otherwise this is a retry
+        def work(connection: sa.Connection) -> AccessKey:
+            if (known := _find(connection, id_)) is None:  # otherwise this is a retry
                 now = self._database.flavour.now()
-                await connection.execute(KEYS.insert().values(**values, created=now))
-                known = await _find(connection, id_)
+                connection.execute(KEYS.insert().values(**values, created=now))
+                known = _find(connection, id_)
             return AccessKey(**known)
 
         return await self._database.write(work), secret
@@ -80,8 +79,8 @@ class Keys(Endings):
             StoreUnavailableError: The database cannot be used.
         """
 
-        async def work(connection: AsyncConnection) -> list[AccessKey]:
-            found = await connection.execute(sa.select(KEYS).order_by(KEYS.c.created, KEYS.c.id))
+        def work(connection: sa.Connection) -> list[AccessKey]:
+            found = connection.execute(sa.select(KEYS).order_by(KEYS.c.created, KEYS.c.id))
             return [AccessKey(**row) for row in found.mappings()]
 
         return await self._database.read(work)
@@ -100,23 +99,23 @@ class Keys(Endings):
         """
         id_ = id.removeprefix(KEY_START)
 
-        async def work(connection: AsyncConnection) -> AccessKey | None:
+        def work(connection: sa.Connection) -> AccessKey | None:
             if not re.fullmatch(r"[0-9a-f]{12}", id_, re.ASCII):
                 return None
-            await connection.execute(
+            connection.execute(
                 KEYS.update()
                 .where(KEYS.c.id == id_, KEYS.c.revoked.is_(None))
                 .values(revoked=self._database.flavour.now())
             )
-            live = await connection.execute(
+            live = connection.execute(
                 sa.select(RUNS)
                 .where(RUNS.c.key_id == id_, RUNS.c.status.in_(LIVE))
                 .order_by(RUNS.c.id)  # avoids deadlocks
                 .with_for_update()
             )
             for row in live.mappings().all():
-                await self._cancel(connection, row)
-            found = await _find(connection, id_)
+                self._cancel(connection, row)
+            found = _find(connection, id_)
             return None if found is None else AccessKey(**found)
 
         key = await self._database.write(work)
@@ -133,8 +132,8 @@ class Keys(Endings):
             StoreUnavailableError: The database cannot be used.
         """
 
-        async def work(connection: AsyncConnection) -> set[str]:
-            found = await connection.execute(
+        def work(connection: sa.Connection) -> set[str]:
+            found = connection.execute(
                 sa.select(KEYS.c.id).where(KEYS.c.id.in_(ids), KEYS.c.revoked.is_not(None))
             )
             return set(found.scalars())
@@ -151,8 +150,8 @@ class Keys(Endings):
         if form is None:
             return None
 
-        async def work(connection: AsyncConnection) -> Any:
-            return await _find(connection, form[1])
+        def work(connection: sa.Connection) -> Any:
+            return _find(connection, form[1])
 
         found = await self._database.read(work)
         # An unknown id takes as long as a wrong secret.
@@ -163,8 +162,8 @@ class Keys(Endings):
         return AccessKey(**found)
 
 
-async def _find(connection: AsyncConnection, id: str) -> Any:
-    found = await connection.execute(sa.select(KEYS).where(KEYS.c.id == id))
+def _find(connection: sa.Connection, id: str) -> Any:
+    found = connection.execute(sa.select(KEYS).where(KEYS.c.id == id))
     return found.mappings().first()
 
 

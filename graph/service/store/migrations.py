@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairqr.base.errors import StoreUnavailableError
 
@@ -83,16 +82,16 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 """The same for SQLite and PostgreSQL."""
 
 
-async def migrate(connection: AsyncConnection) -> None:
+def migrate(connection: sa.Connection) -> None:
     """Bring the database to this version, in one transaction while nobody else migrates.
 
     Raises:
         StoreUnavailableError: A newer fairqr has used the database.
     """
-    await connection.execute(
+    connection.execute(
         sa.text("CREATE TABLE IF NOT EXISTS migrations (version INTEGER PRIMARY KEY)")
     )
-    found = await connection.execute(sa.text("SELECT max(version) FROM migrations"))
+    found = connection.execute(sa.text("SELECT max(version) FROM migrations"))
     version = found.scalar() or 0
     if version > len(MIGRATIONS):
         raise StoreUnavailableError(
@@ -101,7 +100,7 @@ async def migrate(connection: AsyncConnection) -> None:
         )
     for number, statements in enumerate(MIGRATIONS[version:], start=version + 1):
         for statement in statements:
-            await connection.exec_driver_sql(statement)
-        await connection.execute(
+            connection.exec_driver_sql(statement)
+        connection.execute(
             sa.text("INSERT INTO migrations (version) VALUES (:number)"), {"number": number}
         )

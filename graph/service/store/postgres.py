@@ -6,18 +6,21 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 import sqlalchemy as sa
 from psycopg.conninfo import conninfo_to_dict
-from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from fairqr.base.errors import ConfigError, StoreUnavailableError
-from fairqr.graph.service.store.flavours import Flavour
+from fairqr.graph.service.store.flavours import Flavour, Work
 from fairqr.graph.service.store.tables import RUNS
 
 __all__ = ["SCHEMA", "PostgreSQL"]
+
+T = TypeVar("T")
 
 SCHEMA = "fairqr"
 
@@ -39,6 +42,8 @@ class PostgreSQL(Flavour):
     Raises:
         ConfigError: A part of the URL is wrong.
     """
+
+    insert = staticmethod(insert)
 
     def __init__(self, url: str) -> None:
         if sys.platform == "win32":
@@ -74,17 +79,27 @@ class PostgreSQL(Flavour):
             **given,
             "options": f"{given.get('options', '')} {options}".strip(),
         }
-        self.engine = create_async_engine(
+        self._engine = create_async_engine(
             "postgresql+psycopg://",
             async_creator=self._connect,
-            pool_pre_ping=True,
             pool_size=_CONNECTIONS,
             max_overflow=0,
             pool_timeout=_CONNECT,
             hide_parameters=True,
         )
-        self.reading = self.engine
-        self.alone = contextlib.nullcontext()
+
+    async def write(self, work: Work[T]) -> T:
+        """Run work in a transaction."""
+        async with self._engine.begin() as connection:
+            return await connection.run_sync(work)
+
+    async def read(self, work: Work[T]) -> T:
+        """Run work that only reads, in a transaction."""
+        return await self.write(work)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._engine.dispose()
 
     async def _connect(self) -> psycopg.AsyncConnection[Any]:
         return await psycopg.AsyncConnection.connect(**self._arguments)
@@ -98,9 +113,9 @@ class PostgreSQL(Flavour):
         started = sa.cast(sa.func.extract("epoch", sa.func.pg_postmaster_start_time()), sa.Double)
         return sa.func.greatest(RUNS.c.lease, started + _AFTER_START) < self.now()
 
-    async def accepting(self, connection: AsyncConnection) -> None:
+    def accepting(self, connection: sa.Connection) -> None:
         """Keep others from accepting runs until the end of the transaction."""
-        await connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ACCEPTING)))
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ACCEPTING)))
 
     @contextlib.asynccontextmanager
     async def migrating(self) -> AsyncIterator[None]:
@@ -122,9 +137,9 @@ class PostgreSQL(Flavour):
                 await connection.execute(f"CREATE SCHEMA {SCHEMA}")
             yield  # the lock ends with the connection
 
-    async def tell(self, connection: AsyncConnection, text: str) -> None:
+    def tell(self, connection: sa.Connection, text: str) -> None:
         """Notify all workers when the transaction commits."""
-        await connection.execute(sa.select(sa.func.pg_notify(SCHEMA, text)))
+        connection.execute(sa.select(sa.func.pg_notify(SCHEMA, text)))
 
     async def heard(self) -> AsyncGenerator[str, None]:
         """Yield the notifications, while the connection lasts."""

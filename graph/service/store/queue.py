@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairqr.graph.service.problems import busy
 from fairqr.graph.service.records import LIVE, Kind, Run
@@ -97,12 +96,12 @@ class Queue:
             StoreUnavailableError: The database cannot be used.
         """
 
-        async def work(connection: AsyncConnection) -> None:
-            await self._database.flavour.accepting(connection)
-            known = await connection.execute(sa.select(RUNS.c.id).where(RUNS.c.id == run.id))
+        def work(connection: sa.Connection) -> None:
+            self._database.flavour.accepting(connection)
+            known = connection.execute(sa.select(RUNS.c.id).where(RUNS.c.id == run.id))
             if known.first() is not None:  # this is a retry
                 return
-            counted = await connection.execute(
+            counted = connection.execute(
                 sa.select(
                     sa.func.count().filter(RUNS.c.key_id == key),
                     sa.func.count().filter(_QUEUED),
@@ -113,7 +112,7 @@ class Queue:
                 raise busy("live", live)
             if waiting >= queue:
                 raise busy("queue", live)
-            await connection.execute(
+            connection.execute(
                 RUNS.insert().values(
                     **run.model_dump(),
                     key_id=key,
@@ -122,7 +121,7 @@ class Queue:
                     cancel=False,
                 )
             )
-            await self._database.flavour.tell(connection, QUEUED)
+            self._database.flavour.tell(connection, QUEUED)
 
         await self._database.write(work)
 
@@ -146,11 +145,11 @@ class Queue:
         mislaid = list(self._tickets)
         tried = False
 
-        async def work(connection: AsyncConnection) -> Claim | None:
+        def work(connection: sa.Connection) -> Claim | None:
             nonlocal tried
             row: Any = None
             if tried:  # the first attempt may have succeeded
-                taken = await connection.execute(
+                taken = connection.execute(
                     sa.select(RUNS).where(
                         _RUNNING, RUNS.c.worker == worker, RUNS.c.ticket == ticket
                     )
@@ -158,11 +157,11 @@ class Queue:
                 row = taken.mappings().first()
             tried = True
             if row is None:
-                row = await self._oldest(connection, worker, mislaid, without)
+                row = self._oldest(connection, worker, mislaid, without)
                 if row is None:
                     return None
                 again = row["ticket"] is not None and row["ticket"] in mislaid
-                taken = await connection.execute(
+                taken = connection.execute(
                     RUNS.update()
                     .where(RUNS.c.id == row["id"])
                     .values(
@@ -185,9 +184,9 @@ class Queue:
             self._tickets[ticket] = time.monotonic() + _OUTCOME
             raise
 
-    async def _oldest(
+    def _oldest(
         self,
-        connection: AsyncConnection,
+        connection: sa.Connection,
         worker: str,
         mislaid: list[str],
         without: Collection[Kind],
@@ -201,7 +200,7 @@ class Queue:
             self._database.flavour.silent(),
         )
         new = sa.and_(sa.or_(_QUEUED, lost), RUNS.c.kind.not_in(without))
-        found = await connection.execute(
+        found = connection.execute(
             sa.select(RUNS.c.id, RUNS.c.status, RUNS.c.ticket)
             .where(_LIVE, sa.or_(taken, new))
             .order_by(RUNS.c.created, RUNS.c.id)
@@ -223,8 +222,8 @@ class Queue:
             StoreUnavailableError: The database cannot be used.
         """
 
-        async def work(connection: AsyncConnection) -> Renewal:
-            renewed = await connection.execute(
+        def work(connection: sa.Connection) -> Renewal:
+            renewed = connection.execute(
                 RUNS.update()
                 .where(RUNS.c.worker == worker, _RUNNING)
                 .values(lease=self._until(lease))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairqr.base.errors import RunNotFoundError
-from fairqr.graph.service.records import Run, is_id
+from fairqr.graph.service.records import Event, Run, is_id
 from fairqr.graph.service.store.tables import RUNS
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "QUEUED",
     "find",
     "find_own",
+    "rows_of",
     "run_of",
 ]
 
@@ -26,7 +27,7 @@ CANCEL = "cancel "
 """The start of the notification to cancel a run; its id follows."""
 
 
-async def find(connection: AsyncConnection, id: str, *, lock: bool = False) -> Any:
+def find(connection: sa.Connection, id: str, *, lock: bool = False) -> Any:
     """Return the row of a run, or None.
 
     Args:
@@ -37,18 +38,18 @@ async def find(connection: AsyncConnection, id: str, *, lock: bool = False) -> A
     if not is_id(id):
         return None
     query = sa.select(RUNS).where(RUNS.c.id == id)
-    found = await connection.execute(query.with_for_update() if lock else query)
+    found = connection.execute(query.with_for_update() if lock else query)
     return found.mappings().first()
 
 
-async def find_own(connection: AsyncConnection, id: str, key: str, *, lock: bool = False) -> Any:
+def find_own(connection: sa.Connection, id: str, key: str, *, lock: bool = False) -> Any:
     """Return a run's row, as :func:`find` does, if it belongs to the key.
 
     Raises:
         RunNotFoundError: There is no row, or it belongs to another key; the message does not say
             which.
     """
-    row = await find(connection, id, lock=lock)
+    row = find(connection, id, lock=lock)
     if row is None or row["key_id"] != key:
         named = f" {id}" if is_id(id) else " of that name"
         raise RunNotFoundError(
@@ -60,3 +61,8 @@ async def find_own(connection: AsyncConnection, id: str, key: str, *, lock: bool
 def run_of(row: Any) -> Run:
     """Return a row as a run."""
     return Run(**{name: row[name] for name in Run.model_fields})
+
+
+def rows_of(id: str, events: Sequence[Event]) -> list[dict[str, Any]]:
+    """Return the rows of events of a run."""
+    return [{"run_id": id, **event.model_dump()} for event in events]

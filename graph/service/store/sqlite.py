@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.dialects.sqlite import insert
 
 from fairqr.base.errors import ConfigError
 from fairqr.base.settings import data_dir
-from fairqr.graph.service.store.flavours import Flavour
+from fairqr.graph.service.store.flavours import Flavour, Work
 
 __all__ = ["SQLite", "default_file"]
 
+T = TypeVar("T")
+
+_READERS = 3
 _BUSY = 5.0  # seconds that SQLite waits while another process writes
 _PRAGMAS = (
     "PRAGMA journal_mode=WAL",
@@ -37,6 +41,8 @@ class SQLite(Flavour):
         ConfigError: It cannot be made there.
     """
 
+    insert = staticmethod(insert)
+
     def __init__(self, file: Path | str) -> None:
         self._file = Path(file)
         self.place = str(self._file)
@@ -49,22 +55,44 @@ class SQLite(Flavour):
                 f"The database of runs cannot be kept in {self._file}: {error.strerror}; "
                 "name a file that may be written."
             ) from None
-        url = sa.URL.create("sqlite+aiosqlite", database=str(self._file.absolute()))
+        url = sa.URL.create("sqlite", database=str(self._file.absolute()))
         # We start transactions ourselves. Python's driver would start them late, and two
         # transactions that have both read could not both write.
         arguments = {"timeout": _BUSY, "isolation_level": None}
-        self.engine = create_async_engine(
+        self._engine = sa.create_engine(
             url,
             connect_args=arguments,
-            pool_size=4,
+            pool_size=_READERS + 1,
             max_overflow=0,
-            pool_timeout=_BUSY,
             hide_parameters=True,  # errors would quote queries and documents
         )
-        self.reading = self.engine.execution_options(begin="BEGIN")
-        self.alone = asyncio.Lock()
-        sa.event.listen(self.engine.sync_engine, "connect", _prepare)
-        sa.event.listen(self.engine.sync_engine, "begin", _begin)
+        self._reading = self._engine.execution_options(begin="BEGIN")
+        # One thread writes, so that writers of this process never wait for SQLite's lock.
+        self._writer = ThreadPoolExecutor(1, "fairqr-write")
+        self._readers = ThreadPoolExecutor(_READERS, "fairqr-read")
+        sa.event.listen(self._engine, "connect", _prepare)
+        sa.event.listen(self._engine, "begin", _begin)
+
+    async def write(self, work: Work[T]) -> T:
+        """Run work in a transaction while nobody else writes."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._writer, _done, self._engine, work)
+
+    async def read(self, work: Work[T]) -> T:
+        """Run work that only reads, in a transaction."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._readers, _done, self._reading, work)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        self._writer.shutdown()
+        self._readers.shutdown()
+        self._engine.dispose()
+
+
+def _done(engine: sa.Engine, work: Work[T]) -> T:
+    with engine.begin() as connection:
+        return work(connection)
 
 
 def _prepare(connection: Any, record: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairqr.base.errors import StoreUnavailableError
 from fairqr.graph.service.store.database import Database, all_ended, lasting, said
@@ -47,7 +46,7 @@ class Store(Queue, History, Keys):
         try:
             await lasting(lambda: _made(flavour), _OPEN, logged=False)
         except BaseException as error:
-            await flavour.engine.dispose()
+            await flavour.close()
             if isinstance(error, StoreUnavailableError) and error.__cause__ is not None:
                 raise StoreUnavailableError(
                     f"The database of runs at {flavour.place} cannot be used: "
@@ -63,17 +62,17 @@ class Store(Queue, History, Keys):
             StoreUnavailableError: It does not.
         """
 
-        async def work(connection: AsyncConnection) -> None:
-            await connection.execute(sa.select(sa.literal(1)))
+        def work(connection: sa.Connection) -> None:
+            connection.execute(sa.select(sa.literal(1)))
 
         await self._database.read(work, patience=0)
 
     async def close(self) -> None:
         """Finish pending writes, and close all connections."""
         await all_ended()
-        await self._database.flavour.engine.dispose()
+        await self._database.flavour.close()
 
 
 async def _made(flavour: Flavour) -> None:
-    async with flavour.migrating(), flavour.alone, flavour.engine.begin() as connection:
-        await migrate(connection)
+    async with flavour.migrating():
+        await flavour.write(migrate)

@@ -32,7 +32,7 @@ Offered = Annotated[
     ),
 ]
 
-LIBRARIES = ("aiosqlite", "fastapi", "limits", "prometheus_client", "sqlalchemy", "uvicorn")
+LIBRARIES = ("fastapi", "limits", "prometheus_client", "sqlalchemy", "uvicorn")
 """The libraries of the extra ``service``."""
 
 
