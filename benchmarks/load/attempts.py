@@ -31,7 +31,7 @@ LEFT = "left"
 ACCEPTED = "accepted"
 
 Way = str
-"""``search``, ``answer`` and ``probe`` wait for the result, ``keep`` for that of a durable search;
+"""``search``, ``answer`` and ``probe`` wait for the result; ``keep`` waits for a durable search;
 ``stream`` reads all events, and ``leave`` only the first; ``background`` is told an id; ``return``
 reads the first events of a kept run, leaves, and comes back for the rest."""
 

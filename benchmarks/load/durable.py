@@ -1,4 +1,4 @@
-"""How long a durable run takes beside an ephemeral one, and an event to another worker."""
+"""How much longer a durable search takes, and how soon another worker tells an event."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ CAUGHT_UP = 0.03
 
 @dataclass(frozen=True, slots=True)
 class Durable:
-    """Searches of one client, durable and ephemeral ones in turns, and the followers of others.
+    """What durable searches take beside ephemeral ones, asked for in turns by one client.
 
     Attributes:
-        searches: Of each kind.
+        searches: The number of each kind, and of the runs that are followed.
         ephemeral, durable: Milliseconds until the result, in the median.
-        transactions: Of a durable search, as PostgreSQL counts them; what the workers ask for
-            when nothing runs is subtracted.
-        events: Of as many runs, each followed on both workers.
-        delay_p50, delay_p95: Milliseconds from an event on the one to the same event on the other.
-        failed: The searches without a result.
+        transactions: The transactions of a durable search, as PostgreSQL counts them, without
+            those of idle workers.
+        events: The number of events of runs that are followed on two workers at once.
+        delay_p50, delay_p95: Milliseconds from an event on one worker to the same on the other.
+        failed: The number of searches without a result.
     """
 
     searches: int
@@ -50,7 +50,7 @@ class Durable:
 
     @property
     def ratio(self) -> float:
-        """The time of a durable search by that of an ephemeral one."""
+        """The time of a durable search, divided by the time of an ephemeral one."""
         return self.durable / self.ephemeral
 
     def as_json(self) -> dict[str, Any]:
@@ -63,8 +63,8 @@ async def durable(world: World, *, searches: int, delay: float) -> Durable:
 
     Args:
         world: With its model server running.
-        searches: Of each kind, and how many runs are followed.
-        delay: Of the model, in seconds.
+        searches: The number of each kind, and of the runs that are followed.
+        delay: Seconds that the model takes.
     """
     world.model.steer(delay=delay, failures={})
     database = world.new_database()
@@ -106,8 +106,8 @@ async def durable(world: World, *, searches: int, delay: float) -> Durable:
 
 def _beyond_idle(counts: Sequence[tuple[int, float]]) -> float:
     """Return what was counted in the second interval beyond the rate of the first."""
-    (first, began), (middle, turned), (last, ended) = counts
-    return last - middle - (middle - first) / (turned - began) * (ended - turned)
+    (first, began), (second, idled), (third, ended) = counts
+    return third - second - (second - first) / (idled - began) * (ended - idled)
 
 
 async def _delays(http: httpx.AsyncClient, urls: Sequence[str], asked: Any) -> list[float]:

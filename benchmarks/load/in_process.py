@@ -2,8 +2,7 @@
 
 ``python -m benchmarks.load.in_process INDEX MODEL_URL COUNT`` prints one JSON object of
 milliseconds by search: ``whole``; ``parts``, the time in which a question to the model or to the
-engine was under way; and ``processor``, what this process was busy. Searches run one after the
-other.
+engine was under way; and ``processor``, its processor time. Searches run one after the other.
 """
 
 from __future__ import annotations

@@ -45,8 +45,8 @@ class Rate:
         parts_p50, parts_p95: Of the time in which a question to the model or to the index is under
             way, in ms: the same searches in one process, one after the other, without the service.
         alone_p50, alone_p95: Of these whole searches, in ms.
-        processor: What the worker was busy for a result, in ms.
-        alone_processor: What that process was busy for a search, in ms.
+        processor: The worker's processor time for a result, in ms.
+        alone_processor: The processor time of a search in that process, in ms.
     """
 
     index: str

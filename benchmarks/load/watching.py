@@ -44,7 +44,7 @@ class Sample:
 
 
 def busy_seconds(pid: int) -> float:
-    """Return the processor time that a process has taken since it began; of Linux only."""
+    """Return the processor time that a process has taken so far, in seconds; only on Linux."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

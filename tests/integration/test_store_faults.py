@@ -276,7 +276,7 @@ async def test_what_happened_in_a_run_outlives_a_server_that_is_away(
     await asyncio.to_thread(own_server.start)
     back = time.monotonic()
     finished, told, replied = await asyncio.gather(*working)
-    assert time.monotonic() - back < 60
+    assert time.monotonic() - back < 25  # as patient as LASTING
     assert finished
     assert told
     assert replied

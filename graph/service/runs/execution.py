@@ -37,7 +37,7 @@ ATTEMPTS = 20
 """The most attempts at one run."""
 
 TOGETHER = 0.02
-"""Seconds in which events are gathered, unless somebody waits for what is written with them."""
+"""Seconds that events wait to be written together; a reply ends the wait."""
 
 PAUSE = 0.5
 """Seconds between two attempts to reach the store."""
@@ -45,7 +45,7 @@ PAUSE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class _Reply:
-    """A reply of a model, with its key and what its asker waits for."""
+    """A reply of a model that waits to be stored."""
 
     key: str
     record: dict[str, Any]
@@ -96,9 +96,12 @@ class Execution:
         self._observer = observer
         self._told: set[str] = set()
         self._last = 0
-        self._untold: asyncio.Queue[Event | _Reply | None] = asyncio.Queue()
-        self._hurry = asyncio.Event()
-        self._rest: list[Event] = []
+        self._unpublished: list[Event] = []
+        self._replies: list[_Reply] = []
+        self._something = asyncio.Event()
+        """Set while something waits to be written."""
+        self._at_once = asyncio.Event()
+        """Set if somebody waits until it is."""
         self._lease: asyncio.Timeout | None = None
         self._stopped: Stop | None = None
         self._ending = False
@@ -174,10 +177,8 @@ class Execution:
         writing = asyncio.create_task(self._write())
         try:
             await asyncio.wait({doing, writing}, return_when=asyncio.FIRST_COMPLETED)
-            if doing.done():
-                self._untold.put_nowait(None)
-                self._hurry.set()
-            self._rest = await writing
+            if writing.done():  # only an error ends it
+                await writing
             return await doing
         finally:
             doing.cancel()
@@ -193,18 +194,19 @@ class Execution:
                 for event in events:
                     if kept := event.private:
                         steps[kept["id"]] = kept_update(kept["update"], kept["overwrites"])
-                    self.feed.tell(event.model_copy(update={"private": None}))
+                self._publish(events)
             replies = await self._store.replies(self.run.id)
         self._told = {*steps}
         self._last = self.feed.last
         return RunJournal(self._keep_reply, steps, replies)
 
-    async def _keep_reply(self, key: str, reply: dict[str, Any]) -> None:
+    async def _keep_reply(self, key: str, record: dict[str, Any]) -> None:
         """Queue a reply for writing, and wait until it is stored."""
-        answered = _Reply(key, reply, asyncio.get_running_loop().create_future())
-        self._untold.put_nowait(answered)
-        self._hurry.set()
-        await answered.stored
+        reply = _Reply(key, record, asyncio.get_running_loop().create_future())
+        self._replies.append(reply)
+        self._something.set()
+        self._at_once.set()
+        await reply.stored
 
     async def _tell(self, name: EventName, data: dict[str, Any], step: Step | None) -> None:
         """Queue an event for writing; the run continues meanwhile."""
@@ -216,40 +218,35 @@ class Execution:
         if step is not None:
             private = {"id": step.id, "update": step.update, "overwrites": [*step.overwrites]}
         number = self._last if numbered else 0
-        self._untold.put_nowait(Event(number=number, name=name, data=data, private=private))
+        self._unpublished.append(Event(number=number, name=name, data=data, private=private))
+        self._something.set()
 
-    async def _write(self) -> list[Event]:
-        """Store queued events and replies in batches, and publish the events.
-
-        Pieces of text are published alone.
-
-        Returns:
-            The last events, which are stored with the end of the run.
-        """
+    async def _write(self) -> None:
+        """Write what is queued in batches, until this is cancelled."""
         while True:
-            batch = [await self._untold.get()]
+            await self._something.wait()
             with suppress(TimeoutError):
                 async with asyncio.timeout(TOGETHER):
-                    await self._hurry.wait()
-            self._hurry.clear()
-            while not self._untold.empty():
-                batch.append(self._untold.get_nowait())
-            replies = [item for item in batch if isinstance(item, _Reply)]
-            events = [item for item in batch if isinstance(item, Event)]
-            if batch[-1] is None and not replies:
-                return events
-            stored = [event for event in events if event.number]
-            if stored or replies:
-                given = {reply.key: reply.record for reply in replies}
-                await self._stored(
-                    partial(self._store.add, self.run.id, self._worker, stored, given)
-                )
-            for reply in replies:
-                if not reply.stored.done():  # whoever asked may be gone
-                    reply.stored.set_result(None)
-            self._publish(events)
-            if batch[-1] is None:
-                return []
+                    await self._at_once.wait()
+            self._something.clear()
+            self._at_once.clear()
+            await self._write_batch()
+
+    async def _write_batch(self) -> None:
+        """Store the queued events and replies, and publish the events.
+
+        Pieces of text are published, but not stored.
+        """
+        events, replies = [*self._unpublished], self._replies
+        self._replies = []
+        if (stored := [event for event in events if event.number]) or replies:
+            given = {reply.key: reply.record for reply in replies}
+            await self._stored(partial(self._store.add, self.run.id, self._worker, stored, given))
+        for reply in replies:
+            if not reply.stored.done():  # whoever asked may be gone
+                reply.stored.set_result(None)
+        self._publish(events)
+        del self._unpublished[: len(events)]
 
     def _publish(self, events: Iterable[Event]) -> None:
         for event in events:
@@ -259,12 +256,15 @@ class Execution:
         self._ending = True
         try:
             await self._stored(lambda: self._end(final))
-        except Exception as error:  # the result, or its event, cannot be written
+        except Exception as error:  # the result, or an event, cannot be written
             complain(self.run, error)
-            final, self._rest = failed(self.run, error), []
+            with suppress(Exception):
+                await self._write_batch()
+            self._unpublished.clear()
+            final = failed(self.run, error)
             await self._stored(lambda: self._end(final))
         self.final = final
-        self._publish(self._rest)
+        self._publish(self._unpublished)
         self.feed.tell(last_event(final, self.feed.last + 1))
         self._observer.finished(final)
 
@@ -273,7 +273,11 @@ class Execution:
             final.id,
             self._worker,
             final.status,
-            events=[event for event in self._rest if event.number],
+            events=[
+                event.model_copy(update={"private": None})
+                for event in self._unpublished
+                if event.number
+            ],
             result=final.result,
             problem=final.problem,
         )

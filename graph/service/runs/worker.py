@@ -85,7 +85,7 @@ class Worker:
         """The ids of runs that we know to wait."""
         self._looks_for_all = True
         self._tasks: list[asyncio.Task[None]] = []
-        self._given_up: dict[str, Execution] = {}
+        self._given_up: set[str] = set()
         self._cleaned = 0.0
 
     def start(self) -> None:
@@ -215,7 +215,7 @@ class Worker:
         if self.doing.get(doing.run.id) is doing:  # it may have been started again already
             del self.doing[doing.run.id]
         if not doing.settled:
-            self._given_up[doing.run.id] = doing
+            self._given_up.add(doing.run.id)
         if doing.final is None or doing.run.kind == "audit":  # this run, or the next audit, waits
             self.wake()
         self.news.tell(doing.run.id)
@@ -265,11 +265,7 @@ class Worker:
 
     async def _give_back(self, mine: set[str]) -> None:
         """Settle runs that we gave up while the store was away, unless another worker took them."""
-        for id_, doing in list(self._given_up.items()):
+        for id_ in list(self._given_up):
             if id_ in mine and id_ not in self.doing:
-                if doing.final is None:
-                    await self._store.release(id_, self.id)
-                else:
-                    final = doing.final
-                    await self._store.finish(id_, self.id, final.status, problem=final.problem)
-            del self._given_up[id_]
+                await self._store.release(id_, self.id)
+            self._given_up.discard(id_)

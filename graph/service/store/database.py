@@ -61,7 +61,7 @@ class Database:
         work twice must have the same effect as once.
 
         Args:
-            work: The work. On SQLite nobody else writes meanwhile.
+            work: The work.
             patience: The seconds to keep retrying.
 
         Raises:
@@ -95,8 +95,8 @@ async def lasting(call: Callable[[], Awaitable[T]], patience: float, *, logged: 
     )
 
     async def attempt() -> T:
-        # The caller may be cancelled. If that hit us between a statement and its commit, drivers
-        # would leave the transaction open, and SQLite would stay locked.
+        # The caller may be cancelled. Between a statement and its commit, psycopg would then leave
+        # the transaction open; and work that waits for SQLite's writer would not be done.
         task = asyncio.ensure_future(call())
         _under_way.add(task)
         task.add_done_callback(_ended)

@@ -23,7 +23,7 @@ Work = Callable[[sa.Connection], T]
 
 
 class Flavour(ABC):
-    """A kind of database. The methods here are right for a file that one machine uses.
+    """A kind of database. The methods that are not abstract suit a file that one machine uses.
 
     Attributes:
         insert: Makes an ``INSERT`` that can leave out rows that are there.
@@ -35,7 +35,7 @@ class Flavour(ABC):
 
     @abstractmethod
     async def write(self, work: Work[T]) -> T:
-        """Run work in a transaction. On SQLite nobody else writes meanwhile."""
+        """Run work in a transaction."""
 
     @abstractmethod
     async def read(self, work: Work[T]) -> T:

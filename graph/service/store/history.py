@@ -129,8 +129,8 @@ class History:
             StoreUnavailableError: The database cannot be used.
         """
         flavour = self._database.flavour
-        told = rows_of(id, events)
-        kept = [{"run_id": id, "id": key, "reply": dict(of)} for key, of in replies.items()]
+        event_rows = rows_of(id, events)
+        reply_rows = [{"run_id": id, "id": key, "reply": dict(of)} for key, of in replies.items()]
 
         def work(connection: sa.Connection) -> bool:
             mine = sa.select(RUNS.c.id).where(
@@ -138,9 +138,9 @@ class History:
             )
             if connection.execute(mine.with_for_update()).first() is None:
                 return False
-            flavour.add(connection, EVENTS, told)
-            flavour.add(connection, REPLIES, kept)
-            if told:
+            flavour.add(connection, EVENTS, event_rows)
+            flavour.add(connection, REPLIES, reply_rows)
+            if event_rows:
                 flavour.tell(connection, id)
             return True
 

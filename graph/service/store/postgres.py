@@ -89,13 +89,21 @@ class PostgreSQL(Flavour):
         )
 
     async def write(self, work: Work[T]) -> T:
-        """Run work in a transaction."""
-        async with self._engine.begin() as connection:
-            return await connection.run_sync(work)
+        """Run work in a transaction; run it again at once if the connection was dead."""
+        try:
+            return await self._done(work)
+        except sa.exc.DBAPIError as error:
+            if not error.connection_invalidated:
+                raise
+        return await self._done(work)  # this error made the pool drop all connections
 
     async def read(self, work: Work[T]) -> T:
         """Run work that only reads, in a transaction."""
         return await self.write(work)
+
+    async def _done(self, work: Work[T]) -> T:
+        async with self._engine.begin() as connection:
+            return await connection.run_sync(work)
 
     async def close(self) -> None:
         """Close all connections."""

@@ -46,6 +46,7 @@ class Store(Queue, History, Keys):
         try:
             await lasting(lambda: _made(flavour), _OPEN, logged=False)
         except BaseException as error:
+            await all_ended()
             await flavour.close()
             if isinstance(error, StoreUnavailableError) and error.__cause__ is not None:
                 raise StoreUnavailableError(
