@@ -376,8 +376,9 @@ class TestDraining:
             for it in (run, waits):
                 assert (await runs.result(it.id, KEY)).status == "done"
             events = await collected(runs.events(run.id, KEY))
-            # The first step was told before, and is not told again.
-            assert shape(events) == [
+            # The first step was told before, and is not told again. Pieces of text are told only
+            # while memory has them.
+            assert [it for it in shape(events) if it[0]] == [
                 (1, "run"), (2, "step"), (3, "run"), (4, "step"), (5, "end")
             ]  # fmt: skip
         assert sorted(script.resumed) == [False, False, True]
