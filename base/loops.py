@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Coroutine, Iterable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 __all__ = ["Background", "PerLoop", "run_blocking", "run_together"]
@@ -91,7 +92,8 @@ class Background:
             return asyncio.run_coroutine_threadsafe(work, self.loop).result()
         except BaseException:
             # Looked up by its coroutine: an interrupt can come before there is a future to cancel.
-            self.loop.call_soon_threadsafe(_cancel, work)
+            with suppress(RuntimeError):  # the loop may have ended, and with it the coroutine
+                self.loop.call_soon_threadsafe(_cancel, work)
             raise
 
     def end(self) -> None:

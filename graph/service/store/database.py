@@ -16,7 +16,7 @@ from fairqr.base.errors import StoreUnavailableError, one_line
 if TYPE_CHECKING:
     from fairqr.graph.service.store.flavours import Flavour, Work
 
-__all__ = ["LASTING", "PATIENT", "Database", "all_ended", "heals", "lasting", "said"]
+__all__ = ["LASTING", "PATIENT", "Database", "heals", "lasting", "said"]
 
 PATIENT = 5.0
 """Seconds that a caller waits while the database is away."""
@@ -73,6 +73,13 @@ class Database:
         """Run work that only reads; see :meth:`write`."""
         return await lasting(lambda: self.flavour.read(work), patience)
 
+    async def close(self) -> None:
+        """Wait for work whose callers were cancelled, and close all connections."""
+        loop = asyncio.get_running_loop()
+        while mine := [task for task in _under_way if task.get_loop() is loop]:
+            await asyncio.wait(mine)
+        await self.flavour.close()
+
 
 async def lasting(call: Callable[[], Awaitable[T]], patience: float, *, logged: bool = True) -> T:
     """Await ``call()``; retry it while the database is away or busy.
@@ -112,13 +119,6 @@ async def lasting(call: Callable[[], Awaitable[T]], patience: float, *, logged: 
         raise StoreUnavailableError(
             "The database of runs is not available; try again later."
         ) from error
-
-
-async def all_ended() -> None:
-    """Wait for work whose callers were cancelled."""
-    loop = asyncio.get_running_loop()
-    while mine := [task for task in _under_way if task.get_loop() is loop]:
-        await asyncio.wait(mine)
 
 
 def _ended(task: asyncio.Future[Any]) -> None:

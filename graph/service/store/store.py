@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from fairqr.base.errors import StoreUnavailableError
-from fairqr.graph.service.store.database import Database, all_ended, lasting, said
+from fairqr.graph.service.store.database import Database, lasting, said
 from fairqr.graph.service.store.flavours import Flavour, flavour_of
 from fairqr.graph.service.store.history import History
 from fairqr.graph.service.store.keys import Keys
@@ -46,8 +46,7 @@ class Store(Queue, History, Keys):
         try:
             await lasting(lambda: _made(flavour), _OPEN, logged=False)
         except BaseException as error:
-            await all_ended()
-            await flavour.close()
+            await database.close()
             if isinstance(error, StoreUnavailableError) and error.__cause__ is not None:
                 raise StoreUnavailableError(
                     f"The database of runs at {flavour.place} cannot be used: "
@@ -70,8 +69,7 @@ class Store(Queue, History, Keys):
 
     async def close(self) -> None:
         """Finish pending writes, and close all connections."""
-        await all_ended()
-        await self._database.flavour.close()
+        await self._database.close()
 
 
 async def _made(flavour: Flavour) -> None:

@@ -460,7 +460,7 @@ class TestLosingARun:
                 return script.closed == 1
 
             try:
-                await within(30, stopped)  # nobody else writes meanwhile
+                await within(3, stopped)  # nobody else writes meanwhile
             finally:
                 gate.set()
             await writer
