@@ -17,6 +17,7 @@ from fairqr.retrieval.engines.elasticsearch_engine import ElasticsearchEngine
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.labels import LabelReader
 from fairqr.retrieval.source import ElasticsearchSource, Source
+from tests.patience import PATIENCE
 from tests.unit.engines import compare_within
 
 __all__ = [
@@ -125,7 +126,7 @@ class Server:
 
     def __init__(self, url: str, **options: Any) -> None:
         self.url = url
-        self.client = httpx.Client(base_url=url, trust_env=False, timeout=60, **options)
+        self.client = httpx.Client(base_url=url, trust_env=False, timeout=PATIENCE, **options)
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         answer = self.client.request(method, path, json=body)

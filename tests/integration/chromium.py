@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
+from tests.patience import PATIENCE
+
 __all__ = ["FAINT", "FOCUSED", "PHONE", "REPEATED", "WIDTH", "Pages", "Watched", "browser", "pages"]
 
 ARGUMENTS = [
@@ -22,10 +24,8 @@ ARGUMENTS = [
     "--disable-sync",
     "--no-first-run",
 ]
-SECONDS = 15
-"""How long anything on a page may take."""
 
-expect.set_options(timeout=SECONDS * 1000)
+expect.set_options(timeout=PATIENCE * 1000)
 
 _VIOLATIONS = """
 window.violations = [];
@@ -151,7 +151,7 @@ class Pages:
         laptop = {"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce"}
         context = self._browser.new_context(**{**laptop, **how})
         self._contexts.append(context)
-        context.set_default_timeout(SECONDS * 1000)
+        context.set_default_timeout(PATIENCE * 1000)
         context.add_init_script(_VIOLATIONS)
         page, watched = context.new_page(), Watched()
         _watch(page, watched)

@@ -37,24 +37,25 @@ class Collector:
         return [json.loads(line) for line in self.file.read_text().splitlines()]
 
     @property
-    def resources(self) -> list[dict[str, Any]]:
-        """Attributes and spans of each resource that was exported."""
-        return [
-            {
-                "attributes": _attributes(group["resource"]["attributes"]),
-                "spans": [span for scope in group["scopeSpans"] for span in scope["spans"]],
-            }
-            for request in self.requests
-            for group in request["otlp"].get("resourceSpans", [])
-        ]
+    def processes(self) -> list[dict[str, Any]]:
+        """The different attributes of the resources; a slow process sends its own several times."""
+        found = [_attributes(group["resource"]["attributes"]) for group in self._groups]
+        return [it for number, it in enumerate(found) if it not in found[:number]]
 
     @property
     def spans(self) -> list[dict[str, Any]]:
         """All spans that were exported, with their attributes as a mapping."""
         return [
             {**span, "attributes": _attributes(span.get("attributes", []))}
-            for resource in self.resources
-            for span in resource["spans"]
+            for group in self._groups
+            for scope in group["scopeSpans"]
+            for span in scope["spans"]
+        ]
+
+    @property
+    def _groups(self) -> list[dict[str, Any]]:
+        return [
+            group for request in self.requests for group in request["otlp"].get("resourceSpans", [])
         ]
 
     @property

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
+from tests.patience import PATIENCE
+
 __all__ = ["CountingProxy", "Passed", "counting_proxy"]
 
 _PER_CONNECTION = {"connection", "keep-alive", "transfer-encoding", "content-length", "host"}
@@ -80,7 +82,7 @@ class _Handler(BaseHTTPRequestHandler):
             for name, value in self.headers.items()
             if name.lower() not in _PER_CONNECTION
         }
-        connection = http.client.HTTPConnection(*self.server.target, timeout=60)
+        connection = http.client.HTTPConnection(*self.server.target, timeout=PATIENCE)
         with contextlib.closing(connection):
             connection.request(self.command, self.path, body or None, headers)
             answer = connection.getresponse()

@@ -26,6 +26,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
+
 __all__ = [
     "JAVA_OPTIONS",
     "Package",
@@ -42,8 +44,7 @@ NOBODY = 65534
 JAVA_OPTIONS = "-Xms512m -Xmx512m -XX:TieredStopAtLevel=1"
 """Without Java's second compiler, which takes 40 % of the processor time until a server answers,
 and pays off only after longer than these servers live."""
-START_SECONDS = 240
-STOP_SECONDS = 30
+STOP_SECONDS = 60
 
 
 @dataclass(frozen=True)
@@ -173,7 +174,7 @@ def wait_for(
 ) -> None:
     """Return once a server has elected itself and answers; fail with the end of its log."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), *handlers)
-    end = time.monotonic() + START_SECONDS
+    end = time.monotonic() + PATIENCE
     while process.poll() is None and time.monotonic() < end:
         with suppress(OSError):  # urllib's errors are OSErrors
             opener.open(f"{url}/_cluster/health?wait_for_status=yellow&timeout=5s", timeout=10)

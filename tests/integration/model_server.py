@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 
 from fairqr.cli.main import main
+from tests.patience import PATIENCE
 
 __all__ = [
     "KEY",
@@ -198,7 +199,7 @@ class ModelServer:
             self._script = list(script)
             self.asked.clear()
 
-    def wait_for(self, number: int, seconds: float = 60) -> None:
+    def wait_for(self, number: int, seconds: float = PATIENCE) -> None:
         """Wait until so many requests have arrived."""
         deadline = time.monotonic() + seconds
         while len(self.asked) < number:
@@ -253,7 +254,7 @@ class _Handler(BaseHTTPRequestHandler):
         if answer.gate and not answer.gate_after:
             self._wait_for(answer.gate)
         if answer.never:
-            self.owner._ending.wait(60)
+            self.owner._ending.wait(PATIENCE)
             return
         self.send_response(answer.status)
         self.send_header("Content-Type", answer.content_type)
@@ -357,7 +358,7 @@ class Command:
         begun = time.monotonic()
         child = self.start(*arguments, **environment)
         try:
-            stdout, stderr = child.communicate(timeout=120)
+            stdout, stderr = child.communicate(timeout=PATIENCE)
         except BaseException:
             child.kill()
             child.communicate()

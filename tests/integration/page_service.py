@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.integration.model_server import Command, ModelServer
+from tests.patience import PATIENCE
 
 __all__ = ["Wire", "served", "settings_for"]
 
 _ADDRESS = re.compile(r"http://(?:127\.0\.0\.1|localhost):\d+")
-SECONDS = 60
 
 
 def settings_for(model: ModelServer, folder: Path, more: str = "") -> dict[str, str]:
@@ -56,7 +56,7 @@ def run_command(variables: dict[str, str], *arguments: str | Path) -> str:
         env=_environment(variables),
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -80,7 +80,7 @@ def served(variables: dict[str, str], *arguments: str | Path) -> Iterator[str]:
         reader.start()
         yield address
         child.send_signal(signal.SIGTERM)
-        assert child.wait(SECONDS) == 0, said.decode(errors="replace")
+        assert child.wait(PATIENCE) == 0, said.decode(errors="replace")
         assert b"Traceback" not in said, said.decode(errors="replace")
     finally:
         if child.poll() is None:
@@ -90,7 +90,7 @@ def served(variables: dict[str, str], *arguments: str | Path) -> Iterator[str]:
 
 def _address(child: subprocess.Popen[bytes], said: bytearray) -> str:
     assert child.stdout is not None
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         ready, _, _ = select.select([child.stdout], [], [], 0.5)
         piece = os.read(child.stdout.fileno(), 65536) if ready else b""

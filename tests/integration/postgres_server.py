@@ -27,8 +27,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from tests.patience import PATIENCE
+
 NOBODY = 65534
-START_SECONDS = 60
 STOP_SECONDS = 30
 PASSWORD = "p@ss:w/rd"  # what a URL has to escape
 
@@ -50,7 +51,8 @@ class PostgresServer:
             [*_as_nobody(), str(_binaries() / "initdb"), "--pgdata", str(place / "data"),
              "--username", "tester", "--pwfile", str(password), "--auth", "scram-sha-256",
              "--locale", "C", "--encoding", "UTF8", "--no-sync"],
-            env=_ENVIRONMENT, cwd=place, capture_output=True, text=True, timeout=120, check=False,
+            env=_ENVIRONMENT, cwd=place, capture_output=True, text=True, timeout=PATIENCE,
+            check=False,
         )  # fmt: skip
         if made.returncode:
             pytest.fail(f"initdb failed: {made.stderr[-2000:]}")
@@ -72,7 +74,7 @@ class PostgresServer:
                 # Ctrl-C reaches pytest alone, which then ends the server itself.
                 start_new_session=True,
             )  # fmt: skip
-        end = time.monotonic() + START_SECONDS
+        end = time.monotonic() + PATIENCE
         while self._process.poll() is None and time.monotonic() < end:
             with suppress(psycopg.OperationalError):
                 psycopg.connect(f"{self.url}/postgres", connect_timeout=5).close()

@@ -15,6 +15,7 @@ import httpx
 
 from tests.integration.model_server import Asked, ModelServer, says, weighs, write_people
 from tests.integration.page_service import run_command, served, settings_for
+from tests.patience import PATIENCE
 
 __all__ = ["ACCEPT", "INITIALIZE", "Served", "a_service", "answers_all", "events_of", "until"]
 
@@ -104,7 +105,7 @@ def a_service(
         run_command(variables, "index", "create", "people", path)
         with (
             served(variables, "--corpus", "people", *arguments) as address,
-            httpx.Client(base_url=address, timeout=60, trust_env=False) as client,
+            httpx.Client(base_url=address, timeout=PATIENCE, trust_env=False) as client,
         ):
             yield Served(client, model, folder, variables)
     finally:
@@ -127,7 +128,7 @@ def events_of(response: httpx.Response) -> Iterator[tuple[int, str, dict[str, An
             number, name = 0, ""
 
 
-def until(holds: Any, seconds: float = 60) -> Any:
+def until(holds: Any, seconds: float = PATIENCE) -> Any:
     """Wait until something is true, and return it."""
     deadline = time.monotonic() + seconds
     while not (found := holds()):

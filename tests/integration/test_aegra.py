@@ -21,6 +21,7 @@ import pytest
 from tests.integration.java_server import free_port
 from tests.integration.postgres_server import new_database
 from tests.integration.service_client import until
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 AEGRA = os.environ.get("FAIRQR_TEST_AEGRA", "")
@@ -63,7 +64,7 @@ def server(postgres_server: str, tmp_path_factory: pytest.TempPathFactory) -> It
             yield address
         finally:
             os.killpg(child.pid, signal.SIGTERM)
-            child.wait(30)
+            child.wait(PATIENCE)
             with psycopg.connect(f"{postgres_server}/postgres", autocommit=True) as connection:
                 connection.execute(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s",
@@ -72,7 +73,7 @@ def server(postgres_server: str, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 def test_a_thread_keeps_the_result_of_a_search(server: str) -> None:
-    with httpx.Client(base_url=server, timeout=120) as client:
+    with httpx.Client(base_url=server, timeout=PATIENCE) as client:
         found = client.post("/assistants/search", json={}).json()
         assert {it["graph_id"] for it in found} == {"search", "answer", "probe"}
         thread = client.post("/threads", json={}).json()["thread_id"]
@@ -95,7 +96,7 @@ def test_steps_are_streamed(server: str) -> None:
         "context": {"k": 5, "max_iterations": 0},
         "stream_mode": ["updates"],
     }
-    with httpx.stream("POST", f"{server}/runs/stream", json=asked, timeout=120) as answer:
+    with httpx.stream("POST", f"{server}/runs/stream", json=asked, timeout=PATIENCE) as answer:
         lines = [line for line in answer.iter_lines() if line.startswith("data: {")]
     steps = ["begin", "retrieve", "measure", "rerank"]
     told = [step for line in lines for step in steps if line.startswith(f'data: {{"{step}"')]

@@ -42,6 +42,7 @@ from tests.integration.model_server import (
     weighs,
     write_people,
 )
+from tests.patience import PATIENCE
 
 __all__ = ["clean_environment", "command", "model_server", "people"]
 
@@ -148,7 +149,7 @@ async def test_no_more_rankings_are_answered_at_once_than_allowed(
         with lock:
             at_once[0] += 1
             most.append(at_once[0])
-        opened.wait(60)
+        opened.wait(PATIENCE)
         with lock:
             at_once[0] -= 1
         return named(asked)
@@ -186,7 +187,7 @@ async def test_no_more_documents_are_judged_at_once_than_allowed(
         with lock:
             at_once[0] += 1
             most.append(at_once[0])
-        opened.wait(60)
+        opened.wait(PATIENCE)
         with lock:
             at_once[0] -= 1
         return weighs({"Yes": 0.8, "No": 0.2})
@@ -441,7 +442,7 @@ def on_terminal(command: Command, arguments: Sequence[str | Path]) -> tuple[int,
     while piece := _read(mine):
         shown += piece
     os.close(mine)
-    return run.wait(timeout=120), shown.decode()
+    return run.wait(timeout=PATIENCE), shown.decode()
 
 
 def _read(terminal: int) -> bytes:

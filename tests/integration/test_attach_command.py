@@ -28,6 +28,7 @@ from tests.integration.model_server import (
 )
 from tests.integration.page_service import run_command, served, settings_for
 from tests.integration.service_client import answers_all
+from tests.patience import PATIENCE
 
 __all__ = ["clean_environment", "command", "model_server", "quick"]
 
@@ -169,7 +170,7 @@ def test_an_index_is_attached_searched_everywhere_and_left_as_it_was(
     run_command(variables, "attach", source)
     with served(variables, "--corpus", "people") as address:
         asked = {"query": "physicist", "attributes": ["gender"], "k": 10, "model": "feedback"}
-        answer = httpx.post(f"{address}/v1/search", json=asked, timeout=60, trust_env=False)
+        answer = httpx.post(f"{address}/v1/search", json=asked, timeout=PATIENCE, trust_env=False)
         assert answer.status_code == 200, answer.text
         assert [document["id"] for document in answer.json()["ranking"]] == ids
         (described,) = httpx.get(f"{address}/v1/indexes", trust_env=False).json()["indexes"]
@@ -428,11 +429,11 @@ def test_an_http_endpoint_is_attached_and_searched(
         request = {"query": "physicist", "attributes": ["gender"], "k": 10}
         for corpus in (None, "web"):
             body = request | ({"corpus": corpus} if corpus else {})
-            answer = client.post("/v1/search", json=body, timeout=60)
+            answer = client.post("/v1/search", json=body, timeout=PATIENCE)
             assert answer.status_code == 200, answer.text
             assert len(answer.json()["ranking"]) == 10
         for corpus in (str(endpoint), endpoint.name, "../web", "notables"):
-            answer = client.post("/v1/search", json={**request, "corpus": corpus}, timeout=60)
+            answer = client.post("/v1/search", json={**request, "corpus": corpus}, timeout=PATIENCE)
             assert answer.status_code in (403, 404), answer.text
         inline = client.post("/v1/search", json={**request, "corpus": {"engine": "http"}})
         assert inline.status_code == 422

@@ -19,6 +19,7 @@ import pytest
 
 from tests.integration.attached_people import Server, state
 from tests.integration.model_server import Main, clean_environment, quick
+from tests.patience import PATIENCE
 
 __all__ = ["clean_environment", "quick"]
 
@@ -165,7 +166,7 @@ def test_a_killed_audit_goes_on_and_asks_nothing_twice(inputs: Path, quick: Main
     )
     lines = inputs / "killed/raw/observations.jsonl"
     try:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + PATIENCE
         while not lines.exists() or lines.read_bytes().count(b"\n") < 8:
             assert slowly.poll() is None, "the audit ended before it was killed"
             assert time.monotonic() < deadline

@@ -26,6 +26,7 @@ from tests.integration.model_server import (
     quick,
     write_people,
 )
+from tests.patience import PATIENCE
 
 __all__ = ["clean_environment", "command", "people", "quick"]
 
@@ -470,7 +471,7 @@ class TestKilling:
                 time.sleep(0.005)
             begun = time.monotonic()
             child.send_signal(how)
-            stdout, stderr = child.communicate(timeout=120)
+            stdout, stderr = child.communicate(timeout=PATIENCE)
             if list(indexes.glob("*/current")):
                 return False
             assert stdout == ""

@@ -34,6 +34,7 @@ from fairqr.retrieval.engines.tantivy_store import EmbeddedIndexes
 from fairqr.retrieval.schema import Schema
 from fairqr.retrieval.source import ElasticsearchSource
 from tests.integration.attached_people import Letters, Server, attached
+from tests.patience import PATIENCE
 from tests.unit.engines import hits_of
 
 pytestmark = pytest.mark.elasticsearch
@@ -438,7 +439,7 @@ async def test_a_killed_build_leaves_the_old_index_and_the_next_one_cleans_up(
         assert process.stdout
         assert process.stdout.readline() == "loading\n"
         process.send_signal(signal.SIGKILL)
-        assert process.wait(120) == -signal.SIGKILL
+        assert process.wait(PATIENCE) == -signal.SIGKILL
     (unfinished,) = {*indices(server, name)} - {live}
     assert await ids_of(source, "physics") == ["old"]
     await build(server, name, corpus(tmp_path, [doc("new")]))
@@ -455,7 +456,7 @@ async def test_of_two_builds_at_once_the_later_one_wins(
     assert slow_build.stdin
     slow_build.stdin.write("go on\n")
     slow_build.stdin.flush()
-    assert slow_build.wait(60) == 1
+    assert slow_build.wait(PATIENCE) == 1
     assert await ids_of(source, "physics") == ["later"]
     assert len(indices(server, name)) == 1
 

@@ -23,6 +23,7 @@ from fairqr.base.telemetry import current_span, record_to
 from fairqr.prompts.library import SHIPPED
 from fairqr.retrieval.engines.engine import SearchEngine
 from tests.integration.model_server import Command, clean_environment, command, people
+from tests.patience import PATIENCE
 
 __all__ = ["clean_environment", "command", "people"]
 
@@ -56,7 +57,7 @@ def test_a_reader_that_leaves_is_not_told(command: Command, lines: int) -> None:
     child.stdout.close()
     stderr = child.stderr.read()
     child.stderr.close()
-    assert child.wait(timeout=120) in (0, 1)
+    assert child.wait(timeout=PATIENCE) in (0, 1)
     assert stderr == ""
 
 
@@ -71,7 +72,9 @@ def test_a_pipe_to_head_is_quiet(command: Command, tmp_path: Path) -> None:
         str(tmp_path / "run.jsonl"),
     )
     line = f"{shlex.join(words)} | head -1"
-    run = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=60, check=False)
+    run = subprocess.run(
+        line, shell=True, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
     assert run.stdout.startswith("physicist  in notables"), run
     assert run.stderr == ""
 
@@ -104,7 +107,7 @@ async def test_a_stream_that_is_left_leaves_nothing(
                 break
     del step
     gc.collect()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         while asyncio.all_tasks() != before:
             await asyncio.sleep(0.01)
     gc.collect()

@@ -26,6 +26,7 @@ from tests.integration.local_model import ENCODER, linked
 from tests.integration.model_server import ModelServer, clean_environment, model_server
 from tests.integration.page_service import served
 from tests.integration.service_client import answers_all
+from tests.patience import PATIENCE
 
 __all__ = ["clean_environment", "model_server"]
 
@@ -108,7 +109,7 @@ def shell(text: str, folder: Path) -> None:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=250,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
     assert "Traceback" not in done.stderr, done.stderr

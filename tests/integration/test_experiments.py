@@ -26,6 +26,7 @@ from tests.integration.model_server import (
     quick,
     says,
 )
+from tests.patience import PATIENCE
 
 __all__ = ["clean_environment", "command", "model_server", "people", "quick"]
 
@@ -88,7 +89,7 @@ def test_a_killed_run_goes_on_and_asks_nothing_twice(
         f"Another process runs the experiment in {folder}; wait for it to end."
     )
     child.send_signal(signal.SIGKILL)
-    child.communicate(timeout=120)
+    child.communicate(timeout=PATIENCE)
     before = _questions(model_server)
     assert len(before) == 6
     kept = (folder / "results.jsonl").read_bytes()

@@ -31,6 +31,7 @@ from tests.integration.model_server import (
     model_server,
     says,
 )
+from tests.patience import PATIENCE
 
 __all__ = ["clean_environment", "command", "model_server"]
 
@@ -189,7 +190,7 @@ def test_a_killed_run_goes_on_and_asks_nothing_twice(
 
 def kill(child: subprocess.Popen[str]) -> None:
     child.send_signal(signal.SIGKILL)
-    child.communicate(timeout=120)
+    child.communicate(timeout=PATIENCE)
 
 
 def test_what_a_run_keeps(here: Here, questions: Path, model_server: ModelServer) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from fairqr.base.weights.cache import weights_path
+from tests.patience import PATIENCE
 
 SEARCH = ("search", "physicist", "--corpus", "notables", "--retriever", "bm25", "--method", "plain")
 DROP_CAPABILITY, MAY_WRITE_ANYWHERE, MAY_READ_ANYWHERE = 24, 1, 2
@@ -34,7 +35,7 @@ def fails(*arguments: str, before: Callable[[], object] | None = None, **variabl
         text=True,
         preexec_fn=before,
         env=os.environ | variables,
-        timeout=120,
+        timeout=PATIENCE,
     )
     assert done.returncode == 2, done
     assert done.stderr.startswith("fairqr: ")

@@ -35,6 +35,7 @@ from tests.integration.model_server import (
     clean_environment,
     model_server,
 )
+from tests.patience import PATIENCE
 
 __all__ = ["clean_environment", "model_server"]
 
@@ -335,7 +336,7 @@ async def test_one_failed_query_ends_the_others(model_server: ModelServer, engin
         return Answer(404) if asked.body["q"] == "bad" else Answer(never=True)
 
     model_server.does(behaviour)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         with pytest.raises(SourceError, match="answered 404"):
             await (await engine()).search([Query("good", 5), Query("bad", 5), Query("good", 5)])
 
@@ -349,7 +350,7 @@ async def test_queries_of_a_round_go_together_within_the_limit(
         with lock:
             under_way[0] += 1
             most[0] = max(most[0], under_way[0])
-        pair.wait(60)  # Only two requests at a time pass this.
+        pair.wait(PATIENCE)  # Only two requests at a time pass this.
         with lock:
             under_way[0] -= 1
         number = int(asked.body["q"])

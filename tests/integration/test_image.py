@@ -21,6 +21,7 @@ import pytest
 
 from tests.integration.java_server import free_port
 from tests.integration.service_client import until
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"
@@ -117,7 +118,7 @@ def test_the_image_searches_as_a_user_without_rights(images: Images, tmp_path: P
     }
     command = images.inside("service", *made["Entrypoint"], *made["Cmd"], **settings)
     log = tmp_path / "log"
-    with log.open("wb") as output, httpx.Client(trust_env=False, timeout=60) as client:
+    with log.open("wb") as output, httpx.Client(trust_env=False, timeout=PATIENCE) as client:
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
         try:
             url = f"http://127.0.0.1:{port}"
@@ -140,13 +141,13 @@ def test_the_image_searches_as_a_user_without_rights(images: Images, tmp_path: P
             assert subprocess.run(images.inside("service", *check), check=False).returncode == 0
         finally:
             child.terminate()
-            child.wait(timeout=30)
+            child.wait(timeout=PATIENCE)
 
 
 def test_the_image_holds_no_tools_to_install_more(images: Images) -> None:
     """Whoever breaks in finds no pip in its environment."""
     tried = images.inside("service", "python", "-m", "pip", "--version")
-    ended = subprocess.run(tried, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(tried, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert ended.returncode != 0
     assert "No module named pip" in ended.stderr
 

@@ -17,6 +17,7 @@ import pytest
 
 from tests.integration.local_model import ENCODER, linked
 from tests.integration.model_server import write_people
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,7 +48,7 @@ def served(tmp_path: Path, **more: str) -> Iterator[str]:
         )
     url = f"http://127.0.0.1:{port}"
     try:
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + PATIENCE
         while True:
             try:
                 if httpx.get(f"{url}/ok", timeout=5).is_success:
@@ -60,7 +61,7 @@ def served(tmp_path: Path, **more: str) -> Iterator[str]:
         yield url
     finally:
         process.terminate()
-        process.wait(120)
+        process.wait(PATIENCE)
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +81,7 @@ def test_the_graph_runs_through_the_http_api(server: str) -> None:
                 "input": {"query": "physicist"},
                 "context": {"attributes": [attribute], "k": 10},
             },
-            timeout=120,
+            timeout=PATIENCE,
         )
         result = answer.json()["result"]
         assert result["attributes"] == [attribute]
@@ -100,7 +101,7 @@ def test_a_method_has_its_own_retriever(tmp_path: Path, pulled_minilm: Path) -> 
                 "input": {"query": "physicist"},
                 "context": {"method": method, "k": 5},
             }
-            answer = httpx.post(f"{url}/runs/wait", json=request, timeout=120).json()
+            answer = httpx.post(f"{url}/runs/wait", json=request, timeout=PATIENCE).json()
             assert "result" in answer, answer
             retrievers.append(answer["result"]["retriever"])
     assert retrievers == ["hybrid-pool:minilm", "bm25"]
@@ -122,7 +123,7 @@ def test_an_error_says_what_is_wrong(
 ) -> None:
     """The server hides the messages of errors that are of no built-in class."""
     request = {"assistant_id": "search", "input": {"query": "physicist"}, **asked}
-    error = httpx.post(f"{server}/runs/wait", json=request, timeout=120).json()["__error__"]
+    error = httpx.post(f"{server}/runs/wait", json=request, timeout=PATIENCE).json()["__error__"]
     assert error["error"] == kind
     assert sentence in error["message"]
 
@@ -137,13 +138,13 @@ NODES = {
 
 def test_studio_is_told_what_it_shows(server: str) -> None:
     """Each graph's steps and the way between them, its input, and what its context may say."""
-    found = httpx.post(f"{server}/assistants/search", json={}, timeout=30).json()
+    found = httpx.post(f"{server}/assistants/search", json={}, timeout=PATIENCE).json()
     assistants = {it["graph_id"]: f"{server}/assistants/{it['assistant_id']}" for it in found}
     assert assistants.keys() == NODES.keys()
     for name, about in assistants.items():
-        nodes = {it["id"] for it in httpx.get(f"{about}/graph", timeout=30).json()["nodes"]}
+        nodes = {it["id"] for it in httpx.get(f"{about}/graph", timeout=PATIENCE).json()["nodes"]}
         assert nodes == {"__start__", "__end__"} | NODES[name]
-        schemas = httpx.get(f"{about}/schemas", timeout=30).json()
+        schemas = httpx.get(f"{about}/schemas", timeout=PATIENCE).json()
         assert list(schemas["input_schema"]["properties"]) == ["query"]
         asked = set(schemas["context_schema"]["properties"])
         assert {"attributes", "k", "method", "target", "prompts"} <= asked
@@ -157,7 +158,7 @@ def test_its_steps_can_be_streamed(server: str) -> None:
         "context": {"attributes": ["gender"], "ask": "always"},
         "stream_mode": "updates",
     }
-    with httpx.stream("POST", f"{server}/runs/stream", json=request, timeout=120) as answer:
+    with httpx.stream("POST", f"{server}/runs/stream", json=request, timeout=PATIENCE) as answer:
         text = "".join(answer.iter_text())
     for node in ("begin", "retrieve", "measure", "choose_group", "refine", "rerank"):
         assert f'"{node}"' in text

@@ -33,6 +33,7 @@ from fairqr.base.weights.registry import WEIGHTS
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
 from tests.integration.local_model import MODEL
+from tests.patience import PATIENCE
 
 SCHEMA = {
     "type": "object",
@@ -308,13 +309,13 @@ def test_the_process_ends_at_once_and_says_nothing(
     )
     try:
         begun = time.monotonic()
-        while not asked.exists() and child.poll() is None and time.monotonic() < begun + 60:
+        while not asked.exists() and child.poll() is None and time.monotonic() < begun + PATIENCE:
             time.sleep(0.01)
         assert asked.exists()
         begun = time.monotonic()
         if sent is not None:
             child.send_signal(sent)
-        stdout, stderr = child.communicate(timeout=120)
+        stdout, stderr = child.communicate(timeout=PATIENCE)
         took = time.monotonic() - begun
     finally:
         child.kill()

@@ -41,6 +41,7 @@ from tests.integration.service_client import (
     answers_all,
 )
 from tests.integration.test_service_access import a_key
+from tests.patience import PATIENCE
 
 __all__ = ["command"]
 
@@ -214,7 +215,7 @@ async def under_way(model: ModelServer) -> None:
 
 async def let_go(model: ModelServer) -> None:
     """Wait until nobody reads what the model writes."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         while model._connections:
             await asyncio.sleep(0.02)
 

@@ -38,6 +38,7 @@ from tests.integration.model_server import (
     search_arguments,
     write_people,
 )
+from tests.patience import PATIENCE
 
 __all__ = ["clean_environment", "command", "model_server", "people", "quick"]
 
@@ -299,7 +300,7 @@ class TestCommand:
         child = command.start(*search_arguments(model_server, people, "--json"))
         model_server.wait_for(1)
         child.send_signal(signal.SIGINT)
-        stdout, stderr = child.communicate(timeout=120)
+        stdout, stderr = child.communicate(timeout=PATIENCE)
         assert (child.returncode, stdout, stderr) == (130, "", "fairqr: interrupted\n")
 
 

@@ -9,6 +9,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from tests.patience import PATIENCE
+
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "docs" / "notebooks").glob("*.ipynb"))
 
 
@@ -27,7 +29,7 @@ def test_a_notebook_runs_and_is_kept_without_its_outputs(
     assert all(not cell.outputs and cell.execution_count is None for cell in cells)
     NotebookClient(
         notebook,
-        timeout=200,
+        timeout=PATIENCE,
         kernel_name="python3",
         resources={"metadata": {"path": str(tmp_path)}},
     ).execute()

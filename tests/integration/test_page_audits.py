@@ -65,7 +65,7 @@ def test_an_audit_is_begun_followed_and_read(pages: Pages, service: Served, tmp_
     assert asked["attributes"] == ["gender"]
 
     status = page.locator(".run-head .status")
-    expect(status).to_have_text("done", timeout=60_000)
+    expect(status).to_have_text("done")
     expect(page.get_by_role("heading", level=1)).to_have_text("physicist and 2 more")
     findings = page.get_by_role("region", name="Findings")
     expect(findings).to_contain_text("gender: ")
@@ -110,7 +110,7 @@ def test_with_a_key_the_report_is_downloaded(
     page.get_by_role("textbox", name="Key").fill(key)
     page.get_by_role("button", name="Use this key").click()
     begin(page, "physicist\nworkshop")
-    expect(page.locator(".run-head .status")).to_have_text("done", timeout=60_000)
+    expect(page.locator(".run-head .status")).to_have_text("done")
     for name in ("Download the report", "Download all files"):
         with page.expect_download() as saved:
             page.get_by_role("button", name=name).click()
@@ -129,7 +129,7 @@ def test_audits_fit_a_phone_in_both_schemes_and_all_has_a_name(
         page, _ = pages(color_scheme=scheme, **PHONE)
         page.goto(f"{service.url}/#/audits")
         begin(page, "physicist\nworkshop\nlaboratory")
-        expect(page.locator(".run-head .status")).to_have_text("done", timeout=60_000)
+        expect(page.locator(".run-head .status")).to_have_text("done")
         for closed in page.locator("details:not([open]) summary").all():
             if closed.is_visible():
                 closed.click()

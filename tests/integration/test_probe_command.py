@@ -38,6 +38,7 @@ from tests.integration.model_server import (
     says,
     weighs,
 )
+from tests.patience import PATIENCE
 
 __all__ = ["clean_environment", "command", "model_server"]
 
@@ -270,7 +271,7 @@ def test_a_killed_run_goes_on_and_asks_nothing_twice(
     second = here(*arguments)
     assert "Another process runs the experiment in" in second.stderr.splitlines()[-1]
     child.send_signal(signal.SIGKILL)
-    child.communicate(timeout=120)
+    child.communicate(timeout=PATIENCE)
     with (folder / "pairs.jsonl").open("ab") as lines:
         lines.write(b'{"collection": "folk", "mod')
     answered = [asked.last_message for asked in model_server.asked][:21]

@@ -42,6 +42,7 @@ from tests.integration.model_server import (
 )
 from tests.integration.test_experiments import collection, write_experiment
 from tests.integration.test_jobs import records, timeless
+from tests.patience import PATIENCE
 
 __all__ = ["clean_environment", "collection", "command", "people"]
 
@@ -111,7 +112,7 @@ def cluster() -> Iterator[Cluster]:
             yield Cluster(f"ray://127.0.0.1:{port}", models, head)
     finally:
         head.terminate()
-        head.communicate(timeout=120)
+        head.communicate(timeout=PATIENCE)
         models.close()
         shutil.rmtree(place, ignore_errors=True)
 
@@ -131,7 +132,7 @@ def _listens(port: int) -> bool:
 
 
 def _wait_for(happened: Any, process: subprocess.Popen[Any] | None = None) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + PATIENCE
     while not happened():
         assert time.monotonic() < end
         assert process is None or process.poll() is None, process.communicate()
@@ -182,10 +183,10 @@ def test_searches_on_ray_are_those_of_one_process(
     cluster.models.does(lambda asked: dataclasses.replace(_keywords(asked), gate=gate))
     # The file says that a Ray does the work; the command itself could not ask the model.
     child = command.start("experiment", "run", asked, "-o", there, "--concurrency", "2")
-    cluster.models.wait_for(2, 60)
+    cluster.models.wait_for(2)
     os.kill(_workers_of(cluster.process.pid)[0], signal.SIGKILL)
     gate.set()
-    out, err = child.communicate(timeout=120)
+    out, err = child.communicate(timeout=PATIENCE)
     assert child.returncode == 0, out + err
     assert "Traceback" not in err
     found = records(there / "results.jsonl")
@@ -215,11 +216,11 @@ def test_an_interrupted_run_ends_its_work(
         RAY_AUTH_MODE=None,
         RAY_AUTH_TOKEN=None,
     )
-    cluster.models.wait_for(1, 60)
+    cluster.models.wait_for(1)
     workers = _workers_of(child.pid)
     assert workers
     child.send_signal(signal.SIGINT)
-    _, err = child.communicate(timeout=120)
+    _, err = child.communicate(timeout=PATIENCE)
     assert child.returncode == 130, err
     assert err.endswith("fairqr: interrupted\n")
     assert "Traceback" not in err

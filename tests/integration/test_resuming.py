@@ -45,6 +45,7 @@ from tests.integration.model_server import (
     says,
 )
 from tests.integration.stores import PLENTY, a_run, lost
+from tests.patience import PATIENCE
 from tests.unit.graph.kept import Kept
 
 __all__ = ["clean_environment", "model_server", "people"]
@@ -181,7 +182,7 @@ async def submitted(store: Store, kind: Kind, request: dict[str, Any]) -> str:
     return run.id
 
 
-async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 30) -> None:
+async def until(condition: Callable[[], Awaitable[bool]], seconds: float = PATIENCE) -> None:
     end = time.monotonic() + seconds
     while not await condition():
         assert time.monotonic() < end

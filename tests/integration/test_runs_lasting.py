@@ -21,6 +21,7 @@ from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
 from fairqr.graph.stream import RunEvent, Step
 from tests.integration.postgres_server import new_database, running_postgres
+from tests.patience import PATIENCE
 
 KEY = "k"
 
@@ -102,7 +103,7 @@ async def test_runs_that_are_under_way_outlive_a_restart_of_the_database() -> No
         assert not any(reader.done() for reader in readers)
         await asyncio.to_thread(server.start)
         whole = [(1, "run"), (2, "step"), (3, "step"), (4, "end")]
-        assert await asyncio.wait_for(asyncio.gather(*readers), 30) == [whole] * len(ids)
+        assert await asyncio.wait_for(asyncio.gather(*readers), PATIENCE) == [whole] * len(ids)
         for id_ in ids:
             run = await store.run(id_, KEY)
             assert (run.status, run.attempts) == ("done", 1)
@@ -124,19 +125,19 @@ async def test_workers_on_one_postgresql_hear_of_each_other(
     try:
         await elsewhere.start()
         listening = sa.text("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN %'")
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             while not await store._database.read(lambda it: it.scalar(listening)):
                 await asyncio.sleep(0.01)
         run = await here.submit("search", {}, key=KEY, query="q")  # this process does not do it
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             while not gated.begun:
                 await asyncio.sleep(0.01)
         await here.start()
         follower = asyncio.create_task(anext(here.events(run.id, KEY, after=1)))
-        assert (await asyncio.wait_for(follower, 20)).name == "step"
+        assert (await asyncio.wait_for(follower, PATIENCE)).name == "step"
         final = asyncio.create_task(elsewhere.result(run.id, KEY))
         await here.cancel(run.id, KEY)
-        assert (await asyncio.wait_for(final, 20)).status == "cancelled"
+        assert (await asyncio.wait_for(final, PATIENCE)).status == "cancelled"
     finally:
         for runs, opened in ((here, store), (elsewhere, another)):
             await runs.drain(0)

@@ -36,6 +36,7 @@ from tests.integration.service_client import (
     events_of,
     until,
 )
+from tests.patience import PATIENCE
 
 __all__ = ["command"]
 
@@ -245,11 +246,11 @@ class Ending:
         )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        self.client = httpx.Client(base_url=line.split()[-1], timeout=60, trust_env=False)
+        self.client = httpx.Client(base_url=line.split()[-1], timeout=PATIENCE, trust_env=False)
 
     def ends(self) -> tuple[int, str]:
         """Wait for the end of the process; return its exit code and what it complained of."""
-        _, complaints = self.process.communicate(timeout=120)
+        _, complaints = self.process.communicate(timeout=PATIENCE)
         return self.process.returncode, complaints
 
     def __enter__(self) -> Ending:

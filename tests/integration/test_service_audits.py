@@ -22,6 +22,7 @@ from tests.integration.postgres_server import new_database
 from tests.integration.service_client import Served, a_service, events_of, until
 from tests.integration.test_service_access import a_key
 from tests.integration.test_service_killed import service as running
+from tests.patience import PATIENCE
 
 QUERIES = ["physicist", "workshop", "laboratory", {"query": "person", "weight": 3}]
 ASKED = {"corpus": "people", "queries": QUERIES, "attributes": ["gender"], "retriever": "bm25"}
@@ -132,7 +133,7 @@ class Endpoint:
     def _answers(self, asked: Asked) -> Answer:
         self.asked.append(asked.body["q"])
         if asked.body["q"] == self.waits_at:
-            self.gate.wait(60)
+            self.gate.wait(PATIENCE)
         return self._answer
 
     def close(self) -> None:
@@ -168,7 +169,7 @@ def test_an_audit_goes_on_after_kill_9_and_asks_nothing_again(
     before = len(endpoint.asked)
     endpoint.gate.set()
     with running(variables) as (client, _):
-        audit = until(lambda: over_in(client, id_), 60)
+        audit = until(lambda: over_in(client, id_))
     assert (audit["status"], audit["attempts"]) == ("done", 2), audit
     assert audit["result"]["figures"]["queries"]["answered"] == 8
     again = endpoint.asked[before:]
@@ -191,7 +192,7 @@ def test_an_audit_begins_again_where_its_files_are_not(endpoint: Endpoint, tmp_p
     before = len(endpoint.asked)
     endpoint.gate.set()
     with running(variables) as (client, _):
-        audit = until(lambda: over_in(client, id_), 60)
+        audit = until(lambda: over_in(client, id_))
     assert (audit["status"], audit["attempts"]) == ("done", 2), audit
     assert {*endpoint.asked[before:]} == {*MANY["queries"]}
 
@@ -214,10 +215,10 @@ def test_a_frozen_worker_that_wakes_leaves_its_audit_to_the_other(
             with running(variables) as (second, _):
                 # One that is frozen within a transaction holds its run until PostgreSQL ends that,
                 # after 20 s; and a machine under load may say 503 for a while.
-                until(lambda: second.get(f"/v1/audits/{id_}").json().get("attempts") == 2, 60)
+                until(lambda: second.get(f"/v1/audits/{id_}").json().get("attempts") == 2)
                 endpoint.gate.set()
                 frozen.send_signal(signal.SIGCONT)
-                audit = until(lambda: over_in(second, id_), 60)
+                audit = until(lambda: over_in(second, id_))
                 assert second.get(f"/v1/audits/{id_}/report.html").status_code == 200
         finally:
             frozen.send_signal(signal.SIGCONT)
@@ -250,8 +251,8 @@ def test_one_audit_at_a_time_and_searches_beside_it(endpoint: Endpoint, tmp_path
 
         # Cancelling the first lets the second begin, and its files go.
         assert client.delete(f"/v1/runs/{first}").status_code == 204
-        assert until(lambda: over_in(client, first), 20)["status"] == "cancelled"
-        assert until(lambda: over_in(client, second), 60)["status"] == "done"
+        assert until(lambda: over_in(client, first))["status"] == "cancelled"
+        assert until(lambda: over_in(client, second))["status"] == "done"
 
         folder = tmp_path / "data/service/audits" / second
         assert (folder / "report.html").exists()
@@ -270,7 +271,7 @@ def test_files_go_when_their_run_does(endpoint: Endpoint, tmp_path: Path) -> Non
         _,
     ):
         id_ = client.post("/v1/audits", json=MANY).json()["id"]
-        assert until(lambda: over_in(client, id_), 60)["status"] == "done"
+        assert until(lambda: over_in(client, id_))["status"] == "done"
         assert (audits / id_ / "audit.json").exists()
         until(lambda: not (audits / id_).exists())
         assert client.get(f"/v1/audits/{id_}").status_code == 404

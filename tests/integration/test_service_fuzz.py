@@ -25,6 +25,7 @@ from schemathesis.specs.openapi.checks import (
 
 from tests.integration.postgres_server import new_database
 from tests.integration.service_client import PHYSICIST, Served, a_service
+from tests.patience import PATIENCE
 
 EXAMPLES = int(os.environ.get("FAIRQR_TEST_FUZZ", "4"))
 CHECKS = [
@@ -160,7 +161,7 @@ def fuzzed(
             # A key that is made up is refused, and the rest of the request never looked at.
             case.headers.pop("Authorization", None)
             change(case)
-            told(case, case.call_and_validate(checks=CHECKS, timeout=30))
+            told(case, case.call_and_validate(checks=CHECKS, timeout=PATIENCE))
 
         try:
             send()

@@ -18,6 +18,7 @@ from fairqr.graph.service.store import Store
 from tests.integration.model_server import Asked, Command, ModelServer, says, write_people
 from tests.integration.page_service import _address, _environment, run_command, settings_for
 from tests.integration.service_client import until
+from tests.patience import PATIENCE
 
 ASKED = {
     "query": "physicist",
@@ -41,7 +42,7 @@ def service(variables: dict[str, str]) -> Iterator[tuple[httpx.Client, subproces
     )
     try:
         address = _address(child, bytearray())
-        with httpx.Client(base_url=address, timeout=60, trust_env=False) as client:
+        with httpx.Client(base_url=address, timeout=PATIENCE, trust_env=False) as client:
             yield client, child
     finally:
         child.kill()
@@ -60,7 +61,7 @@ def test_a_run_goes_on_after_kill_9_and_no_reply_is_asked_for_again(tmp_path: Pa
         """Answer what is asked in the first round; hold the rest until the gate is open."""
         if "in use: none" not in request.last_message and not gate.is_set():
             held.append(_body(request))
-            gate.wait(60)
+            gate.wait(PATIENCE)
         used = request.last_message.partition("in use:")[2]
         new = [word for word in ("asia", "tokyo", "africa", "cairo") if word not in used]
         return says({"topic": ["physicist"], "keywords": new[:1]})

@@ -26,6 +26,7 @@ from tests.integration.model_server import (
 )
 from tests.integration.page_service import run_command, settings_for
 from tests.integration.service_client import PHYSICIST, Served, a_service, until
+from tests.patience import PATIENCE
 
 SENTENCE = "He is a man with a workshop."
 ODD_ID = "p/0 0?x=1#ä%2F"
@@ -85,7 +86,7 @@ def client_of(service: Served, key: str = "sk-theirs") -> openai.OpenAI:
         base_url=f"{service.url.rstrip('/')}/openai/v1",
         api_key=key,
         max_retries=0,
-        http_client=httpx.Client(trust_env=False, timeout=60),
+        http_client=httpx.Client(trust_env=False, timeout=PATIENCE),
     )
 
 

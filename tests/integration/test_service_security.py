@@ -18,6 +18,7 @@ import pytest
 from tests.integration.model_server import Answer, ModelServer, says
 from tests.integration.page_service import run_command
 from tests.integration.service_client import PHYSICIST, Served, a_service, answers_all, until
+from tests.patience import PATIENCE
 
 PLAIN = {**PHYSICIST, "model": "feedback"}
 OTHERS = "http://localhost:9/v1"
@@ -399,7 +400,7 @@ def test_under_overload_it_says_no_at_once_and_keeps_its_word(tmp_path: Path) ->
 
         def ask(number: int) -> None:
             asked = {**PHYSICIST, "query": f"physicist {number}"}
-            with httpx.Client(base_url=service.url, timeout=60, trust_env=False) as client:
+            with httpx.Client(base_url=service.url, timeout=PATIENCE, trust_env=False) as client:
                 start.wait()
                 begun = time.monotonic()
                 answer = client.post("/v1/search", json=asked)

@@ -17,6 +17,7 @@ from fairqr.graph.service.configuration import Limits, ServiceSettings
 from fairqr.graph.service.http import serving
 from tests.integration.page_service import run_command
 from tests.integration.service_client import PHYSICIST, a_service, until
+from tests.patience import PATIENCE
 
 LARGE = 8_000_000
 """Bytes; more than the system takes for a client that does not read."""
@@ -70,14 +71,14 @@ async def test_a_thousand_clients_that_do_not_go_on_stop_no_other(
             client.sendall(sent)
             if number % 50 == 0:
                 await asyncio.sleep(0)
-        async with httpx.AsyncClient(trust_env=False, timeout=60) as other:
+        async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE) as other:
             found = await other.get(f"http://127.0.0.1:{server[1]}/")
         assert found.status_code == 200
 
 
 async def test_too_many_requests_are_told_so(server: tuple[serving.Server, int]) -> None:
     address = f"http://127.0.0.1:{server[1]}"
-    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE) as client:
         slow = [asyncio.create_task(client.get(f"{address}/slow")) for _ in range(20)]
         refused = await client.get(f"{address}/")
         while refused.status_code == 200:  # the others are still on their way
@@ -88,7 +89,7 @@ async def test_too_many_requests_are_told_so(server: tuple[serving.Server, int])
         for task in slow:
             task.cancel()
         await asyncio.wait(slow)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             while (await client.get(f"{address}/")).status_code != 200:
                 await asyncio.sleep(0.02)
 

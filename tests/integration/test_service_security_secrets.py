@@ -38,6 +38,7 @@ from tests.integration.model_server import (
 from tests.integration.page_service import _environment, run_command
 from tests.integration.postgres_server import new_database
 from tests.integration.service_client import PHYSICIST, answers_all, events_of, until
+from tests.patience import PATIENCE
 from tests.unit.graph.kept import Kept
 
 MODEL_KEY = "sk-CANARY-of-the-model-0123456789"
@@ -91,11 +92,11 @@ class Watched:
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
-        address = until(lambda: re.search(r"listens on (\S+)\n", self.said()), 60)[1]
+        address = until(lambda: re.search(r"listens on (\S+)\n", self.said()))[1]
         self.client = httpx.Client(
             base_url=address,
             headers={"Authorization": f"Bearer {self.key}"},
-            timeout=60,
+            timeout=PATIENCE,
             trust_env=False,
             event_hooks={"response": [self._keep]},
         )
@@ -113,7 +114,7 @@ class Watched:
         self.client.close()
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-            self.process.wait(120)
+            self.process.wait(PATIENCE)
         self.model.close()
 
     def _keep(self, response: httpx.Response) -> None:
@@ -158,7 +159,7 @@ def test_nothing_secret_comes_out_of_a_service(watched: Watched) -> None:
     prompt = service.prompts / "refine" / "v4.yaml"
     prompt.parent.mkdir()
     prompt.write_text("a: [")
-    broken = until(lambda: (it := service.search(query=f"{QUERY} 9")).status_code == 422 and it, 5)
+    broken = until(lambda: (it := service.search(query=f"{QUERY} 9")).status_code == 422 and it)
     assert broken.json()["type"] == "urn:fairqr:error:prompt"
     prompt.unlink()
     for number in range(20):
@@ -235,7 +236,7 @@ def test_a_database_that_cannot_be_opened_is_named_without_its_password(tmp_path
         for arguments in commands
     ]
     for child in children:
-        printed, complaint = child.communicate(timeout=120)
+        printed, complaint = child.communicate(timeout=PATIENCE)
         assert child.returncode == 2
         assert complaint.splitlines()[-1].startswith("fairqr: ")
         assert "Traceback" not in complaint

@@ -16,20 +16,21 @@ from fairqr.graph.service.store.database import lasting
 from fairqr.graph.service.store.flavours import flavour_of
 from fairqr.graph.service.store.migrations import MIGRATIONS
 from tests.integration.stores import PLENTY, a_run, accepted, lost
+from tests.patience import PATIENCE
 
 HOSTILE = "'; DROP TABLE runs; -- \0 \ud800 \ufdd0 \N{SNOWMAN} %s :id \\u0000"
 
 
 async def claimed(store: Store, worker: str) -> str | None:
     """Claim as a worker; waits where the server has just started, as nobody is silent then."""
-    end = time.monotonic() + 10
+    end = time.monotonic() + PATIENCE
     while (claim := await store.claim(worker, 15)) is None and time.monotonic() < end:
         await asyncio.sleep(0.1)
     return claim.run.id if claim else None
 
 
 async def swept(store: Store) -> list[str]:
-    end = time.monotonic() + 10
+    end = time.monotonic() + PATIENCE
     while not (ids := await store.sweep()) and time.monotonic() < end:
         await asyncio.sleep(0.1)
     return ids

@@ -23,6 +23,7 @@ from fairqr.graph.service.store import Store
 from fairqr.graph.service.store.migrations import MIGRATIONS
 from tests.integration.postgres_server import PASSWORD, PostgresServer, running_postgres
 from tests.integration.stores import accepted
+from tests.patience import PATIENCE
 
 HOSTILE = "\0 \ud800 \ufdd0 \N{SNOWMAN}"
 
@@ -112,7 +113,7 @@ def test_two_processes_share_a_queue_and_each_run_is_done_once(store_url: str) -
             worker.stdin.write("\n")
             worker.stdin.flush()
         for name, worker in workers.items():
-            done[name] = worker.communicate(timeout=120)[0].split()
+            done[name] = worker.communicate(timeout=PATIENCE)[0].split()
             assert worker.returncode == 0
     finally:
         for worker in workers.values():

@@ -47,6 +47,7 @@ from tests.integration.model_server import (
     weighs,
     write_people,
 )
+from tests.patience import PATIENCE
 
 __all__ = ["clean_environment", "collector", "command", "model_server"]
 
@@ -409,10 +410,10 @@ class TestTheCommand:
         )
         assert run.code == 0
         assert "OpenTelemetry" not in run.stderr
-        (resource,) = collector.resources
-        assert resource["attributes"]["service.name"] == "fairqr"
-        assert resource["attributes"]["service.version"]
-        assert "process.pid" in resource["attributes"]
+        (process,) = collector.processes
+        assert process["service.name"] == "fairqr"
+        assert process["service.version"]
+        assert "process.pid" in process
         spans = collector.spans
         (root,) = [it for it in spans if "parentSpanId" not in it]
         assert root["name"] == "invoke_workflow fairqr"
@@ -441,8 +442,8 @@ class TestTheCommand:
             OTEL_SERVICE_NAME="searching",
         )
         assert run.code == 0
-        (resource,) = collector.resources
-        assert resource["attributes"]["service.name"] == "searching"
+        (process,) = collector.processes
+        assert process["service.name"] == "searching"
         assert collector.events == []  # the variable is that of spans alone
         recorded = [json.loads(line) for line in trace.read_text().splitlines()]
         assert sorted(it["name"] for it in recorded) == sorted(it["name"] for it in collector.spans)
@@ -512,7 +513,7 @@ class TestTheService:
         try:
             assert server.stdout is not None
             url = server.stdout.readline().split()[-1]
-            with httpx.Client(base_url=url, timeout=60) as client:
+            with httpx.Client(base_url=url, timeout=PATIENCE) as client:
                 corpora = client.get("/v1/indexes").json()["indexes"]
                 name = next(it["name"] for it in corpora if it["name"].startswith("documents"))
                 asked = {"query": QUERY, "corpus": name, "attributes": ["gender"], "k": 10}
@@ -525,7 +526,7 @@ class TestTheService:
                 assert "event: end" in client.get(events).text
         finally:
             server.terminate()
-            _, stderr = server.communicate(timeout=120)
+            _, stderr = server.communicate(timeout=PATIENCE)
         assert "Traceback" not in stderr
         spans = {it["spanId"]: it for it in collector.spans}
         runs = [it for it in spans.values() if it["name"] == "invoke_workflow fairqr"]

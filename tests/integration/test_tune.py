@@ -16,6 +16,7 @@ import pytest
 
 from fairqr.cli.main import main
 from fairqr.evaluation.probes.store import LoraStore
+from tests.patience import PATIENCE
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -92,7 +93,7 @@ def command(*arguments: str | Path, cache: Path) -> subprocess.Popen[str]:
 
 def tuned(*arguments: str | Path, cache: Path) -> tuple[int, str, str]:
     process = command(*arguments, cache=cache)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=PATIENCE)
     return process.returncode, out, err
 
 
@@ -186,7 +187,7 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(
     folder = tmp_path / "run"
     arguments = ("--model", f"causal:{model}", "-o", folder, *sizes())
     killed = command(*arguments, cache=tmp_path / "cache")
-    until = time.monotonic() + 100
+    until = time.monotonic() + PATIENCE
     while time.monotonic() < until and killed.poll() is None:
         lines = folder / "losses.jsonl"
         if lines.exists() and lines.read_bytes().count(b"\n") >= 2:

@@ -27,6 +27,7 @@ from fastmcp.client.transports import StreamableHttpTransport
 from tests.integration.model_server import Command, ModelServer, write_people
 from tests.integration.page_service import run_command
 from tests.integration.service_client import answers_all, events_of, until
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 NGINX = shutil.which("nginx") or "/usr/sbin/nginx"
@@ -50,7 +51,7 @@ class Worker:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
         )
-        until(self._is_ready, 60)
+        until(self._is_ready)
 
     def _is_ready(self) -> bool:
         assert self._child.poll() is None
@@ -61,7 +62,7 @@ class Worker:
     def end(self, how: signal.Signals = signal.SIGTERM) -> int:
         """Tell it to end, and return with which code it did."""
         self._child.send_signal(how)
-        return self._child.wait(60)
+        return self._child.wait(PATIENCE)
 
     def close(self) -> None:
         """End it, if it has not ended."""
@@ -99,7 +100,7 @@ def balancer(folder: Path, workers: list[Worker]) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
     finally:
         child.terminate()
-        child.wait(120)
+        child.wait(PATIENCE)
 
 
 def _listens(port: int) -> bool:
@@ -191,7 +192,7 @@ def test_workers_share_runs_and_take_over(
         gate = threading.Event()
 
         def silent(asked: Any) -> Any:
-            assert gate.wait(60)
+            assert gate.wait(PATIENCE)
             return answers_all(asked)
 
         model.does(silent)
@@ -213,7 +214,7 @@ def test_workers_share_runs_and_take_over(
         model.wait_for(1)
         assert workers[0].end() == 0
         gate.set()
-        done = until(lambda: _over(client.get(place).json()), 30)
+        done = until(lambda: _over(client.get(place).json()))
         assert done["status"] == "done", done
         assert len(done["result"]["ranking"]) == 10
     served = re.findall(r"127\.0\.0\.1:\d+$", (tmp_path / "access.log").read_text(), re.MULTILINE)

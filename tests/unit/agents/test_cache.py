@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from fairqr.agents.cache import MAX_BYTES, ReplyFile, ReplyMemory
+from tests.patience import PATIENCE
 
 LIMIT = 400_000
 TEXT = {"text": "x" * 1000}
@@ -91,7 +92,7 @@ class TestBound:
             subprocess.Popen([sys.executable, "-c", FILL, str(path), str(LIMIT), name])
             for name in ("a", "b")
         ]
-        assert [worker.wait(60) for worker in workers] == [0, 0]
+        assert [worker.wait(PATIENCE) for worker in workers] == [0, 0]
         assert path.stat().st_size < LIMIT * 1.2
         connection = sqlite3.connect(path)
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
@@ -141,7 +142,7 @@ class TestConnection:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(PATIENCE)
         assert found == [True] * 80
         assert len(connections) == 1
 
@@ -163,7 +164,7 @@ class TestConnection:
         del two
         gc.collect()
         # The thread that looked it up may hold the cache for a moment longer.
-        until = time.monotonic() + 20
+        until = time.monotonic() + PATIENCE
         while list(path.parent.iterdir()) != [path] and time.monotonic() < until:
             time.sleep(0.01)
         assert list(path.parent.iterdir()) == [path]

@@ -34,6 +34,7 @@ from tests.integration.model_server import (
     model_server,
     says,
 )
+from tests.patience import PATIENCE
 
 __all__ = ["clean_environment", "model_server"]
 
@@ -373,7 +374,7 @@ class TestSharing:
         model_server.wait_for(2)
         gate.set()
         for thread in threads:
-            thread.join(20)
+            thread.join(PATIENCE)
         assert statuses == ["ok", "ok"]
 
 
@@ -531,7 +532,7 @@ class TestCache:
             subprocess.Popen([sys.executable, "-c", PUT_MANY, str(cache.path), name])
             for name in ("a", "b")
         ]
-        assert [worker.wait(60) for worker in workers] == [0, 0]
+        assert [worker.wait(PATIENCE) for worker in workers] == [0, 0]
         kept = [asyncio.run(cache.get(f"{name}{n}")) for name in "ab" for n in range(50)]
         assert kept == [{"n": n} for _ in "ab" for n in range(50)]
 

@@ -32,6 +32,7 @@ from tests.integration.model_server import (
     stream,
     weighs,
 )
+from tests.patience import PATIENCE
 
 __all__ = ["clean_environment", "model_server"]
 
@@ -168,7 +169,7 @@ class TestStreaming:
             came.set()
 
         writing = asyncio.create_task(model(model_server).write(question(), on_token=on_token))
-        await asyncio.wait_for(came.wait(), 20)
+        await asyncio.wait_for(came.wait(), PATIENCE)
         assert told == ["Marie"]
         assert not writing.done()
         gate.set()
@@ -312,7 +313,7 @@ class TestStreaming:
             came.set()
 
         leaving = asyncio.create_task(asking.write(question(), on_token=on_token))
-        await asyncio.wait_for(came.wait(), 20)
+        await asyncio.wait_for(came.wait(), PATIENCE)
         staying = asyncio.create_task(asking.write(question(), on_token=second.append))
         await asyncio.sleep(0)
         leaving.cancel()

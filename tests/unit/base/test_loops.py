@@ -13,6 +13,7 @@ from functools import partial
 import pytest
 
 from fairqr.base.loops import Background, PerLoop, run_together
+from tests.patience import PATIENCE
 
 
 class Client:
@@ -77,5 +78,5 @@ def test_an_interrupted_wait_cancels_what_it_waits_for(request: pytest.FixtureRe
         ended = threading.Event()
         with pytest.raises(KeyboardInterrupt):
             background.run(work(ended))
-        assert ended.wait(60)
+        assert ended.wait(PATIENCE)
     background.end()

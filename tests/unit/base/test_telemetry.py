@@ -22,6 +22,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind
 
 from fairqr.base.telemetry import carrier, continued, record_to, span
+from tests.patience import PATIENCE
 
 PARENT = f"00-{'0a' * 16}-{'0b' * 8}-01"
 
@@ -283,7 +284,7 @@ for name, value in [("OTEL_TRACES_EXPORTER", "none"), ("OTEL_SDK_DISABLED", "Tru
     assert wanted_exporters("TRACES") == ([], name if value == "none" else "")
 sys.exit("opentelemetry" in sys.modules)
 """
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=PATIENCE)
 
 
 def test_another_provider_is_left_to_do_its_work() -> None:
@@ -304,7 +305,7 @@ with exporting(print):
     assert _logs.get_logger_provider() is loggers
 """
     done = subprocess.run(
-        [sys.executable, "-c", script], check=True, timeout=60, capture_output=True, text=True
+        [sys.executable, "-c", script], check=True, timeout=PATIENCE, capture_output=True, text=True
     )
     assert done.stdout + done.stderr == ""
 
@@ -330,7 +331,7 @@ with exporting(print), span("run"):
         [sys.executable, "-c", script],
         env=environment,
         check=True,
-        timeout=60,
+        timeout=PATIENCE,
         capture_output=True,
         text=True,
     )

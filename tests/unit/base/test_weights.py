@@ -23,6 +23,7 @@ from fairqr.base.weights.cache import is_pulled, pull, verify, weights_path
 from fairqr.base.weights.pip_client import Located, locate
 from fairqr.base.weights.registry import WEIGHTS, Weights, WeightsFile
 from fairqr.cli.models import app
+from tests.patience import PATIENCE
 from tests.unit.base.weights_shop import (
     CONTENT,
     MEMBER,
@@ -169,7 +170,7 @@ def test_a_killed_pull_is_resumed_by_the_next(shop: Shop, tiny: Weights) -> None
     arguments = [json.dumps(asdict(tiny)), shop.locate(tiny).url]
     child = subprocess.Popen([sys.executable, "-c", script, *arguments])
     try:
-        assert shop.stalled.wait(30)
+        assert shop.stalled.wait(PATIENCE)
         for _ in range(200):
             if part().exists() and part().stat().st_size == shop.stalls_at:
                 break
@@ -292,7 +293,7 @@ def test_a_second_pull_waits_for_the_first_and_fetches_nothing(shop: Shop, tiny:
     shop.stalls_at = 1000
     first = threading.Thread(target=pull, args=("tiny",), kwargs={"find": shop.locate})
     first.start()
-    assert shop.stalled.wait(30)
+    assert shop.stalled.wait(PATIENCE)
     path = pull("tiny", find=shop.locate, waiting=shop.go_on.set)
     first.join()
     assert path.read_bytes() == CONTENT

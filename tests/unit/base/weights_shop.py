@@ -15,6 +15,7 @@ from pathlib import Path
 
 from fairqr.base.weights.pip_client import Located
 from fairqr.base.weights.registry import Weights
+from tests.patience import PATIENCE
 
 __all__ = ["CONTENT", "MEMBER", "WHEEL", "Shop", "running", "sha256", "wheel_bytes"]
 
@@ -135,7 +136,7 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(body[: shop.stalls_at])
             self.wfile.flush()
             shop.stalled.set()
-            shop.go_on.wait(30)
+            shop.go_on.wait(PATIENCE)
             self.wfile.write(body[shop.stalls_at :])
         else:
             self.wfile.write(body)

@@ -19,6 +19,7 @@ from fairqr.cli.parameters import parameters_of
 from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.probe.context import ProbeContext
 from fairqr.graph.search.context import METHODS, Context
+from tests.patience import PATIENCE
 
 HEAVY = {
     "elasticsearch",
@@ -217,7 +218,7 @@ def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
     assert child.stderr is not None
     child.stdout.close()
     stderr = child.stderr.read()
-    child.wait(30)
+    child.wait(PATIENCE)
     child.stderr.close()
     assert stderr == b""
 

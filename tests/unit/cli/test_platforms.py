@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fairqr.base.errors import ConfigError
+from tests.patience import PATIENCE
 
 SCRIPT = """
 import asyncio, os, sys
@@ -51,14 +52,14 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
 
 def test_no_module_needs_posix(tmp_path: Path) -> None:
     child = start(tmp_path, "import everything")
-    _, errors = child.communicate(timeout=120)
+    _, errors = child.communicate(timeout=PATIENCE)
     assert child.returncode == 0, errors
 
 
 def test_indexes_and_searches(tmp_path: Path) -> None:
     search = ["--method", "plain", "--retriever", "bm25", "--json", "--attribute", "gender"]
     child = start(tmp_path, "search", "astronomer", "--corpus", "notables", *search)
-    shown, errors = child.communicate(timeout=120)
+    shown, errors = child.communicate(timeout=PATIENCE)
     assert child.returncode == 0, errors
     assert '"ranking"' in shown
 
@@ -71,7 +72,7 @@ def test_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
     while "http://127.0.0.1:" not in said and (line := child.stdout.readline()):
         said += line
     child.send_signal(signal.SIGTERM)
-    _, errors = child.communicate(timeout=60)
+    _, errors = child.communicate(timeout=PATIENCE)
     assert "http://127.0.0.1:" in said, errors
     assert child.returncode == 0, errors
 

@@ -38,6 +38,7 @@ from fairqr.base.telemetry import record_to
 from fairqr.graph.search.refinement import shown
 from fairqr.retrieval.engines.engine import SearchEngine
 from tests.integration.model_server import write_people
+from tests.patience import PATIENCE
 
 CONTEXT = Context(method="loop", attributes=("gender",), k=5, max_iterations=1, threshold=0)
 
@@ -414,7 +415,7 @@ async def test_a_refiner_that_ignores_its_deadline_is_cancelled(engine: SearchEn
 
     context = CONTEXT.model_copy(update={"budget": Budget(seconds=0.05)})
     graph = build_search_graph(engine, Sleeping(), context=context)
-    state = await asyncio.wait_for(graph.ainvoke({"query": "physicist"}), 20)
+    state = await asyncio.wait_for(graph.ainvoke({"query": "physicist"}), PATIENCE)
     assert state["result"]["stop_reason"] == "budget"
     (warning,) = state["result"]["warnings"]
     assert warning.startswith("The model proposing did not answer within 0.0")

@@ -38,6 +38,7 @@ from fairqr.retrieval.engines.engine import EngineInfo, SearchEngine
 from fairqr.retrieval.engines.opening import with_retriever
 from fairqr.retrieval.engines.tantivy import TantivyEngine
 from fairqr.retrieval.source import ElasticsearchSource, Source
+from tests.patience import PATIENCE
 from tests.unit.engines import WatchedEngine, hits_of
 
 SCHEMA = "attributes: {gender: {field: g, groups: [f, m]}}"
@@ -214,7 +215,7 @@ async def test_a_build_that_nobody_waits_for_any_longer_stops(
     with pytest.raises(asyncio.CancelledError):
         await building
     engine = None
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while engine is None:
             try:
                 engine = await catalog.create("endless", found)
@@ -297,7 +298,7 @@ async def test_waiting_for_the_build_of_another_can_be_cancelled_or_outlive_it(
     finally:
         process.kill()
         process.wait()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         assert await ids(await waiting, "text") == ["0"]
 
 
@@ -724,7 +725,7 @@ async def test_nothing_here_is_left_open(catalog: Catalog, tmp_path: Path) -> No
         with contextlib.suppress(ModelError):
             await catalog.resolve(str(corpus.path), retriever=Broken())
     # A thread of tantivy may look at the files for a moment longer.
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while open_files():
             await asyncio.sleep(0.05)
 

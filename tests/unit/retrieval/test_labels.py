@@ -26,6 +26,7 @@ from fairqr.retrieval import label_building
 from fairqr.retrieval.label_building import built_labels
 from fairqr.retrieval.labels import LabelReader
 from fairqr.retrieval.schema import Attribute
+from tests.patience import PATIENCE
 
 GROUPS = ("Asia", "Europe", "Africa")
 ORIGIN = Attribute(name="origin", labels="origins.csv", groups=GROUPS)
@@ -358,7 +359,7 @@ async def test_a_build_that_nobody_waits_for_ends(tmp_path: Path) -> None:
 
     def halt(_: int) -> None:
         loop.call_soon_threadsafe(entered.set)
-        release.wait(20)
+        release.wait(PATIENCE)
 
     (tmp_path / "origins.csv").write_text(
         "id,group\n" + "".join(f"{n},Asia\n" for n in range(25_000))

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from fairqr.retrieval.engines.limits import Limits
+from tests.patience import PATIENCE
 
 
 class Server:
@@ -51,7 +52,7 @@ def test_the_limit_holds_over_several_event_loops() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE)
     assert (server.most, server.all) == (2, 600)
 
 
@@ -86,7 +87,7 @@ async def test_a_failed_request_gives_its_place_back() -> None:
         with pytest.raises(ValueError, match="broken"):
             async with limits:
                 raise ValueError("broken")
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         await ask(limits, Server())
 
 
@@ -107,7 +108,7 @@ async def test_a_cancelled_wait_loses_no_place(steps: int) -> None:
     for _ in range(steps):
         await asyncio.sleep(0)
     waiting[0].cancel()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         await asyncio.gather(holding, *waiting, return_exceptions=True)
         await ask(limits, server)
     assert server.all >= 3
@@ -127,5 +128,5 @@ async def test_a_wait_in_a_loop_that_was_closed_is_passed_over() -> None:
 
     async with limits:
         await asyncio.to_thread(abandoned)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         await ask(limits, server)

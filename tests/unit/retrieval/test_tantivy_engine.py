@@ -23,6 +23,7 @@ from fairqr.retrieval.engines.engine import Hits, Query
 from fairqr.retrieval.engines.tantivy import TantivyEngine
 from fairqr.retrieval.engines.tantivy_writing import upsert_documents
 from fairqr.retrieval.schema import Schema
+from tests.patience import PATIENCE
 from tests.unit.engines import hits_of, ranked
 from tests.unit.retrieval.embedded import GENDER, built, remove, upsert
 
@@ -382,7 +383,7 @@ async def test_processes_that_write_at_once_give_no_document_the_groups_of_anoth
             assert process.stdin is not None
             process.stdin.write("go\n")
             process.stdin.flush()
-        assert [process.wait(timeout=120) for process in writers] == [0, 0, 0]
+        assert [process.wait(timeout=PATIENCE) for process in writers] == [0, 0, 0]
     finally:
         for process in writers:
             process.kill()

@@ -29,6 +29,7 @@ from tests.integration.model_server import (
     says,
     weighs,
 )
+from tests.patience import PATIENCE
 
 __all__ = ["clean_environment", "model_server"]
 
@@ -155,7 +156,7 @@ class TestWeighing:
         def answer(asked: Asked) -> Answer:
             if len(model_server.asked) == 8:
                 gate.set()
-            gate.wait(20)
+            gate.wait(PATIENCE)
             return YES if "yes" in asked.last_message.split("Claim")[0] else NO
 
         model_server.does(answer)

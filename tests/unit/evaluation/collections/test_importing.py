@@ -23,6 +23,7 @@ from fairqr.evaluation.collections.finding import (
     list_collections,
     recognise,
 )
+from tests.patience import PATIENCE
 from tests.unit.evaluation.collections.official import lines, write_2021, write_2022
 
 SUBSET = Path(__file__).parents[5] / "shared" / "data" / "trec2022"
@@ -341,7 +342,7 @@ def test_an_import_that_is_ended_leaves_no_collection(
     assert child.stdout is not None
     assert child.stdout.readline() == "at work\n"
     child.send_signal(sign)
-    child.communicate(timeout=60)
+    child.communicate(timeout=PATIENCE)
     found = sorted(path.name for path in (tmp_path / "collections").iterdir())
     assert [name[: len(start)] for name, start in zip(found, left, strict=True)] == left
     assert [listed.name for listed in list_collections(tmp_path)] == ["notables"]
@@ -393,7 +394,7 @@ def test_several_processes_may_find_the_same_folder_first(tmp_path: Path) -> Non
         )
         for _ in range(3)
     ]
-    told = [child.communicate(timeout=60)[0].split() for child in children]
+    told = [child.communicate(timeout=PATIENCE)[0].split() for child in children]
     assert [child.returncode for child in children] == [0, 0, 0]
     assert {line[1] for line in told} == {"2"}
     assert len({line[0] for line in told}) == 1

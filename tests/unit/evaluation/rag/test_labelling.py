@@ -29,6 +29,7 @@ from fairqr.evaluation.rag.labelling import (
 )
 from fairqr.evaluation.rag.store import LabelRecord, LabelStore
 from fairqr.evaluation.workers.tools import LocalPool, Pool
+from tests.patience import PATIENCE
 from tests.unit.evaluation.rag.small_rag import (
     PROMPT,
     Namer,
@@ -207,5 +208,5 @@ async def test_one_that_stops_stops_the_others(tmp_path: Path) -> None:
     everything = dict.fromkeys(["", *"abcdefghij"], "fails")
     namer = Namer(everything)
     with pytest.raises(ModelError):
-        await asyncio.wait_for(_label(tmp_path / "l", collection, namer, 3), 10)
+        await asyncio.wait_for(_label(tmp_path / "l", collection, namer, 3), PATIENCE)
     assert len(namer.asked) <= GIVE_UP + 3

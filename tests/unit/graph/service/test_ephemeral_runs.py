@@ -15,6 +15,7 @@ from fairqr.graph.service.records import Event
 from fairqr.graph.service.runs.ephemeral import EphemeralRun, EphemeralRuns
 from fairqr.graph.service.runs.slots import Slots
 from fairqr.graph.stream import RunEvent, Step
+from tests.patience import PATIENCE
 from tests.unit.graph.service.runs import KEY, RESULT, WHOLE, Steps, Told, shape
 
 
@@ -204,14 +205,14 @@ async def test_what_runs_may_end_and_nothing_more_begins() -> None:
     await world.begun.wait()
     draining = asyncio.create_task(world.drain(20))
     with pytest.raises(BusyError):  # at once, not when a slot is free
-        await asyncio.wait_for(waiting, 60)
+        await asyncio.wait_for(waiting, PATIENCE)
     with pytest.raises(BusyError) as refused:
         await world.begin()
     assert refused.value.retry_after > 0
     assert not draining.done()
     world.go.set()
     assert shape(await reading) == WHOLE
-    await asyncio.wait_for(draining, 60)
+    await asyncio.wait_for(draining, PATIENCE)
 
 
 async def test_what_does_not_end_in_time_is_interrupted() -> None:

@@ -23,6 +23,7 @@ from fairqr.graph.service.http.bodies import check_json
 from fairqr.graph.service.http.sse import EventStream, encoded
 from fairqr.graph.service.problems import problem_of, told_in_log
 from fairqr.graph.service.records import Event
+from tests.patience import PATIENCE
 
 
 def test_each_error_has_a_status_and_says_its_sentence() -> None:
@@ -183,7 +184,7 @@ async def test_what_is_being_opened_is_given_up() -> None:
     kept: KeptOpen[str, bool] = KeptOpen(3)
     waiting = asyncio.create_task(kept.get("a", asyncio.Event().wait))
     await asyncio.sleep(0)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         await kept.aclose()
         with pytest.raises(asyncio.CancelledError):
             await waiting
@@ -229,7 +230,7 @@ async def test_a_client_that_reads_slowly_heaps_up_nothing_and_is_let_go(
     monkeypatch.setattr(sse, "READ_WITHIN", 0.05)
     made, closed = [], []
     client = _Client(takes=5)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         await EventStream(_source(made, closed), 10)({}, client.receive, client.send)
     assert len(made) <= 5
     assert closed == [True]
@@ -239,7 +240,7 @@ async def test_a_client_that_goes_ends_its_stream() -> None:
     made, closed = [], []
     client = _Client(takes=5)
     client.left.set()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         await EventStream(_source(made, closed), 10)({}, client.receive, client.send)
     assert closed == [True]
 

@@ -26,6 +26,7 @@ from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
 from fairqr.graph.stream import RunEvent, Step, run_graph
 from fairqr.retrieval.documents import Document
+from tests.patience import PATIENCE
 from tests.unit.graph.service.runs import KEY, RESULT, WHOLE, Steps, Told, shape
 from tests.unit.retrieval.embedded import built
 
@@ -348,7 +349,7 @@ class TestDraining:
                 assert refused.value.retry_after > 0
                 script.go.set()
                 assert shape([event async for event in events]) == WHOLE
-            await asyncio.wait_for(draining, 60)
+            await asyncio.wait_for(draining, PATIENCE)
 
     async def test_what_does_not_end_is_resumed_elsewhere(
         self, store: Store, script: Script
@@ -437,11 +438,11 @@ class TestLosingARun:
             async def stopped() -> bool:
                 return script.closed == 1
 
-            await within(5, stopped)
+            await within(60, stopped)
             more = Event(number=3, name="step", data={"step": "rerank"})
             assert await store.add(run.id, "another", [more])
             assert await store.finish(run.id, "another", "done", result=RESULT)
-            assert shape(await asyncio.wait_for(reader, 60)) == [
+            assert shape(await asyncio.wait_for(reader, PATIENCE)) == [
                 (1, "run"), (2, "step"), (3, "step"), (4, "end")
             ]  # fmt: skip
         assert told.said == ["accepted", "begun"]
@@ -460,7 +461,7 @@ class TestLosingARun:
                 return script.closed == 1
 
             try:
-                await within(3, stopped)  # nobody else writes meanwhile
+                await within(20, stopped)  # nobody else writes meanwhile
             finally:
                 gate.set()
             await writer
@@ -484,6 +485,6 @@ async def test_traces_are_kept_for_as_long_as_runs(
         async def gone() -> bool:
             return not old.exists()
 
-        await within(10, gone)
+        await within(60, gone)
     assert new.exists()
     assert own.exists()

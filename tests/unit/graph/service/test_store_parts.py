@@ -16,6 +16,7 @@ from fairqr.base.errors import ConfigError, StoreUnavailableError
 from fairqr.graph.service.store.database import heals, lasting
 from fairqr.graph.service.store.flavours import flavour_of
 from fairqr.graph.service.store.tables import JsonText
+from tests.patience import PATIENCE
 
 
 @pytest.mark.parametrize(
@@ -104,7 +105,7 @@ async def test_work_goes_on_when_whoever_asked_has_gone() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     go.set()
-    await asyncio.wait_for(done.wait(), 5)
+    await asyncio.wait_for(done.wait(), PATIENCE)
 
 
 @given(st.text(st.characters(exclude_categories=[])))
