@@ -13,6 +13,7 @@ __all__ = [
     "NOBODY",
     "SCOPES",
     "AccessKey",
+    "Claim",
     "Event",
     "EventName",
     "Kind",
@@ -98,6 +99,24 @@ class Run(RunSummary):
     def live(self) -> bool:
         """Whether it is not over."""
         return self.status in LIVE
+
+
+class Claim(_Record):
+    """A worker's claim on a run.
+
+    Attributes:
+        run: The run; its status is ``running``.
+        ticket: The name of the claim. The store accepts what a worker writes about the run only
+            while this is the run's last claim, so that late writes of an earlier attempt are
+            refused, also if it was the same worker's.
+        key: The id of the key that asked for it.
+        carrier: The headers of the caller's trace.
+    """
+
+    run: Run
+    ticket: str
+    key: str
+    carrier: dict[str, str]
 
 
 class Event(_Record):

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from fairqr.base.errors import BusyError, InputError, RunNotFoundError
-from fairqr.graph.service.records import Event, Scope
+from fairqr.graph.service.records import Claim, Event, Scope
 from fairqr.graph.service.store import Store
 from fairqr.graph.service.store.database import lasting
 from fairqr.graph.service.store.flavours import flavour_of
@@ -21,12 +21,13 @@ from tests.patience import PATIENCE
 HOSTILE = "'; DROP TABLE runs; -- \0 \ud800 \ufdd0 \N{SNOWMAN} %s :id \\u0000"
 
 
-async def claimed(store: Store, worker: str) -> str | None:
+async def claimed(store: Store, worker: str) -> Claim:
     """Claim as a worker; waits where the server has just started, as nobody is silent then."""
     end = time.monotonic() + PATIENCE
     while (claim := await store.claim(worker, 15)) is None and time.monotonic() < end:
         await asyncio.sleep(0.1)
-    return claim.run.id if claim else None
+    assert claim is not None
+    return claim
 
 
 async def swept(store: Store) -> list[str]:
@@ -48,12 +49,12 @@ async def test_a_run_is_kept_from_its_acceptance_to_its_end_whatever_its_texts_a
     assert claim.run.status == "running"
     assert claim.run.attempts == 1
     events = [Event(number=n, name="step", data={"step": HOSTILE, "n": n}) for n in (1, 2, 3)]
-    assert await store.add(run.id, "w", events[:2])
-    assert await store.add(run.id, "w", events)  # what is known already stays as it was
+    assert await store.add(claim, events[:2])
+    assert await store.add(claim, events)  # what is known already stays as it was
     assert await store.events(run.id) == events
     assert await store.events(run.id, after=1, limit=1) == events[1:2]
-    assert await store.finish(run.id, "w", "done", result={"text": HOSTILE})
-    assert await store.finish(run.id, "w", "done", result={"text": HOSTILE})  # tried again
+    assert await store.finish(claim, "done", result={"text": HOSTILE})
+    assert await store.finish(claim, "done", result={"text": HOSTILE})  # tried again
     over = await store.run(run.id, "k")
     assert over.result == {"text": HOSTILE}
     assert over.status == "done"
@@ -70,7 +71,7 @@ async def test_a_run_is_kept_from_its_acceptance_to_its_end_whatever_its_texts_a
 async def test_the_oldest_is_claimed_first(store: Store) -> None:
     newer = await accepted(store, created=2.0)
     older = await accepted(store, created=1.0)
-    assert [await claimed(store, "b") for _ in range(2)] == [older, newer]
+    assert [(await claimed(store, "b")).run.id for _ in range(2)] == [older, newer]
     assert await store.claim("b", 15) is None
     assert (await store.renew("b", 15)).mine == {older, newer}
 
@@ -89,7 +90,7 @@ async def test_more_is_refused_by_whose_limit_it_is(store: Store) -> None:
         await store.accept(a_run(), "third", **limits)
     assert not refused.value.own
     assert refused.value.retry_after > 0
-    assert await claimed(store, "w") == one.id
+    assert (await claimed(store, "w")).run.id == one.id
     await store.accept(a_run(), "third", **limits)  # one that is under way does not wait
     assert await store.counts() == {"queued": 3, "running": 1}
 
@@ -112,28 +113,27 @@ async def test_limits_hold_among_requests_that_come_at_once(store: Store, store_
 async def test_a_worker_that_went_silent_has_no_say_any_more(store: Store) -> None:
     """Its run goes on at another one, and neither its events nor its end are written."""
     run = await accepted(store)
-    assert await claimed(store, "a") == run
-    assert await store.add(run, "a", [Event(number=1, name="step", data={})])
+    first = await claimed(store, "a")
+    assert first.run.id == run
+    assert await store.add(first, [Event(number=1, name="step", data={})])
     assert await store.claim("b", 15) is None
     await lost(store, "a")
     assert await store.claim("a", 15) is None  # it may still be at it
-    claim = None
-    while claim is None:
-        claim = await store.claim("b", 15)
-    assert claim.run.attempts == 2
+    second = await claimed(store, "b")
+    assert second.run.attempts == 2
     assert await store.renew("a", 15) == await store.renew("nobody", 15)
-    assert not await store.add(run, "a", [Event(number=2, name="step", data={})])
-    assert not await store.finish(run, "a", "done", result={"whose": "a"})
-    assert not await store.release(run, "a")
-    assert await store.finish(run, "b", "done", result={"whose": "b"})
-    assert not await store.finish(run, "a", "failed", problem={})
+    assert not await store.add(first, [Event(number=2, name="step", data={})])
+    assert not await store.finish(first, "done", result={"whose": "a"})
+    assert not await store.release(first)
+    assert await store.finish(second, "done", result={"whose": "b"})
+    assert not await store.finish(first, "failed", problem={})
     assert (await store.run(run, "k")).result == {"whose": "b"}
     assert [event.number for event in await store.events(run)] == [1]
 
 
 async def test_a_lease_that_ran_out_is_renewed_where_nobody_took_the_run(store: Store) -> None:
     run = await accepted(store)
-    assert await claimed(store, "a") == run
+    await claimed(store, "a")
     await lost(store, "a")
     assert (await store.renew("a", 15)).mine == {run}
     assert await store.claim("b", 15) is None
@@ -144,7 +144,7 @@ async def test_a_run_that_ends_five_workers_fails_for_good(store: Store) -> None
     run = await accepted(store)
     for worker in "abcdef":
         assert await store.sweep() == []
-        assert await claimed(store, worker) == run
+        assert (await claimed(store, worker)).run.id == run
         await lost(store, worker)
     assert await store.claim("g", 15) is None
     assert await swept(store) == [run]
@@ -154,28 +154,46 @@ async def test_a_run_that_ends_five_workers_fails_for_good(store: Store) -> None
 
 async def test_a_released_run_is_the_next_ones(store: Store) -> None:
     run = await accepted(store)
-    assert await claimed(store, "a") == run
-    assert await store.release(run, "a")
-    assert await store.release(run, "a")
+    first = await claimed(store, "a")
+    assert await store.release(first)
+    assert await store.release(first)  # tried again
     assert (await store.run(run, "k")).status == "queued"
-    claim = await store.claim("b", 15)
-    assert claim is not None
-    assert claim.run.attempts == 2
-    assert not await store.release(run, "a")
+    assert (await claimed(store, "b")).run.attempts == 2
+    assert not await store.release(first)
+
+
+async def test_what_is_left_of_an_attempt_cannot_write_into_the_next_of_the_same_worker(
+    store: Store,
+) -> None:
+    run = await accepted(store)
+    first = await claimed(store, "a")
+    assert await store.add(first, [Event(number=1, name="step", data={})])
+    assert await store.release(first)
+    assert not await store.add(first, [Event(number=2, name="step", data={})])
+    second = await claimed(store, "a")
+    assert second.run.id == run
+    late = Event(number=2, name="step", data={"late": True})
+    assert not await store.add(first, [late], {"1": {"text": "late"}})
+    assert not await store.release(first)
+    assert not await store.finish(first, "failed", problem={})
+    assert await store.finish(second, "done", events=[Event(number=2, name="end", data={})])
+    assert not await store.finish(first, "failed", problem={})
+    assert [event.name for event in await store.events(run)] == ["step", "end"]
 
 
 async def test_cancelling(store: Store) -> None:
     """A waiting run is over at once; of one that is under way the worker is told."""
     waiting, begun, left = [await accepted(store, created=float(n)) for n in (9, 1, 2)]
-    assert [await claimed(store, "a") for _ in range(2)] == [begun, left]
+    claims = [await claimed(store, "a") for _ in range(2)]
+    assert [claim.run.id for claim in claims] == [begun, left]
     assert (await store.ask_to_cancel(waiting, "k")).status == "cancelled"
     assert [event.name for event in await store.events(waiting)] == ["error"]
     assert (await store.ask_to_cancel(begun, "k")).status == "running"
     assert (await store.renew("a", 15)).cancel == {begun}
-    assert await store.finish(begun, "a", "cancelled", problem={"type": "x"})
+    assert await store.finish(claims[0], "cancelled", problem={"type": "x"})
     assert (await store.ask_to_cancel(begun, "k")).problem == {"type": "x"}
     await store.ask_to_cancel(left, "k")
-    assert await store.release(left, "a")  # the worker ends before it heard of it
+    assert await store.release(claims[1])  # the worker ends before it heard of it
     assert (await store.run(left, "k")).status == "cancelled"
     assert await store.claim("b", 15) is None
 
@@ -188,7 +206,9 @@ async def test_another_keys_run_is_not_found_and_neither_is_a_hostile_name(store
                 await ask(id_, key)
     assert await store.events(HOSTILE) == []
     assert await store.runs("other") == []
-    assert not await store.finish(HOSTILE, "w", "done")
+    claim = await claimed(store, "w")
+    hostile = claim.model_copy(update={"run": claim.run.model_copy(update={"id": HOSTILE})})
+    assert not await store.finish(hostile, "done")
     with pytest.raises(InputError, match="not over"):
         await store.delete(run, "k")
 
@@ -202,7 +222,7 @@ async def test_runs_are_listed_from_the_newest(store: Store) -> None:
     rest = await store.runs("k", before=newest[-1].created)
     assert [run.id for run in rest] == ids[3::-1]
     assert [run.id for run in await store.runs("k", kind="probe")] == [probe]
-    assert await claimed(store, "w") == ids[0]
+    assert (await claimed(store, "w")).run.id == ids[0]
     assert [run.id for run in await store.runs("k", status="running")] == [ids[0]]
 
 
@@ -221,7 +241,7 @@ async def test_a_claim_whose_answer_was_lost_is_not_forgotten(
         with pytest.raises(TimeoutError):
             await store.claim("w", 15)
     assert (await store.run(run, "k")).status == "running"
-    assert await claimed(store, "w") == run
+    assert (await claimed(store, "w")).run.id == run
     assert (await store.run(run, "k")).attempts == 1
 
 
@@ -251,7 +271,7 @@ async def test_the_runs_of_a_key_end_with_it(store: Store) -> None:
     other, _ = await store.create_key("operations")
     begun = await accepted(store, key=key.id, created=0.0)
     waiting, others = [await accepted(store, key=it.id) for it in (key, other)]
-    assert await claimed(store, "a") == begun
+    assert (await claimed(store, "a")).run.id == begun
     assert await store.revoked({key.id, other.id}) == set()
     await store.revoke_key(key.id)
     assert await store.revoked({key.id, other.id}) == {key.id}

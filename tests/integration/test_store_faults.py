@@ -18,7 +18,7 @@ import pytest
 import sqlalchemy as sa
 
 from fairqr.base.errors import ConfigError, StoreUnavailableError
-from fairqr.graph.service.records import Event
+from fairqr.graph.service.records import Claim, Event
 from fairqr.graph.service.store import Store
 from fairqr.graph.service.store.migrations import MIGRATIONS
 from tests.integration.postgres_server import PASSWORD, PostgresServer, running_postgres
@@ -38,11 +38,10 @@ async def work(url, worker):
     sys.stdin.readline()
     async def one():
         while claim := await store.claim(worker, 15):
-            id = claim.run.id
             event = Event(number=1, name="step", data={"worker": worker})
-            assert await store.add(id, worker, [event])
-            assert await store.finish(id, worker, "done", result={"worker": worker})
-            print(id, flush=True)
+            assert await store.add(claim, [event])
+            assert await store.finish(claim, "done", result={"worker": worker})
+            print(claim.run.id, flush=True)
     await asyncio.gather(one(), one(), one())
     await store.close()
 
@@ -173,29 +172,36 @@ async def test_workers_that_start_at_once_migrate_once(store_url: str) -> None:
 # --- what a run has done ----------------------------------------------------------------------
 
 
-async def step(store: Store, id_: str, number: int = 1, text: str = "") -> bool:
-    """Write a step and a reply of a run that the worker ``w`` does."""
+async def claimed(store: Store) -> Claim:
+    claim = await store.claim("w", 60)
+    assert claim is not None
+    return claim
+
+
+async def step(store: Store, claim: Claim, number: int = 1, text: str = "") -> bool:
+    """Write a step and a reply of a run."""
     event = Event(number=number, name="step", data={"step": text}, private={"update": {text: text}})
-    return await store.add(id_, "w", [event], {f"a:{number}": {"text": text}})
+    return await store.add(claim, [event], {f"a:{number}": {"text": text}})
 
 
 async def test_a_run_goes_on_where_it_stopped_whatever_its_texts_are(store_url: str) -> None:
     store = await Store.open(store_url)
     run = await accepted(store)
-    assert await store.claim("w", 15) is not None
-    assert await step(store, run, text=HOSTILE)
-    assert await store.add(run, "w", replies={"a:1": {"text": "another"}})  # left as it was
-    assert not await store.add(run, "another", replies={"1": {"text": "not its own"}})
+    claim = await claimed(store)
+    assert await step(store, claim, text=HOSTILE)
+    assert await store.add(claim, replies={"a:1": {"text": "another"}})  # left as it was
+    another = claim.model_copy(update={"ticket": "another"})
+    assert not await store.add(another, replies={"1": {"text": "not its own"}})
     await store.close()
     store = await Store.open(store_url)
     [event] = await store.events(run, private=True)
     assert event.private == {"update": {HOSTILE: HOSTILE}}
     assert await store.replies(run) == {"a:1": {"text": HOSTILE}}
     # What only resuming needs goes when the run is over.
-    assert await store.finish(run, "w", "done", result={})
+    assert await store.finish(claim, "done", result={})
     assert await store.replies(run) == {}
     assert [event.private for event in await store.events(run, private=True)] == [None]
-    assert not await store.add(run, "w", replies={"2": {"text": "too late"}})
+    assert not await store.add(claim, replies={"2": {"text": "too late"}})
     await store.close()
 
 
@@ -204,10 +210,9 @@ async def test_nothing_grows(store: Store) -> None:
 
     async def one() -> None:
         await accepted(store)
-        claim = await store.claim("w", 15)
-        assert claim is not None
-        assert await step(store, claim.run.id)
-        assert await store.finish(claim.run.id, "w", "done", result={})
+        claim = await claimed(store)
+        assert await step(store, claim)
+        assert await store.finish(claim, "done", result={})
 
     for _ in range(50):
         await asyncio.gather(*(one() for _ in range(4)))
@@ -224,9 +229,9 @@ async def test_work_that_is_cancelled_leaves_nothing_locked(store: Store) -> Non
     draw = random.Random(1)
 
     async def write(number: int) -> None:
-        run = await accepted(store)
-        await store.claim("w", 15)
-        await step(store, run, number)
+        await accepted(store)
+        if claim := await store.claim("w", 15):  # another task may have got the run
+            await step(store, claim, number)
 
     tasks = [asyncio.create_task(write(number)) for number in range(60)]
     for task in tasks:
@@ -252,17 +257,17 @@ async def test_what_happened_in_a_run_outlives_a_server_that_is_away(
     own_server: PostgresServer,
 ) -> None:
     store = await Store.open(f"{own_server.url}/postgres")
-    ended, begun, answered = [await accepted(store) for _ in range(3)]
     for _ in range(3):
-        assert await store.claim("w", 60) is not None
+        await accepted(store)
+    ended, begun, answered = [await claimed(store) for _ in range(3)]
     own_server.kill()
     started = time.monotonic()
     working = [
         asyncio.create_task(work)
         for work in (
-            store.finish(ended, "w", "done", result={"x": 1}),
-            store.add(begun, "w", [Event(number=1, name="step", data={})]),
-            store.add(answered, "w", replies={"1": {"text": "a reply"}}),
+            store.finish(ended, "done", result={"x": 1}),
+            store.add(begun, [Event(number=1, name="step", data={})]),
+            store.add(answered, replies={"1": {"text": "a reply"}}),
         )
     ]
     with pytest.raises(StoreUnavailableError) as refused:
@@ -281,8 +286,8 @@ async def test_what_happened_in_a_run_outlives_a_server_that_is_away(
     assert finished
     assert told
     assert replied
-    assert (await store.run(ended, "k")).result == {"x": 1}
-    assert (await store.renew("w", 60)).mine == {begun, answered}
+    assert (await store.run(ended.run.id, "k")).result == {"x": 1}
+    assert (await store.renew("w", 60)).mine == {begun.run.id, answered.run.id}
     await store.check()
     await store.close()
 

@@ -17,11 +17,11 @@ from fairqr.base.errors import (
 )
 from fairqr.graph.journal import RunJournal, kept_update
 from fairqr.graph.service.problems import CANCELLED
-from fairqr.graph.service.records import Event, EventName, Run
+from fairqr.graph.service.records import Claim, Event, EventName, Run
 from fairqr.graph.service.runs.doing import Observer, complain, followed
 from fairqr.graph.service.runs.feeds import Feed
 from fairqr.graph.service.runs.outcomes import done, failed, first_data, last_event
-from fairqr.graph.service.store import Claim, Store
+from fairqr.graph.service.store import Store
 from fairqr.graph.service.store.database import heals
 from fairqr.graph.stream import RunEvent, Step
 
@@ -58,13 +58,13 @@ class Execution:
     Args:
         claim: The claim on the run.
         until: When the run has to stop here unless the claim is renewed, on the loop's clock.
-        worker: The id of this process.
         store: The store for the run's events and its end.
         execute: Runs the run.
         seconds: The time limit.
         observer: Hears what happens to the run.
 
     Attributes:
+        claim: The claim.
         run: The run, as claimed.
         key: The id of the key that asked for it.
         feed: The events of the run; closed when this process is done with it.
@@ -76,20 +76,18 @@ class Execution:
         self,
         claim: Claim,
         until: float,
-        worker: str,
         store: Store,
         execute: Execute,
         seconds: float,
         observer: Observer,
     ) -> None:
+        self.claim = claim
         self.run = claim.run
         self.key = claim.key
         self.feed = Feed()
         self.final: Run | None = None
         self.settled = False
-        self._claim = claim
         self._until = until
-        self._worker = worker
         self._store = store
         self._execute = execute
         self._seconds = seconds
@@ -153,7 +151,7 @@ class Execution:
             complain(self.run, error)
             return failed(self.run, error)
         self._ending = True
-        await self._stored(lambda: self._store.release(self.run.id, self._worker))
+        await self._stored(lambda: self._store.release(self.claim))
         return None
 
     async def _result(self) -> dict[str, Any]:
@@ -171,7 +169,7 @@ class Execution:
                 self._execute(self.run, journal),
                 self._tell,
                 seconds=self._seconds,
-                carrier=self._claim.carrier,
+                carrier=self.claim.carrier,
             )
         )
         writing = asyncio.create_task(self._write())
@@ -241,7 +239,7 @@ class Execution:
         self._replies = []
         if (stored := [event for event in events if event.number]) or replies:
             given = {reply.key: reply.record for reply in replies}
-            await self._stored(partial(self._store.add, self.run.id, self._worker, stored, given))
+            await self._stored(partial(self._store.add, self.claim, stored, given))
         for reply in replies:
             if not reply.stored.done():  # whoever asked may be gone
                 reply.stored.set_result(None)
@@ -270,8 +268,7 @@ class Execution:
 
     async def _end(self, final: Run) -> bool:
         return await self._store.finish(
-            final.id,
-            self._worker,
+            self.claim,
             final.status,
             events=[
                 event.model_copy(update={"private": None})

@@ -11,13 +11,13 @@ from contextlib import aclosing
 from fairqr.base.errors import FairqrError
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.problems import told_in_log
-from fairqr.graph.service.records import Kind
+from fairqr.graph.service.records import Claim, Kind
 from fairqr.graph.service.runs.cleaning import clean
 from fairqr.graph.service.runs.doing import Observer
 from fairqr.graph.service.runs.execution import Execute, Execution
 from fairqr.graph.service.runs.news import News
 from fairqr.graph.service.runs.slots import Slots
-from fairqr.graph.service.store import Claim, Store
+from fairqr.graph.service.store import Store
 from fairqr.graph.service.store.rows import CANCEL, QUEUED
 
 __all__ = ["Worker"]
@@ -85,7 +85,7 @@ class Worker:
         """The ids of runs that we know to wait."""
         self._looks_for_all = True
         self._tasks: list[asyncio.Task[None]] = []
-        self._given_up: set[str] = set()
+        self._given_up: dict[str, Claim] = {}
         self._cleaned = 0.0
 
     def start(self) -> None:
@@ -200,7 +200,6 @@ class Worker:
         doing = Execution(
             claim,
             until,
-            self.id,
             self._store,
             self._execute,
             caps.audit_seconds if claim.run.kind == "audit" else caps.seconds,
@@ -215,7 +214,7 @@ class Worker:
         if self.doing.get(doing.run.id) is doing:  # it may have been started again already
             del self.doing[doing.run.id]
         if not doing.settled:
-            self._given_up.add(doing.run.id)
+            self._given_up[doing.run.id] = doing.claim
         if doing.final is None or doing.run.kind == "audit":  # this run, or the next audit, waits
             self.wake()
         self.news.tell(doing.run.id)
@@ -265,7 +264,7 @@ class Worker:
 
     async def _give_back(self, mine: set[str]) -> None:
         """Settle runs that we gave up while the store was away, unless another worker took them."""
-        for id_ in list(self._given_up):
+        for id_, claim in list(self._given_up.items()):
             if id_ in mine and id_ not in self.doing:
-                await self._store.release(id_, self.id)
-            self._given_up.discard(id_)
+                await self._store.release(claim)
+            del self._given_up[id_]

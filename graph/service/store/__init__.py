@@ -6,7 +6,7 @@ SQLite by default, or PostgreSQL by URL. The statements are the same;
 
 from __future__ import annotations
 
-from fairqr.graph.service.store.queue import Claim, Renewal
+from fairqr.graph.service.store.queue import Renewal
 from fairqr.graph.service.store.store import Store
 
-__all__ = ["Claim", "Renewal", "Store"]
+__all__ = ["Renewal", "Store"]

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from fairqr.base.errors import RunCancelledError, RunInterruptedError
 from fairqr.graph.service.problems import CANCELLED, problem_of
-from fairqr.graph.service.records import LIVE, Event, Run, Status, path_of
+from fairqr.graph.service.records import LIVE, Claim, Event, Run, Status, path_of
 from fairqr.graph.service.store.database import LASTING, Database
 from fairqr.graph.service.store.rows import CANCEL, QUEUED, find, find_own, rows_of, run_of
 from fairqr.graph.service.store.tables import EVENTS, REPLIES, RUNS
@@ -30,8 +30,7 @@ class Endings:
 
     async def finish(
         self,
-        id: str,
-        worker: str,
+        claim: Claim,
         status: Status,
         *,
         events: Sequence[Event] = (),
@@ -41,44 +40,43 @@ class Endings:
         """Write the last events and the end of a run, and delete what only resuming it needs.
 
         Args:
-            id: The id of the run.
-            worker: The worker that did the run.
+            claim: The claim on the run.
             status: ``done``, ``failed`` or ``cancelled``.
             events: Events that are not stored yet.
             result: The result of a successful run.
             problem: Why it failed or was cancelled.
 
         Returns:
-            False if another worker has the run by now.
+            False if the claim does not hold any more.
 
         Raises:
             StoreUnavailableError: The database cannot be used.
         """
 
         def work(connection: sa.Connection) -> bool:
-            row = find(connection, id, lock=True)
-            if row is None or row["worker"] != worker:
+            row = find(connection, claim.run.id, lock=True)
+            if row is None or row["ticket"] != claim.ticket:
                 return False
             if row["status"] in LIVE:
-                self._database.flavour.add(connection, EVENTS, rows_of(id, events))
-                self._write_end(connection, row, status, worker, result, problem)
+                self._database.flavour.add(connection, EVENTS, rows_of(row["id"], events))
+                self._write_end(connection, row, status, claim.ticket, result, problem)
             return True
 
         return await self._database.write(work, patience=LASTING)
 
-    async def release(self, id: str, worker: str) -> bool:
+    async def release(self, claim: Claim) -> bool:
         """Put a run back into the queue.
 
         Returns:
-            False if another worker has the run by now.
+            False if the claim does not hold any more, and the run is not in the queue.
 
         Raises:
             StoreUnavailableError: The database cannot be used.
         """
 
         def work(connection: sa.Connection) -> bool:
-            row = find(connection, id, lock=True)
-            if row is None or row["worker"] != worker:
+            row = find(connection, claim.run.id, lock=True)
+            if row is None or row["ticket"] != claim.ticket:
                 return row is not None and row["status"] == "queued"
             if row["status"] == "running":
                 if row["cancel"]:  # no other worker would see it
@@ -86,7 +84,7 @@ class Endings:
                 else:
                     connection.execute(
                         RUNS.update()
-                        .where(RUNS.c.id == id)
+                        .where(RUNS.c.id == row["id"])
                         .values(status="queued", worker=None, lease=None, ticket=None)
                     )
                     self._database.flavour.tell(connection, QUEUED)
@@ -158,7 +156,7 @@ class Endings:
         connection: sa.Connection,
         row: Any,
         status: Status,
-        worker: str | None,
+        ticket: str | None,
         result: dict[str, Any] | None,
         problem: dict[str, Any] | None,
     ) -> None:
@@ -167,9 +165,9 @@ class Endings:
             .where(RUNS.c.id == row["id"])
             .values(
                 status=status,
-                worker=worker,
+                worker=None,
                 lease=None,
-                ticket=None,
+                ticket=ticket,  # to recognise the end if its worker writes it twice
                 finished=self._database.flavour.now(),
                 result=result,
                 problem=problem,

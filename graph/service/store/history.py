@@ -9,7 +9,7 @@ from typing import Any, cast
 import sqlalchemy as sa
 
 from fairqr.base.errors import InputError
-from fairqr.graph.service.records import LIVE, Event, Kind, Run, RunSummary, Status, is_id
+from fairqr.graph.service.records import LIVE, Claim, Event, Kind, Run, RunSummary, Status, is_id
 from fairqr.graph.service.store.database import LASTING, Database
 from fairqr.graph.service.store.rows import find_own, rows_of, run_of
 from fairqr.graph.service.store.tables import EVENTS, REPLIES, RUNS, SUMMARY
@@ -108,33 +108,32 @@ class History:
 
     async def add(
         self,
-        id: str,
-        worker: str,
+        claim: Claim,
         events: Sequence[Event] = (),
         replies: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     ) -> bool:
         """Write what happened in a run; what is known already stays unchanged.
 
         Args:
-            id: The id of the run.
-            worker: The worker that does the run.
+            claim: The claim on the run.
             events: Events, with numbers from 1.
             replies: Replies of models as plain data, by the key of the question; the key counts
                 how often it was asked before.
 
         Returns:
-            False if another worker has the run by now, or it is over; then nothing was written.
+            False if the claim does not hold any more, or the run is over; nothing was written.
 
         Raises:
             StoreUnavailableError: The database cannot be used.
         """
         flavour = self._database.flavour
+        id, ticket = claim.run.id, claim.ticket
         event_rows = rows_of(id, events)
         reply_rows = [{"run_id": id, "id": key, "reply": dict(of)} for key, of in replies.items()]
 
         def work(connection: sa.Connection) -> bool:
             mine = sa.select(RUNS.c.id).where(
-                RUNS.c.id == id, RUNS.c.worker == worker, RUNS.c.status == "running"
+                RUNS.c.id == id, RUNS.c.ticket == ticket, RUNS.c.status == "running"
             )
             if connection.execute(mine.with_for_update()).first() is None:
                 return False

@@ -1,7 +1,8 @@
 """The queue: accepting and claiming runs, and leases.
 
-The row of a run names the worker that does it. If the worker does not renew its lease in time,
-another one may claim the run, and nothing that the first one then writes about it is accepted.
+The row of a run names the worker that does it, and the ticket of its claim. If the worker does not
+renew its lease in time, another one may claim the run, and nothing that comes of the first claim is
+written any more.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from typing import Any
 import sqlalchemy as sa
 
 from fairqr.graph.service.problems import busy
-from fairqr.graph.service.records import LIVE, Kind, Run
+from fairqr.graph.service.records import LIVE, Claim, Kind, Run
 from fairqr.graph.service.store.database import LASTING, Database
 from fairqr.graph.service.store.endings import LOSSES
 from fairqr.graph.service.store.rows import QUEUED, run_of
 from fairqr.graph.service.store.tables import RUNS
 
-__all__ = ["Claim", "Queue", "Renewal"]
+__all__ = ["Queue", "Renewal"]
 
 _OUTCOME = 60.0
 """Seconds after which a failed claim can no longer take effect."""
@@ -29,21 +30,6 @@ _OUTCOME = 60.0
 _QUEUED = RUNS.c.status == "queued"
 _RUNNING = RUNS.c.status == "running"
 _LIVE = RUNS.c.status.in_(LIVE)
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A worker's claim on a run.
-
-    Attributes:
-        run: The run; its status is ``running``.
-        key: The id of the key that asked for it.
-        carrier: The headers of the caller's trace.
-    """
-
-    run: Run
-    key: str
-    carrier: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +162,7 @@ class Queue:
                     .returning(*RUNS.c)
                 )
                 row = taken.mappings().one()
-            return Claim(run_of(row), row["key_id"], row["carrier"])
+            return Claim(run=run_of(row), ticket=ticket, key=row["key_id"], carrier=row["carrier"])
 
         try:
             return await self._database.write(work)

@@ -440,8 +440,8 @@ class TestLosingARun:
 
             await within(60, stopped)
             more = Event(number=3, name="step", data={"step": "rerank"})
-            assert await store.add(run.id, "another", [more])
-            assert await store.finish(run.id, "another", "done", result=RESULT)
+            assert await store.add(claim, [more])
+            assert await store.finish(claim, "done", result=RESULT)
             assert shape(await asyncio.wait_for(reader, PATIENCE)) == [
                 (1, "run"), (2, "step"), (3, "step"), (4, "end")
             ]  # fmt: skip
