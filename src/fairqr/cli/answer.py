@@ -24,6 +24,8 @@ from fairqr.cli.parameters import ParameterCommand, Set, options_of
 from fairqr.cli.search import MethodName, Retriever
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from fairqr.graph.answer.context import AnswerContext
     from fairqr.graph.answer.result import AnswerResult
     from fairqr.retrieval.engines.engine import SearchEngine
@@ -83,7 +85,7 @@ def answer(
     is_live = asked.answer.samples == 1 and not as_json and sys.stdout.isatty()
     has_written = False
 
-    async def work() -> AnswerResult:
+    async def work() -> tuple[AnswerResult, Mapping[str, str]]:
         from fairqr.agents.attribution.attributors import open_attributor
         from fairqr.agents.cache import kept_in
         from fairqr.agents.chat import ChatModel
@@ -143,11 +145,13 @@ def answer(
             )
             context = await _with_pool(asked, engine, stream=is_live)
             result = await view.follow(fair, question, context, AnswerResult)
+            shown = [] if as_json else [place.id for place in result.ranking if place.exposure]
+            passages = await settings.passages_of(engine, shown)
         nonlocal has_written
         has_written = isinstance(view, AnswerView) and view.has_written
-        return result
+        return result, passages
 
-    result = run_recorded(work(), trace, content=trace_content, command="answer")
+    result, passages = run_recorded(work(), trace, content=trace_content, command="answer")
     if not result.counts.answered:
         first = result.answers[0]
         why = first.message or f"The model {result.generator} gave no answer ({first.status})."
@@ -159,7 +163,7 @@ def answer(
     else:
         from fairqr.cli.render_answer import print_answer
 
-        print_answer(result, written=has_written)
+        print_answer(result, passages, written=has_written)
 
 
 async def _with_pool(asked: AnswerContext, engine: SearchEngine, *, stream: bool) -> AnswerContext:

@@ -14,7 +14,7 @@ from fairqr.cli.terminal import Output, counted, decimal, number, percent, short
 from fairqr.graph.step_data import StepData
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from fairqr.api import StreamEvent
     from fairqr.graph.answer.result import (
@@ -73,11 +73,14 @@ class AnswerView(View):
             self.say(_STEPS.get(event.step, "searching"))
 
 
-def print_answer(result: AnswerResult, *, written: bool = False) -> None:
+def print_answer(
+    result: AnswerResult, passages: Mapping[str, str], *, written: bool = False
+) -> None:
     """Print the answer and its sources; of several samples how they differ.
 
     Args:
         result: What to print.
+        passages: How the texts of its documents begin, by id; those of some may be missing.
         written: The answer itself stands there already.
     """
     console = Output()
@@ -86,11 +89,11 @@ def print_answer(result: AnswerResult, *, written: bool = False) -> None:
         if not written:
             console.print(_heading(result.question))
             console.print(Text(_lines(answer.text)))
-        console.print(_sources(result, answer))
+        console.print(_sources(result, answer, passages))
     else:
         console.print(_heading(result.question))
         console.print(_answers(result))
-        console.print(_documents(result))
+        console.print(_documents(result, passages))
         for attribute in result.groups:
             console.print(_groups(attribute))
         console.print(_figures(result))
@@ -107,14 +110,14 @@ def _lines(text: str) -> str:
     return "\n".join(map(printable, text.split("\n")))
 
 
-def _sources(result: AnswerResult, answer: RankingAnswer) -> Table:
+def _sources(result: AnswerResult, answer: RankingAnswer, passages: Mapping[str, str]) -> Table:
     title = "\nsources" if result.attributor is None else "\nsources, ✓ used"
     documents = {document.id: document for document in result.ranking}
     judgements: Sequence[bool | None] = answer.used or [False] * len(answer.ids)
     return table(
         (number(), "", title, "\ngroups"),
         (
-            (str(place), _USED[used], _title(documents[id_], 2 * TITLE), _labels(documents[id_]))
+            (str(place), _USED[used], _title(documents[id_], passages), _labels(documents[id_]))
             for place, (id_, used) in enumerate(zip(answer.ids, judgements, strict=True), start=1)
         ),
     )
@@ -132,12 +135,12 @@ def _answers(result: AnswerResult) -> Table:
     return table((number("\nsamples"), "\nanswer", number("\nrankings")), rows)
 
 
-def _documents(result: AnswerResult) -> Table:
+def _documents(result: AnswerResult, passages: Mapping[str, str]) -> Table:
     read = [document for document in result.ranking if document.exposure]
     rows: list[tuple[str | Text, ...]] = [
         (
             str(document.rank),
-            _title(document, TITLE),
+            _title(document, passages),
             _labels(document),
             f"{document.exposure:.2f}",
             decimal(document.attributed),
@@ -195,8 +198,12 @@ def _origin(result: AnswerResult) -> Text:
     )
 
 
-def _title(document: ExposedDocument, width: int) -> str:
-    return shortened(document.title or document.id, width)
+def _title(document: ExposedDocument, passages: Mapping[str, str]) -> Text:
+    """Return the title of a document, and below how its text begins."""
+    cell = Text(shortened(document.title or document.id, 2 * TITLE))
+    if passage := shortened(passages.get(document.id, ""), 2 * TITLE):
+        cell.append(f"\n{passage}", style="dim")
+    return cell
 
 
 def _labels(document: ExposedDocument) -> Text:

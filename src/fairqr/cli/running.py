@@ -6,13 +6,14 @@ Help reads this module too, so it imports nothing heavy at its head.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fairqr.cli.common import open_to_search
+from fairqr.base.errors import FairqrError
+from fairqr.cli.common import open_to_search, warn
 
 if TYPE_CHECKING:
     from fairqr.graph.search.context import Context
@@ -101,14 +102,33 @@ class RunSettings(BaseModel):
             await engine.aclose()
 
 
-class SearchRunSettings(RunSettings):
+class _ReadingSettings(RunSettings):
+    """How a run works whose documents are shown."""
+
+    passages: bool = Field(True, description="Show how the text of each document begins.")
+
+    async def passages_of(self, engine: SearchEngine, ids: Iterable[str]) -> Mapping[str, str]:
+        """Return how the text of each document begins, by id; empty if that is not wanted."""
+        from fairqr.graph.search.passages import passage_of
+
+        wanted = [*dict.fromkeys(ids)] if self.passages else []
+        if not wanted:
+            return {}
+        try:
+            documents = await engine.documents(wanted)
+        except FairqrError as error:  # the run succeeded, and may have cost money
+            warn(f"The texts of the documents could not be read: {error}")
+            return {}
+        return {document.id: passage_of(document.text) for document in documents}
+
+
+class SearchRunSettings(_ReadingSettings):
     """How a search runs."""
 
     strict: bool = Field(False, description="Exit with code 2 if the model failed.")
-    passages: bool = Field(True, description="Show how the text of each document begins.")
 
 
-class AnswerRunSettings(RunSettings):
+class AnswerRunSettings(_ReadingSettings):
     """How a run that answers works."""
 
     input_tokens: int | None = Field(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fairqr.base.errors import FairqrError, ModelError
+from fairqr.base.errors import ModelError
 from fairqr.cli.common import (
     MODELS,
     OUTPUT,
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from fairqr.cli.running import SearchRunSettings
     from fairqr.graph.search.context import Context
     from fairqr.graph.search.result import SearchResult
-    from fairqr.retrieval.engines.engine import SearchEngine
 
 __all__ = ["MethodName", "ModelName", "Retriever", "SearchCommand", "search", "searched"]
 
@@ -213,21 +212,8 @@ async def searched(
     async with settings.opened(corpus, asked.strategy.searched_by(retriever)) as engine:
         fair = FairSearch(engine, opened, ranker=ranker, prompts=prompts)
         result = await view.follow(fair, query, asked, SearchResult)
-        is_read = settings.passages and not silent
-        return result, await _passages_of(engine, result) if is_read else {}
-
-
-async def _passages_of(engine: SearchEngine, result: SearchResult) -> Mapping[str, str]:
-    """Return how the text of each document that a result shows begins, by id."""
-    from fairqr.graph.search.passages import passage_of
-
-    ids = {place.id: None for place in (*result.baseline.ranking, *result.ranking)}
-    try:
-        documents = await engine.documents(list(ids))
-    except FairqrError as error:  # the search succeeded, and may have cost money
-        warn(f"The texts of the documents could not be read: {error}")
-        return {}
-    return {document.id: passage_of(document.text) for document in documents}
+        shown = () if silent else (*result.baseline.ranking, *result.ranking)
+        return result, await settings.passages_of(engine, (place.id for place in shown))
 
 
 def _has_not_ranked(result: SearchResult) -> bool:

@@ -132,12 +132,14 @@ def result(*, samples: int = 1, judged: bool = True, title: str = "Marie Curie")
 
 
 def test_one_answer_stands_above_its_sources(capsys: pytest.CaptureFixture[str]) -> None:
-    print_answer(result())
+    print_answer(result(), {"a": "A physicist and\x1b a chemist.", "c": "It was not read."})
     shown = capsys.readouterr().out.splitlines()
     assert shown[:2] == ["Who found radium?", "Marie Curie"]
     (first,) = [line for line in shown if line.lstrip().startswith("1 ")]
     (second,) = [line for line in shown if line.lstrip().startswith("2 ")]
     assert "✓" in first
+    assert "A physicist and" in shown[shown.index(first) + 1]
+    assert not any("It was not read" in line for line in shown)
     assert "female" in first
     assert "✓" not in second
     assert "?" in second  # it was not judged
@@ -146,17 +148,26 @@ def test_one_answer_stands_above_its_sources(capsys: pytest.CaptureFixture[str])
 
 
 def test_several_samples_are_shown_as_a_distribution(capsys: pytest.CaptureFixture[str]) -> None:
-    print_answer(result(samples=4))
+    print_answer(result(samples=4), {"a": "A physicist.", "b": "A chemist."})
     shown = capsys.readouterr().out
-    for part in ("4 of 4", "Marie Curie", "exposure", "attributed", "100.0%", "12.5%", "0.750"):
+    for part in (
+        "4 of 4",
+        "Marie Curie",
+        "exposure",
+        "attributed",
+        "100.0%",
+        "12.5%",
+        "0.750",
+        "A chemist.",
+    ):
         assert part in shown
     assert "1 document in no sample" in shown
 
 
 def test_what_was_not_judged_is_not_called_unused(capsys: pytest.CaptureFixture[str]) -> None:
-    print_answer(result(judged=False))
+    print_answer(result(judged=False), {})
     assert "used" not in capsys.readouterr().out
-    print_answer(result(samples=4, judged=False))
+    print_answer(result(samples=4, judged=False), {})
     assert "not judged" in capsys.readouterr().out
 
 
@@ -166,8 +177,8 @@ def test_an_answer_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str])
     with view:
         view.show(AIMessageChunk("one\n"))
         view.show(AIMessageChunk(HOSTILE))
-    print_answer(result(title=HOSTILE), written=True)
-    print_answer(result(title=HOSTILE, samples=4))
+    print_answer(result(title=HOSTILE), {"a": HOSTILE}, written=True)
+    print_answer(result(title=HOSTILE, samples=4), {"a": HOSTILE})
     shown = capsys.readouterr().out
     assert "\x1b" not in shown
     assert "\u202e" not in shown
