@@ -218,7 +218,7 @@ class SearchView(View):
             group = shortened(refinement["group"], NAME)
             line = Text.assemble("  words for ", (group, "bold"), f": {printable(words)}")
             self._console.print(line)
-        self._console.print(exposure_bars(record["exposure"], self._target))
+        self._console.print(exposure_bars(record["exposure"], self._target, self._console.width))
         if record["divergence"] is not None:
             self._console.print(_divergence(record["divergence"]))
 
@@ -239,18 +239,28 @@ def cost_of_ranking(cost: CostRecord, model: str) -> str:
 
 
 def exposure_bars(
-    exposure: Mapping[str, Mapping[str, float]], target: Mapping[str, Mapping[str, float]]
+    exposure: Mapping[str, Mapping[str, float]],
+    target: Mapping[str, Mapping[str, float]],
+    columns: int,
 ) -> Group:
-    """Draw the exposure of each group as a bar, with a mark where its target is."""
+    """Draw the exposure of each group as a bar, with a mark where its target is.
+
+    Args:
+        exposure: For each attribute, the share of each group.
+        target: The same for the target.
+        columns: The width of the terminal; bars and names are shorter in a narrow one.
+    """
     lines: list[Text] = []
+    figures = len("    100.0%  target 100.0%")
     names = [shortened(group, NAME) for groups in exposure.values() for group in groups]
-    width = max(map(cell_len, names))
+    width = min(max(map(cell_len, names)), max(columns - figures - 6, 8))
+    bar = min(BAR, max(columns - figures - width - 1, 4))
     for attribute, groups in exposure.items():
         for group, share in groups.items():
             wanted = target[attribute][group]
-            cells = ["█" if cell < round(share * BAR) else "·" for cell in range(BAR + 1)]
-            cells[round(wanted * BAR)] = "┃"
-            name = set_cell_size(shortened(group, NAME), width)
+            cells = ["█" if cell < round(share * bar) else "·" for cell in range(bar + 1)]
+            cells[round(wanted * bar)] = "┃"
+            name = set_cell_size(shortened(group, width), width)
             line = Text(f"  {name} ", no_wrap=True, overflow="ellipsis")
             style = "green" if share >= wanted - 0.02 else "yellow"
             for cell in cells:
@@ -272,7 +282,7 @@ def print_result(result: SearchResult, passages: Mapping[str, str]) -> None:
     console.print(Text("\nre-ranked", style="bold"))
     for sentence in result.explanation:
         console.print(Padding(Text(printable(sentence)), (0, 0, 0, 2)))
-    console.print(exposure_bars(result.exposure, result.target))
+    console.print(exposure_bars(result.exposure, result.target, console.width))
     for attribute, share in result.unknown.items():
         if share:
             unknown = f"{share:.1%} of the exposure has no label for '{printable(attribute)}'"

@@ -173,17 +173,22 @@ def test_groups_of_any_name_and_number_are_drawn(
         assert all(f"<!-- {name} -->" in text for name in names)
 
 
-def test_long_names_of_groups_break_no_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """They are cut, and names of wide characters are counted by their cells."""
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_long_names_of_groups_break_no_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    """They are cut, as bars are, but no figure; wide characters are counted by their cells."""
     from rich.cells import cell_len
 
+    monkeypatch.setenv("COLUMNS", str(columns))
     print_result(grouped(ODD), {})
     bars = [
-        line for line in capsys.readouterr().out.splitlines() if " target " in line and "%" in line
+        line for line in capsys.readouterr().out.splitlines() if " target " in line and "┃" in line
     ]
     assert len(bars) == len(ODD)
     assert len({cell_len(line) for line in bars}) == 1
-    assert cell_len(bars[0]) <= 80
+    assert all(line.endswith("%") for line in bars)
+    assert cell_len(bars[0]) <= columns
     assert any("…" in line for line in bars)
     assert not any("\x1b" in line for line in bars)
 
