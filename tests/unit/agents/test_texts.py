@@ -145,6 +145,7 @@ class TestWriting:
         monkeypatch.setattr(Endpoint, "turn", one_at_a_time)
         model_server.does(says("Bridges."))
         asking = model(model_server, timeout=2.0, cache=cache)
+        await asking.start()
         async with turn:
             waiting = asyncio.create_task(asking.write(question()))
             await asyncio.sleep(4.1)  # longer than both requests that a question may have
@@ -259,9 +260,11 @@ class TestStreaming:
         model_server.does(stream(PIECES, gate=gate, gate_after=begun(answer, 1)))
         told: list[str] = []
         began = time.monotonic()
-        reply = await model(model_server, timeout=2.0).write(question(), on_token=told.append)
+        asking = model(model_server, timeout=5.0)
+        await asking.start()
+        reply = await asking.write(question(), on_token=told.append)
         assert (reply.status, told) == ("timeout", ["Marie"])
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < 30
         assert len(model_server.asked) == 1
         gate.set()
 

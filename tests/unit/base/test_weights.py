@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import venv
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -171,15 +172,15 @@ def test_a_killed_pull_is_resumed_by_the_next(shop: Shop, tiny: Weights) -> None
     child = subprocess.Popen([sys.executable, "-c", script, *arguments])
     try:
         assert shop.stalled.wait(PATIENCE)
-        for _ in range(200):
-            if part().exists() and part().stat().st_size == shop.stalls_at:
-                break
+        end = time.monotonic() + PATIENCE
+        while not (part().exists() and part().stat().st_size == shop.stalls_at):
+            assert time.monotonic() < end
             threading.Event().wait(0.05)
     finally:
         child.send_signal(signal.SIGKILL)
         child.wait()
     begun = part().stat().st_size
-    assert 0 < begun <= shop.stalls_at
+    assert begun == shop.stalls_at
     shop.stalls_at = None
     assert pull("tiny", find=shop.locate).read_bytes() == CONTENT
     assert shop.asked == [None, f"bytes={begun}-"]

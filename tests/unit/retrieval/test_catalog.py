@@ -226,14 +226,14 @@ async def test_a_build_that_nobody_waits_for_any_longer_stops(
 
 SLOW = textwrap.dedent(
     """
-    import asyncio, pathlib, sys, time
+    import asyncio, pathlib, sys
     from fairqr.retrieval import catalog
     from fairqr.retrieval.corpus import Corpus, find_corpus
 
     class Slow(Corpus):
         def documents(self):
             print("building", flush=True)
-            time.sleep(float(sys.argv[3]))
+            sys.stdin.readline()
             yield from super().documents()
 
     def slowly(path, schema=None):
@@ -246,11 +246,14 @@ SLOW = textwrap.dedent(
 )
 
 
-def building(catalog_folder: Path, corpus: Corpus, seconds: float) -> subprocess.Popen[str]:
-    """Start a process that indexes a corpus at its first use, slowly, and wait until it does."""
-    arguments = [str(catalog_folder), str(corpus.path), str(seconds)]
+def building(catalog_folder: Path, corpus: Corpus) -> subprocess.Popen[str]:
+    """Start a process that indexes a corpus at its first use, and goes on at a line of input."""
+    arguments = [str(catalog_folder), str(corpus.path)]
     process = subprocess.Popen(
-        [sys.executable, "-c", SLOW, *arguments], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", SLOW, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "building\n"
@@ -262,16 +265,20 @@ async def test_who_first_uses_a_corpus_at_the_same_time_waits_and_shares_the_ind
     catalog: Catalog, tmp_path: Path
 ) -> None:
     corpus = write(tmp_path / "c", "text")
-    process = building(tmp_path / "data", corpus, 1)
+    process = building(tmp_path / "data", corpus)
     try:
         name = next((tmp_path / "data/indexes").glob(".documents-*")).name[1:].removesuffix(".lock")
         with pytest.raises(BuildInProgressError):
             await catalog.create(name, corpus)
-        engines = await asyncio.gather(*(catalog.resolve(str(corpus.path)) for _ in range(3)))
+        waiting = [asyncio.create_task(catalog.resolve(str(corpus.path))) for _ in range(3)]
+        await asyncio.sleep(0.2)
+        assert not any(task.done() for task in waiting)
+        await asyncio.to_thread(process.communicate, "\n", PATIENCE)
+        engines = await asyncio.gather(*waiting)
     finally:
         process.kill()
         process.wait()
-    assert process.returncode in (0, -9)
+    assert process.returncode == 0
     for engine in engines:
         assert folder_of(engine).name == "v1"
         assert await ids(engine, "text") == ["0"]
@@ -287,7 +294,7 @@ async def test_waiting_for_the_build_of_another_can_be_cancelled_or_outlive_it(
     catalog: Catalog, tmp_path: Path
 ) -> None:
     corpus = write(tmp_path / "c", "text")
-    process = building(tmp_path / "data", corpus, 60)
+    process = building(tmp_path / "data", corpus)
     try:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.3):

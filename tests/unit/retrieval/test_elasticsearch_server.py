@@ -231,13 +231,16 @@ async def test_a_server_that_never_answers_at_opening_is_given_up_soon(kind: typ
     """No attempt begins after twice the time limit, in place of four attempts."""
 
     def answer(*_: Any) -> Answer:
-        time.sleep(0.5)
+        time.sleep(1)
         return of_json(200, {})
 
     with answering(answer) as (url, asked):
-        server = kind(Connection(urls=(url,), timeout=0.2))
+        server = kind(Connection(urls=(url,), timeout=0.4))
         with pytest.raises(IndexUnavailableError, match="did not answer any attempt"):
             await read_index(server, "hr")
+        async with asyncio.timeout(PATIENCE):
+            while not asked.times:  # its thread may be late; a second request can come no more
+                await asyncio.sleep(0.01)
         assert len(asked.times) == 1
         await server.aclose()
 

@@ -239,7 +239,7 @@ async def test_it_ends_in_time_whatever_a_run_does() -> None:
     run = await world.runs.begin("search", "q", stubborn, key=KEY, carrier={})
     reading = asyncio.create_task(collected(run))
     await begun.wait()
-    await asyncio.wait_for(world.drain(0.05), 5)
+    await asyncio.wait_for(world.drain(0.05), PATIENCE)
     assert shape(await reading) == [(1, "run"), (2, "step"), (3, "error")]
     enough.set()
     await asyncio.wait({run.task})

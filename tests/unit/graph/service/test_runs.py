@@ -22,6 +22,7 @@ from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import make_context
 from fairqr.graph.service.configuration import Caps, Limits, ServiceSettings
 from fairqr.graph.service.records import Event, Run
+from fairqr.graph.service.runs import execution, worker
 from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
 from fairqr.graph.stream import RunEvent, Step, run_graph
@@ -110,6 +111,10 @@ async def test_a_durable_search_takes_at_most_twenty_transactions(
             return done(*given, **options)
 
         monkeypatch.setattr(store._database, name, counting)
+    # Only replies and the end write, however slow the machine is, and nobody looks meanwhile.
+    monkeypatch.setattr(execution, "TOGETHER", PATIENCE)
+    monkeypatch.setattr(worker, "POLL", PATIENCE)
+    monkeypatch.setattr(worker, "BEAT", PATIENCE)
     async with running(store, execute, lease=3600) as runs:
         before = len(counted)
         run = await submitted(runs)
@@ -133,7 +138,7 @@ async def written(store: Store, run: Run, number: int) -> None:
     async def there() -> bool:
         return len(await store.events(run.id)) == number
 
-    await within(60, there)
+    await within(PATIENCE, there)
 
 
 async def test_a_run_is_told_and_stored(store: Store, script: Script, told: Told) -> None:
@@ -209,7 +214,7 @@ async def test_a_kept_run_goes_on_when_its_client_goes_away(store: Store, script
 async def test_what_runs_is_cancelled_from_wherever_that_is_asked(
     store: Store, script: Script, told: Told, here: bool
 ) -> None:
-    async with running(store, script, told, lease=3) as runs:
+    async with running(store, script, told) as runs:
         run = await submitted(runs)
         reader = asyncio.create_task(collected(runs.events(run.id, KEY)))
         await script.begun.wait()
@@ -318,13 +323,13 @@ async def test_a_run_takes_one_claim_and_a_refusal_none(
 
     noting("claim")
     noting("ask_to_cancel")
+    began = time.monotonic()
     async with running(store, script, limits=Limits(live=1)) as runs:
         run = await submitted(runs)
         with pytest.raises(BusyError):
             await submitted(runs)
         script.go.set()
         await runs.result(run.id, KEY)
-        began = time.monotonic()
         for _ in range(5):
             await runs.result((await submitted(runs)).id, KEY)
         looks = 2 + int(time.monotonic() - began)  # of its own accord
@@ -415,10 +420,23 @@ class TestLosingARun:
         self, store: Store, script: Script, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(store, "sweep", asyncio.Event().wait)
-        async with running(store, script, lease=3) as runs:
+        renewals: list[set[str]] = []
+        renew = store.renew
+
+        async def noted(*given: Any) -> Any:
+            renewal = await renew(*given)
+            renewals.append(renewal.mine)
+            return renewal
+
+        monkeypatch.setattr(store, "renew", noted)
+        async with running(store, script, lease=10) as runs:
             run = await submitted(runs)
             await script.begun.wait()
-            await asyncio.sleep(3.3)
+
+            async def twice() -> bool:
+                return sum(run.id in mine for mine in renewals) >= 2
+
+            await within(PATIENCE, twice)
             assert script.closed == 0
             script.go.set()
             assert (await runs.result(run.id, KEY)).attempts == 1
@@ -431,14 +449,15 @@ class TestLosingARun:
             run = await submitted(runs)
             reader = asyncio.create_task(collected(runs.events(run.id, KEY)))
             await written(store, run, 2)
-            await store.renew(runs._worker.id, -60)
-            claim = await store.claim("another", 15)
-            assert claim is not None
+            claim = None
+            while claim is None:  # it may renew its lease in between
+                await store.renew(runs._worker.id, -60)
+                claim = await store.claim("another", 3600)
 
             async def stopped() -> bool:
                 return script.closed == 1
 
-            await within(60, stopped)
+            await within(PATIENCE, stopped)
             more = Event(number=3, name="step", data={"step": "rerank"})
             assert await store.add(claim, [more])
             assert await store.finish(claim, "done", result=RESULT)
@@ -451,7 +470,7 @@ class TestLosingARun:
         self, store: Store, script: Script, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Afterwards it is given back, and gone on with."""
-        async with running(store, script, lease=1) as runs:
+        async with running(store, script, lease=5) as runs:
             run = await submitted(runs)
             await script.begun.wait()
             gate = threading.Event()
@@ -461,7 +480,7 @@ class TestLosingARun:
                 return script.closed == 1
 
             try:
-                await within(20, stopped)  # nobody else writes meanwhile
+                await within(PATIENCE, stopped)  # nobody else writes meanwhile
             finally:
                 gate.set()
             await writer
@@ -485,6 +504,6 @@ async def test_traces_are_kept_for_as_long_as_runs(
         async def gone() -> bool:
             return not old.exists()
 
-        await within(60, gone)
+        await within(PATIENCE, gone)
     assert new.exists()
     assert own.exists()
