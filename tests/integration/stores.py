@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator
@@ -9,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
-from fairqr.graph.service.records import Run
+from fairqr.graph.service.records import Claim, Run
 from fairqr.graph.service.store import Store
+from fairqr.graph.service.store.tables import RUNS
+from tests.patience import PATIENCE
 
 PLENTY = {"queue": 1000, "live": 1000}
 
@@ -55,3 +59,25 @@ async def accepted(store: Store, key: str = "k", **given: Any) -> str:
 async def lost(store: Store, worker: str) -> None:
     """Let a worker be silent until all of its leases have run out."""
     await store.renew(worker, -60)
+
+
+async def claimed(store: Store, worker: str) -> Claim:
+    """Claim the next run; wait where a server has just started, or still holds a dead claim."""
+    async with asyncio.timeout(PATIENCE):
+        while (claim := await store.claim(worker, 60)) is None:
+            await asyncio.sleep(0.1)
+    return claim
+
+
+def lose(url: str, run: str) -> None:
+    """Let the worker of a run, which is dead or frozen, be silent until its leases have run out."""
+
+    async def work() -> None:
+        store = await Store.open(url)
+        try:
+            of_run = sa.select(RUNS.c.worker).where(RUNS.c.id == run)
+            await lost(store, await store._database.read(lambda it: it.scalar(of_run)))
+        finally:
+            await store.close()
+
+    asyncio.run(work())

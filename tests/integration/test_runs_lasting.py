@@ -85,16 +85,20 @@ async def test_runs_that_are_under_way_outlive_a_restart_of_the_database() -> No
     with running_postgres() as server, new_database(server.url) as url:
         store = await Store.open(url)
         gated = Gated()
-        runs = Runs(store, gated, ServiceSettings(), Observer())
+        runs = Runs(store, gated, ServiceSettings(lease=600), Observer())
         await runs.start()
         ids = [(await runs.submit("search", {}, key=KEY, query="q")).id for _ in range(2)]
 
-        async def told(id_: str) -> list[Any]:
-            return [(event.number, event.name) async for event in runs.events(id_, KEY)]
+        told: dict[str, list[Any]] = {id_: [] for id_ in ids}
 
-        readers = [asyncio.create_task(told(id_)) for id_ in ids]
-        while gated.begun < len(ids):
-            await asyncio.sleep(0.01)
+        async def read(id_: str) -> None:
+            async for event in runs.events(id_, KEY):
+                told[id_].append((event.number, event.name))
+
+        readers = [asyncio.create_task(read(id_)) for id_ in ids]
+        async with asyncio.timeout(PATIENCE):
+            while any(len(events) < 2 for events in told.values()):
+                await asyncio.sleep(0.01)
         await asyncio.to_thread(server.kill)
         own = await runs.ephemeral.begin("search", "q", steps, key=KEY, carrier={})
         assert (await own.end()).status == "done"
@@ -103,7 +107,8 @@ async def test_runs_that_are_under_way_outlive_a_restart_of_the_database() -> No
         assert not any(reader.done() for reader in readers)
         await asyncio.to_thread(server.start)
         whole = [(1, "run"), (2, "step"), (3, "step"), (4, "end")]
-        assert await asyncio.wait_for(asyncio.gather(*readers), PATIENCE) == [whole] * len(ids)
+        await asyncio.wait_for(asyncio.gather(*readers), PATIENCE)
+        assert told == dict.fromkeys(ids, whole)
         for id_ in ids:
             run = await store.run(id_, KEY)
             assert (run.status, run.attempts) == ("done", 1)
@@ -124,15 +129,13 @@ async def test_workers_on_one_postgresql_hear_of_each_other(
     elsewhere = Runs(another, gated, ServiceSettings(lease=3600), Observer())
     try:
         await elsewhere.start()
-        listening = sa.text("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN %'")
-        async with asyncio.timeout(PATIENCE):
-            while not await store._database.read(lambda it: it.scalar(listening)):
-                await asyncio.sleep(0.01)
+        await _listen(store, 1)
         run = await here.submit("search", {}, key=KEY, query="q")  # this process does not do it
         async with asyncio.timeout(PATIENCE):
             while not gated.begun:
                 await asyncio.sleep(0.01)
         await here.start()
+        await _listen(store, 2)
         follower = asyncio.create_task(anext(here.events(run.id, KEY, after=1)))
         assert (await asyncio.wait_for(follower, PATIENCE)).name == "step"
         final = asyncio.create_task(elsewhere.result(run.id, KEY))
@@ -142,3 +145,14 @@ async def test_workers_on_one_postgresql_hear_of_each_other(
         for runs, opened in ((here, store), (elsewhere, another)):
             await runs.drain(0)
             await opened.close()
+
+
+async def _listen(store: Store, workers: int) -> None:
+    """Wait until so many workers hear of what happens in a database."""
+    listening = sa.text(
+        "SELECT count(*) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND state = 'idle' AND query LIKE 'LISTEN %'"
+    )
+    async with asyncio.timeout(PATIENCE):
+        while await store._database.read(lambda it: it.scalar(listening)) != workers:
+            await asyncio.sleep(0.01)

@@ -18,6 +18,7 @@ from fairqr.graph.service.store import Store
 from tests.integration.model_server import Asked, Command, ModelServer, says, write_people
 from tests.integration.page_service import _address, _environment, run_command, settings_for
 from tests.integration.service_client import until
+from tests.integration.stores import lose
 from tests.patience import PATIENCE
 
 ASKED = {
@@ -27,7 +28,7 @@ ASKED = {
     "k": 10,
     "method": "loop",
 }
-SETTINGS = 'lease = 4\ntraces = "traces"\ncorpora = ["people"]'
+SETTINGS = 'traces = "traces"\ncorpora = ["people"]'
 
 
 @contextlib.contextmanager
@@ -77,6 +78,7 @@ def test_a_run_goes_on_after_kill_9_and_no_reply_is_asked_for_again(tmp_path: Pa
             until(lambda: held and _kept(tmp_path, begun.json()["id"]) == 3)
             child.kill()
             child.wait()
+        lose(_database(tmp_path), begun.json()["id"])
         gate.set()
         with service(variables) as (client, _):
             (listed,) = client.get("/v1/runs").json()["runs"]
@@ -108,11 +110,15 @@ def test_a_run_goes_on_after_kill_9_and_no_reply_is_asked_for_again(tmp_path: Pa
     assert recorded["before"] == run["result"]["baseline"]["divergence"]
 
 
+def _database(folder: Path) -> str:
+    return f"sqlite:///{folder}/data/service/runs.sqlite"
+
+
 def _kept(folder: Path, run: str) -> int:
     """Count the questions of a run whose replies are stored; some are asked more than once."""
 
     async def found() -> int:
-        store = await Store.open(f"sqlite:///{folder}/data/service/runs.sqlite")
+        store = await Store.open(_database(folder))
         try:
             return len({key.partition(":")[0] for key in await store.replies(run)})
         finally:

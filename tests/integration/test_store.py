@@ -10,24 +10,15 @@ import pytest
 import sqlalchemy as sa
 
 from fairqr.base.errors import BusyError, InputError, RunNotFoundError
-from fairqr.graph.service.records import Claim, Event, Scope
+from fairqr.graph.service.records import Event, Scope
 from fairqr.graph.service.store import Store
 from fairqr.graph.service.store.database import lasting
 from fairqr.graph.service.store.flavours import flavour_of
 from fairqr.graph.service.store.migrations import MIGRATIONS
-from tests.integration.stores import PLENTY, a_run, accepted, lost
+from tests.integration.stores import PLENTY, a_run, accepted, claimed, lost
 from tests.patience import PATIENCE
 
 HOSTILE = "'; DROP TABLE runs; -- \0 \ud800 \ufdd0 \N{SNOWMAN} %s :id \\u0000"
-
-
-async def claimed(store: Store, worker: str) -> Claim:
-    """Claim as a worker; waits where the server has just started, as nobody is silent then."""
-    end = time.monotonic() + PATIENCE
-    while (claim := await store.claim(worker, 15)) is None and time.monotonic() < end:
-        await asyncio.sleep(0.1)
-    assert claim is not None
-    return claim
 
 
 async def swept(store: Store) -> list[str]:

@@ -22,7 +22,7 @@ from fairqr.graph.service.records import Claim, Event
 from fairqr.graph.service.store import Store
 from fairqr.graph.service.store.migrations import MIGRATIONS
 from tests.integration.postgres_server import PASSWORD, PostgresServer, running_postgres
-from tests.integration.stores import accepted
+from tests.integration.stores import accepted, claimed
 from tests.patience import PATIENCE
 
 HOSTILE = "\0 \ud800 \ufdd0 \N{SNOWMAN}"
@@ -140,7 +140,7 @@ async def test_a_process_that_is_killed_in_a_transaction_leaves_what_was_before(
     store = await Store.open(store_url)
     kept = await store.run(run, "k")
     assert (kept.status, kept.query) == ("queued", "before")
-    assert await store.claim("w", 15) is not None  # nothing is locked
+    await claimed(store, "w")  # nothing stays locked
     if store_url.startswith("sqlite"):
         assert await scalar(store, "PRAGMA integrity_check") == "ok"
     await store.close()
@@ -172,12 +172,6 @@ async def test_workers_that_start_at_once_migrate_once(store_url: str) -> None:
 # --- what a run has done ----------------------------------------------------------------------
 
 
-async def claimed(store: Store) -> Claim:
-    claim = await store.claim("w", 60)
-    assert claim is not None
-    return claim
-
-
 async def step(store: Store, claim: Claim, number: int = 1, text: str = "") -> bool:
     """Write a step and a reply of a run."""
     event = Event(number=number, name="step", data={"step": text}, private={"update": {text: text}})
@@ -187,7 +181,7 @@ async def step(store: Store, claim: Claim, number: int = 1, text: str = "") -> b
 async def test_a_run_goes_on_where_it_stopped_whatever_its_texts_are(store_url: str) -> None:
     store = await Store.open(store_url)
     run = await accepted(store)
-    claim = await claimed(store)
+    claim = await claimed(store, "w")
     assert await step(store, claim, text=HOSTILE)
     assert await store.add(claim, replies={"a:1": {"text": "another"}})  # left as it was
     another = claim.model_copy(update={"ticket": "another"})
@@ -210,7 +204,7 @@ async def test_nothing_grows(store: Store) -> None:
 
     async def one() -> None:
         await accepted(store)
-        claim = await claimed(store)
+        claim = await claimed(store, "w")
         assert await step(store, claim)
         assert await store.finish(claim, "done", result={})
 
@@ -259,7 +253,7 @@ async def test_what_happened_in_a_run_outlives_a_server_that_is_away(
     store = await Store.open(f"{own_server.url}/postgres")
     for _ in range(3):
         await accepted(store)
-    ended, begun, answered = [await claimed(store) for _ in range(3)]
+    ended, begun, answered = [await claimed(store, "w") for _ in range(3)]
     own_server.kill()
     started = time.monotonic()
     working = [

@@ -314,7 +314,8 @@ async def test_a_failing_model_is_an_error_without_a_word_of_content(
     behaviour, status = FAILING[kind]
     model_server.does(behaviour)
     engine = await open_engine(str(corpus))
-    chat = ChatModel("openai:fake", base_url=model_server.base_url, attempts=1, timeout=0.3)
+    timeout = 0.3 if kind == "silence" else PATIENCE
+    chat = ChatModel("openai:fake", base_url=model_server.base_url, attempts=1, timeout=timeout)
     try:
         await FairSearch(engine, chat).search(QUERY, attribute="gender", k=10, ask="always")
     finally:
@@ -471,8 +472,12 @@ class TestTheCommand:
         self, command: Command, model_server: ModelServer, corpus: Path, collector: Collector
     ) -> None:
         """It says which variable turns the events off."""
-        to = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_EXPORTER_OTLP_TIMEOUT": "0.5"}
-        to["OTEL_EXPORTER_OTLP_LOGS_ENDPOINT"] = "http://127.0.0.1:9/v1/logs"
+        to = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url,
+            "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT": str(PATIENCE),
+            "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": "http://127.0.0.1:9/v1/logs",
+            "OTEL_EXPORTER_OTLP_LOGS_TIMEOUT": "0.5",
+        }
         arguments = search_arguments(model_server, corpus, "--json")
         run = command(*arguments, **to)
         assert (run.code, collector.events) == (0, [])

@@ -38,6 +38,7 @@ from fairqr.retrieval.engines.opensearch import OpenSearchServer
 from fairqr.retrieval.labels import LabelReader
 from fairqr.retrieval.schema import Schema
 from fairqr.retrieval.source import ElasticsearchSource, Source
+from tests.patience import PATIENCE
 from tests.unit.retrieval.http_servers import ELASTICSEARCH, Answer, answering, of_json
 
 KEY = Credentials(api_key="s3cret", headers={"X-Key": "s3cret"})
