@@ -25,9 +25,10 @@ T = TypeVar("T")
 
 CLIENTS = 8
 DELAY = 0.02
-SERVING_SECONDS = 60
-SETTLING_SECONDS = 90
-RECOVERY_SECONDS = 60
+SERVING_SECONDS = SETTLING_SECONDS = RECOVERY_SECONDS = 240
+"""Until we give up; a busy machine takes long."""
+SILENCE = 5.0
+"""Seconds after which a model that does not answer is asked again."""
 WAYS = {
     "search": 4.0,
     "stream": 1.5,
@@ -266,7 +267,11 @@ async def survive(world: World, name: str, size: int) -> Survived:
     if name == "killed-elasticsearch":
         index = REMOTE
         _ = world.elasticsearch
-    settings = {"grace": SHORT_GRACE} if name == "cut-short" else {}
+    settings: dict[str, float] = {}
+    if name == "cut-short":
+        settings["grace"] = SHORT_GRACE
+    if name == "failing-model":
+        settings["model_seconds"] = SILENCE
     database = world.new_database(on_small_disk=name == "full-disk")
     with world.workers(database, 2, index, **settings) as workers:
         crowd = Crowd(

@@ -23,7 +23,7 @@ from tests.integration.java_server import configure, install, running, wait_for
 
 __all__ = ["Elasticsearch", "Model", "Process", "Worker", "free_port", "local", "wrong_clock"]
 
-READY_SECONDS = 60
+READY_SECONDS = 240
 ROOT = Path(__file__).parents[2]
 
 local = urllib.request.build_opener(urllib.request.ProxyHandler({}))

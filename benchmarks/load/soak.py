@@ -23,7 +23,7 @@ from benchmarks.load.world import EMBEDDED, World
 __all__ = ["Soak", "soak"]
 
 CLIENTS = 8
-SETTLING_SECONDS = 60
+SETTLING_SECONDS = 240
 FORGETTING_SECONDS = 150
 MOST_GROWTH = 1.1
 MOST_MORE = 8

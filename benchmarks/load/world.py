@@ -26,7 +26,8 @@ EMBEDDED, REMOTE = "embedded", "remote"
 """The names of the indexes: in the process of the service, and on Elasticsearch."""
 
 MODEL = "openai:load"
-MODEL_TIMEOUT = 5.0
+MODEL_SECONDS = 60.0
+"""Within which a model answers, unless a fault needs less."""
 SMALL_DISK = "64m"
 
 SETTINGS: dict[str, Any] = {
@@ -138,7 +139,13 @@ class World:
 
     @contextmanager
     def workers(
-        self, database: str, number: int = 1, corpus: str = EMBEDDED, **settings: Any
+        self,
+        database: str,
+        number: int = 1,
+        corpus: str = EMBEDDED,
+        *,
+        model_seconds: float = MODEL_SECONDS,
+        **settings: Any,
     ) -> Iterator[list[Worker]]:
         """Start the service on a database, yield its processes once they are ready, and end them.
 
@@ -146,6 +153,7 @@ class World:
             database: Its URL.
             number: How many processes share it.
             corpus: The index that they offer.
+            model_seconds: The time limit of a request to the model.
             settings: Of the service, besides those of this module.
         """
         place = self.folder / secrets.token_hex(4)
@@ -157,7 +165,7 @@ class World:
             "database": database,
             "corpora": [corpus],
             "limits": LIMITS,
-            "models": {MODEL: {"base_url": base_url, "timeout": MODEL_TIMEOUT}},
+            "models": {MODEL: {"base_url": base_url, "timeout": model_seconds}},
             **settings,
         }
         config.write_text(toml(service, ("service",)))

@@ -28,7 +28,7 @@ def settings_for(model: ModelServer, folder: Path, more: str = "") -> dict[str, 
     file = folder / "fairqr.toml"
     file.write_text(
         f'model = "openai:fake"\n[service]\n{more}\n[service.models."openai:fake"]\n'
-        f'base_url = "{model.base_url}"\napi_key = "sk-none"\ntimeout = 20\n'
+        f'base_url = "{model.base_url}"\napi_key = "sk-none"\ntimeout = {PATIENCE}\n'
         "[service.models.feedback]\n"
     )
     return {
@@ -81,6 +81,7 @@ def served(variables: dict[str, str], *arguments: str | Path) -> Iterator[str]:
         yield address
         child.send_signal(signal.SIGTERM)
         assert child.wait(PATIENCE) == 0, said.decode(errors="replace")
+        reader.join(PATIENCE)
         assert b"Traceback" not in said, said.decode(errors="replace")
     finally:
         if child.poll() is None:

@@ -60,7 +60,7 @@ def server(postgres_server: str, tmp_path_factory: pytest.TempPathFactory) -> It
                 except httpx.TransportError:
                     return False
 
-            until(ready, seconds=90)
+            until(ready)
             yield address
         finally:
             os.killpg(child.pid, signal.SIGTERM)

@@ -71,7 +71,7 @@ def source_text(url: str, **changes: str) -> str:
 @pytest.fixture(scope="module")
 def index(elasticsearch_url: str) -> Iterator[httpx.Client]:
     """A client of a server with an index of 61 people, one of whom is not published."""
-    with httpx.Client(base_url=elasticsearch_url, trust_env=False) as client:
+    with httpx.Client(base_url=elasticsearch_url, timeout=PATIENCE, trust_env=False) as client:
         client.delete(f"/{INDEX}")
         client.put(f"/{INDEX}", json={"mappings": MAPPING}).raise_for_status()
         lines = []
@@ -173,12 +173,14 @@ def test_an_index_is_attached_searched_everywhere_and_left_as_it_was(
         answer = httpx.post(f"{address}/v1/search", json=asked, timeout=PATIENCE, trust_env=False)
         assert answer.status_code == 200, answer.text
         assert [document["id"] for document in answer.json()["ranking"]] == ids
-        (described,) = httpx.get(f"{address}/v1/indexes", trust_env=False).json()["indexes"]
+        (described,) = httpx.get(f"{address}/v1/indexes", timeout=PATIENCE, trust_env=False).json()[
+            "indexes"
+        ]
         assert described["name"] == "people"
         assert described["engine"] == "elasticsearch"
         assert described["documents"] == 60
         assert described["attributes"]["continent"]["groups"] == ["Africa", "Asia", "Europe"]
-        assert httpx.get(f"{address}/readyz", trust_env=False).status_code == 200
+        assert httpx.get(f"{address}/readyz", timeout=PATIENCE, trust_env=False).status_code == 200
     assert state(index) == before
 
 
@@ -424,7 +426,7 @@ def test_an_http_endpoint_is_attached_and_searched(
     variables = settings_for(model_server, endpoint.parent / "service")
     with (
         served(variables, "--corpus", endpoint) as address,
-        httpx.Client(base_url=address, trust_env=False) as client,
+        httpx.Client(base_url=address, timeout=PATIENCE, trust_env=False) as client,
     ):
         request = {"query": "physicist", "attributes": ["gender"], "k": 10}
         for corpus in (None, "web"):

@@ -29,6 +29,7 @@ from fairqr.retrieval.retriever_parameters import Hybrid
 from fairqr.retrieval.source import ElasticsearchSource
 from tests.integration.attached_people import Server, described
 from tests.integration.counting_proxy import counting_proxy
+from tests.patience import PATIENCE
 from tests.unit.engines import compare_within, hits_of, ranked
 from tests.unit.retrieval.embedded import GENDER, built
 from tests.unit.retrieval.vector_encoders import CountingEncoder, stored_vector, word_vector
@@ -99,7 +100,7 @@ def index(
     **mapping: Any,
 ) -> Iterator[ElasticsearchSource]:
     """Describe an index with a field of vectors for as long as the block runs."""
-    about = httpx.get(url, trust_env=False).json()
+    about = httpx.get(url, timeout=PATIENCE, trust_env=False).json()
     kind = about["version"].get("distribution", "elasticsearch")
     server = Server(url)
     properties = {

@@ -442,7 +442,7 @@ class TestIndexes:
         dead = ("--backend", "elasticsearch", "--url", "http://127.0.0.1:1")
         begun = time.monotonic()
         assert "http://127.0.0.1:1" in command("index", "create", "x", people, *dead).complaint()
-        assert time.monotonic() - begun < 30
+        assert time.monotonic() - begun < 120
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
@@ -477,7 +477,7 @@ class TestKilling:
             assert stdout == ""
             if how is signal.SIGINT:
                 assert (child.returncode, stderr) == (130, "fairqr: interrupted\n")
-                assert time.monotonic() - begun < 30, "it went on indexing"
+                assert time.monotonic() - begun < 90, "it went on indexing"
                 assert left_in_data(tmp_path) == []
             return True
 

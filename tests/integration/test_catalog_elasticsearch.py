@@ -13,6 +13,7 @@ from fairqr.base.errors import IndexNotFoundError, InputError
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.corpus import Corpus, find_corpus
 from fairqr.retrieval.engines.engine import EngineInfo
+from tests.patience import PATIENCE
 from tests.unit.engines import hits_of
 
 pytestmark = pytest.mark.elasticsearch
@@ -32,7 +33,9 @@ def write(folder: Path, *texts: str) -> Corpus:
 
 @pytest.fixture
 async def server(elasticsearch_url: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=elasticsearch_url, trust_env=False) as client:
+    async with httpx.AsyncClient(
+        base_url=elasticsearch_url, timeout=PATIENCE, trust_env=False
+    ) as client:
         yield client
         await client.delete("/production")
 

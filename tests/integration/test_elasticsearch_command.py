@@ -14,6 +14,7 @@ import pytest
 
 from fairqr import SearchResult
 from tests.integration.model_server import write_people
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.elasticsearch
 
@@ -75,7 +76,7 @@ def test_an_index_that_is_gone_from_the_server_can_be_taken_off_the_list(
     fairqr: Fairqr, corpus: Path, elasticsearch_url: str
 ) -> None:
     fairqr("index", "create", "lost", corpus, "--backend", "elasticsearch")
-    with httpx.Client(base_url=elasticsearch_url, trust_env=False) as client:
+    with httpx.Client(base_url=elasticsearch_url, timeout=PATIENCE, trust_env=False) as client:
         # As if it had been deleted by somebody else.
         (name,) = client.get("/fairqr-lost").raise_for_status().json()
         client.delete(f"/{name}").raise_for_status()

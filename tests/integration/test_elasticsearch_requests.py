@@ -19,6 +19,7 @@ from fairqr.retrieval.engines.elasticsearch_drafting import draft
 from fairqr.retrieval.source import Source
 from tests.integration.counting_proxy import CountingProxy, counting_proxy
 from tests.integration.model_server import clean_environment, write_people
+from tests.patience import PATIENCE
 
 __all__ = ["clean_environment"]
 
@@ -57,7 +58,7 @@ class EagerRefiner:
 def proxy(elasticsearch_url: str, tmp_path: Path) -> Iterator[CountingProxy]:
     """A proxy before a server with the people, each with a year of birth."""
     people = [json.loads(line) for line in write_people(tmp_path).read_text().splitlines()]
-    with httpx.Client(base_url=elasticsearch_url, trust_env=False) as client:
+    with httpx.Client(base_url=elasticsearch_url, timeout=PATIENCE, trust_env=False) as client:
         client.delete(f"/{INDEX}")
         keyword = {"type": "keyword"}
         fields = {"gender": keyword, "continent": keyword, "born": {"type": "integer"}}

@@ -61,22 +61,22 @@ def closed(tmp_path: Path) -> Path:
 
 
 def test_a_proxy_that_fails() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        free = taken.getsockname()[1]
-    proxy = f"http://127.0.0.1:{free}"
-    said = fails(
-        "demo",
-        HTTPS_PROXY=proxy,
-        HTTP_PROXY=proxy,
-        https_proxy=proxy,
-        PIP_INDEX_URL="https://index.invalid/simple",
-        PIP_NO_INDEX="0",
-        PIP_RETRIES="1",
-        PIP_CONFIG_FILE=os.devnull,
-        PIP_FIND_LINKS="",
-    )
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))  # nobody listens there, and nobody else gets it
+        proxy = f"http://127.0.0.1:{held.getsockname()[1]}"
+        said = fails(
+            "demo",
+            HTTPS_PROXY=proxy,
+            HTTP_PROXY=proxy,
+            https_proxy=proxy,
+            PIP_INDEX_URL="https://index.invalid/simple",
+            PIP_NO_INDEX="0",
+            PIP_RETRIES="1",
+            PIP_CONFIG_FILE=os.devnull,
+            PIP_FIND_LINKS="",
+        )
     assert "check the network, and the index and proxy that pip is set to use" in said
-    assert f"port={free}" in said
+    assert f"port={proxy.rpartition(':')[2]}" in said
     assert "Connection refused" in said
 
 

@@ -129,7 +129,7 @@ def test_the_image_searches_as_a_user_without_rights(images: Images, tmp_path: P
                     return client.get(f"{url}/healthz").status_code == 200
                 return False
 
-            until(ready, seconds=60)
+            until(ready)
             asked = {"query": "mathematician", "attributes": ["gender"], "k": 10}
             answer = client.post(f"{url}/v1/search", json=asked).raise_for_status().json()
             assert len(answer["ranking"]) == 10

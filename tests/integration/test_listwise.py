@@ -166,8 +166,10 @@ class TestServer:
 
     async def test_one_window_takes_too_long(self, model_server: ModelServer) -> None:
         """It counts as a timeout, and the next ones are asked."""
+        asking = ranker(model_server, timeout=5)
+        await asking.start()
         model_server.does(Answer(never=True), oracle, oracle)
-        found = await ranker(model_server, timeout=1).rank("physicist", ITEMS)
+        found = await asking.rank("physicist", ITEMS)
         assert (found.asked, found.failures) == (3, {"timeout": 1})
         assert len(model_server.asked) == 3
         second = sorted(ORDER[10:30])
@@ -179,10 +181,11 @@ class TestServer:
 
     async def test_the_deadline_is_for_all_windows(self, model_server: ModelServer) -> None:
         """What there was no time for is not asked, and counts as failed."""
-        model_server.does(Answer(never=True))
         asking = ranker(model_server)
-        await asking.start()
-        found = await asking.rank("physicist", ITEMS, deadline=1)
+        model_server.does(oracle)
+        await asking.rank("physicist", ITEMS)  # so that all is imported
+        model_server.does(Answer(never=True))
+        found = await asking.rank("physicist", ITEMS, deadline=3)
         assert found.order == tuple(range(40))
         assert (found.asked, found.failures) == (3, {"timeout": 3})
         assert len(model_server.asked) == 1

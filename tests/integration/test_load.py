@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_quick_load_test_loses_no_run_and_asks_nothing_twice(tmp_path: Path) -> None:
     written = tmp_path / "load.json"
-    command = [sys.executable, "-m", "benchmarks.load", "--quick", "--runs", "60"]
+    command = [sys.executable, "-m", "benchmarks.load", "--quick", "--runs", "60", "--minutes", "4"]
     parts = ["soak", "killed-worker"]
     run = subprocess.run(
         [*command, "--json", str(written), *parts], cwd=ROOT, capture_output=True, text=True

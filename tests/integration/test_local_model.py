@@ -58,7 +58,7 @@ BOTH_COMMANDS = (
 
 def client(server: LocalServer) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(
-        base_url=server.base_url, api_key=server.api_key, max_retries=0, timeout=120
+        base_url=server.base_url, api_key=server.api_key, max_retries=0, timeout=PATIENCE
     )
 
 
@@ -121,7 +121,9 @@ async def test_a_reply_depends_on_nothing_that_was_asked_before_or_beside_it(
     model_cache: Path,
 ) -> None:
     """One after the other, in another order, and all at once: each question has one answer."""
-    refiner = LLMRefiner(ChatModel(f"local:{MODEL}"), PromptLibrary().get("refine"))
+    refiner = LLMRefiner(
+        ChatModel(f"local:{MODEL}", timeout=PATIENCE), PromptLibrary().get("refine")
+    )
     requests = [
         RefinementRequest(query=query, attribute="gender", group=group)
         for query in ("religious leader", "chess", "sculptor")
@@ -141,7 +143,7 @@ async def test_a_text_depends_on_nothing_that_was_asked_before_or_beside_it(
     model_cache: Path,
 ) -> None:
     """The same for what is written from documents, with prompts that begin alike, and weighed."""
-    model = ChatModel(f"local:{MODEL}", timeout=120)
+    model = ChatModel(f"local:{MODEL}", timeout=PATIENCE)
     prompt = short("names", 12)
     requests = [
         GenerationRequest(prompt, question, DOCUMENTS[first : first + 2])
@@ -169,7 +171,7 @@ async def test_a_text_depends_on_nothing_that_was_asked_before_or_beside_it(
 @pytest.mark.model
 async def test_a_text_is_told_as_it_is_written(model_cache: Path) -> None:
     """Piece by piece, the same as at once, and counted."""
-    generator = ChatGenerator(ChatModel(f"local:{MODEL}", timeout=120))
+    generator = ChatGenerator(ChatModel(f"local:{MODEL}", timeout=PATIENCE))
     await generator.start()
     request = GenerationRequest(short("answer", 12), "Who painted?", DOCUMENTS)
     pieces: list[str] = []
@@ -187,7 +189,7 @@ async def test_long_documents_fit_into_the_window(model_cache: Path) -> None:
     """Also where the estimate of their tokens is too low, as for other languages than English."""
     text = "Das Parlament hat gestern über die Haushaltsmittel beraten und vertagt. " * 300
     sources = [{"title": f"Sitzung {n}", "text": text} for n in range(4)]
-    generator = ChatGenerator(ChatModel(f"local:{MODEL}", timeout=280))
+    generator = ChatGenerator(ChatModel(f"local:{MODEL}", timeout=PATIENCE))
     answered = await generator.generate(
         GenerationRequest(short("answer", 4), "Was war gestern? " * 200, sources)
     )
@@ -198,7 +200,7 @@ async def test_long_documents_fit_into_the_window(model_cache: Path) -> None:
 @pytest.mark.model
 async def test_one_question_is_answered_after_the_other(model_cache: Path) -> None:
     """Who waits for its turn has asked nothing yet, and may leave at its deadline."""
-    model = ChatModel(f"local:{MODEL}", timeout=120)
+    model = ChatModel(f"local:{MODEL}", timeout=PATIENCE)
     values = {"premise": "All is well.", "hypothesis": "It is well."}
     question = Question(PromptLibrary().get("attribute"), values)
     async with local_turn():
@@ -373,7 +375,9 @@ async def test_a_proxy_does_not_stand_between_us_and_the_local_model(
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
         monkeypatch.setenv(name.lower(), "http://127.0.0.1:9")
-    refiner = LLMRefiner(ChatModel(f"local:{MODEL}", timeout=120), PromptLibrary().get("refine"))
+    refiner = LLMRefiner(
+        ChatModel(f"local:{MODEL}", timeout=PATIENCE), PromptLibrary().get("refine")
+    )
     await refiner.start()
     refinement = await refiner.refine(RefinementRequest("chemist", "continent", "Asia"))
     assert refinement.status == "ok"
@@ -384,7 +388,7 @@ async def test_the_same_question_gets_the_same_answer(model_cache: Path) -> None
     """The embedded model always has a seed, and another seed gives another sample."""
 
     async def asked(seed: int | None) -> tuple[str, ...]:
-        model = ChatModel(f"local:{MODEL}", timeout=120)
+        model = ChatModel(f"local:{MODEL}", timeout=PATIENCE)
         refiner = LLMRefiner(model, PromptLibrary().get("refine"))
         request = RefinementRequest("astronomer", "gender", "female", seed=seed, temperature=1.0)
         return (await refiner.refine(request)).keywords

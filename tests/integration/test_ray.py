@@ -80,6 +80,9 @@ def cluster() -> Iterator[Cluster]:
         "OPENAI_API_KEY": KEY,
         # gRPC's handlers of fork, which Ray does without, abort its server now and then.
         "GRPC_ENABLE_FORK_SUPPORT": "0",
+        # It starts a process for each client, which may be slow.
+        "RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": str(PATIENCE),
+        "TIMEOUT_FOR_SPECIFIC_SERVER_S": str(PATIENCE),
     }
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     outside = {name: value for name, value in os.environ.items() if "FAIRQR_" not in name.upper()}
@@ -218,7 +221,7 @@ def test_an_interrupted_run_ends_its_work(
     )
     cluster.models.wait_for(1)
     workers = _workers_of(child.pid)
-    assert workers
+    assert workers, child.poll()
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=PATIENCE)
     assert child.returncode == 130, err

@@ -93,13 +93,13 @@ def service(tmp_path_factory: pytest.TempPathFactory, postgres_server: str) -> I
             yield running
 
 
-@pytest.mark.timeout(max(300, 30 * EXAMPLES))
+@pytest.mark.timeout(max(600, 30 * EXAMPLES))
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
 def test_nothing_that_is_sent_makes_it_fail(service: Served, mode: GenerationMode) -> None:
     assert fuzzed(service, mode, lambda case: None) >= 12
 
 
-@pytest.mark.timeout(max(300, 30 * EXAMPLES))
+@pytest.mark.timeout(max(600, 30 * EXAMPLES))
 def test_no_run_that_begins_makes_it_fail(service: Served) -> None:
     """Of what is there, but with any figures and choices that the description allows."""
     ended: list[int] = []

@@ -132,4 +132,4 @@ def _body(request: Asked) -> str:
 
 
 def _over(run: dict[str, Any]) -> dict[str, Any] | None:
-    return run if run["status"] not in ("queued", "running") else None
+    return run if run["status"] in ("done", "failed", "cancelled") else None

@@ -390,7 +390,7 @@ def test_its_runs_are_in_the_figures_and_end_with_their_clients(
     ("limit", "status", "error"),
     [
         ("limits.live = 1", 429, openai.RateLimitError),
-        ("limits.wait = 0.2\nlimits.queue = 1", 503, openai.InternalServerError),
+        ("limits.wait = 2\nlimits.queue = 1", 503, openai.InternalServerError),
     ],
 )
 def test_a_refusal_has_its_status_before_any_stream(

@@ -123,7 +123,9 @@ async def test_who_reads_slowly_but_reads_has_it_all(server: tuple[serving.Serve
 
 
 def test_streams_that_nobody_reads_keep_no_slot(tmp_path: Path) -> None:
-    with a_service(tmp_path, settings='concurrency = 1\nlimits.rate = ""') as service:
+    with a_service(
+        tmp_path, settings=f'concurrency = 1\nlimits.rate = ""\nlimits.wait = {PATIENCE}'
+    ) as service:
         base = service.client.base_url
         body = '{"query":"physicist","corpus":"people","model":"feedback"}'
         head = (
