@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,22 +19,15 @@ from typing import Any, BinaryIO
 
 from tests.integration import elasticsearch_server as es
 from tests.integration.java_server import configure, install, running, wait_for
+from tests.ports import free_port
 
-__all__ = ["Elasticsearch", "Model", "Process", "Worker", "free_port", "local", "wrong_clock"]
+__all__ = ["Elasticsearch", "Model", "Process", "Worker", "local", "wrong_clock"]
 
 READY_SECONDS = 240
 ROOT = Path(__file__).parents[2]
 
 local = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """Opens addresses on loopback, past any proxy."""
-
-
-def free_port() -> int:
-    """Return a port on loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Process:

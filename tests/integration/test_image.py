@@ -19,9 +19,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.java_server import free_port
 from tests.integration.service_client import until
 from tests.patience import PATIENCE
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import pytest
 from tests.integration.local_model import ENCODER, linked
 from tests.integration.model_server import write_people
 from tests.patience import PATIENCE
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,9 +25,7 @@ ROOT = Path(__file__).parents[2]
 @contextlib.contextmanager
 def served(tmp_path: Path, **more: str) -> Iterator[str]:
     """Start the server on a free port, wait until it answers, and end it."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     environment = os.environ | {
         "FAIRQR_DATA_DIR": str(tmp_path / "data"),
         "FAIRQR_CACHE_DIR": str(tmp_path / "cache"),

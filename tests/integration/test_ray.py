@@ -43,6 +43,7 @@ from tests.integration.model_server import (
 from tests.integration.test_experiments import collection, write_experiment
 from tests.integration.test_jobs import records, timeless
 from tests.patience import PATIENCE
+from tests.ports import free_port
 
 __all__ = ["clean_environment", "collection", "command", "people"]
 
@@ -86,9 +87,9 @@ def cluster() -> Iterator[Cluster]:
     }
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     outside = {name: value for name, value in os.environ.items() if "FAIRQR_" not in name.upper()}
-    port = _free_port()
+    port = free_port()
     options = {
-        "port": str(_free_port()),
+        "port": str(free_port()),
         "ray-client-server-port": str(port),
         "num-cpus": "2",
         "include-dashboard": "false",
@@ -118,13 +119,6 @@ def cluster() -> Iterator[Cluster]:
         head.communicate(timeout=PATIENCE)
         models.close()
         shutil.rmtree(place, ignore_errors=True)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _listens(port: int) -> bool:
@@ -277,7 +271,7 @@ async def _refused(workers: Workers, replies: Path) -> str:
 
 def test_an_address_where_nothing_is(command: Command, collection: Path) -> None:
     asked = write_experiment(collection, systems=SYSTEMS[:1])
-    address = f"ray://127.0.0.1:{_free_port()}"
+    address = f"ray://127.0.0.1:{free_port()}"
     run = command("experiment", "run", asked, "-o", collection.parent / "x", "--workers", address)
     assert run.complaint().startswith(
         f"There is no connection to the workers at {address} (Connection refused); start Ray there"

@@ -28,6 +28,7 @@ from tests.integration.model_server import Command, ModelServer, write_people
 from tests.integration.page_service import run_command
 from tests.integration.service_client import answers_all, events_of, until
 from tests.patience import PATIENCE
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 NGINX = shutil.which("nginx") or "/usr/sbin/nginx"
@@ -81,9 +82,7 @@ class Worker:
 def balancer(folder: Path, workers: list[Worker]) -> Iterator[str]:
     """Run nginx with the shipped settings; only addresses and files are others."""
     text = (ROOT / "deploy" / "nginx.conf").read_text()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     changes = {
         "listen 8080": f"listen 127.0.0.1:{port}",
         "/tmp/nginx.pid": str(folder / "nginx.pid"),
@@ -160,12 +159,7 @@ def test_workers_share_runs_and_take_over(
         for variables in (one, other):
             variables["FAIRQR_SERVICE_SOURCES"] = str(source)
         key = run_command(one, "keys", "create", "test", "--quiet").strip()
-        ports = []
-        for _ in range(2):
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                ports.append(probe.getsockname()[1])
-        workers = [Worker(one, ports[0]), Worker(other, ports[1])]
+        workers = [Worker(one, free_port()), Worker(other, free_port())]
         for worker in workers:
             stack.callback(worker.close)
         address = stack.enter_context(balancer(tmp_path, workers))
