@@ -39,6 +39,7 @@ from tests.integration.service_client import (
     Served,
     a_service,
     answers_all,
+    until,
 )
 from tests.integration.test_service_access import a_key
 from tests.patience import PATIENCE
@@ -271,7 +272,8 @@ async def test_calls_are_bounded_as_other_runs(service: Served) -> None:
             asyncio.create_task(client.call_tool("fair_answer", {**QUESTION, "question": text}))
             for text in ("Which woman?", "Which man?")
         ]
-        await asyncio.to_thread(service.model.wait_for, 2)
+        two = 'fairqr_ephemeral_runs{status="running"} 2.0'
+        await asyncio.to_thread(until, lambda: two in service.client.get("/metrics").text)
         third = await client.call_tool("fair_answer", QUESTION, raise_on_error=False)
         assert third.is_error
         assert "already has 2 live runs" in text_of(third)

@@ -30,6 +30,7 @@ def test_a_notebook_runs_and_is_kept_without_its_outputs(
     NotebookClient(
         notebook,
         timeout=PATIENCE,
+        startup_timeout=PATIENCE,
         kernel_name="python3",
         resources={"metadata": {"path": str(tmp_path)}},
     ).execute()
