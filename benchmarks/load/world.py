@@ -27,7 +27,7 @@ EMBEDDED, REMOTE = "embedded", "remote"
 
 MODEL = "openai:load"
 MODEL_SECONDS = 60.0
-"""Within which a model answers, unless a fault needs less."""
+"""The time limit of a request to the model, unless a fault needs less."""
 SMALL_DISK = "64m"
 
 SETTINGS: dict[str, Any] = {

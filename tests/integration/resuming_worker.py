@@ -39,7 +39,6 @@ async def main() -> None:
     parser.add_argument("store")
     parser.add_argument("corpus")
     parser.add_argument("base_url")
-    parser.add_argument("--lease", type=float, default=15.0)
     parser.add_argument("--stop-when-over", action="store_true")
     given = parser.parse_args()
     ended = asyncio.Event()
@@ -48,7 +47,7 @@ async def main() -> None:
     engine = await open_engine(given.corpus)
     # Without the cache of replies, which would hide a question that is asked again.
     model = ChatModel("openai:fake", base_url=given.base_url, cache=None)
-    await model.start()  # what has to be imported would take longer than a short lease
+    await model.start()
     graphs = {
         "search": build_search_graph(engine, model),
         "answer": build_answer_graph(engine, model, attributor="overlap"),
@@ -64,7 +63,7 @@ async def main() -> None:
             print("over", flush=True)
             await asyncio.Event().wait()
 
-    runs = Runs(store, execute, ServiceSettings(lease=given.lease), Observer())
+    runs = Runs(store, execute, ServiceSettings(), Observer())
     await runs.start()
     print("ready", runs._worker.id, flush=True)
     await ended.wait()

@@ -76,7 +76,9 @@ def lose(url: str, run: str) -> None:
         store = await Store.open(url)
         try:
             of_run = sa.select(RUNS.c.worker).where(RUNS.c.id == run)
-            await lost(store, await store._database.read(lambda it: it.scalar(of_run)))
+            worker = await store._database.read(lambda it: it.scalar(of_run))
+            assert worker, "nobody does the run"
+            await lost(store, worker)
         finally:
             await store.close()
 

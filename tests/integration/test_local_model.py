@@ -244,29 +244,31 @@ async def test_a_stranger_without_the_key_is_refused(model_cache: Path) -> None:
         )
 
 
-# Asks for a reply that takes many seconds, writes a dot into the file for each of its pieces, and
+# Asks for a reply that takes many seconds, notes in the file when each of its pieces came, and
 # meanwhile does what the test wants to see.
 ASKING = """
-import asyncio, sys
+import asyncio, sys, time
 from pathlib import Path
 import openai
 from fairqr.agents.local import local_server, start_local
 QUESTION = dict(
     model="smollm2-135m", messages=[{"role": "user", "content": "Tell a long story."}],
     max_tokens=1900, stream=True, extra_body={"ignore_eos": True})
-def dot():
-    with Path(sys.argv[1]).open("a") as dots:
-        dots.write(".")
+pieces = []
+def came():
+    pieces.append(time.monotonic())
+    with Path(sys.argv[1]).open("a") as file:
+        print(pieces[-1], file=file)
 def ask():
     server = local_server("smollm2-135m")
     asking = openai.OpenAI(base_url=server.base_url, api_key=server.api_key)
     for chunk in asking.chat.completions.create(**QUESTION):
-        dot()
+        came()
 async def ask_in_asyncio():
     server = await start_local("smollm2-135m")
     asking = openai.AsyncOpenAI(base_url=server.base_url, api_key=server.api_key)
     async for chunk in await asking.chat.completions.create(**QUESTION):
-        dot()
+        came()
 """
 THEN = {
     "waits": """
@@ -284,7 +286,7 @@ except KeyboardInterrupt:
     "ends": """
 async def main():
     task = asyncio.create_task(ask_in_asyncio())
-    while not (Path(sys.argv[1]).exists() and Path(sys.argv[1]).stat().st_size >= 20):
+    while len(pieces) < 20:
         await asyncio.sleep(0.01)
 asyncio.run(main())
 """,
@@ -313,21 +315,19 @@ def test_the_process_ends_at_once_and_says_nothing(
         text=True,
     )
 
-    def waited_for(pieces: int) -> float:
-        """Wait for so many pieces of the reply, and return the time."""
-        end = time.monotonic() + PATIENCE
-        while True:
-            is_over = child.poll() is not None
-            if asked.exists() and asked.stat().st_size >= pieces:
-                return time.monotonic()
-            assert not is_over
-            assert time.monotonic() < end
-            time.sleep(0.01)
+    def times() -> list[float]:
+        return [float(line) for line in asked.read_text().splitlines()] if asked.exists() else []
 
     try:
-        first = waited_for(1)
-        begun = waited_for(20)
-        rest = (1900 - 20) * (begun - first) / 19
+        end = time.monotonic() + PATIENCE
+        is_over = False
+        while len(came := times()) < 20:
+            assert not is_over
+            assert time.monotonic() < end
+            is_over = child.poll() is not None
+            time.sleep(0.01)
+        rest = (1900 - 20) * (came[19] - came[0]) / 19
+        begun = time.monotonic()
         if sent is not None:
             child.send_signal(sent)
         stdout, stderr = child.communicate(timeout=PATIENCE)

@@ -154,5 +154,5 @@ async def _listen(store: Store, workers: int) -> None:
         "WHERE datname = current_database() AND state = 'idle' AND query LIKE 'LISTEN %'"
     )
     async with asyncio.timeout(PATIENCE):
-        while await store._database.read(lambda it: it.scalar(listening)) != workers:
+        while await store._database.read(lambda it: it.scalar(listening)) < workers:
             await asyncio.sleep(0.01)

@@ -277,6 +277,9 @@ def test_files_go_when_their_run_does(endpoint: Endpoint, tmp_path: Path) -> Non
         assert until(lambda: over_in(client, id_))["status"] == "done"
         assert (audits / id_ / "audit.json").exists()
     with running(variables | {"FAIRQR_SERVICE_RETENTION": "1"}) as (client, _):
+        another = client.post("/v1/audits", json=MANY).json()["id"]
+        until(lambda: client.get(f"/v1/audits/{another}").status_code == 404)
+        until(lambda: not (audits / another).exists())
         until(lambda: not (audits / id_).exists())
         assert client.get(f"/v1/audits/{id_}").status_code == 404
     assert (audits / "mine").exists()

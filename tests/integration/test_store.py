@@ -220,15 +220,22 @@ async def test_runs_are_listed_from_the_newest(store: Store) -> None:
 async def test_a_claim_whose_answer_was_lost_is_not_forgotten(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run is the worker's in the database, and the next claim gives it to it."""
+    """The run is the worker's in the database, and its next claim that succeeds returns it."""
     run = await accepted(store)
 
     async def cut_off(*arguments: Any, **more: Any) -> Any:
         await lasting(*arguments, **more)
         raise TimeoutError
 
+    async def away(*_: Any, **__: Any) -> Any:
+        raise TimeoutError
+
     with monkeypatch.context() as patch:
+        patch.setattr("fairqr.graph.service.store.queue._OUTCOME", 0)
         patch.setattr("fairqr.graph.service.store.database.lasting", cut_off)
+        with pytest.raises(TimeoutError):
+            await store.claim("w", 15)
+        patch.setattr("fairqr.graph.service.store.database.lasting", away)
         with pytest.raises(TimeoutError):
             await store.claim("w", 15)
     assert (await store.run(run, "k")).status == "running"

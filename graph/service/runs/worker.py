@@ -85,7 +85,7 @@ class Worker:
         """The ids of runs that we know to wait."""
         self._looks_for_all = True
         self._tasks: list[asyncio.Task[None]] = []
-        self._given_up: dict[str, Claim] = {}
+        self._given_up: list[Claim] = []
         self._cleaned = 0.0
 
     def start(self) -> None:
@@ -214,7 +214,7 @@ class Worker:
         if self.doing.get(doing.run.id) is doing:  # it may have been started again already
             del self.doing[doing.run.id]
         if not doing.settled:
-            self._given_up[doing.run.id] = doing.claim
+            self._given_up.append(doing.claim)
         if doing.final is None or doing.run.kind == "audit":  # this run, or the next audit, waits
             self.wake()
         self.news.tell(doing.run.id)
@@ -249,7 +249,7 @@ class Worker:
                 doing.extend(self._good_until(asked))
             else:
                 doing.stop("lost")
-        await self._give_back(renewal.mine)
+        await self._give_back()
 
     async def _tidy(self) -> None:
         """End runs that nobody will resume, and remove old ones."""
@@ -262,9 +262,11 @@ class Worker:
             await self._store.forget(self._settings.retention)
             await clean(self._store, self._settings)
 
-    async def _give_back(self, mine: set[str]) -> None:
-        """Settle runs that we gave up while the store was away, unless another worker took them."""
-        for id_, claim in list(self._given_up.items()):
-            if id_ in mine and id_ not in self.doing:
-                await self._store.release(claim)
-            del self._given_up[id_]
+    async def _give_back(self) -> None:
+        """Settle runs that we gave up while the store was away.
+
+        This changes no run that another worker has taken, or that we have begun again.
+        """
+        while self._given_up:
+            await self._store.release(self._given_up[0])
+            del self._given_up[0]

@@ -127,8 +127,8 @@ class Queue:
         """
         ticket = secrets.token_hex(8)
         now = time.monotonic()
-        self._tickets = {one: until for one, until in self._tickets.items() if until > now}
         mislaid = list(self._tickets)
+        settled = [one for one, until in self._tickets.items() if until <= now]
         tried = False
 
         def work(connection: sa.Connection) -> Claim | None:
@@ -165,10 +165,14 @@ class Queue:
             return Claim(run=run_of(row), ticket=ticket, key=row["key_id"], carrier=row["carrier"])
 
         try:
-            return await self._database.write(work)
+            claim = await self._database.write(work)
         except BaseException:
             self._tickets[ticket] = time.monotonic() + _OUTCOME
             raise
+        if claim is None:  # so none of these took effect
+            for one in settled:
+                self._tickets.pop(one, None)
+        return claim
 
     def _oldest(
         self,

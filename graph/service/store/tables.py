@@ -42,8 +42,8 @@ _SUMMARY = "id kind status query created started finished attempts"
 RUNS = _table(
     "runs",
     # `carrier` is of the caller's trace. `worker` has the run until `lease` (in seconds since the
-    # epoch); only its claim `ticket` may write. `losses` counts the workers that went silent while
-    # doing it. With `cancel` the worker is to stop.
+    # epoch); only its claim `ticket` may write, which stays after the end that it wrote. `losses`
+    # counts the workers that went silent while doing it. With `cancel` the worker is to stop.
     f"{_SUMMARY} key_id request result problem carrier worker lease ticket losses cancel",
     json="query request result problem carrier",
 )

@@ -145,7 +145,8 @@ def answer(
             )
             context = await _with_pool(asked, engine, stream=is_live)
             result = await view.follow(fair, question, context, AnswerResult)
-            shown = [] if as_json else [place.id for place in result.ranking if place.exposure]
+            is_shown = result.counts.answered and not as_json
+            shown = [place.id for place in result.ranking if is_shown and place.exposure]
             passages = await settings.passages_of(engine, shown)
         nonlocal has_written
         has_written = isinstance(view, AnswerView) and view.has_written

@@ -248,7 +248,8 @@ def exposure_bars(
     Args:
         exposure: For each attribute, the share of each group.
         target: The same for the target.
-        columns: The width of the terminal; bars and names are shorter in a narrow one.
+        columns: The width of the terminal; bars and names are shorter in a narrow one, and
+            figures whole from 38 columns.
     """
     lines: list[Text] = []
     figures = len("    100.0%  target 100.0%")

@@ -199,8 +199,9 @@ def _origin(result: AnswerResult) -> Text:
 
 
 def _title(document: ExposedDocument, passages: Mapping[str, str]) -> Text:
-    """Return the title of a document, and below how its text begins."""
-    cell = Text(shortened(document.title or document.id, 2 * TITLE))
+    """Return the title of a document, and below how its text begins, each in one line."""
+    title = shortened(document.title or document.id, 2 * TITLE)
+    cell = Text(title, no_wrap=True, overflow="ellipsis")
     if passage := shortened(passages.get(document.id, ""), 2 * TITLE):
         cell.append(f"\n{passage}", style="dim")
     return cell

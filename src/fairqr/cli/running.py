@@ -103,7 +103,7 @@ class RunSettings(BaseModel):
 
 
 class _ReadingSettings(RunSettings):
-    """How a run works whose documents are shown."""
+    """How a run that shows its documents works."""
 
     passages: bool = Field(True, description="Show how the text of each document begins.")
 

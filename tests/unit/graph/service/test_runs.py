@@ -80,7 +80,7 @@ async def submitted(runs: Runs, *, key: str = KEY) -> Run:
     return await runs.submit("search", {"query": "q"}, key=key, query="q")
 
 
-async def test_a_durable_search_takes_at_most_twenty_transactions(
+async def test_a_durable_search_takes_at_most_fourteen_transactions(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     people = [
@@ -111,7 +111,8 @@ async def test_a_durable_search_takes_at_most_twenty_transactions(
             return done(*given, **options)
 
         monkeypatch.setattr(store._database, name, counting)
-    # Only replies and the end write, however slow the machine is, and nobody looks meanwhile.
+    # Only replies and the end write, and nobody looks meanwhile, however slow the machine is. What
+    # is written each 20 ms comes on top; `make load` counts all.
     monkeypatch.setattr(execution, "TOGETHER", PATIENCE)
     monkeypatch.setattr(worker, "POLL", PATIENCE)
     monkeypatch.setattr(worker, "BEAT", PATIENCE)
@@ -122,7 +123,7 @@ async def test_a_durable_search_takes_at_most_twenty_transactions(
         taken = len(counted) - before
     rounds = [event for event in events if event.data.get("step") == "measure"]
     assert (events[-1].name, len(rounds)) == ("end", 2), shape(events)
-    assert 5 <= taken <= 20, counted
+    assert 5 <= taken <= 14, counted
 
 
 async def within(seconds: float, condition: Callable[[], Awaitable[bool]]) -> None:
@@ -420,23 +421,16 @@ class TestLosingARun:
         self, store: Store, script: Script, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(store, "sweep", asyncio.Event().wait)
-        renewals: list[set[str]] = []
-        renew = store.renew
-
-        async def noted(*given: Any) -> Any:
-            renewal = await renew(*given)
-            renewals.append(renewal.mine)
-            return renewal
-
-        monkeypatch.setattr(store, "renew", noted)
-        async with running(store, script, lease=10) as runs:
+        async with running(store, script, lease=5) as runs:
             run = await submitted(runs)
             await script.begun.wait()
+            first = runs._worker.doing[run.id]._until
 
-            async def twice() -> bool:
-                return sum(run.id in mine for mine in renewals) >= 2
+            async def has_passed() -> bool:
+                return asyncio.get_running_loop().time() > first
 
-            await within(PATIENCE, twice)
+            await within(PATIENCE, has_passed)
+            await asyncio.sleep(0)
             assert script.closed == 0
             script.go.set()
             assert (await runs.result(run.id, KEY)).attempts == 1
