@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from fairqr.base.errors import StoreUnavailableError
 from fairqr.graph.service.records import Claim, Run
 from fairqr.graph.service.store import Store
 from fairqr.graph.service.store.tables import RUNS
@@ -57,8 +58,17 @@ async def accepted(store: Store, key: str = "k", **given: Any) -> str:
 
 
 async def lost(store: Store, worker: str) -> None:
-    """Let a worker be silent until all of its leases have run out."""
-    await store.renew(worker, -60)
+    """Let a worker be silent until all of its leases have run out.
+
+    One that is frozen within a transaction holds its run until PostgreSQL ends that, after 20 s.
+    """
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                await store.renew(worker, -60)
+            except StoreUnavailableError:
+                continue
+            return
 
 
 async def claimed(store: Store, worker: str) -> Claim:
