@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 
@@ -77,6 +79,23 @@ async def claimed(store: Store, worker: str) -> Claim:
         while (claim := await store.claim(worker, 60)) is None:
             await asyncio.sleep(0.1)
     return claim
+
+
+def freeze(send: Callable[[signal.Signals], None], url: str) -> None:
+    """Freeze a worker on PostgreSQL outside of any transaction, whose locks would stay."""
+    busy = (
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+        "AND backend_type = 'client backend' AND pid <> pg_backend_pid() AND state <> 'idle'"
+    )
+    with psycopg.connect(url, autocommit=True) as connection:
+        for _ in range(100):
+            send(signal.SIGSTOP)
+            time.sleep(0.2)  # what it sent before is being done
+            if connection.execute(busy).fetchone() == (0,):
+                return
+            send(signal.SIGCONT)
+            time.sleep(0.1)
+    raise AssertionError("it was in a transaction each time")
 
 
 def lose(url: str, run: str) -> None:

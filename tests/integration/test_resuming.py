@@ -45,7 +45,7 @@ from tests.integration.model_server import (
     people,
     says,
 )
-from tests.integration.stores import PLENTY, a_run, lost
+from tests.integration.stores import PLENTY, a_run, freeze, lost
 from tests.patience import PATIENCE
 from tests.unit.graph.kept import Kept
 
@@ -345,7 +345,7 @@ async def test_a_worker_that_is_told_to_end_hands_over_what_it_does(
 
 @pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
 async def test_a_worker_that_was_frozen_for_too_long_neither_ends_nor_tells_what_it_lost(
-    store: Store, workers: Workers, model: CountingModel, people: Path
+    store: Store, store_url: str, workers: Workers, model: CountingModel, people: Path
 ) -> None:
     expected = await undisturbed("search", SEARCH, people, model)
     model.holds = is_of_round(2, "Africa")
@@ -356,7 +356,7 @@ async def test_a_worker_that_was_frozen_for_too_long_neither_ends_nor_tells_what
         return bool(model.held) and await all_are_kept(store, id_, model)
 
     await until(the_others_are_kept)
-    frozen.signal(signal.SIGSTOP)
+    await asyncio.to_thread(freeze, frozen.signal, store_url)
     await lost(store, frozen.id)
     other = await workers.start()
 

@@ -20,7 +20,7 @@ from tests.integration.model_server import clean_environment as clean_environmen
 from tests.integration.page_service import run_command, settings_for
 from tests.integration.postgres_server import new_database
 from tests.integration.service_client import Served, a_service, events_of, until
-from tests.integration.stores import lose
+from tests.integration.stores import freeze, lose
 from tests.integration.test_service_access import a_key
 from tests.integration.test_service_killed import service as running
 from tests.patience import PATIENCE
@@ -212,12 +212,11 @@ def test_a_frozen_worker_that_wakes_leaves_its_audit_to_the_other(
         id_ = first.post("/v1/audits", json=MANY).json()["id"]
         kept = tmp_path / "data/service/audits" / id_ / "raw/observations.jsonl"
         until(lambda: kept.exists() and len(kept.read_text().splitlines()) == 7)
-        frozen.send_signal(signal.SIGSTOP)
+        freeze(frozen.send_signal, url)
         try:
             lose(url, id_)
             with running(variables) as (second, _):
-                # One that is frozen within a transaction holds its run until PostgreSQL ends that,
-                # after 20 s; and a machine under load may say 503 for a while.
+                # A machine under load may say 503 for a while.
                 until(lambda: second.get(f"/v1/audits/{id_}").json().get("attempts") == 2)
                 endpoint.gate.set()
                 frozen.send_signal(signal.SIGCONT)
