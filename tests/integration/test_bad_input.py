@@ -469,6 +469,7 @@ class TestKilling:
             while not list(indexes.glob("*/v1/text/*")):
                 assert child.poll() is None, child.communicate()
                 time.sleep(0.005)
+            begun = time.monotonic()
             child.send_signal(how)
             stdout, stderr = child.communicate(timeout=PATIENCE)
             if list(indexes.glob("*/current")):
@@ -476,6 +477,7 @@ class TestKilling:
             assert stdout == ""
             if how is signal.SIGINT:
                 assert (child.returncode, stderr) == (130, "fairqr: interrupted\n")
+                assert time.monotonic() - begun < 30, "it went on indexing"
                 assert left_in_data(tmp_path) == []
             return True
 
