@@ -65,10 +65,9 @@ class System:
 SYSTEMS = (
     System(BASELINE, "bm25", {"method": "plain"}),
     System("BM25, greedy step", "bm25", {"method": "greedy"}),
-    System("BM25, relevance-aware step", "bm25", {"ask": "never"}),
+    System("BM25, fair step", "bm25", {"ask": "never"}),
     System("BM25, step, model where it may help", "bm25", {}, needs_model=True),
     System("fair-qr (BM25)", "bm25", {"method": "fair-qr"}, needs_model=True),
-    System("loop (BM25)", "bm25", {"method": "loop"}, needs_model=True),
     System("RM3", "rm3", {"method": "plain"}),
     System(RETRIEVAL, "hybrid", {"method": "plain"}),
     System("hybrid, greedy step", "hybrid", {"method": "greedy"}),
@@ -78,12 +77,11 @@ SYSTEMS = (
     System("hybrid, FA*IR", "hybrid", {"method": "fa-ir"}),
     System("hybrid, DELTR", "hybrid", {"method": "deltr"}, is_trained=True),
     System("hybrid, DLF reconstructed", "hybrid", {"method": "dlf"}, is_trained=True),
-    System("hybrid, relevance-aware step", "hybrid", {"ask": "never"}),
-    System("the same, any relevance", "hybrid", {"ask": "never", "min_relevance": 0.0}),
+    System("hybrid, fair step", "hybrid", {"ask": "never"}),
     System("the same, model where it may help", "hybrid", {}, needs_model=True),
     System("the same, model always", "hybrid", {"ask": "always"}, needs_model=True),
     System(POOL, "pool", {"method": "plain"}),
-    System("encoded pool, relevance-aware step", "pool", {"ask": "never"}),
+    System("encoded pool, fair step", "pool", {"ask": "never"}),
     System("encoded pool, model where it may help", "pool", {}, needs_model=True),
 )
 

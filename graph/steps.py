@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -13,13 +13,25 @@ from langgraph.types import Overwrite
 
 from fairqr.agents.cache import remembering
 from fairqr.agents.language_model import calling_after_replies
+from fairqr.base.errors import NoMatchError
 from fairqr.base.loops import run_blocking
 from fairqr.base.telemetry import span
 from fairqr.graph.journal import run_journal
 from fairqr.graph.search.context import Context, checked_context
 from fairqr.graph.usage import running_from, running_seconds
+from fairqr.retrieval.engines.engine import SearchEngine
 
-__all__ = ["CONCURRENCY", "SEARCH", "Node", "Route", "Update", "context_of", "forgotten", "traced"]
+__all__ = [
+    "CONCURRENCY",
+    "SEARCH",
+    "Node",
+    "Route",
+    "Update",
+    "context_of",
+    "forgotten",
+    "require_hits",
+    "traced",
+]
 
 CONCURRENCY = 8
 """How many rankings are answered or judged, or parts of a probe run, at the same time."""
@@ -142,6 +154,18 @@ def context_of(runtime: Runtime[Any], default: C) -> C:
             kind, {**values, **{name: getattr(given, name) for name in overrides}}
         )
     return default
+
+
+def require_hits(found: Sequence[object], engine: SearchEngine, query: str) -> None:
+    """Refuse to go on without documents: an answer or a probe needs some.
+
+    Raises:
+        NoMatchError: Nothing was found.
+    """
+    if not found:
+        raise NoMatchError(
+            f"No document of '{engine.name}' matches the query '{query[:100]}'; try other words."
+        )
 
 
 def forgotten(state: Mapping[str, Any], *results: str) -> Update:

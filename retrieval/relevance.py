@@ -28,6 +28,7 @@ from fairqr.retrieval.retriever_parameters import Hybrid
 __all__ = [
     "CALIBRATION",
     "FITTED",
+    "LIKELY",
     "SAMPLE_WORDS",
     "Background",
     "Calibration",
@@ -38,6 +39,9 @@ __all__ = [
 
 
 Item = TypeVar("Item", int, str)
+
+LIKELY = 0.5
+"""A document counts as relevant from this probability on: it is more likely relevant than not."""
 
 SAMPLE_WORDS = (
     "time year world first life work people day new great city country family school history "

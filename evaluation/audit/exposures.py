@@ -12,15 +12,13 @@ from functools import cached_property
 import numpy as np
 
 from fairqr.retrieval.dimension import Dimension
-from fairqr.retrieval.divergence import kullback_leibler
 from fairqr.retrieval.exposure import LOG2, Discount, FloatArray, group_exposure, normalise
-from fairqr.retrieval.relevance_aware import Positions, most_relevant
+from fairqr.retrieval.objective import Positions, best_ranking
+from fairqr.retrieval.relevance import LIKELY
 from fairqr.retrieval.target import Part, Target
 
-__all__ = ["LIKELY", "Answer", "Choices", "Shown", "attainable", "shown_by", "supply_of"]
+__all__ = ["Answer", "Choices", "Shown", "attainable", "shown_by", "supply_of"]
 
-LIKELY = 0.5
-"""A document counts as relevant from this probability on: it is more likely relevant than not."""
 ROUNDING = 1e-9
 
 
@@ -256,12 +254,11 @@ def supply_of(relevant: FloatArray, target: FloatArray, choices: Choices) -> Flo
     """
     if (attainable(relevant, choices) >= target - ROUNDING).all():
         return target
-    best = most_relevant(
+    best = best_ranking(
         np.ones(len(relevant)),
         [relevant],
         [target],
-        tolerance=0.0,
-        divergence=kullback_leibler,
+        weight=np.inf,
         discount=choices.discount,
         length=choices.k,
     )

@@ -16,7 +16,7 @@ from fairqr.evaluation.audit.estimates import Estimate, effective_queries
 from fairqr.evaluation.audit.exposures import Answer, Choices, shown_by
 from fairqr.evaluation.audit.figures import ESTIMATE_ERROR, Gathered, GroupFigures, corrected
 from fairqr.evaluation.audit.mending import (
-    MENDED_STEP,
+    MENDED_WEIGHT,
     CurvePoint,
     Mendable,
     after_mending,
@@ -457,7 +457,7 @@ class _Dimension:
     def _fair(self, kept: _Kept) -> tuple[str, ...]:
         if kept.answer.relevance is None or np.isnan(kept.target).any():
             return ()
-        best = mended(kept.answer, kept.target, self._choices, MENDED_STEP)
+        best = mended(kept.answer, kept.target, self._choices, MENDED_WEIGHT)
         return tuple(kept.observation.pool[row] for row in best.positions.tolist())
 
 

@@ -9,15 +9,15 @@ from typing import NamedTuple
 import numpy as np
 
 from fairqr.evaluation.audit.estimates import Estimate, means, ratios, within
-from fairqr.evaluation.audit.exposures import LIKELY, Answer, Choices
+from fairqr.evaluation.audit.exposures import Answer, Choices
 from fairqr.retrieval.divergence import kullback_leibler
 from fairqr.retrieval.exposure import FloatArray, exposure
+from fairqr.retrieval.objective import Positions, best_ranking
 from fairqr.retrieval.relevance import relevance_by_rank
-from fairqr.retrieval.relevance_aware import Positions, most_relevant
 
 __all__ = [
-    "MENDED_STEP",
-    "STEPS",
+    "MENDED_WEIGHT",
+    "WEIGHTS",
     "Change",
     "CurvePoint",
     "Mendable",
@@ -28,12 +28,11 @@ __all__ = [
     "mended",
 ]
 
-STEPS = (1.0, 0.5, 0.25, 0.1, 0.0)
-"""How much of today's divergence may remain; at 1 a ranking is at most as far from its target as
-today's."""
+WEIGHTS = (0.25, 0.5, 1.0, 2.0, 4.0, 16.0)
+"""The weights of fairness of the curve; see :mod:`fairqr.retrieval.objective`."""
 
-MENDED_STEP = 0.1
-"""How much of today's divergence remains in the re-rankings that are shown."""
+MENDED_WEIGHT = 1.0
+"""The weight of fairness of the re-rankings that are shown, which is the default of a search."""
 
 
 class Mendable(NamedTuple):
@@ -72,51 +71,47 @@ class CurvePoint:
     """Where fair re-rankings stand on the way to the target.
 
     Attributes:
-        step: How much of each query's divergence of today may remain; None for today's ranking.
+        weight: The weight of fairness; None for today's ranking.
         divergence: The mean divergence from the target.
         relevance: The relevance, as a share of today's.
         exposure: The mean share of the exposure of each group, by its name.
     """
 
-    step: float | None
+    weight: float | None
     divergence: Estimate
     relevance: Estimate
     exposure: Mapping[str, Estimate]
 
 
-def mended(answer: Answer, target: FloatArray, choices: Choices, step: float | None) -> Mended:
+def mended(answer: Answer, target: FloatArray, choices: Choices, weight: float | None) -> Mended:
     """Re-rank an answer, or measure it as it is.
 
-    By estimated relevance, the documents that are more likely relevant than not are re-ranked,
-    together with those that are shown today. Judgements only measure the result: a re-ranking
-    cannot know them, so it goes by the engine's ranks
+    By estimated relevance, the whole pool is re-ranked. Judgements only measure the result: a
+    re-ranking cannot know them, so it goes by the engine's ranks
     (:func:`fairqr.retrieval.relevance.relevance_by_rank`).
 
     Args:
         answer: With known relevance.
         target: ε*, shape (G,).
         choices: What to measure by.
-        step: How much of today's divergence may remain; None leaves the ranking as it is.
+        weight: The weight of fairness; None leaves the ranking as it is.
     """
     if answer.relevance is None:
         raise ValueError("without relevance there is nothing to re-rank by")
     shown = min(choices.k, answer.answered)
-    today = np.arange(shown, dtype=np.intp)
-    if step is None:
-        return _measured(answer, target, choices, today)
+    if weight is None:
+        return _measured(answer, target, choices, np.arange(shown, dtype=np.intp))
     if answer.is_judged:
         rows = np.arange(answer.answered, dtype=np.intp) if answer.order is None else answer.order
         worth = relevance_by_rank(len(rows))
     else:
-        rows = np.union1d(today, np.flatnonzero(answer.relevance >= LIKELY))
-        worth = answer.relevance[rows]
-    now = _measured(answer, target, choices, today).divergence
-    best = most_relevant(
+        rows = np.arange(len(answer.relevance), dtype=np.intp)
+        worth = answer.relevance
+    best = best_ranking(
         worth,
         [answer.members[rows]],
         [target],
-        tolerance=0.0 if np.isnan(now) else step * now,
-        divergence=kullback_leibler,
+        weight=weight,
         discount=choices.discount,
         length=shown,
     )
@@ -136,19 +131,19 @@ class Change:
     """What a wider pool changes at one step of a curve.
 
     Attributes:
-        step: Of the curve.
+        weight: Of the curve.
         divergence: The mean divergence with the wider pool less that without it.
         relevance: The same of the relevance, as a share of today's.
     """
 
-    step: float
+    weight: float
     divergence: Estimate
     relevance: Estimate
 
 
 def after_mending(points: Iterable[CurvePoint]) -> CurvePoint | None:
-    """Return where the re-rankings stand that aim at a tenth of today's distance."""
-    return next((point for point in points if point.step == MENDED_STEP), None)
+    """Return where the re-rankings stand that weigh fairness as a search does by default."""
+    return next((point for point in points if point.weight == MENDED_WEIGHT), None)
 
 
 def curve(answers: Sequence[Mendable], choices: Choices, groups: Sequence[str]) -> list[CurvePoint]:
@@ -168,7 +163,7 @@ def curve(answers: Sequence[Mendable], choices: Choices, groups: Sequence[str]) 
 def compared_curves(
     found: Sequence[tuple[Mendable, Answer]], choices: Choices, groups: Sequence[str]
 ) -> tuple[list[CurvePoint], list[CurvePoint], list[Change]]:
-    """Return what mending costs, what it costs with a wider pool, and the changes by step.
+    """Return what mending costs, what it costs with a wider pool, and the changes by weight.
 
     Args:
         found: For each query its answer, and the same with more documents behind those of the pool.
@@ -178,19 +173,19 @@ def compared_curves(
     without, by = _rows([it for it, _ in found], choices)
     with_more, _ = _rows([it._replace(answer=wider) for it, wider in found], choices)
     changes = []
-    for step, one in without.items():
-        if step is not None:
-            more = with_more[step] - one
+    for weight, one in without.items():
+        if weight is not None:
+            more = with_more[weight] - one
             (divergence,) = means(more[:, :1], by)
             (relevance,) = ratios(more[:, 1:2], one[:, 2:3], by)
-            changes.append(Change(step, divergence, relevance))
+            changes.append(Change(weight, divergence, relevance))
     return _points(without, by, groups), _points(with_more, by, groups), changes
 
 
 def _rows(
     answers: Sequence[Mendable], choices: Choices
 ) -> tuple[dict[float | None, FloatArray], FloatArray]:
-    """Return by step what each query adds, and the weights of these queries.
+    """Return by weight of fairness what each query adds, and the weights of these queries.
 
     A row is divergence, relevance, today's relevance, and the exposure of each group. Queries that
     show nothing relevant with a known group are left out.
@@ -202,12 +197,12 @@ def _rows(
         if not np.isnan(now.divergence) and now.relevance > 0
     ]
     found: dict[float | None, FloatArray] = {}
-    for step in (None, *STEPS) if kept else ():
+    for weight in (None, *WEIGHTS) if kept else ():
         rows = []
         for it, now in kept:
-            new = mended(it.answer, it.target, choices, step)
+            new = mended(it.answer, it.target, choices, weight)
             rows.append((new.divergence, new.relevance, now.relevance, *new.exposure))
-        found[step] = np.array(rows)
+        found[weight] = np.array(rows)
     return found, np.array([it.weight for it, _ in kept])
 
 
@@ -215,13 +210,13 @@ def _points(
     rows: Mapping[float | None, FloatArray], weights: FloatArray, groups: Sequence[str]
 ) -> list[CurvePoint]:
     found = []
-    for step, held in rows.items():
+    for weight, held in rows.items():
         divergence, *exposure = means(held[:, [0, *range(3, held.shape[1])]], weights)
         (relevance,) = ratios(held[:, 1:2], held[:, 2:3], weights)
         shares = [within(it, 0.0, 1.0) for it in exposure]
         found.append(
             CurvePoint(
-                step,
+                weight,
                 within(divergence, 0.0, np.inf),
                 within(relevance, 0.0, np.inf),
                 dict(zip(groups, shares, strict=True)),

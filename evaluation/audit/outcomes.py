@@ -305,7 +305,7 @@ QUERY_COLUMNS = (
     *("exposure", "target", "lean", "unlabelled"),
 )
 COST_COLUMNS = (
-    *("attribute", "curve", "step", "divergence", "relevance"),
+    *("attribute", "curve", "weight", "divergence", "relevance"),
     *("group", "exposure", "low", "high"),
 )
 CONTRIBUTION_COLUMNS = (
@@ -359,7 +359,7 @@ def _cost_rows(outcome: AuditOutcome) -> Iterator[dict[str, Any]]:
         curves += [("without", attribute, cost.without), ("refined", attribute, cost.refined)]
     for kind, attribute, points in curves:
         for point in points:
-            values = (attribute, kind, point.step, point.divergence.value, point.relevance.value)
+            values = (attribute, kind, point.weight, point.divergence.value, point.relevance.value)
             for group, it in point.exposure.items():
                 row = (*values, group, it.value, it.low, it.high)
                 yield dict(zip(COST_COLUMNS, row, strict=True))

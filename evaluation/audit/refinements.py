@@ -20,10 +20,10 @@ from fairqr.agents.replies import Usage
 from fairqr.base.errors import IndexUnavailableError, InputError, ModelError, one_line
 from fairqr.evaluation.audit.asking import Asker, TextKeeper, paced
 from fairqr.evaluation.audit.bundle import AuditFolder
-from fairqr.evaluation.audit.exposures import LIKELY, Answer, Choices, shown_by
+from fairqr.evaluation.audit.exposures import Answer, Choices, shown_by
 from fairqr.evaluation.audit.measuring import answers_of, choices_of, single_attributes
 from fairqr.evaluation.audit.mending import (
-    MENDED_STEP,
+    MENDED_WEIGHT,
     Change,
     CurvePoint,
     Mendable,
@@ -180,7 +180,6 @@ class Refinements(Part[AuditQuery, RefinedQuery]):
             discount=self.spec.discount,
             # Whether the model is needed was decided by the audit's own relevance.
             ask="always",
-            min_relevance=LIKELY,
             max_iterations=ROUNDS,
             seed=self.spec.seed,
         )
@@ -253,8 +252,8 @@ class RefinedCost:
 
     @property
     def mended(self) -> Change:
-        """The change in the re-rankings that aim at a tenth of today's distance."""
-        return next(it for it in self.changes if it.step == MENDED_STEP)
+        """The change in the re-rankings of the default weight."""
+        return next(it for it in self.changes if it.weight == MENDED_WEIGHT)
 
 
 @dataclass(frozen=True, slots=True)

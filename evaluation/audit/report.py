@@ -155,7 +155,7 @@ def values_of(outcome: AuditOutcome, layout: Layout | None = None) -> dict[str, 
         "in_points": _points,
         "ratio": lambda it: cell("–" if math.isnan(it.value) else f"{it.value:.2f}", span(it)),
         "number": _count,
-        "step": _step,
+        "weight": _weight,
         "exposures": _exposures,
         "unsigned": lambda lean: Markdown(points(lean).lstrip("+")),
         "shortened": lambda text: _shortened(text, LONGEST),
@@ -188,8 +188,8 @@ def _count(number: float) -> str:
     return f"{number:,.0f}" if number == round(number) else f"{number:,.1f}"
 
 
-def _step(step: float | None) -> str:
-    return "today's ranking" if step is None else f"at most {100 * step:g}%"
+def _weight(weight: float | None) -> str:
+    return "today's ranking" if weight is None else f"{weight:g}"
 
 
 def _exposures(point: CurvePoint) -> str:
@@ -373,7 +373,7 @@ def _cost_curve(name: str, curves: Iterable[tuple[str, Sequence[CurvePoint]]]) -
     points_: list[Mapping[str, object]] = []
     for line, curve in curves:
         for point in curve:
-            label = "today" if point.step is None else f"{100 * point.step:g}%"
+            label = "today" if point.weight is None else f"{point.weight:g}"
             x, y = point.divergence.value, 100 * point.relevance.value
             points_.append({"line": line, "x": x, "y": y, "label": label})
     if points_:

@@ -33,7 +33,7 @@ from fairqr.graph.answer.state import (
 )
 from fairqr.graph.answer.summary import summarised
 from fairqr.graph.outcome_span import record_outcome, record_verdict
-from fairqr.graph.steps import Update, context_of, forgotten, traced
+from fairqr.graph.steps import Update, context_of, forgotten, require_hits, traced
 from fairqr.graph.usage import seconds_left, usage_record
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
@@ -101,9 +101,14 @@ class Nodes:
 
     @traced
     async def sample(self, state: State, runtime: Runtime[AnswerContext]) -> Update:
-        """Draw rankings from the final one, and count equal ones."""
+        """Draw rankings from the final one, and count equal ones.
+
+        Raises:
+            NoMatchError: No document matches the question.
+        """
         settings, opened = self._context(runtime).answer, current_span()
         places = state["result"]["ranking"]
+        require_hits(places, self._engine, state["query"])
         sampled = _distinct_rankings(places, settings, state["seed"], state["query"])
         opened.set("fairqr.alpha", settings.alpha)
         opened.set("fairqr.seed", state["seed"])

@@ -26,7 +26,7 @@ from fairqr.graph.search.context import Context
 from fairqr.graph.search.decisions import shortage
 from fairqr.graph.search.model_ranking import items_of
 from fairqr.graph.search.result import RankedDocument, memberships_of
-from fairqr.graph.steps import Update, context_of, forgotten, traced
+from fairqr.graph.steps import Update, context_of, forgotten, require_hits, traced
 from fairqr.graph.usage import total_usage, usage_of, usage_report
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.dimension import Dimension
@@ -97,10 +97,15 @@ class Nodes:
 
     @traced
     async def plan(self, state: State, runtime: Runtime[ProbeContext]) -> Update:
-        """Choose the documents of both sides, the pairs and the list."""
+        """Choose the documents of both sides, the pairs and the list.
+
+        Raises:
+            NoMatchError: No document matches the query.
+        """
         context = self._context(runtime)
         settings = context.probe
         places = state["result"]["ranking"]
+        require_hits(places, self._engine, state["query"])
         searched = state["result"]["usage"]["milliseconds"] / 1000
         ids = [place["id"] for place in places[: _depth(context)]]
         sides = sides_of(self._engine, settings)

@@ -46,7 +46,6 @@ Method = Literal[
     "fairqr",
     "fair-qr",
     "plain",
-    "loop",
     "greedy",
     "mmr",
     "xquad",
@@ -64,6 +63,7 @@ Order = Literal["relevance", "original_query", "fusion", "none"]
 Rerank = Literal[Order, RankerName]
 Groups = Literal["most", "lacking", "all"]
 Ask = Literal["auto", "always", "never"]
+ListOrder = Literal["engine", "estimated"]
 if TYPE_CHECKING:
     FinalStep = str
 else:  # A re-ranker is registered in one place, which a type checker cannot read.
@@ -84,8 +84,8 @@ class Strategy:
             groups that lack exposure get a refined query.
         pool: The documents to re-rank: those of the ``last`` refined queries, the ``union`` of all
             rounds, or the best of each group's refined query (``per_group``).
-        ask: When to ask the model: ``always``, ``never``, or only if the documents found so far do
-            not reach the target and more relevant ones may exist (``auto``).
+        ask: When to ask the model: ``always``, ``never``, or only if another round is expected to
+            improve the ranking enough (``auto``).
         rerank: How to order the pool: by ``relevance`` to the original query; by the
             ``original_query``, whose scores an engine must be able to give (the paper); by
             ``fusion`` of all rankings; or ``none``.
@@ -135,13 +135,13 @@ def _ranked(ranker: RankerName) -> Strategy:
 
 METHODS: dict[Method, Strategy] = {
     "fairqr": Strategy(
-        "the default: the most relevant ranking that is near the target; a model refines the "
-        "query where the documents found do not suffice",
+        "the default: the ranking of the highest expected relevance × fairness; a model refines "
+        "the query if that is expected to help",
         refines=True,
         ask="auto",
         groups="most",
         rerank="relevance",
-        final_step="relevance-aware",
+        final_step="fair",
         evidence=True,
         depth=500,
     ),
@@ -157,14 +157,6 @@ METHODS: dict[Method, Strategy] = {
         retriever="bm25",
     ),
     "plain": Strategy("the retriever's own ranking, and nothing else"),
-    "loop": Strategy(
-        "a loop without estimates of relevance: asks a model about all groups at once, fuses the "
-        "rankings of the refined queries, and fills the ranks toward the target",
-        refines=True,
-        rerank="fusion",
-        final_step="exposure-aware",
-        evidence=True,
-    ),
     "greedy": _baseline("exposure-aware"),
     "mmr": _baseline("mmr"),
     "xquad": _baseline("xquad"),
@@ -177,10 +169,6 @@ METHODS: dict[Method, Strategy] = {
     "monot5": _ranked("monot5"),
     "monobert": _ranked("monobert"),
 }
-
-
-LEAST_RELEVANCE = 0.5
-"""The default for ``min_relevance``: more likely relevant than not."""
 
 
 class Budget(BaseModel):
@@ -234,17 +222,18 @@ class Context(BaseModel):
         None,
         description="The exposure that each group should get: a mixture of population, uniform, "
         "corpus and retrieved, such as retrieved:0.5,uniform:0.5, or shares of one attribute, such "
-        "as gender=female:0.5,male:0.5. By default it is retrieved:0.5,population:0.5, as far as "
-        "relevant documents can reach it; a target that you give is pursued in full.",
+        "as gender=female:0.5,male:0.5. By default it is retrieved:0.5,population:0.5. A target "
+        "that you give is pursued until each group is within a point of it, if fairness_weight is "
+        "not set.",
     )
     k: int = Field(
         20, ge=1, le=10_000, description="How many results to return and to measure exposure over."
     )
     method: Method = Field(
         "fairqr",
-        description="How to search: fairqr estimates relevance and asks a model if too little was "
-        "found; fair-qr is the loop of the paper; loop always asks a model; the others are "
-        "baselines and models that re-rank.",
+        description="How to search: fairqr weighs relevance and fairness, and asks a model if that "
+        "helps; fair-qr is the loop of the paper; the others are baselines and models that "
+        "re-rank.",
     )
     depth: int | None = Field(
         None,
@@ -280,16 +269,27 @@ class Context(BaseModel):
     )
     ask: Ask | None = Field(
         None,
-        description="When to ask the model to refine the query: always, never, or only if the "
-        "documents found do not reach the target and more may exist (auto). The default depends on "
-        "the method.",
+        description="When to ask the model to refine the query: always, never, or only if another "
+        "round is expected to gain at least least_gain (auto). The default depends on the method.",
     )
-    min_relevance: float | None = Field(
+    least_gain: float = Field(
+        0.01,
+        ge=0,
+        description="With ask=auto, the share that another round must be expected to add to "
+        "expected relevance × fairness.",
+    )
+    fairness_weight: float | None = Field(
         None,
         ge=0,
-        le=1,
-        description="Do not move documents up for their group if their estimated relevance is "
-        "below this. By default 0.5, or 0 with a target of your own, which is pursued in full.",
+        allow_inf_nan=False,
+        description="How much fairness counts beside relevance in the method fairqr: 0 is the "
+        "order of relevance, 1 the default. If you set it, a target is only a direction.",
+    )
+    order: ListOrder = Field(
+        "engine",
+        description="The order of documents of the same groups in the method fairqr: the engine's, "
+        "in which those that are probably not relevant come last, or by estimated relevance "
+        "(estimated).",
     )
     groups: Groups | None = Field(
         None,
@@ -305,7 +305,8 @@ class Context(BaseModel):
     threshold: float = Field(
         DEFAULT_THRESHOLD,
         ge=0,
-        description="Stop when the divergence from the target is at most this many nats.",
+        description="With fair-qr, stop when the divergence from the target is at most this many "
+        "nats.",
     )
     direction: Direction = Field(
         "target_exposure",
@@ -322,7 +323,7 @@ class Context(BaseModel):
         "the divergence is computed.",
     )
     patience: int = Field(
-        1, ge=1, description="Stop after this many rounds without a smaller divergence."
+        1, ge=1, description="Stop after this many rounds that did not improve the ranking."
     )
     max_iterations: int = Field(
         5, ge=0, le=100, description="The most rounds of refinement; with 0, no model refines."
@@ -417,13 +418,6 @@ class Context(BaseModel):
         """How many rounds of refinement there may be; 0 for a method that does not refine."""
         strategy = self.strategy
         return self.max_iterations if strategy.refines and strategy.ask != "never" else 0
-
-    @property
-    def least_relevance(self) -> float:
-        """The least probability of relevance that a document needs to be put forward."""
-        if self.min_relevance is not None:
-            return self.min_relevance
-        return LEAST_RELEVANCE if self.target is None else 0.0
 
     @property
     def effective_target(self) -> Target:

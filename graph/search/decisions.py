@@ -9,7 +9,8 @@ from fairqr.agents.ranking.item_ranker import Cost
 from fairqr.agents.replies import Usage
 from fairqr.graph.search.context import Budget, Context, Groups
 from fairqr.graph.search.measurement import rank_key
-from fairqr.graph.search.state import GroupKey, IterationRecord, StopReason
+from fairqr.graph.search.state import GroupKey, IterationRecord, ObjectiveRecord, StopReason
+from fairqr.retrieval.objective import DIGITS
 from fairqr.retrieval.schema import UNKNOWN
 
 __all__ = ["best_iteration", "budget_is_spent", "decide_stop", "groups_to_ask_about", "shortage"]
@@ -18,17 +19,48 @@ __all__ = ["best_iteration", "budget_is_spent", "decide_stop", "groups_to_ask_ab
 NEGLIGIBLE = 0.01
 
 
-def best_iteration(iterations: Sequence[IterationRecord]) -> int:
-    """Return the index of the first round with the lowest divergence.
+EXPECTED_SHARE = 0.05
+"""The share of what is left to gain that a first round of refinement brings, in the mean."""
 
-    If the final step ran after each round, the divergence that it reached counts.
+
+def best_iteration(iterations: Sequence[IterationRecord]) -> int:
+    """Return the index of the first round with the highest objective, or the lowest divergence.
+
+    The objective counts if the fair step ran after each round.
     """
 
-    def badness(record: IterationRecord) -> tuple[tuple[int, float], tuple[int, float], int]:
-        reached, own = record.get("reached"), rank_key(record["divergences"])
-        return (own if reached is None else (0, reached)), own, record["index"]
+    def badness(record: IterationRecord) -> tuple[tuple[int, float], int]:
+        objective = record["objective"]
+        if objective is None:
+            return rank_key(record["divergences"]), record["index"]
+        return (objective["undefined"], -worth(objective)), record["index"]
 
     return min(iterations, key=badness)["index"]
+
+
+def worth(objective: ObjectiveRecord) -> float:
+    """Return J on a scale that all rounds share, rounded as :mod:`fairqr.retrieval.objective`."""
+    return round(objective["value"] * objective["most"], DIGITS)
+
+
+def expected_gain(iterations: Sequence[IterationRecord]) -> float:
+    """Return what another round is expected to add to J, as a share of it.
+
+    If its documents were as relevant as those of today's ranking, it could add up to V − J. It is
+    expected to add the mean share of that which rounds have added: those of this search, and
+    :data:`EXPECTED_SHARE`, as one more round.
+    """
+    shares, left = [EXPECTED_SHARE], 0.0
+    found = [record["objective"] for record in iterations]
+    last = 0.0
+    for objective in found:
+        if objective is None:
+            return 0.0
+        now = worth(objective)
+        if left > 0:
+            shares.append(max(0.0, now - last) / left)
+        last, left = now, objective["relevance"] * objective["most"] - now
+    return sum(shares) / len(shares) * max(0.0, left) / last if last > 0 else 0.0
 
 
 class Shortage(NamedTuple):
@@ -72,8 +104,6 @@ def decide_stop(
     context: Context,
     usage: Usage,
     seconds: float,
-    *,
-    exhausted: bool = False,
 ) -> StopReason | None:
     """Return why the loop ends after these rounds, or None if it goes on.
 
@@ -82,19 +112,16 @@ def decide_stop(
         context: The context of the run.
         usage: What the run has cost so far.
         seconds: How long it has taken.
-        exhausted: Whether all documents that are likely to be relevant were found.
     """
     last, asks = iterations[-1], context.strategy.ask
-    undefined, divergence = rank_key(last["divergences"])
-    if not undefined and divergence <= context.threshold:
-        return "converged"
     if not context.strategy.refines or asks == "never":
         return "not_refining"
-    reached = last.get("reached")
-    if asks == "auto" and reached is not None and reached <= context.threshold:
-        return "reached"
-    if asks == "auto" and exhausted:
-        return "nothing_to_find"
+    if last["objective"] is None:
+        undefined, divergence = rank_key(last["divergences"])
+        if not undefined and divergence <= context.threshold:
+            return "converged"
+    elif asks == "auto" and expected_gain(iterations) < context.least_gain:
+        return "little_to_gain"
     if last["index"] - best_iteration(iterations) >= context.patience:
         return "no_improvement"
     if last["index"] >= context.max_iterations:

@@ -16,7 +16,7 @@ TOO_FEW = "too few documents were found that are likely to be relevant"
 
 
 def explain(result: SearchResult) -> list[str]:
-    """Return what each group lacked and why, what relevance changed, and what the model brought.
+    """Return what each group lacked and why, what fairness cost, and what the model brought.
 
     Figures that the result does not have are left out.
     """
@@ -29,9 +29,8 @@ def _not_estimated(result: SearchResult) -> Iterator[str]:
     is_estimated = any(place.relevance is not None for place in shown)
     if result.method == "fairqr" and shown and not is_estimated:
         yield (
-            f"Relevance was not estimated: scores of {result.retriever} do not say how likely a "
-            "document is relevant. Documents that were moved up for their group may not be; "
-            "the retriever 'hybrid' estimates it."
+            "We moved documents up without checking that they are relevant: "
+            f"{result.retriever} does not estimate that; the retriever 'hybrid' does."
         )
 
 
@@ -65,19 +64,30 @@ def _points(share: float) -> str:
 
 
 def _relevance(result: SearchResult) -> Iterator[str]:
-    after, before = result.relevance, result.baseline.relevance
-    if after is not None and before is not None:
-        yield f"The mean estimated relevance is {after:.2f}; before, it was {before:.2f}."
+    """Say what fairness cost in relevance."""
+    after, before = result.objective, result.baseline.objective
+    if after is None or before is None or not result.ranking:
+        return
+    relevance = "Expected relevance" if result.relevance is not None else "Relevance by rank"
+    yield (
+        f"{relevance}: {after.relevance:.2f} of what is possible; before, it was "
+        f"{before.relevance:.2f}. Fairness: {after.fairness:.2f}; before, {before.fairness:.2f}."
+    )
+    if after.weight != 1:
+        weight = "infinite" if after.weight is None else f"{after.weight:g}"
+        yield f"The weight of fairness was {weight}."
 
 
 def _by_model(result: SearchResult) -> Iterator[str]:
-    without = result.without_model
-    if without is None or without.divergence is None:
+    without, after = result.without_model, result.objective
+    if without is None or after is None:
         return
     brought = {0: "no documents", 1: "1 document"}.get(
         without.documents, f"{without.documents} documents"
     )
+    relevance = after.relevance - without.objective.relevance
+    fairness = after.fairness - without.objective.fairness
     yield (
-        f"The model's queries brought {brought} into this ranking. Without them, the divergence "
-        f"would be {without.divergence:.4f}."
+        f"The model's queries brought {brought} into this ranking: {relevance:+.3f} of expected "
+        f"relevance, {fairness:+.3f} of fairness."
     )

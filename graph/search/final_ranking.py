@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from fairqr.base.errors import InputError
 from fairqr.graph.search.context import Context, FinalStep
-from fairqr.graph.search.decisions import best_iteration
+from fairqr.graph.search.decisions import best_iteration, worth
 from fairqr.graph.search.measurement import (
     Measurement,
     by_group,
@@ -19,14 +23,15 @@ from fairqr.graph.search.measurement import (
 )
 from fairqr.graph.search.model_ranking import ModelRanking
 from fairqr.graph.search.round_lists import RoundLists, scores_of, scores_of_given
-from fairqr.graph.search.state import ReachedRecord
+from fairqr.graph.search.state import FairListRecord, ObjectiveRecord
 from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.objective import Quality, quality
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.rerankers.base import Candidates, Reranker, candidates_of, read_options
+from fairqr.retrieval.rerankers.fair import FairOptions, chances_of, supply, take_step
 from fairqr.retrieval.rerankers.registry import open_reranker
-from fairqr.retrieval.rerankers.relevance_aware import RelevanceAwareOptions, take_step
 
-__all__ = ["Final", "best_final", "final_step", "nearer", "reached_by"]
+__all__ = ["Final", "better", "best_final", "fair_list", "final_step", "judged"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +56,7 @@ async def best_final(
 ) -> Final:
     """Return the final ranking of the best round.
 
-    The relevance-aware step has already run while the rounds were measured. Otherwise the best
+    The fair step has already run while the rounds were measured. Otherwise the best
     round is the one with the lowest divergence. But the exposure-aware step can bring the lists of
     many rounds to the target, even the list of the original query. Then we use the best refined
     round that reaches it, because its list is based on more evidence.
@@ -65,10 +70,10 @@ async def best_final(
     if context.strategy.final_step == "exposure-aware":
         refined.sort(key=lambda record: rank_key(record["divergences"]))
         rounds = [record["index"] for record in [*refined, first]]
-    reached = state.get("reached")
-    if by_model is None and reached:
-        ranking = Ranking(reached["ids"], reached["scores"])
-        return Final(reached["iteration"], ranking, lists.measured(ranking.ids))
+    fair = state.get("best_fair")
+    if by_model is None and fair:
+        ranking = Ranking(fair["ids"], fair["scores"])
+        return Final(fair["iteration"], ranking, lists.measured(ranking.ids))
     step = await final_step(engine, context)
     original_scores: Mapping[str, float] = {}
     if context.strategy.rerank == "original_query":
@@ -102,51 +107,105 @@ async def _final(lists: RoundLists, number: int, order: Ranking, step: Reranker 
     return Final(number, ranking, lists.measured(ranking.ids), last.warnings)
 
 
-def _candidates(lists: RoundLists, order: Ranking, *, estimated: bool = False) -> Candidates:
-    """Return an order's documents with their groups and the target."""
+def _candidates(lists: RoundLists, order: Ranking) -> Candidates:
+    """Return an order's documents with their relevance, groups and the target."""
     targets = [vector_of(d, lists.state["target"][d.name]) for d in lists.dimensions]
-    discount = lists.context.discount
-    return candidates_of(
-        lists.table, order, lists.dimensions, targets, discount, estimated=estimated
-    )
-
-
-def reached_by(lists: RoundLists, number: int) -> ReachedRecord:
-    """Apply the relevance-aware step to all documents that were found up to a round."""
-    context, order = lists.context, lists.retrieved(number)
-    candidates = _candidates(lists, order, estimated=lists.estimated)
-    options = read_options(
-        "relevance-aware", RelevanceAwareOptions, step_options(context, "relevance-aware")
-    )
-    step = take_step(candidates, options, context.k)
-    taken = order.reordered(step.positions.tolist())
-    measured = lists.measured(taken)
-    scores = dict(zip(order.ids, order.scores, strict=True))
     relevance = None
-    if lists.estimated:
-        relevance = discounted_mean([scores[id_] for id_ in taken], context.discount)
-    supply = zip(lists.dimensions, step.supply, strict=True)
-    return ReachedRecord(
+    if lists.chances is not None:
+        # What only a refined query found may have no estimate: then nothing speaks for it.
+        relevance = np.array([lists.chances.get(id_, 0.0) for id_ in order.ids])
+    return candidates_of(
+        lists.table, order, lists.dimensions, targets, lists.context.discount, relevance=relevance
+    )
+
+
+def fair_list(lists: RoundLists, number: int) -> FairListRecord:
+    """Apply the fair step to all documents that were found up to a round."""
+    context, order = lists.context, lists.retrieved(number)
+    options = read_options("fair", FairOptions, step_options(context, "fair"))
+    step = take_step(_candidates(lists, order), options, context.k)
+    taken = [order.ids[place] for place in step.positions]
+    measured = lists.measured(taken)
+    relevance = None
+    if lists.chances is not None:
+        chances = [lists.chances.get(id_, 0.0) for id_ in taken]
+        relevance = discounted_mean(chances, context.discount)
+    return FairListRecord(
         iteration=number,
         ids=taken,
-        scores=[scores[id_] for id_ in taken],
+        scores=[order.scores[place] for place in step.positions],
         exposure=measured.exposure,
         divergences=measured.divergences,
         relevance=relevance,
-        supply={dimension.name: by_group(dimension, could) for dimension, could in supply},
+        objective=ObjectiveRecord(
+            **dataclasses.asdict(step.quality), weight=finite(step.weight), most=step.most
+        ),
     )
 
 
-def nearer(one: ReachedRecord | None, other: ReachedRecord, threshold: float) -> ReachedRecord:
-    """Return the one nearer to the target; if both are within the threshold, the more relevant."""
+def better(one: FairListRecord | None, other: FairListRecord) -> FairListRecord:
+    """Return the list with the higher objective; the first one if both are equal."""
     if one is None:
         return other
 
-    def badness(record: ReachedRecord) -> tuple[int, float, float]:
-        undefined, divergence = rank_key(record["divergences"])
-        return undefined, max(divergence, threshold), -(record["relevance"] or 0.0)
+    def badness(record: FairListRecord) -> tuple[int, float]:
+        return record["objective"]["undefined"], -worth(record["objective"])
 
     return min(one, other, key=badness)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What the fair step says of the final list and of the plain one, among all documents found.
+
+    Attributes:
+        final: The objective of the final list.
+        plain: The objective of the plain list.
+        weight: The weight of fairness of both; None if it is infinite.
+        supply: By attribute, the exposure nearest to the target that the documents which are likely
+            to be relevant could give; None if relevance was not estimated.
+    """
+
+    final: Quality
+    plain: Quality
+    weight: float | None
+    supply: dict[str, dict[str, float]] | None
+
+
+def judged(lists: RoundLists, final: Sequence[str], fair: FairListRecord) -> Judged:
+    """Judge the final list and the plain one by all documents found, as the fair step does.
+
+    Args:
+        lists: The lists of the run's rounds.
+        final: The ids of the final list.
+        fair: The list of the fair step, with its weight.
+    """
+    order = lists.retrieved(len(lists.state["iterations"]) - 1)
+    candidates = _candidates(lists, order)
+    place = {id_: number for number, id_ in enumerate(order.ids)}
+    kept = fair["objective"]["weight"]
+    weight = math.inf if kept is None else kept
+    qualities = [
+        quality(
+            [place[id_] for id_ in ids],
+            chances_of(candidates),
+            candidates.memberships,
+            candidates.targets,
+            weight=weight,
+            discount=candidates.discount,
+        )
+        for ids in (final, lists.plain.ids)
+    ]
+    could = None
+    if lists.chances is not None:
+        supplies = zip(lists.dimensions, supply(candidates, lists.context.k), strict=True)
+        could = {dimension.name: by_group(dimension, found) for dimension, found in supplies}
+    return Judged(*qualities, kept, could)
+
+
+def finite(weight: float) -> float | None:
+    """Return a weight of fairness as results show it: None if it is infinite."""
+    return weight if math.isfinite(weight) else None
 
 
 async def final_step(engine: SearchEngine, context: Context) -> Reranker | None:
@@ -166,15 +225,15 @@ async def final_step(engine: SearchEngine, context: Context) -> Reranker | None:
 
 
 def step_options(context: Context, name: FinalStep) -> dict[str, Any]:
-    """Return the options of a final step; the fair steps get the loop's own divergence."""
-    measure = {
-        "tolerance": context.threshold,
-        "smoothing": context.smoothing,
-        "direction": context.direction,
-    }
-    own: dict[FinalStep, dict[str, Any]] = {
-        "exposure-aware": measure,
-        "relevance-aware": measure
-        | {"min_relevance": context.least_relevance, "capped": context.target is None},
-    }
-    return {**own.get(name, {}), **context.options}
+    """Return the options of a final step, which are the context's own for the fair step."""
+    own: dict[str, Any] = {}
+    if name == "fair":
+        own = {"weight": context.fairness_weight, "order": context.order}
+        own["pursue"] = context.target is not None
+    elif name == "exposure-aware":
+        own = {
+            "tolerance": context.threshold,
+            "smoothing": context.smoothing,
+            "direction": context.direction,
+        }
+    return own | context.options

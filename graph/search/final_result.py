@@ -8,20 +8,21 @@ from collections.abc import Mapping, Sequence
 from fairqr.agents.refiner import Refiner
 from fairqr.agents.replies import Usage
 from fairqr.graph.search.explanation import explain
-from fairqr.graph.search.final_ranking import Final, best_final
+from fairqr.graph.search.final_ranking import Final, best_final, judged
 from fairqr.graph.search.measurement import discounted_mean, mean_divergence, rank_key
 from fairqr.graph.search.model_ranking import ModelRanking
 from fairqr.graph.search.result import (
     Baseline,
     Gaps,
     Iteration,
+    Objective,
     RankedDocument,
     RefinedGroup,
     SearchResult,
     WithoutModel,
 )
-from fairqr.graph.search.round_lists import RoundLists, scores_of
-from fairqr.graph.search.state import State, ranking_of
+from fairqr.graph.search.round_lists import RoundLists
+from fairqr.graph.search.state import IterationRecord, ObjectiveRecord, State
 from fairqr.graph.usage import usage_report
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.documents import Document
@@ -52,16 +53,17 @@ async def assemble(
     target, or if the model failed before its first reply.
     """
     state, context = lists.state, lists.context
-    original = ranking_of(state["rankings"][0]).top(context.k)
+    original = lists.plain
     plain = lists.measured(original.ids)
     best = Final(0, original, plain)
     # If the model failed before its first reply, only the plain retrieval is left, or what a step
     # without the model made of it.
     failed = state["stop_reason"] == "model_failed" and len(state["iterations"]) == 1
-    if not failed or state.get("reached"):
+    fair = state.get("best_fair")
+    if original.ids and (not failed or fair):
         found = await best_final(engine, lists, by_model)
         is_nearer = rank_key(found.measured.divergences) <= rank_key(plain.divergences)
-        if is_nearer or not context.strategy.refines:
+        if fair or is_nearer or not context.strategy.refines:
             best = found
         elif by_model is not None and by_model.lists:
             best = dataclasses.replace(best, warnings=(_NOT_NEARER,))
@@ -79,13 +81,10 @@ async def assemble(
         warnings.append(f"The titles of {len(gone)} documents could not be read again.")
     attributes = [factor.name for dimension in lists.dimensions for factor in dimension.factors]
     groups = _groups_of(lists.table, shown, engine.schema, attributes)
-    # If the engine estimates relevance, its scores are the estimates, with any method.
-    first = state["rankings"][0]
-    known = "relevance" in engine.capabilities
-    chances = scores_of(first) | state.get("rescored", {}) if known else {}
-    reached = state.get("reached")
+    chances, known = lists.chances or {}, lists.chances is not None
+    verdict = judged(lists, best.ranking.ids, fair) if fair else None
     # Without estimates any document found would count as relevant.
-    supply = reached["supply"] if reached and known else None
+    supply = verdict.supply if verdict else None
 
     def mean_relevance(ranking: Ranking) -> float | None:
         values = [chances[id_] for id_ in ranking.ids if id_ in chances]
@@ -110,7 +109,7 @@ async def assemble(
         unused_refinements=[RefinedGroup(**record) for record in unused],
         attributes=attributes,
         target=state["target"],
-        iterations=[Iteration.model_validate(record) for record in state["iterations"]],
+        iterations=[_iteration(record) for record in state["iterations"]],
         best_iteration=best.iteration,
         stop_reason=state["stop_reason"] or "max_iterations",
         ranking=_places(best.ranking, documents, groups, chances),
@@ -119,7 +118,7 @@ async def assemble(
         divergences=best.measured.divergences,
         unknown=best.measured.unknown,
         relevance=mean_relevance(best.ranking),
-        min_relevance=context.least_relevance if reached and known else None,
+        objective=Objective.of(verdict.final, verdict.weight) if verdict else None,
         supply=supply,
         gaps=_gaps(state["target"], best.measured.exposure, supply),
         without_model=_without_model(state, best) if refiner else None,
@@ -129,6 +128,7 @@ async def assemble(
             divergence=plain.divergence,
             divergences=plain.divergences,
             relevance=mean_relevance(original),
+            objective=Objective.of(verdict.plain, verdict.weight) if verdict else None,
             gaps=_gaps(state["target"], plain.exposure, supply),
         ),
         usage=usage_report(asked.usage if asked else Usage(**state["usage"])),
@@ -150,19 +150,32 @@ def _gaps(target: Shares, exposure: Shares, supply: Shares | None) -> Gaps | Non
     return Gaps(supply=lacks_supply, ranking=withheld)
 
 
+def _objective(record: ObjectiveRecord) -> Objective:
+    """Return the objective of a list without what only rounds need to be compared."""
+    shown = ("relevance", "fairness", "value", "weight")
+    return Objective.model_validate({name: record.get(name) for name in shown})
+
+
+def _iteration(record: IterationRecord) -> Iteration:
+    objective = record["objective"]
+    shown = {**record, "objective": objective and _objective(objective)}
+    return Iteration.model_validate(shown)
+
+
 def _without_model(state: State, best: Final) -> WithoutModel | None:
     """Return what the search would have given without asking the model."""
-    first = state.get("first_reached")
+    first = state.get("first_fair")
     if first is None:
         return None
     known, there = set(state["rankings"][0]["ids"]), set(first["ids"])
     # An engine may give a better estimate for documents of a refined query, even if the original
     # query also found them.
-    closer = state.get("rescored", {})
+    closer = state.get("estimated", {})
     brought = [id_ for id_ in best.ranking.ids if id_ not in known or id_ in closer]
     return WithoutModel(
         divergence=mean_divergence(first["divergences"]),
         relevance=first["relevance"],
+        objective=_objective(first["objective"]),
         documents=sum(id_ not in there for id_ in brought),
     )
 

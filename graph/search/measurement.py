@@ -22,6 +22,7 @@ __all__ = [
     "discounted_mean",
     "estimate_target",
     "mean_divergence",
+    "undefined_target",
     "rank_key",
     "vector_of",
 ]
@@ -76,6 +77,11 @@ def by_group(dimension: Dimension, vector: FloatArray) -> dict[str, float]:
 def vector_of(dimension: Dimension, shares: Mapping[str, float]) -> FloatArray:
     """Return named shares as a vector over the groups."""
     return np.array([shares[group] for group in dimension.groups])
+
+
+def undefined_target(dimensions: Sequence[Dimension]) -> dict[str, dict[str, float]]:
+    """Return zeros for all groups: without documents there is nothing to expose."""
+    return {d.name: dict.fromkeys(d.groups, 0.0) for d in dimensions}
 
 
 def estimate_target(

@@ -17,7 +17,6 @@ from fairqr.agents.replies import Usage
 from fairqr.base.errors import (
     InputError,
     ModelUnavailableError,
-    NoMatchError,
     QueryError,
     one_line,
 )
@@ -33,15 +32,16 @@ from fairqr.graph.search.decisions import (
 )
 from fairqr.graph.search.evidence import checked_refinements
 from fairqr.graph.search.expected_cost import Reserve, expected_cost, for_the_loop
-from fairqr.graph.search.final_ranking import final_step, nearer, reached_by
+from fairqr.graph.search.final_ranking import better, fair_list, final_step
 from fairqr.graph.search.final_result import assemble
-from fairqr.graph.search.measurement import TARGET_DEPTH, estimate_target, mean_divergence
+from fairqr.graph.search.measurement import TARGET_DEPTH, estimate_target, undefined_target
 from fairqr.graph.search.model_ranking import ModelRanking
 from fairqr.graph.search.refinement import after_refinement, refined_queries, shown
 from fairqr.graph.search.round_lists import (
     RoundLists,
     hits_of,
-    scores_of_given,
+    plain_of,
+    search_given,
     sought_of,
     table_of,
 )
@@ -51,7 +51,6 @@ from fairqr.graph.search.state import (
     QueryRecord,
     RankingRecord,
     State,
-    ranking_of,
 )
 from fairqr.graph.steps import Update, context_of, forgotten, traced
 from fairqr.graph.usage import running_seconds, seconds_left, usage_record
@@ -170,8 +169,9 @@ class Nodes:
             "pending": [original],
             "rankings": Overwrite([]),
             "rescored": {},
-            "first_reached": None,
-            "reached": None,
+            "estimated": {},
+            "first_fair": None,
+            "best_fair": None,
             "iterations": Overwrite([]),
             "warnings": Overwrite(warnings),
             "keywords": {},
@@ -205,29 +205,24 @@ class Nodes:
                 iteration=state["iteration"],
                 query=query,
                 ids=hits.ids,
+                own=len(hits) if hits.own is None else hits.own,
                 scores=hits.scores,
+                relevance=None if hits.relevance is None else hits.relevance.tolist(),
                 memberships=coded(hits.memberships, attributes),
             )
             for query, hits in zip(pending, rankings, strict=True)
         ]
         if not first:
-            rescored = await self._rescored(state, context, records)
-            return {
-                "rankings": records,
-                "rescored": rescored,
-                "pending": pending,
-                "warnings": warnings,
-            }
+            given = await self._given(state, context, records)
+            return given | {"rankings": records, "pending": pending, "warnings": warnings}
         if size is not None and context.k > size:
             raise InputError(
                 f"k is {context.k}, but '{self._engine.name}' has only {size} documents; lower k."
             )
-        original = ranking_of(records[0])
+        original = plain_of(records[0])
         if not original.ids:
-            raise NoMatchError(
-                f"No document of '{self._engine.name}' matches the query "
-                f"'{state['query'][:100]}'; try other words."
-            )
+            nothing = undefined_target(dimensions)
+            return {"rankings": records, "warnings": warnings, "target": nothing}
         shares = await self._corpus_shares(context)
         target = estimate_target(table_of(records), dimensions, original, context, shares)
         if context.effective_target.parts.get("retrieved") and not can_be_weights(original.scores):
@@ -272,21 +267,29 @@ class Nodes:
             search.set("fairqr.documents", [len(hits) for hits in found[: len(queries)]])
         return found[: len(queries)], found[-1].total if counted else None
 
-    async def _rescored(
+    async def _given(
         self, state: State, context: Context, found: Sequence[RankingRecord]
-    ) -> dict[str, float]:
-        """Return the scores by the original query of the documents that refined queries sought.
+    ) -> dict[str, dict[str, float]]:
+        """Return what the original query says of the documents that refined queries sought.
 
-        If the engine estimates relevance, these may include documents that the original query found
-        far down: the engine may estimate them better when asked about them directly.
+        That is their scores, and how likely they are relevant if the engine estimates that. An
+        engine may estimate a document better when asked about it directly, even if the original
+        query found it far down.
         """
-        rescored, can = state.get("rescored", {}), self._engine.capabilities
-        if context.strategy.rerank != "relevance" or "rescore" not in can:
-            return rescored
-        known = set(rescored) if "relevance" in can else {*rescored, *state["rankings"][0]["ids"]}
+        scores, chances = state.get("rescored", {}), state.get("estimated", {})
+        can = self._engine.capabilities
+        by_relevance = context.strategy.rerank == "relevance"
+        if not by_relevance or not can & {"rescore", "relevance"}:
+            return {}
+        known = set(chances) if "relevance" in can else {*scores, *state["rankings"][0]["ids"]}
         sought = [id_ for record in found for id_ in sought_of(record, self._dimensions(context))]
         ids = list(dict.fromkeys(id_ for id_ in sought if id_ not in known))
-        return rescored | await scores_of_given(self._engine, state["query"], ids)
+        for hits in await search_given(self._engine, state["query"], ids) if ids else ():
+            if "rescore" in can:
+                scores = scores | dict(zip(hits.ids, hits.scores, strict=True))
+            if hits.relevance is not None:
+                chances = chances | dict(zip(hits.ids, hits.relevance.tolist(), strict=True))
+        return {"rescored": scores, "estimated": chances}
 
     async def _corpus_shares(self, context: Context) -> Mapping[str, FloatArray]:
         """Return the groups' shares of all documents, if the target or the keywords need them."""
@@ -303,14 +306,17 @@ class Nodes:
         context, opened = self._context(runtime), current_span()
         number = state["iteration"]
         lists = self._lists(state, context)
-        found = lists.retrieved(number)
+        found = lists.retrieved(number) if number else lists.plain
         measured = lists.measured(found.ids)
         update: Update = {}
-        if context.strategy.final_step == "relevance-aware":
-            reached = await asyncio.to_thread(reached_by, lists, number)
-            best = nearer(state.get("reached"), reached, context.threshold)
-            update = {"reached": best} | ({"first_reached": reached} if number == 0 else {})
-            opened.set("fairqr.reached", mean_divergence(reached["divergences"]))
+        objective = None
+        if context.strategy.final_step == "fair" and lists.plain.ids:
+            fair = await asyncio.to_thread(fair_list, lists, number)
+            objective = fair["objective"]
+            update = {"best_fair": better(state.get("best_fair"), fair)}
+            if number == 0:
+                update["first_fair"] = fair
+            opened.set("fairqr.objective", objective["value"])
         record = IterationRecord(
             index=number,
             queries=[shown(query) for query in state["pending"]],
@@ -319,12 +325,14 @@ class Nodes:
             exposure=measured.exposure,
             divergences=measured.divergences,
             divergence=measured.divergence,
-            reached=mean_divergence(reached["divergences"]) if update else None,
+            objective=objective,
         )
         iterations = [*state.get("iterations", []), record]
         spent = Usage(**state["usage"])
         loop = for_the_loop(context, state)
-        reason = decide_stop(iterations, loop, spent, running_seconds(), exhausted=lists.exhausted)
+        reason = decide_stop(iterations, loop, spent, running_seconds())
+        if not lists.plain.ids:
+            reason = "no_hits"
         record_divergence(
             opened, measured.divergence, context.threshold, measured.exposure, state["target"]
         )
@@ -346,7 +354,7 @@ class Nodes:
     async def choose_group(self, state: State, runtime: Runtime[Context]) -> Update:
         """Choose the groups to ask about, and those of them that lack exposure."""
         context, opened = self._context(runtime), current_span()
-        best = state.get("reached") or state["iterations"][best_iteration(state["iterations"])]
+        best = state.get("best_fair") or state["iterations"][best_iteration(state["iterations"])]
         exposure = best["exposure"]
         limit = context.max_groups
         calls = for_the_loop(context, state).budget.model_calls

@@ -13,11 +13,13 @@ from fairqr.graph.usage import UsageReport
 from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.exposure import FloatArray, intersection
+from fairqr.retrieval.objective import Quality
 
 __all__ = [
     "Baseline",
     "Gaps",
     "Iteration",
+    "Objective",
     "RankedDocument",
     "RefinedGroup",
     "Reranking",
@@ -29,6 +31,30 @@ __all__ = [
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Objective(_Frozen):
+    """How good a list is; see :mod:`fairqr.retrieval.objective`.
+
+    Attributes:
+        relevance: Its expected relevance, in [0, 1]: the share that it has of what the most
+            relevant documents found would have.
+        fairness: How near its exposure is to the target, in [0, 1].
+        value: relevance · fairness^weight.
+        weight: The weight of fairness; None if it is infinite, and only fairness counts.
+    """
+
+    relevance: float
+    fairness: float
+    value: float
+    weight: float | None = 1.0
+
+    @classmethod
+    def of(cls, found: Quality, weight: float | None) -> Objective:
+        """Return the objective of a list at a weight."""
+        return cls(
+            relevance=found.relevance, fairness=found.fairness, value=found.value, weight=weight
+        )
 
 
 class RankedDocument(_Frozen):
@@ -72,9 +98,9 @@ class Iteration(_Frozen):
     """A round: 0 is the original query, and each later round a refinement.
 
     ``ids`` are the first k documents that the round retrieved, before any re-ranking; exposure and
-    divergence are measured on them. ``reached`` is the divergence that the relevance-aware step
-    then reaches; None if the method has another step. See :class:`SearchResult` for what None
-    means otherwise.
+    divergence are measured on them. ``objective`` is what the fair step then reaches with all
+    documents found so far; None if the method has another step. See :class:`SearchResult` for what
+    None means otherwise.
     """
 
     index: int
@@ -84,7 +110,7 @@ class Iteration(_Frozen):
     exposure: dict[str, dict[str, float]]
     divergence: float | None
     divergences: dict[str, float | None]
-    reached: float | None = None
+    objective: Objective | None = None
 
 
 class Gaps(_Frozen):
@@ -107,6 +133,7 @@ class Baseline(_Frozen):
     divergence: float | None
     divergences: dict[str, float | None]
     relevance: float | None = None
+    objective: Objective | None = None
     gaps: Gaps | None = None
 
 
@@ -115,13 +142,15 @@ class WithoutModel(_Frozen):
 
     Attributes:
         divergence: The divergence of that ranking from the target.
-        relevance: The mean relevance of that ranking.
+        relevance: The mean probability of relevance in that ranking.
+        objective: How good that ranking is.
         documents: How many documents are in the returned ranking only because of the model's
             queries.
     """
 
     divergence: float | None
     relevance: float | None
+    objective: Objective
     documents: int
 
 
@@ -174,13 +203,13 @@ class SearchResult(_Frozen):
         unknown: For each attribute, the share of exposure that went to documents without a label.
         relevance: The mean probability of relevance in the ranking, weighted by the discount; None
             if the retriever does not estimate it.
-        min_relevance: Documents estimated below this were not put forward for a group; None if
-            nothing was estimated, or the method does not look at relevance.
+        objective: How good the ranking is; None if the method does not weigh relevance against
+            fairness. Without estimates of relevance it goes by the engine's ranks.
         supply: For each attribute, the exposure nearest to the target that the relevant documents
             found could give; None if no relevance was estimated, or the method does not look at it.
         gaps: What each group still lacks; None without ``supply``.
         without_model: What the search gives without the model; None if the model was not asked, or
-            the method has no relevance-aware step.
+            the method has no fair step.
         baseline: The plain retrieval.
         explanation: Sentences that explain these numbers: what each group lacked and why, how
             relevance changed, and what the model brought. If no relevance was estimated, they say
@@ -209,7 +238,7 @@ class SearchResult(_Frozen):
     divergences: dict[str, float | None]
     unknown: dict[str, float]
     relevance: float | None = None
-    min_relevance: float | None = None
+    objective: Objective | None = None
     supply: dict[str, dict[str, float]] | None = None
     gaps: Gaps | None = None
     without_model: WithoutModel | None = None

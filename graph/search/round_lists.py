@@ -24,6 +24,8 @@ from fairqr.retrieval.table import DocumentTable, decoded
 __all__ = [
     "RoundLists",
     "hits_of",
+    "plain_of",
+    "search_given",
     "table_of",
     "usual_shares",
 ]
@@ -47,9 +49,7 @@ class RoundLists:
 
     Attributes:
         table: The groups of all documents that were retrieved.
-        estimated: Whether the scores of the pool's order are probabilities of relevance.
-        exhausted: Whether all documents that are likely to be relevant were found. We can only know
-            that if the engine compares the query with the vector of every document.
+        chances: The probability that each of them is relevant, by id; None if it is not estimated.
     """
 
     def __init__(
@@ -60,13 +60,17 @@ class RoundLists:
         self.context = context
         self.table = table_of(state["rankings"])
         by_relevance = context.strategy.rerank == "relevance"
-        self.estimated = by_relevance and "relevance" in engine.capabilities
-        self.exhausted = (
-            self.estimated
-            and "vectors" in engine.capabilities
-            and state["rankings"][0]["scores"][-1] < context.least_relevance
-        )
+        first = state["rankings"][0]
+        self.chances: dict[str, float] | None = None
+        if first["relevance"] is not None:
+            known = zip(first["ids"], first["relevance"], strict=True)
+            self.chances = dict(known) | state.get("estimated", {})
         self._by_scores = by_relevance and "rescore" in engine.capabilities
+
+    @property
+    def plain(self) -> Ranking:
+        """The first k documents of the engine's own ranking."""
+        return plain_of(self.state["rankings"][0]).top(self.context.k)
 
     def measured(self, ids: Sequence[str]) -> Measurement:
         """Measure the first k of a list of documents against the target."""
@@ -99,7 +103,11 @@ class RoundLists:
         rankings, order = self.state["rankings"], self.context.strategy.rerank
         if self._by_scores:
             scores = scores_of(rankings[0]) | self.state.get("rescored", {})
-            return Ranking.of({id_: scores[id_] for id_ in self.pool(iteration) if id_ in scores})
+            # Documents of equal scores stay where the engine put them.
+            place = {id_: number for number, id_ in enumerate(rankings[0]["ids"])}
+            found = [id_ for id_ in self.pool(iteration) if id_ in scores]
+            found.sort(key=lambda id_: (-scores[id_], place.get(id_, len(place)), id_))
+            return Ranking(found, [scores[id_] for id_ in found])
         if order in ("relevance", "fusion"):
             return self._fused(newest(rankings, iteration))
         return self._fused([record for record in rankings if record["iteration"] == iteration])
@@ -202,6 +210,11 @@ def sought_of(record: RankingRecord, dimensions: Sequence[Dimension]) -> list[st
     return [id_ for id_, share in zip(ids, shares, strict=True) if share > 0]
 
 
+def plain_of(record: RankingRecord) -> Ranking:
+    """Return the engine's own ranking, without what was found by similarity."""
+    return ranking_of(record, record["own"])
+
+
 def hits_of(record: RankingRecord) -> Hits:
     """Return the hits of a query, with the groups of the run's attributes."""
     memberships = {name: decoded(members) for name, members in record["memberships"].items()}
@@ -222,9 +235,14 @@ async def scores_of_given(engine: SearchEngine, query: str, ids: Sequence[str]) 
     if not ids:
         return {}
     require(engine, "rescore", "The order 'original_query'")
-    pieces = [ids[at : at + IDS_AT_ONCE] for at in range(0, len(ids), IDS_AT_ONCE)]
-    found = await engine.search([Query(query, len(p), only=tuple(p)) for p in pieces])
+    found = await search_given(engine, query, ids)
     return {id_: score for hits in found for id_, score in zip(hits.ids, hits.scores, strict=True)}
+
+
+async def search_given(engine: SearchEngine, query: str, ids: Sequence[str]) -> list[Hits]:
+    """Return what a query says of given documents, in lists that servers can return."""
+    pieces = [ids[at : at + IDS_AT_ONCE] for at in range(0, len(ids), IDS_AT_ONCE)]
+    return await engine.search([Query(query, len(p), only=tuple(p)) for p in pieces])
 
 
 def usual_shares(

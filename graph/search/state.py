@@ -20,7 +20,8 @@ __all__ = [
     "OutputState",
     "QueryRecord",
     "RankingRecord",
-    "ReachedRecord",
+    "FairListRecord",
+    "ObjectiveRecord",
     "RefinementRecord",
     "State",
     "StopReason",
@@ -29,8 +30,8 @@ __all__ = [
 
 StopReason = Literal[
     "converged",
-    "reached",
-    "nothing_to_find",
+    "little_to_gain",
+    "no_hits",
     "no_improvement",
     "max_iterations",
     "budget",
@@ -56,12 +57,18 @@ class QueryRecord(TypedDict):
 
 
 class RankingRecord(TypedDict):
-    """What a query retrieved in a round, with the groups of these documents by attribute."""
+    """What a query retrieved in a round, with the groups of these documents by attribute.
+
+    The first ``own`` documents are the engine's own ranking; it found the others by their
+    similarity. ``relevance`` has the estimated probabilities of relevance, if the engine has any.
+    """
 
     iteration: int
     query: QueryRecord
     ids: list[str]
+    own: int
     scores: list[float]
+    relevance: list[float] | None
     memberships: dict[str, CodedMemberships]
 
 
@@ -76,11 +83,28 @@ class RefinementRecord(TypedDict):
     status: str
 
 
+class ObjectiveRecord(TypedDict):
+    """How good a list is; see :mod:`fairqr.retrieval.objective`.
+
+    ``relevance`` is V, ``fairness`` is F, and ``value`` is J at the ``weight`` of fairness; the
+    weight is None if it is infinite.
+    ``undefined`` attributes have no exposure. ``most`` is what V is a share of; times it, values of
+    different rounds can be compared.
+    """
+
+    relevance: float
+    fairness: float
+    value: float
+    weight: float | None
+    undefined: int
+    most: float
+
+
 class IterationRecord(TypedDict):
     """The queries of a round, the first k documents that it had, and their exposure.
 
-    ``reached`` is the divergence that the relevance-aware step reaches with all documents found so
-    far; None if the method has another final step.
+    ``objective`` is what the fair step reaches with all documents found so far; None if the method
+    has another final step.
 
     ``divergences`` has None for an attribute if no document of the measured list has a label.
     ``divergence`` is the mean of the others, or None if all are None.
@@ -93,15 +117,14 @@ class IterationRecord(TypedDict):
     exposure: dict[str, dict[str, float]]
     divergences: dict[str, float | None]
     divergence: float | None
-    reached: float | None
+    objective: ObjectiveRecord | None
 
 
-class ReachedRecord(TypedDict):
-    """The ranking that the relevance-aware step made of all documents found up to a round.
+class FairListRecord(TypedDict):
+    """The ranking that the fair step made of all documents found up to a round.
 
-    ``relevance`` is the mean over the ranking, weighted by the discount, or None if the retriever
-    does not estimate it. ``supply`` is the exposure nearest to the target that the relevant
-    documents could give.
+    ``relevance`` is the mean probability of relevance over the ranking, weighted by the discount,
+    or None if none is estimated.
     """
 
     iteration: int
@@ -110,7 +133,7 @@ class ReachedRecord(TypedDict):
     exposure: dict[str, dict[str, float]]
     divergences: dict[str, float | None]
     relevance: float | None
-    supply: dict[str, dict[str, float]]
+    objective: ObjectiveRecord
 
 
 class CostRecord(TypedDict):
@@ -149,8 +172,9 @@ class State(InputState, OutputState, total=False):
         pending: The queries that ``retrieve`` runs next.
         rankings: Everything that was retrieved so far.
         rescored: The scores by the original query of documents that refined queries found.
-        first_reached: The ranking that the relevance-aware step made of the plain retrieval.
-        reached: The best ranking that this step has made so far.
+        estimated: The probabilities that these documents are relevant to the original query.
+        first_fair: The ranking that the fair step made of the plain retrieval.
+        best_fair: The best ranking that this step has made so far.
         corpus_shares: The share of each group in all documents, by attribute, if it is needed.
         target: ε* by attribute and group.
         iterations: The rounds that were measured.
@@ -170,8 +194,9 @@ class State(InputState, OutputState, total=False):
     pending: list[QueryRecord]
     rankings: Annotated[list[RankingRecord], operator.add]
     rescored: dict[str, float]
-    first_reached: ReachedRecord | None
-    reached: ReachedRecord | None
+    estimated: dict[str, float]
+    first_fair: FairListRecord | None
+    best_fair: FairListRecord | None
     corpus_shares: dict[str, list[float]]
     target: dict[str, dict[str, float]]
     iterations: Annotated[list[IterationRecord], operator.add]

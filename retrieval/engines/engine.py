@@ -45,8 +45,8 @@ any document by its id, so a document it does not return does not exist. ``resco
 documents by a query (``Query.only``). ``document_frequencies``: count the documents that match
 (``Query.n = 0``, ``Hits.total``). ``corpus_shares``: the share of each group in all documents.
 ``within_group``: search among the documents of one group (``Query.within``), for at least one of
-the groups. ``vectors``: search by vectors. ``relevance``: its scores estimate the probability that
-a document is relevant (:mod:`fairqr.retrieval.relevance`).
+the groups. ``vectors``: search by vectors. ``relevance``: it estimates the probability that
+a document is relevant (``Hits.relevance``), also of given documents (``Query.only``).
 """
 
 Memberships = Mapping[str, FloatArray]
@@ -106,9 +106,13 @@ class Hits:
 
     Attributes:
         ids: Distinct document ids.
-        scores: Never increasing; ties are in order of id.
+        scores: Never increasing within the engine's own ranking; ties are in order of id.
         memberships: The groups of these documents.
         total: How many documents match, or None if that was not requested.
+        relevance: The probability that each document is relevant, shape (n,), from an engine that
+            estimates it.
+        own: How many of the hits, from the first, are in the engine's own ranking; the others were
+            found by their similarity. All of them by default.
         warnings: Sentences for users, such as that part of the index did not respond.
     """
 
@@ -117,6 +121,8 @@ class Hits:
     memberships: Memberships
     total: int | None = None
     warnings: tuple[str, ...] = field(default=())
+    relevance: FloatArray | None = None
+    own: int | None = None
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -60,7 +60,9 @@ class HybridEngine(VectorEngine):
         candidates = replace(query, n=self.options.candidates, only=None, within=None)
         by_words = self.lexical.answer(now, candidates)
         if not (vector.any() or len(by_words)):
-            return now.hits([], [], 0) if query.only is None else self.lexical.answer(now, query)
+            nothing = now.hits([], [], 0)
+            found = nothing if query.only is None else self.lexical.answer(now, query)
+            return replace(found, relevance=np.zeros(len(found)))
         scores = dict(zip(by_words.ids, by_words.scores, strict=True))
         addresses = now.addresses(by_words.ids)
         numbers = dict(zip(addresses, now.numbers(list(addresses.values())), strict=True))
@@ -88,7 +90,8 @@ class HybridEngine(VectorEngine):
             by_words.scores[0] if by_words.scores else 0.0,
             _standardised(vectors, moved, similar, rows),
         )
-        return now.hits(places, chances.tolist(), query.n)
+        found = now.hits(places, chances.tolist(), query.n)
+        return replace(found, relevance=np.array(found.scores))
 
 
 def _moved(

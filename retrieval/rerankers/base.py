@@ -45,8 +45,8 @@ class Candidates:
         dimensions: The name of each dimension.
         groups: The names of the groups of each dimension.
         discount: The weight of each rank.
-        relevance: The probability that each document is relevant, shape (n,), never increasing;
-            None if the retriever does not estimate it.
+        relevance: The probability that each document is relevant, shape (n,); None if it is not
+            estimated.
     """
 
     ranking: Ranking
@@ -114,7 +114,7 @@ def candidates_of(
     targets: Sequence[FloatArray],
     discount: Discount = LOG2,
     *,
-    estimated: bool = False,
+    relevance: FloatArray | None = None,
 ) -> Candidates:
     """Build the candidates for a re-ranker.
 
@@ -124,7 +124,7 @@ def candidates_of(
         dimensions: The dimensions to measure exposure over.
         targets: ε* of each dimension, shape (G_a,).
         discount: The weight of each rank.
-        estimated: Whether the scores of the ranking are probabilities of relevance.
+        relevance: The probability that each document is relevant, if it is estimated.
     """
     return Candidates(
         ranking=ranking,
@@ -133,7 +133,7 @@ def candidates_of(
         dimensions=[dimension.name for dimension in dimensions],
         groups=[dimension.groups for dimension in dimensions],
         discount=discount,
-        relevance=np.array(ranking.scores) if estimated else None,
+        relevance=relevance,
     )
 
 

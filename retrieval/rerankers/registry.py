@@ -62,12 +62,12 @@ class RerankerEntry:
 
 _ENTRIES = (
     RerankerEntry(
-        "relevance-aware",
-        "the relevance-aware step: the most relevant ranking that is near the target",
+        "fair",
+        "the fair step: the ranking of the highest expected relevance × fairness",
         "fairqr",
         is_trained=False,
-        module="relevance_aware",
-        options_name="RelevanceAwareOptions",
+        module="fair",
+        options_name="FairOptions",
     ),
     RerankerEntry(
         "exposure-aware",

@@ -30,7 +30,7 @@ from pydantic.v1 import ValidationError as ValidationErrorV1
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.refiner import Refiner
 from fairqr.api import FairSearch, SyncFairSearch
-from fairqr.base.errors import InputError, NoMatchError
+from fairqr.base.errors import InputError
 from fairqr.graph.search.builder import search_state_graph
 from fairqr.graph.search.context import Context, checked_context, require_context
 from fairqr.graph.search.passages import exposure_lines, passage_lines
@@ -199,10 +199,7 @@ class FairRetriever(BaseRetriever):
         return self.search._run(self._passages(query))
 
     async def _passages(self, query: str) -> list[Passage]:
-        try:
-            result = await self.search.search(query, self.context)
-        except NoMatchError:
-            return []
+        result = await self.search.search(query, self.context)
         _warn(result.warnings)
         documents = await self.search.documents([place.id for place in result.ranking])
         return _as_passages(result.ranking, documents)

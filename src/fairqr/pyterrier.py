@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pyterrier as pt
 from langchain_core.documents import Document as Passage
 
 from fairqr.api import FairSearch
-from fairqr.base.errors import InputError, NoMatchError
+from fairqr.base.errors import InputError
 from fairqr.base.loops import run_blocking
 from fairqr.evaluation.collections.labels import Groups
 from fairqr.evaluation.inputs import as_groups
@@ -52,9 +51,8 @@ class FairRetriever(pt.Transformer):
         _check_columns(topics, "qid", "query")
         rankings = []
         for qid, query in zip(topics["qid"], topics["query"], strict=True):
-            with suppress(NoMatchError):
-                result = run_blocking(self._search.search(query, self._context))
-                rankings.append((qid, query, [place.id for place in result.ranking]))
+            result = run_blocking(self._search.search(query, self._context))
+            rankings.append((qid, query, [place.id for place in result.ranking]))
         return _as_frame(rankings)
 
 

@@ -36,8 +36,8 @@ export const words = (status) => String(status).replaceAll("_", " ");
 /** How the loop ended, by its reason. */
 export const STOPPED = {
   converged: "the exposure is close enough to the target",
-  reached: "the documents found are enough to come near the target",
-  nothing_to_find: "no more documents are likely to be relevant",
+  little_to_gain: "another round was expected to gain too little",
+  no_hits: "no document matches the query",
   no_improvement: "nothing more was gained",
   max_iterations: "it was the last round allowed",
   budget: "the budget was spent",

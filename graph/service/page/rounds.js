@@ -2,7 +2,7 @@
 
 import { bars } from "./bars.js";
 import { el, foreign } from "./dom.js";
-import { nats, NO_WORDS, words } from "./format.js";
+import { figure, nats, NO_WORDS, words } from "./format.js";
 import { mark } from "./groups.js";
 
 /** The card of a round. */
@@ -12,8 +12,9 @@ export function card(round, { target, marks, before, kept }) {
       el("h3", {}, titleOf(round), kept ? el("span", { class: "badge" }, "kept") : null),
       round.measured ? divergence(round, before) : null),
     kept ? el("p", { class: "hint" }, "The ranking comes from this round.") : null,
-    typeof round.reached === "number"
-      ? el("p", { class: "hint reached" }, `Re-ranking the documents found so far reaches ${nats(round.reached)}.`) : null,
+    round.objective
+      ? el("p", { class: "hint reached" }, "Re-ranking the documents found so far gives relevance ",
+        `${figure(round.objective.relevance, 2)} and fairness ${figure(round.objective.fairness, 2)}.`) : null,
     toward(round, marks),
     round.refinements.map((refinement) => words_(refinement, marks)),
     round.measured

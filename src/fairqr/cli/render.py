@@ -47,8 +47,8 @@ NAME = 24
 TITLE = 30
 _STOPPED = {
     "converged": "the divergence is at or below the threshold",
-    "reached": "the documents found are enough to come near the target",
-    "nothing_to_find": "no more documents are likely to be relevant",
+    "little_to_gain": "another round was expected to gain too little",
+    "no_hits": "no document matches the query",
     "no_improvement": "nothing more was gained",
     "max_iterations": "the rounds were used up",
     "not_refining": "the method does not refine",

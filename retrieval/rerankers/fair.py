@@ -1,0 +1,154 @@
+"""The fair step: the ranking of the highest objective, as a re-ranker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.exposure import FloatArray, exposure
+from fairqr.retrieval.objective import Positions, Quality, best_ranking, quality
+from fairqr.retrieval.relevance import LIKELY, relevance_by_rank
+from fairqr.retrieval.rerankers.base import Candidates, Reranked, RerankOptions, by_rank
+
+Order = Literal["engine", "estimated"]
+
+PURSUED = (1.0, 4.0, 16.0, 64.0, 256.0, np.inf)
+"""The weights of fairness with which a given target is pursued."""
+NEAR = 0.01
+"""How near the exposure of each group must then come to its target."""
+
+
+class FairOptions(RerankOptions):
+    """Options of the step; target, discount and relevance come with the candidates."""
+
+    weight: float | None = Field(
+        None,
+        ge=0,
+        description="The weight of fairness beside relevance; 1 by default, or as high as a target "
+        "of your own needs.",
+    )
+    order: Order = Field(
+        "engine",
+        description="The order of documents of the same groups: the engine's, in which those that "
+        "are probably not relevant come last, or that of the estimated relevance.",
+    )
+    pursue: bool = Field(
+        False,
+        description="Without a weight, choose the lowest of 1, 4, 16, 64 and 256 that brings each "
+        "group within a point of its target, or else go as near as possible.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The result of the step.
+
+    Attributes:
+        positions: The first k candidates in their new order.
+        weight: The weight of fairness that led to it.
+        quality: Its expected relevance and fairness, and the objective at this weight.
+        most: Σ d·p of the k most relevant candidates, by which expected relevance is normalised.
+    """
+
+    positions: Positions
+    weight: float
+    quality: Quality
+    most: float
+
+
+class FairReranker:
+    """Returns the ranking of the highest objective; the scores are 1/rank."""
+
+    name = "fair"
+
+    def __init__(self, options: FairOptions) -> None:
+        self._options = options
+
+    async def rerank(self, query: str, candidates: Candidates, k: int) -> Reranked:
+        """See :meth:`fairqr.retrieval.rerankers.base.Reranker.rerank`."""
+        positions = take_step(candidates, self._options, k).positions
+        return Reranked(by_rank(candidates.ranking.reordered(positions.tolist())))
+
+
+def take_step(candidates: Candidates, options: FairOptions, k: int) -> Step:
+    """Take the step.
+
+    Args:
+        candidates: Documents in the engine's order, with their relevance, memberships and targets.
+        options: The weight of fairness, and the order within groups.
+        k: The number of ranks.
+    """
+    chances = chances_of(candidates)
+    order = None
+    if options.order == "engine" and candidates.relevance is not None:
+        order = np.argsort(chances < LIKELY, kind="stable")
+    if options.weight is not None:
+        weights: tuple[float, ...] = (options.weight,)
+    else:
+        weights = PURSUED if options.pursue else PURSUED[:1]
+    positions = np.zeros(0, dtype=np.intp)
+    for weight in weights:
+        positions = best_ranking(
+            chances,
+            candidates.memberships,
+            candidates.targets,
+            weight=weight,
+            discount=candidates.discount,
+            length=k,
+            order=order,
+        )
+        if _is_near(candidates, positions):
+            break
+    reached = quality(
+        positions,
+        chances,
+        candidates.memberships,
+        candidates.targets,
+        weight=weight,
+        discount=candidates.discount,
+    )
+    best = np.sort(chances)[::-1][:k]
+    most = float((candidates.discount.weights(len(best)) * best).sum())
+    return Step(positions, weight, reached, most)
+
+
+def supply(candidates: Candidates, k: int) -> list[FloatArray]:
+    """Return the exposure nearest to the target that the likely relevant candidates could give.
+
+    One array (G_a,) for each dimension; zeros if none of them has a label.
+    """
+    likely = np.flatnonzero(chances_of(candidates) >= LIKELY)
+    members = [own[likely] for own in candidates.memberships]
+    nearest = best_ranking(
+        chances_of(candidates)[likely],
+        members,
+        candidates.targets,
+        weight=np.inf,
+        discount=candidates.discount,
+        length=k,
+    )
+    return [exposure(own[nearest], candidates.discount) for own in members]
+
+
+def chances_of(candidates: Candidates) -> FloatArray:
+    """Return the probability that each candidate is relevant, by its rank if none is estimated."""
+    if candidates.relevance is None:
+        return relevance_by_rank(len(candidates))
+    return np.asarray(candidates.relevance, dtype=np.float64)
+
+
+def _is_near(candidates: Candidates, positions: Positions) -> bool:
+    """Return whether each group is within a point of its target."""
+    return all(
+        bool((np.abs(exposure(own[positions], candidates.discount) - target) <= NEAR).all())
+        for own, target in zip(candidates.memberships, candidates.targets, strict=True)
+    )
+
+
+def build(options: FairOptions, engine: SearchEngine) -> FairReranker:
+    """Return the re-ranker."""
+    return FairReranker(options)
