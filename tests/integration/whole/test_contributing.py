@@ -17,7 +17,7 @@ __all__ = ["clean_environment"]
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 ROOMS = ("agents", "base", "evaluation", "graph", "prompts", "retrieval")
 
 ENGINE = """

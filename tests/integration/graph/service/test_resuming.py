@@ -156,7 +156,7 @@ class Workers:
                 [sys.executable, "-m", resuming_worker.__name__, *self._given, *more],
                 stdout=subprocess.PIPE,
                 text=True,
-                cwd=Path(__file__).parents[2],
+                cwd=Path(__file__).parents[4],
             )
         )
         self.started.append(worker)

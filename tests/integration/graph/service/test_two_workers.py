@@ -30,7 +30,7 @@ from tests.integration.service_client import answers_all, events_of, until
 from tests.patience import PATIENCE
 from tests.ports import free_port
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[4]
 NGINX = shutil.which("nginx") or "/usr/sbin/nginx"
 SEARCH = {
     "query": "physicist",

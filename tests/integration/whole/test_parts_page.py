@@ -33,7 +33,7 @@ from tests.integration.model_server import (
 
 __all__ = ["clean_environment", "model_server"]
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "use-from-python.md"
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "use-from-python.md"
 EXAMPLE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
+from tests.integration.graph.service.test_service_access import a_key
+from tests.integration.graph.service.test_service_killed import service as running
 from tests.integration.model_server import Answer, Asked, ModelServer
 from tests.integration.model_server import clean_environment as clean_environment
 from tests.integration.page_service import run_command, settings_for
 from tests.integration.postgres_server import new_database
 from tests.integration.service_client import Served, a_service, events_of, until
 from tests.integration.stores import freeze, lose
-from tests.integration.test_service_access import a_key
-from tests.integration.test_service_killed import service as running
 from tests.patience import PATIENCE
 
 QUERIES = ["physicist", "workshop", "laboratory", {"query": "person", "weight": 3}]

@@ -28,6 +28,7 @@ from fairqr.evaluation.rag.running import make_rag_plan, run_fair_rag
 from fairqr.evaluation.rag.store import RagStore
 from fairqr.evaluation.workers.tools import Job, LocalPool, P, Pool, T, Tools
 from fairqr.prompts.library import PromptLibrary
+from tests.integration.evaluation.test_experiments import collection, write_experiment
 from tests.integration.model_server import (
     KEY,
     Answer,
@@ -39,7 +40,6 @@ from tests.integration.model_server import (
     says,
     weighs,
 )
-from tests.integration.test_experiments import collection, write_experiment
 from tests.unit.evaluation.probes.written_out import collection_of as lists_of
 from tests.unit.evaluation.probes.written_out import listwise, pairwise
 from tests.unit.evaluation.probes.written_out import query_of as list_of

@@ -20,7 +20,7 @@ from fairqr.evaluation.workers.tools import LocalPool
 from fairqr.prompts.library import PromptLibrary
 from tests.unit.evaluation.watching import Watcher
 
-SUBSET = Path(__file__).parents[3] / "shared" / "data" / "trec2022"
+SUBSET = Path(__file__).parents[4] / "shared" / "data" / "trec2022"
 
 
 @pytest.mark.model

@@ -431,7 +431,7 @@ def test_other_requests_that_are_refused(
 
 
 def test_a_prompt_is_added_without_a_restart(service: Served) -> None:
-    shipped = Path(__file__).parents[2] / "prompts" / "templates" / "refine" / "v4.yaml"
+    shipped = Path(__file__).parents[4] / "prompts" / "templates" / "refine" / "v4.yaml"
     text = shipped.read_text().replace("version: v4", "version: v9")
     folder = service.folder / "prompts" / "refine"
     folder.mkdir()

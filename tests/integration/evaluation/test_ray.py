@@ -29,6 +29,8 @@ from fairqr.evaluation.workers.choice import Workers
 from fairqr.evaluation.workers.ray_pool import opened_pool
 from fairqr.evaluation.workers.tools import Tools
 from fairqr.prompts.library import PromptLibrary
+from tests.integration.evaluation.test_experiments import collection, write_experiment
+from tests.integration.evaluation.test_jobs import records, timeless
 from tests.integration.model_server import (
     KEY,
     Answer,
@@ -40,8 +42,6 @@ from tests.integration.model_server import (
     people,
     says,
 )
-from tests.integration.test_experiments import collection, write_experiment
-from tests.integration.test_jobs import records, timeless
 from tests.patience import PATIENCE
 from tests.ports import free_port
 

@@ -3,7 +3,7 @@
 Aegra needs Python 3.12, so it lives in an environment of its own::
 
     python3.12 -m venv aegra && aegra/bin/pip install aegra-api aegra-cli .
-    FAIRQR_TEST_AEGRA=aegra/bin/aegra pytest tests/integration/test_aegra.py
+    FAIRQR_TEST_AEGRA=aegra/bin/aegra pytest tests/integration/graph/test_aegra.py
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.integration.service_client import until
 from tests.patience import PATIENCE
 from tests.ports import free_port
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 AEGRA = os.environ.get("FAIRQR_TEST_AEGRA", "")
 
 pytestmark = pytest.mark.skipif(not AEGRA, reason="FAIRQR_TEST_AEGRA names no command of Aegra")

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_the_quick_load_test_loses_no_run_and_asks_nothing_twice(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.relevance_of_texts import TextRelevance
+from tests.integration.graph.test_run_search import source
 from tests.integration.model_server import clean_environment, people
-from tests.integration.test_run_search import source
 
 __all__ = ["clean_environment", "people", "source"]
 

@@ -19,7 +19,7 @@ from tests.integration.model_server import write_people
 from tests.patience import PATIENCE
 from tests.ports import free_port
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @contextlib.contextmanager

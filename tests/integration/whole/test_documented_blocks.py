@@ -32,7 +32,7 @@ __all__ = ["clean_environment", "model_server"]
 
 pytestmark = pytest.mark.timeout(900)
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 ALL = [ROOT / "README.md", *sorted((ROOT / "docs").glob("[ht]*/*.md"))]
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)
 ELASTICSEARCH = "http://localhost:9200"

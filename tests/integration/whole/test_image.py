@@ -23,7 +23,7 @@ from tests.integration.service_client import until
 from tests.patience import PATIENCE
 from tests.ports import free_port
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"
 BASE = "docker.io/library/"
 SUITE = "trixie"  # its Python is the one that the image names

@@ -21,6 +21,7 @@ from langchain_mcp_adapters.client import MultiServerMCPClient
 from langchain_openai import ChatOpenAI
 from mcp.shared.exceptions import McpError
 
+from tests.integration.graph.service.test_service_access import a_key
 from tests.integration.model_server import (
     Asked,
     Command,
@@ -41,7 +42,6 @@ from tests.integration.service_client import (
     answers_all,
     until,
 )
-from tests.integration.test_service_access import a_key
 from tests.patience import PATIENCE
 
 __all__ = ["command"]

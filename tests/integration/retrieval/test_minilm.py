@@ -203,7 +203,7 @@ def test_without_the_extra_one_sentence_says_what_to_install(minilm_cache: Path)
 def test_the_graph_is_that_of_the_tool(tmp_path: Path) -> None:
     """What the package ships is what ``tools/minilm`` writes, byte for byte."""
     pytest.importorskip("onnx")
-    tools = Path(__file__).parents[2] / "tools"
+    tools = Path(__file__).parents[3] / "tools"
     copied = tmp_path / "tools"
     shutil.copytree(tools / "minilm", copied / "minilm")
     made = tmp_path / "made.onnx"

@@ -11,7 +11,7 @@ from nbclient import NotebookClient
 
 from tests.patience import PATIENCE
 
-NOTEBOOKS = sorted((Path(__file__).parents[2] / "docs" / "notebooks").glob("*.ipynb"))
+NOTEBOOKS = sorted((Path(__file__).parents[3] / "docs" / "notebooks").glob("*.ipynb"))
 
 
 def test_there_are_notebooks() -> None:
