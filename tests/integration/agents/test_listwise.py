@@ -55,9 +55,13 @@ oracle = listed()
 
 
 def ranker(
-    server: ModelServer, *, cache: ReplyCache | None = None, window: int = 20, step: int = 10,
+    server: ModelServer,
+    *,
+    cache: ReplyCache | None = None,
+    window: int = 20,
+    step: int = 10,
     **options: Any,
-) -> ListwiseRanker:  # fmt: skip
+) -> ListwiseRanker:
     asking = {"attempts": 1, "timeout": 10.0, **options}
     model = ChatModel("openai:fake", base_url=server.base_url, cache=cache, **asking)
     prompt = PromptLibrary().get("listwise", "v1")
@@ -141,10 +145,12 @@ class TestServer:
             (lambda order: [order[0], order[0], *order[1:]], {"duplicate": 3}),
             (lambda order: [*order[:5], 77, 0, *order[5:]], {"stranger": 6}),
             (lambda order: order[:10], {"missing": 30}),
-            (lambda order: [*order[:10], 50, order[1]],
-             {"missing": 30, "stranger": 3, "duplicate": 3}),
+            (
+                lambda order: [*order[:10], 50, order[1]],
+                {"missing": 30, "stranger": 3, "duplicate": 3},
+            ),
         ],
-    )  # fmt: skip
+    )
     async def test_repairs_are_counted_exactly(
         self,
         model_server: ModelServer,
@@ -233,9 +239,19 @@ class TestServer:
 
 
 TITLES = [
-    "Marie Curie", "Frida Kahlo", "Alan Turing", "Lise Meitner", "Pelé", "Wangari Maathai",
-    "Isaac Newton", "Ada Lovelace", "Diego Maradona", "Hypatia", "Confucius", "Simone Biles",
-]  # fmt: skip
+    "Marie Curie",
+    "Frida Kahlo",
+    "Alan Turing",
+    "Lise Meitner",
+    "Pelé",
+    "Wangari Maathai",
+    "Isaac Newton",
+    "Ada Lovelace",
+    "Diego Maradona",
+    "Hypatia",
+    "Confucius",
+    "Simone Biles",
+]
 
 
 @pytest.mark.model

@@ -44,9 +44,14 @@ async def test_judged_documents_that_an_endpoint_does_not_answer_are_left_out_an
     qrels = {word: {"d00": 1, "d15": 1, "elsewhere": 1} for word in WORDS}
     qrels[WORDS[0]] = {"d00": 1, "d15": 1}
     audit = await fairqr.audit(
-        source_of(model_server), [{"id": word, "query": word} for word in WORDS],
-        qrels=qrels, k=5, depth=20, again=0, folder=tmp_path / "out",
-    )  # fmt: skip
+        source_of(model_server),
+        [{"id": word, "query": word} for word in WORDS],
+        qrels=qrels,
+        k=5,
+        depth=20,
+        again=0,
+        folder=tmp_path / "out",
+    )
     counts = audit.figures.counts
     assert (counts.answered, counts.failed, counts.with_relevance) == (12, 0, 12)
     assert (counts.hidden, counts.with_hidden) == (11, 11)
@@ -64,9 +69,15 @@ async def test_titles_and_texts_are_those_that_came_with_the_answers(
 ) -> None:
     """An endpoint reads nothing by id, so no request is added."""
     audit = await fairqr.audit(
-        source_of(model_server), WORDS, target="uniform:1",
-        k=5, depth=20, again=0, keep_texts=True, folder=tmp_path / "out",
-    )  # fmt: skip
+        source_of(model_server),
+        WORDS,
+        target="uniform:1",
+        k=5,
+        depth=20,
+        again=0,
+        keep_texts=True,
+        folder=tmp_path / "out",
+    )
     assert audit.titles["d00"] == "Person 0"
     assert "Person 0" in (tmp_path / "out/report.md").read_text()
     with gzip.open(tmp_path / "out/raw/texts.jsonl.gz") as stream:

@@ -91,8 +91,9 @@ async def test_labels_of_every_kind_come_with_the_hits(server: Server) -> None:
         assert found["height"] == ([1, 0] if person["height"] >= 180 else [0, 1])
         assert found["era"] == ([1, 0] if number % 100 < 50 else [0, 1])
         assert found["alive"] == ([1, 0] if person["alive"] else [0, 1])
-        assert found["place"] == [places.count(p) / len(person["place"]) if p in person["place"]
-                                  else 0 for p in places]  # fmt: skip
+        assert found["place"] == [
+            places.count(p) / len(person["place"]) if p in person["place"] else 0 for p in places
+        ]
         assert found["job"] == ([1, 0] if number % 2 else [0.5, 0.5])
         assert found["origin"] == pytest.approx([2 / 3, 1 / 3, 0] if number % 4 else [0, 1, 0])
 
@@ -187,11 +188,19 @@ async def test_fields_boosts_operator_and_filter_are_the_sources(server: Server)
     """The result is that of the same request by hand."""
     query = {"fields": ["headline^3", "bio"], "operator": "and", "type": "most_fields"}
     chosen = {"term": {"published": True}}
-    by_hand = server.ask("POST", f"/{INDEX}/_search", {
-        "size": 200,
-        "query": {"bool": {
-            "must": {"multi_match": {"query": "opera river", **query}}, "filter": chosen}},
-    })["hits"]["hits"]  # fmt: skip
+    by_hand = server.ask(
+        "POST",
+        f"/{INDEX}/_search",
+        {
+            "size": 200,
+            "query": {
+                "bool": {
+                    "must": {"multi_match": {"query": "opera river", **query}},
+                    "filter": chosen,
+                }
+            },
+        },
+    )["hits"]["hits"]
     source = described(server.url, INDEX, query=query, filter=chosen)
     async with attached(source) as engine:
         hits = await hits_of(engine, "opera river", 200)
@@ -249,9 +258,10 @@ async def test_given_documents_are_scored_as_a_search_scores_them(server: Server
     async with attached(source) as engine:
         found = await hits_of(engine, "novel", 50)
         without = next(
-            id_ for id_, p in PEOPLE.items()
+            id_
+            for id_, p in PEOPLE.items()
             if "novel" not in p["bio"] + p["headline"] and p["published"]
-        )  # fmt: skip
+        )
         only = (*found.ids[::-1], "nobody", "p009", without, found.ids[0])
         again = await hits_of(engine, "novel", 99, only=only)
         assert again.ids == [*found.ids, without]
@@ -431,8 +441,11 @@ async def test_groups_that_the_server_cannot_filter_by_are_refused(
         source = described(server.url, "hr-odd", **changes)
         async with attached(source, tmp_path) as engine:
             assert {attribute for attribute, _ in engine.filterable} == {
-                "plain", "below", "size", "origin",
-            }  # fmt: skip
+                "plain",
+                "below",
+                "size",
+                "origin",
+            }
             assert await compare_within(engine, [Query("x", 9)], 9) == 3 + 3 + 3 + 2
             for within in [("plain", "unknown"), ("beside", "a"), ("lower", "b"), ("day", "first")]:
                 with pytest.raises(UnsupportedError, match="cannot filter by this label; search"):
@@ -916,8 +929,11 @@ async def test_failed_shards_are_an_error_or_a_warning(server: Server) -> None:
         server.index("parts-1", {k: {**p, "rank": 1} for k, p in half.items()}, sound),
         server.index("parts-2", {f"x{k}": p for k, p in half.items()}, broken),
     ):
-        body = {"query": {"bool": {"must": {"match": {"bio": "{{query}}"}},
-                                   "filter": {"term": {"rank": 1}}}}}  # fmt: skip
+        body = {
+            "query": {
+                "bool": {"must": {"match": {"bio": "{{query}}"}}, "filter": {"term": {"rank": 1}}}
+            }
+        }
         source = described(server.url, "parts-*", body=body)
         async with attached(source) as engine:
             with pytest.raises(IndexUnavailableError, match=r"failed|refused"):
@@ -957,9 +973,7 @@ async def test_nothing_is_written_and_nothing_left_open(server: Server) -> None:
         await check_source(source)
         await draft(proxy.url, INDEX)
         kinds = {(one.method, one.path.rpartition("/")[2]) for one in proxy.passed}
-        assert kinds == {
-            ("GET", ""), ("GET", INDEX), ("POST", "_msearch"), ("POST", "_count")
-        }  # fmt: skip
+        assert kinds == {("GET", ""), ("GET", INDEX), ("POST", "_msearch"), ("POST", "_count")}
     assert state(server, INDEX) == before
 
 
@@ -1034,8 +1048,12 @@ async def test_a_draft_is_a_source_once_it_is_read(server: Server, tmp_path: Pat
     assert found["title"] == "headline"
     assert found["text"] == ["bio", "note"]
     assert {one["field"] for one in found["attributes"].values()} == {
-        "person.sex", "alive", "place", "jobs.field", "published"
-    }  # fmt: skip
+        "person.sex",
+        "alive",
+        "place",
+        "jobs.field",
+        "published",
+    }
     counted = sum(person["person"].get("sex") == "M" for person in PEOPLE.values())
     assert f"M: [M]  # {counted:,} documents" in text
     assert "person.born" in text.splitlines()[-1]

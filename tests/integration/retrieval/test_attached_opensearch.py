@@ -73,9 +73,14 @@ async def test_an_index_is_searched_with_its_labels_and_left_as_it_was(server: S
             shares = await engine.corpus_shares()
             (document,) = await engine.documents(["p001"])
         await check_source(source)
-    by_hand = server.ask("POST", f"/{INDEX}/_search", {
-        "size": 200, "query": {"multi_match": {"query": "opera", "fields": ["headline", "bio"]}},
-    })["hits"]["hits"]  # fmt: skip
+    by_hand = server.ask(
+        "POST",
+        f"/{INDEX}/_search",
+        {
+            "size": 200,
+            "query": {"multi_match": {"query": "opera", "fields": ["headline", "bio"]}},
+        },
+    )["hits"]["hits"]
     assert dict(zip(hits.ids, hits.scores, strict=True)) == {
         hit["_id"]: hit["_score"] for hit in by_hand
     }

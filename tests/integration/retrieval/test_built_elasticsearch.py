@@ -147,8 +147,13 @@ async def test_labels_are_kept_exactly(server: Server, name: str, tmp_path: Path
         shares = await engine.corpus_shares()
     rows = dict(zip(hits.ids, hits.memberships["gender"].tolist(), strict=True))
     assert [rows[id_] for id_ in ids] == [
-        [1, 0], [0.5, 0.5], [1 / 3, 2 / 3], [1 / 3, 2 / 3], [0.1 / (0.1 + 0.2), 0], [0, 0]
-    ]  # fmt: skip
+        [1, 0],
+        [0.5, 0.5],
+        [1 / 3, 2 / 3],
+        [1 / 3, 2 / 3],
+        [0.1 / (0.1 + 0.2), 0],
+        [0, 0],
+    ]
     places = dict(zip(hits.ids, hits.memberships["place"].tolist(), strict=True))
     assert places["half"] == [0, 0, 0.5, 0.5, 0]
     assert places["third"] == [0.75, 0.25, 0, 0, 0]

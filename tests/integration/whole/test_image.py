@@ -73,10 +73,20 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Images]:
     try:
         _make_base(made)
         made.run(
-            "build-using-dockerfile", "--isolation", "chroot", "--pull-never", "--format", "docker",
-            "--volume", "/etc/ssl/certs:/etc/ssl/certs:ro",
-            "--file", DOCKERFILE, "--tag", "fairqr", ROOT,
-        )  # fmt: skip
+            "build-using-dockerfile",
+            "--isolation",
+            "chroot",
+            "--pull-never",
+            "--format",
+            "docker",
+            "--volume",
+            "/etc/ssl/certs:/etc/ssl/certs:ro",
+            "--file",
+            DOCKERFILE,
+            "--tag",
+            "fairqr",
+            ROOT,
+        )
         made.run("from", "--pull-never", "--name", "service", "localhost/fairqr")
         yield made
     finally:
@@ -93,8 +103,11 @@ def _make_base(images: Images) -> None:
     images.run("config", "--env", "PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "base")
     images.run("commit", "--rm", "base", f"{BASE}{named}")
     archive.unlink()
-    version = _output(images.command("run", "--isolation", "chroot", _of(images, named), "--",
-                                     "python", "--version"))  # fmt: skip
+    version = _output(
+        images.command(
+            "run", "--isolation", "chroot", _of(images, named), "--", "python", "--version"
+        )
+    )
     assert version.startswith(f"Python {named.partition(':')[2].partition('-')[0]}."), version
     images.run("rm", "--all")
 

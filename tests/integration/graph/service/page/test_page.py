@@ -302,9 +302,22 @@ def test_all_that_can_be_used_has_a_name(
     session = page.context.new_cdp_session(page)
     nodes = session.send("Accessibility.getFullAXTree")["nodes"]
     used = {
-        "button", "checkbox", "combobox", "link", "radio", "searchbox", "slider", "spinbutton",
-        "table", "image", "article", "navigation", "search", "complementary", "dialog",
-    }  # fmt: skip
+        "button",
+        "checkbox",
+        "combobox",
+        "link",
+        "radio",
+        "searchbox",
+        "slider",
+        "spinbutton",
+        "table",
+        "image",
+        "article",
+        "navigation",
+        "search",
+        "complementary",
+        "dialog",
+    }
     found: dict[str, list[str]] = {}
     for node in nodes:
         role = node.get("role", {}).get("value", "")

@@ -167,8 +167,11 @@ def test_a_probe_is_asked_for_by_its_form(pages: Pages, service: Served) -> None
         page.get_by_role("button", name="Run", exact=True).click()
     asked = json.loads(posted.value.post_data or "")["request"]
     assert (asked["attribute"], asked["protected"], asked["kinds"], asked["pairs"]) == (
-        "gender", "female", ["pairwise"], 2
-    )  # fmt: skip
+        "gender",
+        "female",
+        ["pairwise"],
+        2,
+    )
     expect(page.locator(".run-head .status")).to_have_text("done")
     expect(page.get_by_role("region", name="Probe")).to_contain_text("Protected wins")
     page.get_by_role("button", name="Change and run again").click()

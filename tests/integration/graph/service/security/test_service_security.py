@@ -68,33 +68,73 @@ class TestNames:
 
     @pytest.mark.parametrize(
         "name",
-        ["../people", "/etc/passwd", "people/../people", "..", ".", "..%2fpeople", "people*", "*",
-         "people\\..\\people", "a" * 5000, "PEOPLE", "people,notables", "", " ", "\u2025/people"],
-    )  # fmt: skip
+        [
+            "../people",
+            "/etc/passwd",
+            "people/../people",
+            "..",
+            ".",
+            "..%2fpeople",
+            "people*",
+            "*",
+            "people\\..\\people",
+            "a" * 5000,
+            "PEOPLE",
+            "people,notables",
+            "",
+            " ",
+            "\u2025/people",
+        ],
+    )
     def test_an_index_is_no_path(self, service: Served, name: str) -> None:
         assert refused(service, corpus=name) == (404, "index-not-found")
 
     @pytest.mark.parametrize(
         "versions",
-        [{"refine": "../v1"}, {"../refine": "v1"}, {"refine": "/etc/passwd"}, {"refine": "*"},
-         {"refine": "v1\n"}, {"refine": "v1.yaml"}, {"x" * 5000: "v1"}, {"refine": "..\\v1"}],
-    )  # fmt: skip
+        [
+            {"refine": "../v1"},
+            {"../refine": "v1"},
+            {"refine": "/etc/passwd"},
+            {"refine": "*"},
+            {"refine": "v1\n"},
+            {"refine": "v1.yaml"},
+            {"x" * 5000: "v1"},
+            {"refine": "..\\v1"},
+        ],
+    )
     def test_a_prompt_is_no_path(self, service: Served, versions: dict[str, str]) -> None:
         assert refused(service, prompts=versions) == (422, "prompt")
 
     @pytest.mark.parametrize(
         "asked",
         [
-            *({"model": name} for name in (
-                "causal:/etc/passwd", "seq2seq:/etc/passwd", "local:../../etc/passwd", "monot5",
-                "transformers:gpt2", "openai:other", "openai:fak?", "openai:*", "openai:fake ",
-                "OPENAI:fake", "feedback:", "huggingface:gpt2", "x" * 100_000)),
-            {"method": "monot5"}, {"method": "monobert"}, {"method": "deltr"}, {"method": "dlf"},
+            *(
+                {"model": name}
+                for name in (
+                    "causal:/etc/passwd",
+                    "seq2seq:/etc/passwd",
+                    "local:../../etc/passwd",
+                    "monot5",
+                    "transformers:gpt2",
+                    "openai:other",
+                    "openai:fak?",
+                    "openai:*",
+                    "openai:fake ",
+                    "OPENAI:fake",
+                    "feedback:",
+                    "huggingface:gpt2",
+                    "x" * 100_000,
+                )
+            ),
+            {"method": "monot5"},
+            {"method": "monobert"},
+            {"method": "deltr"},
+            {"method": "dlf"},
             {"rerank": "monot5", "ranking": {"weights": "/etc/passwd"}},
             {"rerank": "listwise", "ranking": {"weights": "/etc/passwd"}},
             {"final_step": "dlf", "options": {"weights": "/etc/passwd"}},
         ],
-    )  # fmt: skip
+    )
     def test_no_model_is_loaded_that_is_not_offered(
         self, service: Served, asked: dict[str, Any]
     ) -> None:
@@ -123,11 +163,26 @@ class TestNames:
 
     @pytest.mark.parametrize(
         "path",
-        ["/page/../index.html", "/page/..%2f..%2fapp.py", "/page/..%5c..%5capp.py", "/page/%00",
-         "/page/index.html%00.js", "/page/%2e%2e/app.py", "/page//etc/passwd", "/page/__init__.py",
-         "/page/.", "/page/vendor", "/page/vendor/", "/page/%c0%ae%c0%ae/app.py", "//v1/runs",
-         "/v1//runs", "/V1/runs", "/v1/runs/", "/page/file:///etc/passwd"],
-    )  # fmt: skip
+        [
+            "/page/../index.html",
+            "/page/..%2f..%2fapp.py",
+            "/page/..%5c..%5capp.py",
+            "/page/%00",
+            "/page/index.html%00.js",
+            "/page/%2e%2e/app.py",
+            "/page//etc/passwd",
+            "/page/__init__.py",
+            "/page/.",
+            "/page/vendor",
+            "/page/vendor/",
+            "/page/%c0%ae%c0%ae/app.py",
+            "//v1/runs",
+            "/v1//runs",
+            "/V1/runs",
+            "/v1/runs/",
+            "/page/file:///etc/passwd",
+        ],
+    )
     def test_only_files_of_the_page_are_sent(self, service: Served, path: str) -> None:
         answer = exchanged(service, head(service, f"GET {path}", "Connection: close"))
         assert answer.startswith(b"HTTP/1.1 404")
@@ -138,18 +193,41 @@ class TestServers:
 
     @pytest.mark.parametrize(
         "url",
-        ["http://evil.example/v1", "http://localhost.evil.example:9/v1",
-         "http://localhost:9@evil.example/v1", "http://a@localhost:9/v1", "file:///etc/passwd",
-         "http://localhost:9\\@evil.example/v1", "http://evil.example#@localhost:9/v1",
-         "http://evil.example?@localhost:9/v1", "https://localhost:9/v1", "http://localhost/v1",
-         "http://localhost:90/v1", "http://127.0.0.1:9/v1", "http://2130706433:9/v1",
-         "http://0x7f.1:9/v1", "http://[::1]:9/v1", "http://[::ffff:127.0.0.1]:9/v1",
-         "http://localhost:9/v1\n", "http://localhost:9\r\nX-Evil: 1/v1", " http://localhost:9/v1",
-         "http://localhost:9/v1/../..", "http://localhost:9/", "http://localhost:9/v1?x=1",
-         "http://localhost:9/v1#x", "//localhost:9/v1", "http:localhost:9/v1", "gopher://localhost:9",
-         "http://ⓛocalhost:9/v1", "http://localhost:٩/v1", "http://169.254.169.254/latest", "",
-         "http://[", "x" * 100_000],
-    )  # fmt: skip
+        [
+            "http://evil.example/v1",
+            "http://localhost.evil.example:9/v1",
+            "http://localhost:9@evil.example/v1",
+            "http://a@localhost:9/v1",
+            "file:///etc/passwd",
+            "http://localhost:9\\@evil.example/v1",
+            "http://evil.example#@localhost:9/v1",
+            "http://evil.example?@localhost:9/v1",
+            "https://localhost:9/v1",
+            "http://localhost/v1",
+            "http://localhost:90/v1",
+            "http://127.0.0.1:9/v1",
+            "http://2130706433:9/v1",
+            "http://0x7f.1:9/v1",
+            "http://[::1]:9/v1",
+            "http://[::ffff:127.0.0.1]:9/v1",
+            "http://localhost:9/v1\n",
+            "http://localhost:9\r\nX-Evil: 1/v1",
+            " http://localhost:9/v1",
+            "http://localhost:9/v1/../..",
+            "http://localhost:9/",
+            "http://localhost:9/v1?x=1",
+            "http://localhost:9/v1#x",
+            "//localhost:9/v1",
+            "http:localhost:9/v1",
+            "gopher://localhost:9",
+            "http://ⓛocalhost:9/v1",
+            "http://localhost:٩/v1",
+            "http://169.254.169.254/latest",
+            "",
+            "http://[",
+            "x" * 100_000,
+        ],
+    )
     def test_no_other_server_can_be_named(self, service: Served, url: str) -> None:
         assert refused(service, model="openai:fake", base_url=url) == (403, "not-allowed")
 
@@ -228,18 +306,32 @@ class TestCosts:
         ("path", "asked"),
         [
             ("/v1/answer", {"question": "physicist", "samples": 21, "documents": 1}),
-            ("/v1/answer",
-             {"question": "physicist", "samples": 2, "documents": 10, "attributor": "llm"}),
+            (
+                "/v1/answer",
+                {"question": "physicist", "samples": 2, "documents": 10, "attributor": "llm"},
+            ),
             ("/v1/answer", {"question": "physicist", "hypothesis": "x" * 3000 + "{answer}"}),
             ("/v1/search", {**PHYSICIST, "k": 50, "method": "pairwise"}),
-            ("/v1/search", {**PHYSICIST, "k": 50, "method": "listwise",
-                            "ranking": {"window": 2, "step": 1}}),
-            ("/v1/probe", {"query": "physicist", "attribute": "gender", "protected": "female",
-                           "k": 50, "kinds": ["listwise"], "window": 2, "step": 1}),
+            (
+                "/v1/search",
+                {**PHYSICIST, "k": 50, "method": "listwise", "ranking": {"window": 2, "step": 1}},
+            ),
+            (
+                "/v1/probe",
+                {
+                    "query": "physicist",
+                    "attribute": "gender",
+                    "protected": "female",
+                    "k": 50,
+                    "kinds": ["listwise"],
+                    "window": 2,
+                    "step": 1,
+                },
+            ),
             ("/v1/search", {**PHYSICIST, "budget": {"model_calls": 21}}),
             ("/v1/search", {**PHYSICIST, "budget": {"tokens": 10**12}}),
         ],
-    )  # fmt: skip
+    )
     def test_what_may_cost_too_much_is_not_begun(
         self, service: Served, path: str, asked: dict[str, Any]
     ) -> None:
@@ -284,9 +376,15 @@ class TestFraming:
 
     @pytest.mark.parametrize(
         "header",
-        ["Last-Event-ID: 1\nX: 2", "Last-Event-ID: 1\r\n X: 2", "Last-Event-ID: -1",
-         "Last-Event-ID: 99999999999999999999", "Last-Event-ID: 1e3", "Last-Event-ID: \xb2"],
-    )  # fmt: skip
+        [
+            "Last-Event-ID: 1\nX: 2",
+            "Last-Event-ID: 1\r\n X: 2",
+            "Last-Event-ID: -1",
+            "Last-Event-ID: 99999999999999999999",
+            "Last-Event-ID: 1e3",
+            "Last-Event-ID: \xb2",
+        ],
+    )
     def test_what_is_sent_in_headers_comes_back_in_none(self, service: Served, header: str) -> None:
         kept = {**PLAIN, "keep": True}
         place = service.client.post("/v1/search", json=kept).headers["location"]
@@ -307,9 +405,19 @@ class TestOtherPages:
 
     @pytest.mark.parametrize(
         "host",
-        ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "localhost@evil",
-         "0.0.0.0", "127.1", "2130706433", "[::ffff:1.2.3.4]", "", "localhost, evil.example"],
-    )  # fmt: skip
+        [
+            "evil.example",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "localhost@evil",
+            "0.0.0.0",
+            "127.1",
+            "2130706433",
+            "[::ffff:1.2.3.4]",
+            "",
+            "localhost, evil.example",
+        ],
+    )
     def test_a_name_that_was_pointed_here(self, service: Served, host: str) -> None:
         for path in ("/v1/runs", "/metrics", "/"):
             request = head(service, f"GET {path}", f"Host: {host}", "Connection: close")
@@ -317,9 +425,15 @@ class TestOtherPages:
 
     @pytest.mark.parametrize(
         "kind",
-        ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "",
-         "text/plain; application/json", "text/plain, application/json"],
-    )  # fmt: skip
+        [
+            "text/plain",
+            "application/x-www-form-urlencoded",
+            "multipart/form-data; boundary=x",
+            "",
+            "text/plain; application/json",
+            "text/plain, application/json",
+        ],
+    )
     def test_what_a_form_can_send(self, service: Served, kind: str) -> None:
         for origin, status in (({}, 415), ({"Origin": "http://evil.example"}, 403)):
             headers = {"Content-Type": kind, **origin}

@@ -69,11 +69,23 @@ def test_yaml_that_would_do_more_than_say_something(
 @pytest.mark.parametrize(
     "placeholder",
     [
-        "{query.__class__}", "{query.__init__.__globals__}", "{query[0]}", "{0}", "{}", "{query!r}",
-        "{query!r:>99999999}", "{query:>99999999}", "{query:{limit}}", "{__class__}", "{query", "}",
-        "{query}{secret}", "{query }", "{{{query.a}}}",
+        "{query.__class__}",
+        "{query.__init__.__globals__}",
+        "{query[0]}",
+        "{0}",
+        "{}",
+        "{query!r}",
+        "{query!r:>99999999}",
+        "{query:>99999999}",
+        "{query:{limit}}",
+        "{__class__}",
+        "{query",
+        "}",
+        "{query}{secret}",
+        "{query }",
+        "{{{query.a}}}",
     ],
-)  # fmt: skip
+)
 def test_a_template_reads_nothing_but_its_variables(tmp_path: Path, placeholder: str) -> None:
     message = {"role": "user", "content": f"{GOOD['messages'][-1]['content']} {placeholder}"}
     path = tmp_path / "refine" / "v9.yaml"

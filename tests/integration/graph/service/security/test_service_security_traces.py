@@ -20,9 +20,19 @@ UNSEEN = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 @pytest.mark.parametrize(
     "name",
-    ["../secret", "../secret.jsonl", "/etc/passwd", "..", ".", "", "a/../../secret", "%2e%2e/s",
-     "..\\secret", "secret\n"],
-)  # fmt: skip
+    [
+        "../secret",
+        "../secret.jsonl",
+        "/etc/passwd",
+        "..",
+        ".",
+        "",
+        "a/../../secret",
+        "%2e%2e/s",
+        "..\\secret",
+        "secret\n",
+    ],
+)
 def test_a_name_leads_to_no_other_folder(command: Command, tmp_path: Path, name: str) -> None:
     (tmp_path / "secret.jsonl").write_text('{"name": "CANARY"}\n')
     folder = tmp_path / "traces"
