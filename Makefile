@@ -20,8 +20,8 @@ test: $(NEURAL)
 	$(BIN)/pytest --numprocesses 3 --dist loadgroup
 
 # Lines of code are counted against the limits in pyproject.toml. Types and layers are checked on the
-# installed wheel, which is what users get. The audit compares
-# with known vulnerabilities where a service of advisories can be reached, and says so where not.
+# installed wheel, which is what users get. The audit compares with known vulnerabilities where a
+# service of advisories can be reached, and says so where not.
 check: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
