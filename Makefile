@@ -19,11 +19,13 @@ demo: $(DEMO)
 test: $(NEURAL)
 	$(BIN)/pytest --numprocesses 3 --dist loadgroup
 
-# Types and layers are checked on the installed wheel, which is what users get. The audit compares
-# with known vulnerabilities where a service of advisories can be reached, and says so where not.
+# Lines of code are counted against the limits in pyproject.toml. Types and layers are checked on the
+# installed wheel, which is what users get. The audit compares with known vulnerabilities where a
+# service of advisories can be reached, and says so where not.
 check: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/python -m tests.checks.lines
 	rm -rf build
 	$(BIN)/pip install --quiet --no-deps --upgrade --target build/check .
 	cd build && MYPYPATH=check:../tools ../$(BIN)/mypy --config-file ../pyproject.toml -p fairqr -p docs_site

@@ -161,9 +161,13 @@ def curve_of(x: Sequence[float], y: Sequence[float]) -> dict[str, float]:
         area = float((np.diff(distinct) * (heights[1:] + heights[:-1]) / 2).sum())
         height = area / (high - low)
     return {
-        "slope": slope, "area": area, "height": height, "low": low, "high": high,
+        "slope": slope,
+        "area": area,
+        "height": height,
+        "low": low,
+        "high": high,
         "points": len(across),
-    }  # fmt: skip
+    }
 
 
 def intervals_of(values: DataFrame, disparity: Name, utility: Name) -> DataFrame:

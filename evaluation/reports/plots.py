@@ -132,9 +132,16 @@ def _draw_bar(axes: Any, row: int, bar: Bar, colour: str, known: Mapping[str, An
         if at != at:
             continue
         (handle,) = axes.plot(
-            [at], [row], color=INK, marker=marker, markersize=size, linewidth=0,
-            markerfacecolor=PAPER, markeredgewidth=1.4, zorder=4,
-        )  # fmt: skip
+            [at],
+            [row],
+            color=INK,
+            marker=marker,
+            markersize=size,
+            linewidth=0,
+            markerfacecolor=PAPER,
+            markeredgewidth=1.4,
+            zorder=4,
+        )
         handles[name] = handle
     return {name: handle for name, handle in handles.items() if name not in known}
 
@@ -178,9 +185,14 @@ def _draw_dots(axes: Any, dots: Sequence[Dot], style: tuple[str, str], shift: fl
         if low == low and high == high:
             axes.hlines(row + shift, low, high, color=colour, linewidth=1.4)
     (handle,) = axes.plot(
-        [share for share, _, _ in dots], [row + shift for row in range(len(dots))],
-        color=colour, marker=marker, markersize=5, linewidth=0, zorder=3,
-    )  # fmt: skip
+        [share for share, _, _ in dots],
+        [row + shift for row in range(len(dots))],
+        color=colour,
+        marker=marker,
+        markersize=5,
+        linewidth=0,
+        zorder=3,
+    )
     return handle
 
 
@@ -325,18 +337,29 @@ def draw_trade_off(
         for point in points.itertuples():
             _, colour, marker = FAMILIES[point.family]
             axes.errorbar(
-                point.x, point.y, xerr=_bars(point.x, point.x_low, point.x_high),
-                yerr=_bars(point.y, point.y_low, point.y_high), color=colour, fmt="none",
-                elinewidth=0.8, alpha=0.35, zorder=2,
-            )  # fmt: skip
+                point.x,
+                point.y,
+                xerr=_bars(point.x, point.x_low, point.x_high),
+                yerr=_bars(point.y, point.y_low, point.y_high),
+                color=colour,
+                fmt="none",
+                elinewidth=0.8,
+                alpha=0.35,
+                zorder=2,
+            )
             handles += axes.plot(
                 point.x, point.y, marker, color=colour, markersize=6, zorder=3, linestyle="none"
             )
         for numbers, point in _labels(points):
             axes.annotate(
-                numbers, (point.x, point.y), (4, 4), textcoords="offset points", fontsize=8.5,
-                color=FAMILIES[point.family][1], zorder=4,
-            )  # fmt: skip
+                numbers,
+                (point.x, point.y),
+                (4, 4),
+                textcoords="offset points",
+                fontsize=8.5,
+                color=FAMILIES[point.family][1],
+                zorder=4,
+            )
         axes.margins(0.06)
         axes.set_xlim(axes.get_xlim())
         axes.set_ylim(axes.get_ylim())
@@ -385,9 +408,14 @@ def _draw_products(axes: Any) -> None:
         axes.plot(x[inside], level / x[inside], ":", color=INK, linewidth=0.7, alpha=0.6, zorder=1)
         end = (x[inside][-1], level / x[inside][-1])
         axes.annotate(
-            f"{level:.2f}", end, (-2, 3), textcoords="offset points", ha="right", fontsize=7,
+            f"{level:.2f}",
+            end,
+            (-2, 3),
+            textcoords="offset points",
+            ha="right",
+            fontsize=7,
             alpha=0.8,
-        )  # fmt: skip
+        )
 
 
 def draw_series(
@@ -423,14 +451,24 @@ def draw_series(
             colour, marker = (INK, "*") if own else LINES[number % len(LINES)]
             names.append(shortened(name))
             handles += axes.plot(
-                line.x, line.y, color=colour, marker=marker, markersize=10 if own else 5,
-                linewidth=0 if own else 1.4, zorder=3,
-            )  # fmt: skip
+                line.x,
+                line.y,
+                color=colour,
+                marker=marker,
+                markersize=10 if own else 5,
+                linewidth=0 if own else 1.4,
+                zorder=3,
+            )
             for point in line.itertuples():
                 axes.annotate(
-                    point.label, (point.x, point.y), (4, 4), textcoords="offset points",
-                    fontsize=7, color=colour, parse_math=False,
-                )  # fmt: skip
+                    point.label,
+                    (point.x, point.y),
+                    (4, 4),
+                    textcoords="offset points",
+                    fontsize=7,
+                    color=colour,
+                    parse_math=False,
+                )
         if ticks:
             axes.set_xticks([place for place, _ in ticks], [text for _, text in ticks])
         axes.margins(0.08)

@@ -118,8 +118,16 @@ def environment_of(home: Path, place: Path) -> dict[str, str]:
 
 def unpack(tarball: Path, home: Path) -> None:
     # Machine learning is 60% of the server, and switched off above.
-    run_program("tar", "xzf", str(tarball), "-C", str(home), "--strip-components=1",
-                "--no-same-owner", "--exclude=*/modules/x-pack-ml/platform")  # fmt: skip
+    run_program(
+        "tar",
+        "xzf",
+        str(tarball),
+        "-C",
+        str(home),
+        "--strip-components=1",
+        "--no-same-owner",
+        "--exclude=*/modules/x-pack-ml/platform",
+    )
 
 
 def _make_certificates(config: Path) -> None:
@@ -131,13 +139,40 @@ def _make_certificates(config: Path) -> None:
     ca_key, ca = str(config / "ca.key"), str(config / "ca.crt")
     key, request = str(config / "http.key"), str(config / "http.csr")
     new = ("-newkey", "rsa:2048", "-nodes", "-keyout")
-    run_program("openssl", "req", "-x509", *new, ca_key, "-out", ca, "-days", "2",
-                "-subj", "/CN=fairqr test CA",
-                "-addext", "keyUsage=critical,keyCertSign")  # fmt: skip
+    run_program(
+        "openssl",
+        "req",
+        "-x509",
+        *new,
+        ca_key,
+        "-out",
+        ca,
+        "-days",
+        "2",
+        "-subj",
+        "/CN=fairqr test CA",
+        "-addext",
+        "keyUsage=critical,keyCertSign",
+    )
     run_program("openssl", "req", *new, key, "-out", request, "-subj", "/CN=localhost")
-    run_program("openssl", "x509", "-req", "-in", request, "-CA", ca, "-CAkey", ca_key,
-                "-CAcreateserial", "-days", "2", "-extfile", str(config / "http.ext"),
-                "-out", str(config / "http.crt"))  # fmt: skip
+    run_program(
+        "openssl",
+        "x509",
+        "-req",
+        "-in",
+        request,
+        "-CA",
+        ca,
+        "-CAkey",
+        ca_key,
+        "-CAcreateserial",
+        "-days",
+        "2",
+        "-extfile",
+        str(config / "http.ext"),
+        "-out",
+        str(config / "http.crt"),
+    )
 
 
 def _handlers(server: SecureServer) -> list[urllib.request.BaseHandler]:

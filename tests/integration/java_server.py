@@ -195,8 +195,16 @@ def _open_to_all(folder: Path) -> bool:
 
 
 def _download(package: Package, folder: Path) -> Path:
-    run_program("npm", "install", "--ignore-scripts", "--no-audit", "--no-fund",
-                "--prefix", str(folder), f"{package.name}@{package.version}")  # fmt: skip
+    run_program(
+        "npm",
+        "install",
+        "--ignore-scripts",
+        "--no-audit",
+        "--no-fund",
+        "--prefix",
+        str(folder),
+        f"{package.name}@{package.version}",
+    )
     parts = sorted(folder.glob(f"node_modules/{package.name}-[1-5]/target/*.tar.gz.a?"))
     tarball, digest = folder / "server.tar.gz", hashlib.new(package.algorithm)
     with tarball.open("wb") as whole:

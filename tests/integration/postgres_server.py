@@ -48,12 +48,30 @@ class PostgresServer:
             for path in (place, password):
                 os.chown(path, NOBODY, NOBODY)
         made = subprocess.run(
-            [*_as_nobody(), str(_binaries() / "initdb"), "--pgdata", str(place / "data"),
-             "--username", "tester", "--pwfile", str(password), "--auth", "scram-sha-256",
-             "--locale", "C", "--encoding", "UTF8", "--no-sync"],
-            env=_ENVIRONMENT, cwd=place, capture_output=True, text=True, timeout=PATIENCE,
+            [
+                *_as_nobody(),
+                str(_binaries() / "initdb"),
+                "--pgdata",
+                str(place / "data"),
+                "--username",
+                "tester",
+                "--pwfile",
+                str(password),
+                "--auth",
+                "scram-sha-256",
+                "--locale",
+                "C",
+                "--encoding",
+                "UTF8",
+                "--no-sync",
+            ],
+            env=_ENVIRONMENT,
+            cwd=place,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
             check=False,
-        )  # fmt: skip
+        )
         if made.returncode:
             pytest.fail(f"initdb failed: {made.stderr[-2000:]}")
 
@@ -66,14 +84,31 @@ class PostgresServer:
         """Start the server; returns once it answers."""
         with (self.place / "output.log").open("ab") as output:
             self._process = subprocess.Popen(
-                [*_as_nobody(), *_to_the_end(), str(_binaries() / "postgres"),
-                 "-D", str(self.place / "data"), "-p", str(self.port), "-h", "127.0.0.1",
-                 "-k", "", "-c", "fsync=off", "-c", "max_connections=200"],
-                env=_ENVIRONMENT, cwd=self.place, stdin=subprocess.DEVNULL,
-                stdout=output, stderr=subprocess.STDOUT,
+                [
+                    *_as_nobody(),
+                    *_to_the_end(),
+                    str(_binaries() / "postgres"),
+                    "-D",
+                    str(self.place / "data"),
+                    "-p",
+                    str(self.port),
+                    "-h",
+                    "127.0.0.1",
+                    "-k",
+                    "",
+                    "-c",
+                    "fsync=off",
+                    "-c",
+                    "max_connections=200",
+                ],
+                env=_ENVIRONMENT,
+                cwd=self.place,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
                 # Ctrl-C reaches pytest alone, which then ends the server itself.
                 start_new_session=True,
-            )  # fmt: skip
+            )
         end = time.monotonic() + PATIENCE
         while self._process.poll() is None and time.monotonic() < end:
             with suppress(psycopg.OperationalError):

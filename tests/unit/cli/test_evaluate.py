@@ -134,8 +134,18 @@ def test_a_comparison_says_which_differences_hold(fairqr: Fairqr) -> None:
 
 
 def test_runs_of_one_name_are_told_apart_by_their_files(fairqr: Fairqr) -> None:
-    _, stdout, _ = fairqr("low.run", "--qrels", "qrels", "--measures", "AP", "--compare", "low.run",
-                          "--compare", "high.run", "--json")  # fmt: skip
+    _, stdout, _ = fairqr(
+        "low.run",
+        "--qrels",
+        "qrels",
+        "--measures",
+        "AP",
+        "--compare",
+        "low.run",
+        "--compare",
+        "high.run",
+        "--json",
+    )
     names = [run["run"] for run in json.loads(stdout)["runs"]]
     assert names == ["low (low.run)", "low (low.run) [2]", "high"]
 
@@ -161,8 +171,9 @@ def test_groups_may_come_from_an_index(fairqr: Fairqr, tmp_path: Path) -> None:
     )
     assert made.returncode == 0, made.stderr
     by_file = fairqr(*ASKED, "--measures", "AWRF@20", "--json")
-    by_index = fairqr("low.run", "--qrels", "qrels", "--corpus", "people", "--measures",
-                      "AWRF@20", "--json")  # fmt: skip
+    by_index = fairqr(
+        "low.run", "--qrels", "qrels", "--corpus", "people", "--measures", "AWRF@20", "--json"
+    )
     assert by_index[1:] == by_file[1:]
 
 
@@ -196,7 +207,7 @@ def test_the_list_of_measures(fairqr: Fairqr) -> None:
         (("low.run", "--qrels", "low.run"), "low.run, line 1: it has 6 fields instead of the 4"),
         ((*ASKED, "--measures", "AP", "--csv", "people.jsonl/x.csv"), "check the path"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_one_sentence(
     fairqr: Fairqr, arguments: tuple[str, ...], words: str
 ) -> None:

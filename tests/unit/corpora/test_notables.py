@@ -332,8 +332,10 @@ def test_most_texts_name_country_and_continent(documents: list[dict[str, Any]]) 
     """A query refined by a place finds most of those who come from there."""
     placed = [document for document in documents if document["continent"]]
     named = sum(document["country"] in document["text"] for document in placed)
-    stems = {name: name.removeprefix("North ").removeprefix("South ") for name in
-             ("Africa", "Asia", "Europe", "North America", "Oceania", "South America")}  # fmt: skip
+    stems = {
+        name: name.removeprefix("North ").removeprefix("South ")
+        for name in ("Africa", "Asia", "Europe", "North America", "Oceania", "South America")
+    }
     seen = sum(stems[d["continent"]] in d["text"] for d in placed)
     assert named / len(placed) > 0.8
     assert seen / len(placed) > 0.6

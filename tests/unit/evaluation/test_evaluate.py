@@ -53,12 +53,24 @@ def run_of(name: str = "ours", **rankings: Sequence[str] | Sequence[Sequence[str
 
 
 RELEVANCE = ["nDCG@3", "P@3", "R@3", "AP", "RR"]
-TARGETED = ["AWRF@3", "JS@3", "KL@3", "NDKL", "EE-L@3(attribute=gender)",
-            "EE-D@3(attribute=gender)", "EE-R@3(attribute=gender)",
-            "AWRF@3(convention=trec2022)"]  # fmt: skip
+TARGETED = [
+    "AWRF@3",
+    "JS@3",
+    "KL@3",
+    "NDKL",
+    "EE-L@3(attribute=gender)",
+    "EE-D@3(attribute=gender)",
+    "EE-R@3(attribute=gender)",
+    "AWRF@3(convention=trec2022)",
+]
 UNTARGETED = ["Exposure@3(group=female)", "ExposureRatio(group=female)"]
-ITEMS = ["EE-D@3", "EE-R@3", "EE-L@3", "EE-D@3(normalization=fair-rag)",
-         "EE-R@3(normalization=fair-rag)"]  # fmt: skip
+ITEMS = [
+    "EE-D@3",
+    "EE-R@3",
+    "EE-L@3",
+    "EE-D@3(normalization=fair-rag)",
+    "EE-R@3(normalization=fair-rag)",
+]
 ALL = [*RELEVANCE, *TARGETED, *UNTARGETED, *ITEMS, "nDCG@3×AWRF@3"]
 
 QRELS = {
@@ -289,9 +301,15 @@ class TestBySecondWay:
     """Each measure of groups once more, from the labels themselves, with dictionaries."""
 
     GENDER: Mapping[str, str | None] = {
-        "f1": "female", "f2": "female", "f3": "female", "m1": "male", "m2": "male", "m3": "male",
-        "u1": None, "u2": None,
-    }  # fmt: skip
+        "f1": "female",
+        "f2": "female",
+        "f3": "female",
+        "m1": "male",
+        "m2": "male",
+        "m3": "male",
+        "u1": None,
+        "u2": None,
+    }
     TARGET: Mapping[str, float] = {"female": 0.4, "male": 0.6}
 
     def shares(self, ids: Sequence[str], weights: Sequence[float]) -> dict[str, float]:
@@ -468,8 +486,9 @@ class TestTargets:
         """Of measures that are held against them, and name none."""
         measures = "AWRF@3,nDCG@3×AWRF@3,KL@3(unknown=group),Exposure@3(group=male),EE-D@3"
         options = {"groups": scan}
-        found = evaluate(self.ALONE, self.JUDGED, measures, target="trec2022",
-                         attributes=["gender"], **options)  # fmt: skip
+        found = evaluate(
+            self.ALONE, self.JUDGED, measures, target="trec2022", attributes=["gender"], **options
+        )
         assert list(found.results) == [
             "AWRF@3(attribute=gender,unknown=group)",
             "nDCG@3×AWRF@3(attribute=gender,unknown=group)",
@@ -477,8 +496,14 @@ class TestTargets:
             "Exposure@3(attribute=gender,group=male)",
             "EE-D@3",
         ]
-        found = evaluate(self.ALONE, self.JUDGED, "AWRF@3", target="trec2021",
-                         attributes=["gender", "gender×place"], **options)  # fmt: skip
+        found = evaluate(
+            self.ALONE,
+            self.JUDGED,
+            "AWRF@3",
+            target="trec2021",
+            attributes=["gender", "gender×place"],
+            **options,
+        )
         assert list(found.results) == [
             "AWRF@3(attribute=gender,unknown=exclude)",
             "AWRF@3(attribute=gender×place,unknown=group)",

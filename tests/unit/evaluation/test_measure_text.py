@@ -76,14 +76,18 @@ def test_lists_of_measures_are_split_at_their_own_commas(several: list[Measure])
         ("MAP", "AP"),
         ("MRR@10", "RR@10"),
         ("Recall@100", "R@100"),
-        (" AWRF@20 ( unit = bits , attribute = gender * continent ) ",
-         "AWRF@20(attribute=gender×continent,unit=bits)"),
+        (
+            " AWRF@20 ( unit = bits , attribute = gender * continent ) ",
+            "AWRF@20(attribute=gender×continent,unit=bits)",
+        ),
         ("nDCG@20*AWRF@20", "nDCG@20×AWRF@20"),
         ("EE-D@5(discount=top_k)", "EE-D@5(discount=top_k(5))"),
-        ("Exposure@9(attribute=place,group=North America)",
-         "Exposure@9(attribute=place,group=North America)"),
+        (
+            "Exposure@9(attribute=place,group=North America)",
+            "Exposure@9(attribute=place,group=North America)",
+        ),
     ],
-)  # fmt: skip
+)
 def test_other_ways_to_write_it_are_understood(text: str, canonical: str) -> None:
     assert str(parse_measure(text)) == canonical
 
@@ -134,7 +138,7 @@ def test_other_ways_to_write_it_are_understood(text: str, canonical: str) -> Non
         (" , ", "No measure is named"),
         ("nDCG@20;P@5", "is no"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_with_a_text_is_said(text: str, words: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_measures(text)

@@ -482,10 +482,19 @@ async def test_the_pieces_of_an_answer_come_before_its_end(
     events = [e async for e in search.stream("science", answer_context(k=5, stream=True))]
     names = [e.step if isinstance(e, StepData) else e.text for e in events[:-1]]
     assert names == [
-        "prepare", "begin", "retrieve", "measure", "rerank", "sample",
-        "one", "two", "three",
-        "generate", "collect", "summarise",
-    ]  # fmt: skip
+        "prepare",
+        "begin",
+        "retrieve",
+        "measure",
+        "rerank",
+        "sample",
+        "one",
+        "two",
+        "three",
+        "generate",
+        "collect",
+        "summarise",
+    ]
     several = [
         e
         async for e in search.stream(

@@ -80,8 +80,11 @@ async def test_the_embedded_index_filters_by_every_group(tmp_path: Path) -> None
     engine = built(tmp_path / "v1", generated(), SCHEMA)
     assert "within_group" in engine.capabilities
     assert {group for name, group in engine.filterable if name == "place"} == {
-        "here", "there", "far", "unknown",
-    }  # fmt: skip
+        "here",
+        "there",
+        "far",
+        "unknown",
+    }
     expanded = Query("w1", 20, expansion=(("w2", 0.5), ("w3", 0.25)))
     assert await compare_within(engine, [*QUERIES, expanded], COUNT) > 500
     await remove(engine, [f"d{number:03}" for number in range(0, COUNT, 7)])

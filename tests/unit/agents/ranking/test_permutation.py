@@ -64,7 +64,7 @@ def test_forms_of_one_and_the_same_order(reply: str) -> None:
         ("[2] > [1] > [", 20, (1, 0, *range(2, 20)), {"missing": 18}),
         ("Ranking: 4, 2", 20, (3, 1, 0, 2, *range(4, 20)), {"missing": 18}),
     ],
-)  # fmt: skip
+)
 def test_what_is_mended_is_counted_in_items(
     reply: str, n: int, order: tuple[int, ...], repairs: dict[str, int]
 ) -> None:
@@ -140,7 +140,7 @@ def test_mending_agrees_with_the_plain_rule(numbers: list[int], n: int, lead_in:
 @pytest.mark.parametrize(
     "piece",
     ["[1] > ", "1, ", "1", "[", "[1", " ", "\n", "\n1. ", "> ", "1.", "I ", "- ", "x1 ", "sorry "],
-)  # fmt: skip
+)
 def test_a_reply_of_a_million_characters_is_read_in_no_time(piece: str) -> None:
     """Every pattern is linear, and what is beyond the limit is not read."""
     reply = "[2] > [1] " + piece * (1_000_000 // len(piece))

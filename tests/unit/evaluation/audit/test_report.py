@@ -206,8 +206,10 @@ def test_many_groups_are_named_by_the_greatest_differences(tmp_path: Path) -> No
     outcome = replace(_outcome(), figures=figures)
     said = findings_of(outcome)
     assert [it.split()[2] for it in said[:9] if "other groups" not in it] == [
-        *("60", "59", "58", "57", "56", "55"), "1", "2",
-    ]  # fmt: skip
+        *("60", "59", "58", "57", "56", "55"),
+        "1",
+        "2",
+    ]
     assert "gender: 34 other groups surely get less than is due, by smaller differences." in said
     assert "gender: 17 other groups surely get more than is due, by smaller differences." in said
     write_audit(tmp_path, outcome)

@@ -150,26 +150,48 @@ def test_a_region_that_is_none_is_counted(tmp_path: Path) -> None:
 
 
 BAD: list[tuple[str, Any, str]] = [
-    ("trec_corpus_20220301_plain.json.gz", b'{"id": 1, "plain": "", "title": "x"}\n{',
-     "plain.json.gz, line 2: it is not a JSON object; fetch the file again"),
-    ("trec_corpus_20220301_plain.json.gz", b'{"id": "x", "plain": "", "title": "x"}',
-     "line 1: its page id is not a whole number; fetch"),
-    ("trec_corpus_20220301_plain.json.gz", b'{"id": 1.5, "plain": "", "title": "x"}',
-     "line 1: its page id is not a whole number; fetch"),
-    ("trec_corpus_20220301_plain.json.gz", b'{"id": 1, "plain": "", "title": ""}',
-     "line 1: it has no title; fetch"),
-    ("trec_corpus_20220301_plain.json.gz", b'{"id": 1, "plain": 5, "title": "x"}',
-     "line 1: its text is not text; fetch"),
-    ("trec_2022_articles_discrete.json.gz", b'{"page_id": 1, "page_subcont_regions": 5}',
-     "line 1: a label is neither a list of names nor weights"),
-    ("trec_2022_articles_discrete.json.gz",
-     b'{"page_id": 1, "page_subcont_regions": [], "source_subcont_regions": {"a": -1}}',
-     "line 1: a weight in one of its labels is not a number of 0 or more"),
-    ("trec_2022_train_reldocs.jsonl", b'{"id": 84, "title": "x", "rel_docs": "[1"}',
-     "line 1: "),
-    ("trec_2022_train_reldocs.jsonl", b'{"id": 84, "title": "x", "rel_docs": [[1]]}',
-     "line 1: its rel_docs are not a list of page ids"),
-]  # fmt: skip
+    (
+        "trec_corpus_20220301_plain.json.gz",
+        b'{"id": 1, "plain": "", "title": "x"}\n{',
+        "plain.json.gz, line 2: it is not a JSON object; fetch the file again",
+    ),
+    (
+        "trec_corpus_20220301_plain.json.gz",
+        b'{"id": "x", "plain": "", "title": "x"}',
+        "line 1: its page id is not a whole number; fetch",
+    ),
+    (
+        "trec_corpus_20220301_plain.json.gz",
+        b'{"id": 1.5, "plain": "", "title": "x"}',
+        "line 1: its page id is not a whole number; fetch",
+    ),
+    (
+        "trec_corpus_20220301_plain.json.gz",
+        b'{"id": 1, "plain": "", "title": ""}',
+        "line 1: it has no title; fetch",
+    ),
+    (
+        "trec_corpus_20220301_plain.json.gz",
+        b'{"id": 1, "plain": 5, "title": "x"}',
+        "line 1: its text is not text; fetch",
+    ),
+    (
+        "trec_2022_articles_discrete.json.gz",
+        b'{"page_id": 1, "page_subcont_regions": 5}',
+        "line 1: a label is neither a list of names nor weights",
+    ),
+    (
+        "trec_2022_articles_discrete.json.gz",
+        b'{"page_id": 1, "page_subcont_regions": [], "source_subcont_regions": {"a": -1}}',
+        "line 1: a weight in one of its labels is not a number of 0 or more",
+    ),
+    ("trec_2022_train_reldocs.jsonl", b'{"id": 84, "title": "x", "rel_docs": "[1"}', "line 1: "),
+    (
+        "trec_2022_train_reldocs.jsonl",
+        b'{"id": 84, "title": "x", "rel_docs": [[1]]}',
+        "line 1: its rel_docs are not a list of page ids",
+    ),
+]
 
 
 @pytest.mark.parametrize(("name", "content", "words"), BAD)

@@ -206,14 +206,23 @@ def test_every_pair_is_in_one_place_and_tests_are_corrected_over_the_table() -> 
     for generator in ("h", "g"):
         for i in range(20):
             cells.append(
-                _cell(f"q{i}", {Name.EE_D: 1.0, Name.EU_MAX: float(random.random())},
-                      policy="deterministic", alpha=None, generator=generator)
-            )  # fmt: skip
+                _cell(
+                    f"q{i}",
+                    {Name.EE_D: 1.0, Name.EU_MAX: float(random.random())},
+                    policy="deterministic",
+                    alpha=None,
+                    generator=generator,
+                )
+            )
             cells += [
-                _cell(f"q{i}", {Name.EE_D: float(x), Name.EU_MAX: float(random.random())},
-                      alpha=float(a), generator=generator)
+                _cell(
+                    f"q{i}",
+                    {Name.EE_D: float(x), Name.EU_MAX: float(random.random())},
+                    alpha=float(a),
+                    generator=generator,
+                )
                 for a, x in enumerate(random.random(5))
-            ]  # fmt: skip
+            ]
     found = intervals_of(_frame(*cells), Name.EE_D, Name.EU_MAX)
     by_generator = found.groupby("generator", observed=True).pairs.sum()
     assert by_generator.to_dict() == {"h": 100, "g": 100}

@@ -87,8 +87,10 @@ def test_shares_are_means_over_queries_with_seeds_averaged_first(run: Made) -> N
     # Of three useful documents, two are of women, and two are read.
     targets = found.target.groupby("group").unique()
     assert {group: pytest.approx(list(t)) for group, t in targets.items()} == {
-        "female": [2 / 3], "male": [1 / 3], "unknown": [0],
-    }  # fmt: skip
+        "female": [2 / 3],
+        "male": [1 / 3],
+        "unknown": [0],
+    }
 
 
 def test_expected_exposure_by_group_is_that_of_the_rankings(run: Made) -> None:
@@ -128,8 +130,14 @@ def test_counts_and_costs_are_sums_over_records(run: Made) -> None:
 def test_all_frames_are_given_by_name(run: Made) -> None:
     frames = run.measured().frames
     assert list(frames) == [
-        "values", "reasons", "means", "groups", "group_measures", "labels", "official",
-    ]  # fmt: skip
+        "values",
+        "reasons",
+        "means",
+        "groups",
+        "group_measures",
+        "labels",
+        "official",
+    ]
     assert len(frames["values"]) == len(frames["reasons"]) == len(run.records)
     missing = frames["values"]["EE-D"].isna()
     assert frames["reasons"]["EE-D"][missing].tolist() == ["missing"]

@@ -60,9 +60,14 @@ def _record(
     **changes: Any,
 ) -> PolicyRecord:
     facts: dict[str, Any] = {
-        "collection": "c", "generator": "g", "retriever": "r", "policy": "plackett-luce",
-        "alpha": 1.0, "seed": 0, "query": "q",
-    }  # fmt: skip
+        "collection": "c",
+        "generator": "g",
+        "retriever": "r",
+        "policy": "plackett-luce",
+        "alpha": 1.0,
+        "seed": 0,
+        "query": "q",
+    }
     return PolicyRecord(
         **(facts | changes),
         pool=tuple(f"d{i}" for i in range(len(useful))),
@@ -282,9 +287,14 @@ def test_failed_generations_are_left_out_and_counted() -> None:
     # An empty answer used nothing, which needs no verdict.
     assert cell.values[Name.EAR] == pytest.approx(3 / 4)
     assert cell.counts == {
-        "drawn": 9, "distinct": 3, "generated": 6, "failed": {"timeout": 2}, "empty": 1,
-        "pairs": 2, "unjudged": 0,
-    }  # fmt: skip
+        "drawn": 9,
+        "distinct": 3,
+        "generated": 6,
+        "failed": {"timeout": 2},
+        "empty": 1,
+        "pairs": 2,
+        "unjudged": 0,
+    }
 
 
 def test_a_document_without_a_verdict_is_left_out_of_the_rate_and_counts_as_not_used() -> None:

@@ -26,8 +26,12 @@ LABELS: list[dict[str, float]] = [
 def test_memberships_sum_to_one_with_the_unknown_apart() -> None:
     rows = memberships_of(ATTRIBUTE, [{"from": label} if label else {} for label in LABELS])
     assert rows.tolist() == [
-        [1, 0, 0], [0, 1, 0], [0.5, 0.5, 0], [0.25, 0, 0.75], [0, 0, 1],
-    ]  # fmt: skip
+        [1, 0, 0],
+        [0, 1, 0],
+        [0.5, 0.5, 0],
+        [0.25, 0, 0.75],
+        [0, 0, 1],
+    ]
 
 
 def test_the_unknown_stand_apart_where_the_schema_has_them_as_a_group_too() -> None:

@@ -129,21 +129,35 @@ def test_the_report_has_the_papers_figures_and_curves(
     for figure in figures:
         ET.fromstring(figure.svg)
     assert part["curves"][["retriever", "normalisation"]].to_numpy().tolist() == [
-        ["bm25", "bounds"], ["bm25", "fair-rag"], ["dense", "bounds"], ["dense", "fair-rag"],
-    ]  # fmt: skip
+        ["bm25", "bounds"],
+        ["bm25", "fair-rag"],
+        ["dense", "bounds"],
+        ["dense", "fair-rag"],
+    ]
     assert len(values_of(measured)["intervals"]) == 2
 
 
 def test_what_the_labels_are_like_is_told(measured: MeasuredRag) -> None:
     assert measured.labels.iloc[0].to_dict() == {
-        "collection": "films", "generator": "small", "labelled": 8, "kept": 6, "documents": 36,
-        "unlabelled": 0, "useful": 18, "useful_mean": 3, "useful_sd": 0, "share": 0.5,
+        "collection": "films",
+        "generator": "small",
+        "labelled": 8,
+        "kept": 6,
+        "documents": 36,
+        "unlabelled": 0,
+        "useful": 18,
+        "useful_mean": 3,
+        "useful_sd": 0,
+        "share": 0.5,
         "dropped": {
-            "fewer than 2 useful documents": 1, "the answer without documents failed": 1,
+            "fewer than 2 useful documents": 1,
+            "the answer without documents failed": 1,
         },
         "failures": {"refused": 1, "timeout": 1},
-        "model_calls": 42, "tokens": 0, "milliseconds": 0,
-    }  # fmt: skip
+        "model_calls": 42,
+        "tokens": 0,
+        "milliseconds": 0,
+    }
     assert (
         "| Films | small | 8 | 6 "
         "| 1 × fewer than 2 useful documents; 1 × the answer without documents failed "
@@ -286,8 +300,14 @@ def test_the_groups_shares_are_those_of_the_rankings() -> None:
     assert group["title"] == "Films, gender"
     shares = group["shares"]
     assert list(shares.columns) == [
-        "generator", "retriever", "policy", "female", "male", "unknown", "queries",
-    ]  # fmt: skip
+        "generator",
+        "retriever",
+        "policy",
+        "female",
+        "male",
+        "unknown",
+        "queries",
+    ]
     for policy, kind in (("α = 2", "plackett-luce"), ("oracle", "oracle")):
         expected = []
         for record in run.records:
@@ -317,12 +337,14 @@ def test_hostile_names_never_become_markup(tmp_path: Path) -> None:
     run = made(title=HOSTILE, generators=(f"local:{HOSTILE}",), about=HOSTILE)
     run.manifest = run.manifest.model_copy(
         update={
-            "notes": (HOSTILE,), "attributor": HOSTILE, "versions": {HOSTILE: "1"},
+            "notes": (HOSTILE,),
+            "attributor": HOSTILE,
+            "versions": {HOSTILE: "1"},
             "collections": (
                 run.manifest.collections[0].model_copy(update={"left_out": {HOSTILE: 1}}),
             ),
         }
-    )  # fmt: skip
+    )
     failed = AnswerRecord(ranking=(0, 1), times=1, status=HOSTILE)
     first, second, *others = run.records
     run.records = [

@@ -95,8 +95,14 @@ def test_what_anybody_named_is_text_and_never_markup(tmp_path: Path, template: s
     assert not [t for t in tokens if t.type in ("html_block", "fence", "code_block")]
     inline = {child.type for token in tokens for child in token.children or ()}
     assert inline <= {
-        "text", "text_special", "image", "strong_open", "strong_close", "em_open", "em_close",
-    }  # fmt: skip
+        "text",
+        "text_special",
+        "image",
+        "strong_open",
+        "strong_close",
+        "em_open",
+        "em_close",
+    }
 
 
 def test_the_page_asks_nobody_for_anything(tmp_path: Path, template: str) -> None:

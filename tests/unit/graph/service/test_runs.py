@@ -386,8 +386,12 @@ class TestDraining:
             # The first step was told before, and is not told again. Pieces of text are told only
             # while memory has them.
             assert [it for it in shape(events) if it[0]] == [
-                (1, "run"), (2, "step"), (3, "run"), (4, "step"), (5, "end")
-            ]  # fmt: skip
+                (1, "run"),
+                (2, "step"),
+                (3, "run"),
+                (4, "step"),
+                (5, "end"),
+            ]
         assert sorted(script.resumed) == [False, False, True]
 
     async def test_it_ends_in_time_whatever_a_run_does(self, store: Store) -> None:
@@ -456,8 +460,11 @@ class TestLosingARun:
             assert await store.add(claim, [more])
             assert await store.finish(claim, "done", result=RESULT)
             assert shape(await asyncio.wait_for(reader, PATIENCE)) == [
-                (1, "run"), (2, "step"), (3, "step"), (4, "end")
-            ]  # fmt: skip
+                (1, "run"),
+                (2, "step"),
+                (3, "step"),
+                (4, "end"),
+            ]
         assert told.said == ["accepted", "begun"]
 
     async def test_a_claim_that_is_not_renewed_in_time_ends_the_run_before_it_is_lost(

@@ -1,0 +1,270 @@
+"""Listwise ranking over HTTP: a model that is right, ones that misbehave, and the embedded one."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairqr.agents.cache import ReplyCache, ReplyFile
+from fairqr.agents.chat import ChatModel
+from fairqr.agents.ranking.item_ranker import RankItem
+from fairqr.agents.ranking.listwise import ListwiseRanker
+from fairqr.agents.replies import Usage
+from fairqr.base.errors import ModelUnavailableError
+from fairqr.prompts.library import PromptLibrary
+from tests.integration.local_model import MODEL
+from tests.integration.model_server import (
+    Answer,
+    Asked,
+    ModelServer,
+    clean_environment,
+    completion,
+    failure,
+    model_server,
+    says,
+)
+
+__all__ = ["clean_environment", "model_server"]
+
+PASSAGE = re.compile(r"^\[(\d+)\] Article (\d+)", re.MULTILINE)
+
+ORDER = random.Random(7).sample(range(40), 40)
+"""Forty articles; the smaller the number, the more relevant."""
+
+ITEMS = [RankItem(f"a{it}", f"Article {it}", "It tells of something.") for it in ORDER]
+
+
+def right(asked: Asked) -> list[int]:
+    """Return the identifiers of the passages of a request, in the right order."""
+    found = [(int(article), int(number)) for number, article in PASSAGE.findall(asked.last_message)]
+    return [number for _, number in sorted(found)]
+
+
+def listed(change: Callable[[list[int]], list[int]] = list) -> Callable[[Asked], Answer]:
+    """A model that is right, but for a change to its list."""
+    return lambda asked: says(" > ".join(f"[{it}]" for it in change(right(asked))))
+
+
+oracle = listed()
+
+
+def ranker(
+    server: ModelServer,
+    *,
+    cache: ReplyCache | None = None,
+    window: int = 20,
+    step: int = 10,
+    **options: Any,
+) -> ListwiseRanker:
+    asking = {"attempts": 1, "timeout": 10.0, **options}
+    model = ChatModel("openai:fake", base_url=server.base_url, cache=cache, **asking)
+    prompt = PromptLibrary().get("listwise", "v1")
+    return ListwiseRanker(model, prompt, window=window, step=step)
+
+
+def articles(order: tuple[int, ...]) -> list[int]:
+    """Return the numbers of the articles in an order."""
+    return [ORDER[place] for place in order]
+
+
+@pytest.mark.usefixtures("clean_environment")
+class TestServer:
+    async def test_an_oracle_brings_the_best_to_the_front(self, model_server: ModelServer) -> None:
+        """Forty items, windows of 20, step 10: three requests, and the first ten are right."""
+        model_server.does(oracle)
+        asking = ranker(model_server)
+        found = await asking.rank("physicist", ITEMS)
+        assert articles(found.order)[:10] == list(range(10))
+        assert sorted(found.order) == list(range(40))
+        assert (found.asked, found.failures, found.repairs) == (3, {}, {})
+        assert not found.failed
+        assert found.usage == Usage(3, 0, 300, 30)
+        assert len(model_server.asked) == asking.cost("physicist", ITEMS).calls == 3
+        body = model_server.asked[0].body
+        assert body["temperature"] == 0
+        assert body.get("max_completion_tokens", body.get("max_tokens")) == 6 * 20 + 32
+        assert asking.name == "listwise(openai:fake, 20/10)"
+
+    async def test_the_windows_follow_each_other(self, model_server: ModelServer) -> None:
+        """The first one is the end of the list; the next one sees what that brought up."""
+        model_server.does(oracle)
+        await ranker(model_server).rank("physicist", ITEMS)
+        seen = [
+            [int(article) for _, article in PASSAGE.findall(asked.last_message)]
+            for asked in model_server.asked
+        ]
+        assert seen[0] == ORDER[20:]
+        assert seen[1] == ORDER[10:20] + sorted(ORDER[20:])[:10]
+        assert seen[2] == ORDER[:10] + sorted(seen[1])[:10]
+
+    @pytest.mark.parametrize(
+        ("answer", "status"),
+        [
+            (says("I'm sorry, but I cannot rank people."), "refused"),
+            (completion({"content": None, "refusal": "No."}), "refused"),
+            (says("Article 3 is best, for it tells of physics, as does 7."), "essay"),
+            (says("The articles are all of interest to those who work on them."), "essay"),
+            (says("[3]"), "parse_error"),
+            (says("[21] > [22] > [23]"), "parse_error"),
+            (says(""), "empty"),
+            (says(" \n "), "empty"),
+            (failure(500), "unavailable"),
+            (failure(429), "rate_limited"),
+            (failure(400, "This model's maximum context length is 10."), "invalid_request"),
+            (Answer(body=b"no JSON at all"), "parse_error"),
+        ],
+    )
+    async def test_a_model_that_never_gives_a_list(
+        self, model_server: ModelServer, answer: Answer, status: str
+    ) -> None:
+        """The order stays, and each of the three windows counts as failed."""
+        model_server.does(answer)
+        found = await ranker(model_server).rank("physicist", ITEMS)
+        assert found.order == tuple(range(40))
+        assert (found.asked, found.failures, found.repairs) == (3, {status: 3}, {})
+        assert found.failed
+
+    async def test_each_window_fails_by_itself(self, model_server: ModelServer) -> None:
+        """One refused, one in time, one an essay: what was ranked is kept."""
+        model_server.does(says("I'm sorry, I can't."), oracle, says("They are all good articles."))
+        found = await ranker(model_server).rank("physicist", ITEMS)
+        assert (found.asked, found.failures) == (3, {"refused": 1, "essay": 1})
+        assert not found.failed
+        assert articles(found.order) == ORDER[:10] + sorted(ORDER[10:30]) + ORDER[30:]
+
+    @pytest.mark.parametrize(
+        ("change", "repairs"),
+        [
+            (lambda order: [*order, *order[:4]], {"duplicate": 12}),
+            (lambda order: [order[0], order[0], *order[1:]], {"duplicate": 3}),
+            (lambda order: [*order[:5], 77, 0, *order[5:]], {"stranger": 6}),
+            (lambda order: order[:10], {"missing": 30}),
+            (
+                lambda order: [*order[:10], 50, order[1]],
+                {"missing": 30, "stranger": 3, "duplicate": 3},
+            ),
+        ],
+    )
+    async def test_repairs_are_counted_exactly(
+        self,
+        model_server: ModelServer,
+        change: Callable[[list[int]], list[int]],
+        repairs: dict[str, int],
+    ) -> None:
+        """In items over all windows; the best ten are right all the same."""
+        model_server.does(listed(change))
+        found = await ranker(model_server).rank("physicist", ITEMS)
+        assert (found.asked, found.failures, found.repairs) == (3, {}, repairs)
+        assert articles(found.order)[:10] == list(range(10))
+
+    async def test_what_is_missing_keeps_its_order(self, model_server: ModelServer) -> None:
+        """After what was named."""
+        model_server.does(listed(lambda order: order[:3]))
+        found = await ranker(model_server, window=40, step=20).rank("physicist", ITEMS)
+        assert articles(found.order) == [0, 1, 2, *(it for it in ORDER if it > 2)]
+        assert found.repairs == {"missing": 37}
+
+    async def test_one_window_takes_too_long(self, model_server: ModelServer) -> None:
+        """It counts as a timeout, and the next ones are asked."""
+        asking = ranker(model_server, timeout=5)
+        await asking.start()
+        model_server.does(Answer(never=True), oracle, oracle)
+        found = await asking.rank("physicist", ITEMS)
+        assert (found.asked, found.failures) == (3, {"timeout": 1})
+        assert len(model_server.asked) == 3
+        second = sorted(ORDER[10:30])
+        assert articles(found.order) == [
+            *sorted(ORDER[:10] + second[:10]),
+            *second[10:],
+            *ORDER[30:],
+        ]
+
+    async def test_the_deadline_is_for_all_windows(self, model_server: ModelServer) -> None:
+        """What there was no time for is not asked, and counts as failed."""
+        asking = ranker(model_server)
+        model_server.does(oracle)
+        await asking.rank("physicist", ITEMS)  # so that all is imported
+        model_server.does(Answer(never=True))
+        found = await asking.rank("physicist", ITEMS, deadline=3)
+        assert found.order == tuple(range(40))
+        assert (found.asked, found.failures) == (3, {"timeout": 3})
+        assert len(model_server.asked) == 1
+
+    async def test_equal_windows_are_asked_once(
+        self, model_server: ModelServer, tmp_path: Path
+    ) -> None:
+        """At the same time as well as later; another group is another question."""
+        model_server.does(oracle)
+        asking = ranker(model_server, cache=ReplyFile(tmp_path / "replies.sqlite"))
+        alike = await asyncio.gather(*(asking.rank("physicist", ITEMS) for _ in range(4)))
+        assert len(model_server.asked) == 3
+        assert len({found.order for found in alike}) == 1
+        assert sum((found.usage for found in alike), Usage()).model_calls == 3
+        later = await asking.rank("physicist", ITEMS)
+        assert later.order == alike[0].order
+        assert later.usage.model_calls == 0
+        assert later.usage.cached_calls == len(model_server.asked) == 3
+        await asking.rank("physicist", ITEMS, group="female")
+        assert len(model_server.asked) == 6
+        assert "female WikiProject" in model_server.asked[-1].body["messages"][0]["content"]
+
+    async def test_many_queries_at_a_time_change_nothing(self, model_server: ModelServer) -> None:
+        """Each ranks as it does alone."""
+        model_server.does(oracle)
+        asking = ranker(model_server, window=10, step=5)
+        queries = [f"topic {number}" for number in range(6)]
+        lists = [random.Random(query).sample(ITEMS, 20) for query in queries]
+        together = await asyncio.gather(
+            *(asking.rank(query, items) for query, items in zip(queries, lists, strict=True))
+        )
+        for query, items, found in zip(queries, lists, together, strict=True):
+            assert (await asking.rank(query, items)).order == found.order
+
+    async def test_a_model_that_cannot_be_started_is_an_error(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Not a ranking that failed: the user has to do something."""
+        monkeypatch.delenv("OPENAI_API_KEY")
+        asking = ListwiseRanker(ChatModel("openai:fake"), PromptLibrary().get("listwise", "v1"))
+        with pytest.raises(ModelUnavailableError):
+            await asking.start()
+        with pytest.raises(ModelUnavailableError):
+            await asking.rank("physicist", ITEMS)
+
+
+TITLES = [
+    "Marie Curie",
+    "Frida Kahlo",
+    "Alan Turing",
+    "Lise Meitner",
+    "Pelé",
+    "Wangari Maathai",
+    "Isaac Newton",
+    "Ada Lovelace",
+    "Diego Maradona",
+    "Hypatia",
+    "Confucius",
+    "Simone Biles",
+]
+
+
+@pytest.mark.model
+@pytest.mark.usefixtures("model_cache")
+async def test_the_embedded_model_answers_lists() -> None:
+    """With the example each window is a list that can be mended.
+
+    That its order means anything is not claimed; the model has 135 million parameters.
+    """
+    items = [RankItem(title, title, "") for title in TITLES]
+    prompt = PromptLibrary().get("listwise", "v2")
+    asking = ListwiseRanker(ChatModel(f"local:{MODEL}"), prompt, window=8, step=4)
+    found = await asking.rank("physicist", items)
+    assert (found.asked, found.failures, found.warnings) == (2, {}, ())
+    assert sorted(found.order) == list(range(len(TITLES)))
+    assert found.usage.model_calls == 2

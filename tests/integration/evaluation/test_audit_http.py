@@ -1,0 +1,87 @@
+"""An audit of an endpoint that answers by words alone, over HTTP."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+import fairqr
+from fairqr.retrieval.source import HttpSource
+from tests.integration.model_server import Answer, ModelServer, clean_environment, model_server
+
+__all__ = ["clean_environment", "model_server"]
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+
+WORDS = [f"word{number}" for number in range(12)]
+
+
+def source_of(server: ModelServer) -> HttpSource:
+    """An endpoint that puts all men first."""
+    groups = {"female": ["F"], "male": ["M"]}
+    hits = [{"key": f"d{n:02}", "sex": "MF"[n > 9], "name": f"Person {n}"} for n in range(20)]
+    server.does(Answer(body=json.dumps({"items": hits}).encode()))
+    return HttpSource.model_validate(
+        {
+            "name": "people",
+            "engine": "http",
+            "url": f"{server.base_url}/search",
+            "body": {"q": "{{query}}", "size": "{{size}}"},
+            "hits": "items",
+            "id": "key",
+            "title": "name",
+            "attributes": {"gender": {"field": "sex", "groups": groups}},
+        }
+    )
+
+
+async def test_judged_documents_that_an_endpoint_does_not_answer_are_left_out_and_counted(
+    model_server: ModelServer, tmp_path: Path
+) -> None:
+    qrels = {word: {"d00": 1, "d15": 1, "elsewhere": 1} for word in WORDS}
+    qrels[WORDS[0]] = {"d00": 1, "d15": 1}
+    audit = await fairqr.audit(
+        source_of(model_server),
+        [{"id": word, "query": word} for word in WORDS],
+        qrels=qrels,
+        k=5,
+        depth=20,
+        again=0,
+        folder=tmp_path / "out",
+    )
+    counts = audit.figures.counts
+    assert (counts.answered, counts.failed, counts.with_relevance) == (12, 0, 12)
+    assert (counts.hidden, counts.with_hidden) == (11, 11)
+    assert len(model_server.asked) == 12
+    told = "11 judged relevant documents of 11 queries are left out"
+    assert any(told in finding for finding in audit.findings)
+    assert told in (tmp_path / "out/report.md").read_text()
+    queries = json.loads((tmp_path / "out/audit.json").read_text())["queries"]
+    assert (queries["hidden"], queries["with_hidden"]) == (11, 11)
+    assert audit.manifest.server == ""
+
+
+async def test_titles_and_texts_are_those_that_came_with_the_answers(
+    model_server: ModelServer, tmp_path: Path
+) -> None:
+    """An endpoint reads nothing by id, so no request is added."""
+    audit = await fairqr.audit(
+        source_of(model_server),
+        WORDS,
+        target="uniform:1",
+        k=5,
+        depth=20,
+        again=0,
+        keep_texts=True,
+        folder=tmp_path / "out",
+    )
+    assert audit.titles["d00"] == "Person 0"
+    assert "Person 0" in (tmp_path / "out/report.md").read_text()
+    with gzip.open(tmp_path / "out/raw/texts.jsonl.gz") as stream:
+        kept = [json.loads(line) for line in stream]
+    assert [it["title"] for it in kept] == [f"Person {n}" for n in range(20)]
+    searched_to_look_for_texts = 10
+    assert len(model_server.asked) == searched_to_look_for_texts + len(WORDS)

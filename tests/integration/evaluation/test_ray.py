@@ -1,0 +1,279 @@
+"""The engine on a real Ray on loopback: the same records as in one process, whatever dies."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairqr.base.errors import ModelError, WorkersError
+from fairqr.evaluation.workers import ray_pool
+from fairqr.evaluation.workers.choice import Workers
+from fairqr.evaluation.workers.ray_pool import opened_pool
+from fairqr.evaluation.workers.tools import Tools
+from fairqr.prompts.library import PromptLibrary
+from tests.integration.evaluation.test_experiments import collection, write_experiment
+from tests.integration.evaluation.test_jobs import records, timeless
+from tests.integration.model_server import (
+    KEY,
+    Answer,
+    Asked,
+    Command,
+    ModelServer,
+    clean_environment,
+    command,
+    people,
+    says,
+)
+from tests.patience import PATIENCE
+from tests.ports import free_port
+
+__all__ = ["clean_environment", "collection", "command", "people"]
+
+SYSTEMS = [
+    {"name": "BM25", "method": "plain"},
+    {"name": "learnt", "method": "deltr", "train": {"folds": 2, "options": {"iterations": 20}}},
+    {"name": "ours, feedback", "method": "loop", "model": "feedback"},
+    {"name": "ours", "method": "loop"},
+]
+
+
+@dataclasses.dataclass
+class Cluster:
+    """A Ray, and the model that its workers ask."""
+
+    address: str
+    models: ModelServer
+    process: subprocess.Popen[bytes]
+
+    @property
+    def workers(self) -> Workers:
+        return Workers(self.address, 4)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """A Ray on loopback, with folders of its own as on another machine."""
+    models = ModelServer()
+    # Short, since sockets are made in it.
+    place = Path(tempfile.mkdtemp(prefix="ray-"))
+    own = {
+        "FAIRQR_DATA_DIR": str(place / "data"),
+        "FAIRQR_CACHE_DIR": str(place / "cache"),
+        "OPENAI_BASE_URL": models.base_url,
+        "OPENAI_API_KEY": KEY,
+        # gRPC's handlers of fork, which Ray does without, abort its server now and then.
+        "GRPC_ENABLE_FORK_SUPPORT": "0",
+        # It starts a process for each client, which may be slow.
+        "RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": str(PATIENCE),
+        "TIMEOUT_FOR_SPECIFIC_SERVER_S": str(PATIENCE),
+    }
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    outside = {name: value for name, value in os.environ.items() if "FAIRQR_" not in name.upper()}
+    port = free_port()
+    options = {
+        "port": str(free_port()),
+        "ray-client-server-port": str(port),
+        "num-cpus": "2",
+        "include-dashboard": "false",
+        "object-store-memory": str(100 * 2**20),
+        "temp-dir": str(place / "ray"),
+    }
+    head = subprocess.Popen(
+        [
+            Path(sys.executable).with_name("ray"),
+            *("start", "--head", "--block", "--disable-usage-stats"),
+            *(f"--{name}={value}" for name, value in options.items()),
+        ],
+        env={**outside, **own, **token},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in token.items():
+                patch.setenv(name, value)
+            _wait_for(lambda: _listens(port), head)
+            yield Cluster(f"ray://127.0.0.1:{port}", models, head)
+    finally:
+        head.terminate()
+        head.communicate(timeout=PATIENCE)
+        models.close()
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _listens(port: int) -> bool:
+    with contextlib.suppress(OSError):
+        socket.create_connection(("127.0.0.1", port), 1).close()
+        return True
+    return False
+
+
+def _wait_for(happened: Any, process: subprocess.Popen[Any] | None = None) -> None:
+    end = time.monotonic() + PATIENCE
+    while not happened():
+        assert time.monotonic() < end
+        assert process is None or process.poll() is None, process.communicate()
+        time.sleep(0.05)
+
+
+def _keywords(asked: Asked) -> Answer:
+    """Keywords that depend on the question alone."""
+    words = ("woman", "laboratory", "Asia", "Tokyo", "Africa", "Cairo", "workshop")
+    place = hashlib.sha256(asked.last_message.encode()).digest()[0]
+    return says({"keywords": [words[place % 7], words[place // 7 % 7]]})
+
+
+def _workers_of(pid: int) -> list[int]:
+    """The processes of Ray that do jobs and descend from a process."""
+    parents: dict[int, int] = {}
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            parents[int(entry.name)] = int(
+                (entry / "stat").read_text().rsplit(")", 1)[1].split()[1]
+            )
+            if (entry / "cmdline").read_bytes().startswith(b"ray::Worker"):
+                found.append(int(entry.name))
+    return [worker for worker in found if pid in _line(worker, parents)]
+
+
+def _line(pid: int, parents: Mapping[int, int]) -> list[int]:
+    line = [pid]
+    while line[-1] in parents:
+        line.append(parents[line[-1]])
+    return line
+
+
+def test_searches_on_ray_are_those_of_one_process(
+    command: Command, collection: Path, cluster: Cluster
+) -> None:
+    """The workers have indexes of their own; one is killed while the model is silent."""
+    asked = write_experiment(collection, systems=SYSTEMS, workers=cluster.address)
+    here, there = collection.parent / "here", collection.parent / "there"
+    cluster.models.does(_keywords)
+    run = command(
+        *("experiment", "run", asked, "-o", here, "--workers", "2"),
+        OPENAI_BASE_URL=cluster.models.base_url,
+    )
+    assert run.code == 0, run
+    gate = threading.Event()
+    cluster.models.does(lambda asked: dataclasses.replace(_keywords(asked), gate=gate))
+    # The file says that a Ray does the work; the command itself could not ask the model.
+    child = command.start("experiment", "run", asked, "-o", there, "--concurrency", "2")
+    cluster.models.wait_for(2)
+    os.kill(_workers_of(cluster.process.pid)[0], signal.SIGKILL)
+    gate.set()
+    out, err = child.communicate(timeout=PATIENCE)
+    assert child.returncode == 0, out + err
+    assert "Traceback" not in err
+    found = records(there / "results.jsonl")
+    assert found == records(here / "results.jsonl")
+    assert len(found) == 4 * 4
+    assert any(record["model_calls"] for record in found)
+    assert (there / "measures.csv").read_bytes() == (here / "measures.csv").read_bytes()
+    # Replies are kept where the command runs, so that none is asked for again.
+    assert _replies(there) == _replies(here)
+
+
+def _replies(folder: Path) -> dict[str, Any]:
+    with contextlib.closing(sqlite3.connect(folder / "replies.sqlite")) as replies:
+        rows = replies.execute("SELECT key, value FROM kept").fetchall()
+    return {key: timeless(json.loads(value)) for key, value in rows}
+
+
+def test_an_interrupted_run_ends_its_work(
+    command: Command, collection: Path, cluster: Cluster
+) -> None:
+    """Ctrl-C, with a Ray that the command has started for itself."""
+    asked = write_experiment(collection, systems=SYSTEMS[3:], baseline="ours")
+    cluster.models.does(Answer(never=True))
+    child = command.start(
+        *("experiment", "run", asked, "-o", collection.parent / "run", "--workers", "ray://local"),
+        OPENAI_BASE_URL=cluster.models.base_url,
+        RAY_AUTH_MODE=None,
+        RAY_AUTH_TOKEN=None,
+    )
+    cluster.models.wait_for(1)
+    workers = _workers_of(child.pid)
+    assert workers, child.poll()
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=PATIENCE)
+    assert child.returncode == 130, err
+    assert err.endswith("fairqr: interrupted\n")
+    assert "Traceback" not in err
+    _wait_for(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
+
+
+async def _dies(tools: Tools) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def _fails(tools: Tools) -> None:
+    raise ModelError("timeout", "It was slow.")
+
+
+async def _opens(tools: Tools, name: str) -> int:
+    async def opened() -> object:
+        return object()
+
+    return id(await tools.keep("model", name, opened))
+
+
+async def test_what_goes_wrong_on_workers_is_told(
+    clean_environment: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that kills its workers, errors of fairqr, and other versions there."""
+    from ray import cloudpickle
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    replies = clean_environment / "replies.sqlite"
+    async with opened_pool(Workers(cluster.address, 1), PromptLibrary(), replies) as pool:
+        with pytest.raises(ModelError, match=r"^On the worker .*: It was slow\.$") as failed:
+            await pool.do(_fails)
+        assert failed.value.status == "timeout"
+        first = await pool.do(_opens, "small")
+        assert await pool.do(_opens, "small") == first
+        with pytest.raises(WorkersError, match=r"The workers failed .*; see Ray's logs"):
+            await pool.do(_dies)
+        await pool.do(_opens, "large")
+    monkeypatch.setattr(ray_pool, "versions_here", lambda: {"fairqr": "0.0.7"})
+    assert "here is 0.0.7; results would differ" in await _refused(cluster.workers, replies)
+    monkeypatch.setattr("ray.__version__", "2.0.0")
+    assert "Version mismatch" in await _refused(cluster.workers, replies)
+
+
+async def _refused(workers: Workers, replies: Path) -> str:
+    with pytest.raises(WorkersError) as refused:
+        async with opened_pool(workers, PromptLibrary(), replies):
+            pass
+    return str(refused.value)
+
+
+def test_an_address_where_nothing_is(command: Command, collection: Path) -> None:
+    asked = write_experiment(collection, systems=SYSTEMS[:1])
+    address = f"ray://127.0.0.1:{free_port()}"
+    run = command("experiment", "run", asked, "-o", collection.parent / "x", "--workers", address)
+    assert run.complaint().startswith(
+        f"There is no connection to the workers at {address} (Connection refused); start Ray there"
+    )
+    assert run.seconds < 60

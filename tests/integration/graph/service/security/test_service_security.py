@@ -1,0 +1,541 @@
+"""An attacker who may send what he likes: files, servers, models and runs that are not his."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.integration.model_server import Answer, ModelServer, says
+from tests.integration.page_service import run_command
+from tests.integration.service_client import PHYSICIST, Served, a_service, answers_all, until
+from tests.patience import PATIENCE
+
+PLAIN = {**PHYSICIST, "model": "feedback"}
+OTHERS = "http://localhost:9/v1"
+"""A server that requests may name; nobody listens there."""
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("attacked")
+    (folder / "prompts").mkdir()
+    settings = f'limits.rate = ""\nbase_urls = ["{OTHERS}"]\ncaps.model_calls = 20\n'
+    settings += 'attributors = ["overlap", "llm"]'
+    more = {"FAIRQR_PROMPTS_DIR": str(folder / "prompts")}
+    with a_service(folder, settings=settings, environment=more) as running:
+        yield running
+
+
+def refused(service: Served, path: str = "/v1/search", **asked: Any) -> tuple[int, str]:
+    """Ask for what is to be refused; return the status and the last part of the problem's type."""
+    body = {**PLAIN, **asked} if path == "/v1/search" else {"corpus": "people", **asked}
+    answer = service.client.post(path, json=body)
+    assert "root:" not in answer.text
+    return answer.status_code, answer.json()["type"].rpartition(":")[2]
+
+
+def exchanged(service: Served, sent: bytes | str, seconds: float = 10) -> bytes:
+    """Send bytes as they are, and return all that comes until the server ends the connection."""
+    base = service.client.base_url
+    received = b""
+    with socket.create_connection((base.host, base.port or 80), timeout=seconds) as connection:
+        connection.sendall(sent.encode() if isinstance(sent, str) else sent)
+        with contextlib.suppress(ConnectionResetError):
+            while piece := connection.recv(65536):
+                received += piece
+    return received
+
+
+def head(service: Served, line: str, *headers: str) -> str:
+    """Return the begin of a request to this server."""
+    base = service.client.base_url
+    named = [] if any(h.lower().startswith("host:") for h in headers) else [f"Host: {base.host}"]
+    return "\r\n".join([f"{line} HTTP/1.1", *named, *headers, "", ""])
+
+
+class TestNames:
+    """What a request names is looked up in lists; nothing of it becomes a path or an address."""
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "../people",
+            "/etc/passwd",
+            "people/../people",
+            "..",
+            ".",
+            "..%2fpeople",
+            "people*",
+            "*",
+            "people\\..\\people",
+            "a" * 5000,
+            "PEOPLE",
+            "people,notables",
+            "",
+            " ",
+            "\u2025/people",
+        ],
+    )
+    def test_an_index_is_no_path(self, service: Served, name: str) -> None:
+        assert refused(service, corpus=name) == (404, "index-not-found")
+
+    @pytest.mark.parametrize(
+        "versions",
+        [
+            {"refine": "../v1"},
+            {"../refine": "v1"},
+            {"refine": "/etc/passwd"},
+            {"refine": "*"},
+            {"refine": "v1\n"},
+            {"refine": "v1.yaml"},
+            {"x" * 5000: "v1"},
+            {"refine": "..\\v1"},
+        ],
+    )
+    def test_a_prompt_is_no_path(self, service: Served, versions: dict[str, str]) -> None:
+        assert refused(service, prompts=versions) == (422, "prompt")
+
+    @pytest.mark.parametrize(
+        "asked",
+        [
+            *(
+                {"model": name}
+                for name in (
+                    "causal:/etc/passwd",
+                    "seq2seq:/etc/passwd",
+                    "local:../../etc/passwd",
+                    "monot5",
+                    "transformers:gpt2",
+                    "openai:other",
+                    "openai:fak?",
+                    "openai:*",
+                    "openai:fake ",
+                    "OPENAI:fake",
+                    "feedback:",
+                    "huggingface:gpt2",
+                    "x" * 100_000,
+                )
+            ),
+            {"method": "monot5"},
+            {"method": "monobert"},
+            {"method": "deltr"},
+            {"method": "dlf"},
+            {"rerank": "monot5", "ranking": {"weights": "/etc/passwd"}},
+            {"rerank": "listwise", "ranking": {"weights": "/etc/passwd"}},
+            {"final_step": "dlf", "options": {"weights": "/etc/passwd"}},
+        ],
+    )
+    def test_no_model_is_loaded_that_is_not_offered(
+        self, service: Served, asked: dict[str, Any]
+    ) -> None:
+        assert refused(service, **asked) == (403, "not-allowed")
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "nli:/etc/passwd",
+            "nli",
+            "llm:openai:other",
+            "nli?model=/etc/passwd",
+            "overlap?x=1",
+            "sum:gpt2",
+        ],
+    )
+    def test_no_judge_is_loaded_that_is_not_offered(self, service: Served, name: str) -> None:
+        status, kind = refused(service, "/v1/answer", question="physicist", attributor=name)
+        assert (status, kind) in ((403, "not-allowed"), (422, "input"))
+
+    def test_no_option_names_a_file(self, service: Served) -> None:
+        weights = {"weights": "/etc/passwd"}
+        assert refused(service, final_step="mmr", options=weights) == (422, "input")
+        asked = {"retriever": "dense:/etc/passwd"}
+        assert refused(service, **asked) == (422, "input")
+
+    @pytest.mark.parametrize(
+        "path",
+        [
+            "/page/../index.html",
+            "/page/..%2f..%2fapp.py",
+            "/page/..%5c..%5capp.py",
+            "/page/%00",
+            "/page/index.html%00.js",
+            "/page/%2e%2e/app.py",
+            "/page//etc/passwd",
+            "/page/__init__.py",
+            "/page/.",
+            "/page/vendor",
+            "/page/vendor/",
+            "/page/%c0%ae%c0%ae/app.py",
+            "//v1/runs",
+            "/v1//runs",
+            "/V1/runs",
+            "/v1/runs/",
+            "/page/file:///etc/passwd",
+        ],
+    )
+    def test_only_files_of_the_page_are_sent(self, service: Served, path: str) -> None:
+        answer = exchanged(service, head(service, f"GET {path}", "Connection: close"))
+        assert answer.startswith(b"HTTP/1.1 404")
+
+
+class TestServers:
+    """Only configured servers are asked, whatever a request or a server says."""
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "http://evil.example/v1",
+            "http://localhost.evil.example:9/v1",
+            "http://localhost:9@evil.example/v1",
+            "http://a@localhost:9/v1",
+            "file:///etc/passwd",
+            "http://localhost:9\\@evil.example/v1",
+            "http://evil.example#@localhost:9/v1",
+            "http://evil.example?@localhost:9/v1",
+            "https://localhost:9/v1",
+            "http://localhost/v1",
+            "http://localhost:90/v1",
+            "http://127.0.0.1:9/v1",
+            "http://2130706433:9/v1",
+            "http://0x7f.1:9/v1",
+            "http://[::1]:9/v1",
+            "http://[::ffff:127.0.0.1]:9/v1",
+            "http://localhost:9/v1\n",
+            "http://localhost:9\r\nX-Evil: 1/v1",
+            " http://localhost:9/v1",
+            "http://localhost:9/v1/../..",
+            "http://localhost:9/",
+            "http://localhost:9/v1?x=1",
+            "http://localhost:9/v1#x",
+            "//localhost:9/v1",
+            "http:localhost:9/v1",
+            "gopher://localhost:9",
+            "http://ⓛocalhost:9/v1",
+            "http://localhost:٩/v1",
+            "http://169.254.169.254/latest",
+            "",
+            "http://[",
+            "x" * 100_000,
+        ],
+    )
+    def test_no_other_server_can_be_named(self, service: Served, url: str) -> None:
+        assert refused(service, model="openai:fake", base_url=url) == (403, "not-allowed")
+
+    @pytest.mark.parametrize(
+        "url", ["HTTP://LOCALHOST:9/v1", "http://localhost.:9/v1/", "http://localhost:09/v1"]
+    )
+    def test_other_spellings_are_the_configured_server(self, service: Served, url: str) -> None:
+        asked = {**PHYSICIST, "base_url": url, "budget": {"model_calls": 0}}
+        answer = service.client.post("/v1/search", json=asked)
+        assert answer.status_code == 200
+
+    @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+    def test_a_server_cannot_send_it_to_another_one(self, service: Served, status: int) -> None:
+        elsewhere = ModelServer()
+        try:
+            place = f"{elsewhere.base_url}/chat/completions"
+            service.model.does(Answer(status, b"{}", {"Location": place}))
+            asked = {**PHYSICIST, "query": f"physicist sent {status}"}
+            answer = service.client.post("/v1/search", json=asked)
+            assert answer.json()["stop_reason"] == "model_failed"
+            assert service.model.asked
+            assert not elsewhere.asked
+        finally:
+            elsewhere.close()
+
+
+class TestBodies:
+    """What is no request is refused at once, and briefly."""
+
+    @pytest.mark.parametrize(
+        ("body", "status"),
+        [
+            (b"", 400),
+            (b"\x1f\x8b\x08\x00" + b"\x00" * 1000, 400),  # said to be gzip; nothing is unpacked
+            (b"[" * 900_000, 400),
+            (b'{"query":"x","options":' + b'{"a":' * 900 + b"1" + b"}" * 901, 400),
+            (b'{"query":"x","options":' + b'{"a":' * 60 + b"1" + b"}" * 61, 400),
+            (b'{"k":' + b"9" * 5000 + b"}", 400),
+            (b'{"query":"x","k":' + b"9" * 4000 + b"}", 422),
+            (b'{"query":"x","k":NaN}', 400),
+            (b'{"query":"x","threshold":1e999}', 400),
+            (b'{"query":"x","threshold":-Infinity}', 400),
+            (b'{"query":"\\ud800"}', 400),
+            (b'{"query":"a\\u0000b"}', 400),
+            (b'{"query":"x","k":true}', 422),
+            (b'{"query":{"a":1}}', 422),
+            (b'{"query":"' + b"x" * 990_000 + b'"}', 422),
+            (b'{"' + b"x" * 990_000 + b'":1}', 422),
+            (b'{"query":"x","target":"' + b"x:1," * 200_000 + b'"}', 422),
+            (b'{"query":"x","attributes":' + json.dumps(["x"] * 100_000).encode() + b"}", 422),
+            (b'{"query":"x","discount":"' + b"x" * 900_000 + b'"}', 422),
+            (b"x" * 1_000_001, 413),
+        ],
+        ids=lambda value: str(value[:30]) if isinstance(value, bytes) else None,
+    )
+    def test_a_body_that_is_none(self, service: Served, body: bytes, status: int) -> None:
+        headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+        begun = time.monotonic()
+        answer = service.client.post("/v1/search", content=body, headers=headers)
+        assert answer.status_code == status
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert len(answer.content) < 5000  # what was sent is not sent back
+        assert time.monotonic() - begun < 30
+
+    def test_the_last_of_two_equal_names_counts(self, service: Served) -> None:
+        body = json.dumps(PLAIN)[:-1] + ', "k": 1000000, "k": 3}'
+        headers = {"Content-Type": "application/json"}
+        answer = service.client.post("/v1/search", content=body, headers=headers)
+        assert len(answer.json()["ranking"]) == 3
+
+
+class TestCosts:
+    """No request spends more on models than the caps allow, whatever it is called."""
+
+    @pytest.mark.parametrize(
+        ("path", "asked"),
+        [
+            ("/v1/answer", {"question": "physicist", "samples": 21, "documents": 1}),
+            (
+                "/v1/answer",
+                {"question": "physicist", "samples": 2, "documents": 10, "attributor": "llm"},
+            ),
+            ("/v1/answer", {"question": "physicist", "hypothesis": "x" * 3000 + "{answer}"}),
+            ("/v1/search", {**PHYSICIST, "k": 50, "method": "pairwise"}),
+            (
+                "/v1/search",
+                {**PHYSICIST, "k": 50, "method": "listwise", "ranking": {"window": 2, "step": 1}},
+            ),
+            (
+                "/v1/probe",
+                {
+                    "query": "physicist",
+                    "attribute": "gender",
+                    "protected": "female",
+                    "k": 50,
+                    "kinds": ["listwise"],
+                    "window": 2,
+                    "step": 1,
+                },
+            ),
+            ("/v1/search", {**PHYSICIST, "budget": {"model_calls": 21}}),
+            ("/v1/search", {**PHYSICIST, "budget": {"tokens": 10**12}}),
+        ],
+    )
+    def test_what_may_cost_too_much_is_not_begun(
+        self, service: Served, path: str, asked: dict[str, Any]
+    ) -> None:
+        service.model.does(answers_all)
+        answer = service.client.post(path, json={"corpus": "people", **asked})
+        assert answer.status_code == 422
+        assert answer.json()["type"].rpartition(":")[2] in ("over-cap", "input")
+        assert not service.model.asked
+
+    def test_the_loop_stops_at_the_cap(self, service: Served) -> None:
+        service.model.does(answers_all)
+        asked = {"threshold": 0, "patience": 10, "max_iterations": 10, "groups": "most"}
+        for number in range(3):
+            asked = {**PHYSICIST, **asked, "query": f"physicist {number}", "temperature": 1}
+            usage = service.client.post("/v1/search", json=asked).json()["usage"]
+            assert usage["model_calls"] <= 20
+
+
+class TestFraming:
+    """A request has one end, on which everybody agrees."""
+
+    @pytest.mark.parametrize(
+        "headers",
+        [
+            ["Content-Length: 6", "Transfer-Encoding: chunked"],
+            ["Transfer-Encoding: chunked", "Content-Length: 0"],
+            ["Content-Length: 5", "Content-Length: 6"],
+            ["Content-Length: 5, 6"],
+            ["Content-Length: +5"],
+            ["Transfer-Encoding: xchunked"],
+            ["Transfer-Encoding: chunked, identity"],
+            ["Transfer-Encoding : chunked"],
+            ["Transfer-Encoding: chunked", "Transfer-Encoding: x"],
+        ],
+    )
+    def test_no_second_request_hides_in_a_first(self, service: Served, headers: list[str]) -> None:
+        first = head(service, "POST /v1/search", "Content-Type: application/json", *headers)
+        second = head(service, "GET /healthz")
+        answer = exchanged(service, f"{first}0\r\n\r\n{second}")
+        assert answer.startswith((b"HTTP/1.1 400", b"HTTP/1.1 501"))
+        assert answer.count(b"HTTP/1.1 ") == 1
+
+    @pytest.mark.parametrize(
+        "header",
+        [
+            "Last-Event-ID: 1\nX: 2",
+            "Last-Event-ID: 1\r\n X: 2",
+            "Last-Event-ID: -1",
+            "Last-Event-ID: 99999999999999999999",
+            "Last-Event-ID: 1e3",
+            "Last-Event-ID: \xb2",
+        ],
+    )
+    def test_what_is_sent_in_headers_comes_back_in_none(self, service: Served, header: str) -> None:
+        kept = {**PLAIN, "keep": True}
+        place = service.client.post("/v1/search", json=kept).headers["location"]
+        request = head(service, f"GET {place}/events", header, "Connection: close")
+        answer, _, _ = exchanged(service, request.encode("latin-1")).partition(b"\r\n\r\n")
+        assert answer.startswith((b"HTTP/1.1 422", b"HTTP/1.1 200", b"HTTP/1.1 400"))
+        assert b"\r\nX:" not in answer
+
+    def test_hostile_traces_change_nothing(self, service: Served) -> None:
+        for value in ("00-zz", "x" * 60_000, "00-" + "0" * 32 + "-" + "0" * 16 + "-01", "\xff"):
+            headers = [("traceparent", value.encode("latin-1")), ("tracestate", b"a=b,,=,\xff")]
+            answer = service.client.post("/v1/search", json=PLAIN, headers=headers)
+            assert answer.status_code == 200
+
+
+class TestOtherPages:
+    """Without keys, a page on the web gets nothing of what is open on loopback."""
+
+    @pytest.mark.parametrize(
+        "host",
+        [
+            "evil.example",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "localhost@evil",
+            "0.0.0.0",
+            "127.1",
+            "2130706433",
+            "[::ffff:1.2.3.4]",
+            "",
+            "localhost, evil.example",
+        ],
+    )
+    def test_a_name_that_was_pointed_here(self, service: Served, host: str) -> None:
+        for path in ("/v1/runs", "/metrics", "/"):
+            request = head(service, f"GET {path}", f"Host: {host}", "Connection: close")
+            assert exchanged(service, request).startswith((b"HTTP/1.1 403", b"HTTP/1.1 400"))
+
+    @pytest.mark.parametrize(
+        "kind",
+        [
+            "text/plain",
+            "application/x-www-form-urlencoded",
+            "multipart/form-data; boundary=x",
+            "",
+            "text/plain; application/json",
+            "text/plain, application/json",
+        ],
+    )
+    def test_what_a_form_can_send(self, service: Served, kind: str) -> None:
+        for origin, status in (({}, 415), ({"Origin": "http://evil.example"}, 403)):
+            headers = {"Content-Type": kind, **origin}
+            answer = service.client.post("/v1/search", content=json.dumps(PLAIN), headers=headers)
+            assert answer.status_code == status
+
+    @pytest.mark.parametrize(
+        "origin",
+        ["http://evil.example", "null", "", "http://localhost:1", "https://127.0.0.1.evil.example"],
+    )
+    def test_a_request_of_another_page(self, service: Served, origin: str) -> None:
+        own = {"Origin": service.url.rstrip("/")}
+        for method, path, body in (
+            ("POST", "/v1/search", PLAIN),
+            ("POST", "/openai/v1/chat/completions", {}),
+            ("GET", "/v1/me", None),
+        ):
+            answer = service.client.request(method, path, json=body, headers={"Origin": origin})
+            assert answer.status_code == 403
+        assert service.client.get("/v1/me", headers=own).status_code == 200
+
+    def test_a_browser_is_not_told_that_it_may(self, service: Served) -> None:
+        origin = {"Origin": "http://evil.example", "Access-Control-Request-Method": "POST"}
+        asked = service.client.options("/v1/search", headers=origin)
+        told = service.client.get("/v1/runs", headers=origin)
+        for answer in (asked, told):
+            assert not [name for name in answer.headers if name.startswith("access-control")]
+        assert (asked.status_code, told.status_code) == (403, 403)
+        assert told.headers["cross-origin-resource-policy"] == "same-origin"
+
+
+class TestOthersRuns:
+    """To one key, the runs of another are as if there were none."""
+
+    def test_all_that_can_be_asked_of_them(self, service: Served) -> None:
+        def key(name: str) -> dict[str, str]:
+            made = ["keys", "create", name, "--scope", "admin", "--quiet"]
+            return {"Authorization": f"Bearer {run_command(service.variables, *made).strip()}"}
+
+        mine, theirs, nobody = key("mine"), key("theirs"), dict[str, str]()
+        gate = threading.Event()
+        service.model.does(says({"keywords": ["woman"]}, gate=gate))
+        places = []
+        for query in ("physicist of mine", "physicist"):
+            request = {**PHYSICIST, "query": query} if query != "physicist" else PLAIN
+            asked = {"kind": "search", "request": request}
+            answer = service.client.post("/v1/runs", json=asked, headers=mine)
+            places.append(answer.headers["location"])
+        live, over = places
+        service.model.wait_for(1)
+        until(lambda: service.client.get(over, headers=mine).json()["status"] == "done")
+
+        def seen(headers: dict[str, str], method: str, place: str) -> tuple[int, str]:
+            answer = service.client.request(method, place, headers=headers)
+            return answer.status_code, answer.text.replace(place.split("/")[3], "ID")
+
+        for headers in (theirs, nobody):
+            for end, method in (("", "GET"), ("", "DELETE"), ("/events", "GET")):
+                none = seen(headers, method, f"/v1/runs/{'0' * 32}{end}")
+                assert none[0] == 404
+                assert seen(headers, method, live + end) == none
+                assert seen(headers, method, over + end) == none
+            listed = service.client.get("/v1/runs?limit=200", headers=headers).json()["runs"]
+            assert not {run["id"] for run in listed} & {place.split("/")[3] for place in places}
+        gate.set()
+        until(lambda: service.client.get(live, headers=mine).json()["status"] == "done")
+        service.model.does(answers_all)
+
+
+def test_under_overload_it_says_no_at_once_and_keeps_its_word(tmp_path: Path) -> None:
+    """Forty ask at the same time, where two are served and six wait."""
+    settings = 'concurrency = 2\nlimits.queue = 6\nlimits.rate = ""\nlimits.live = 100'
+    with a_service(tmp_path, settings=settings) as service:
+        service.model.does(lambda asked: says({"keywords": ["woman"]}, drip=0.001))
+        service.client.post("/v1/search", json={**PHYSICIST, "query": "physicist first"})
+        answers: list[tuple[int, float, httpx.Response]] = []
+        start = threading.Barrier(40)
+
+        def ask(number: int) -> None:
+            asked = {**PHYSICIST, "query": f"physicist {number}"}
+            with httpx.Client(base_url=service.url, timeout=PATIENCE, trust_env=False) as client:
+                start.wait()
+                begun = time.monotonic()
+                answer = client.post("/v1/search", json=asked)
+                answers.append((answer.status_code, time.monotonic() - begun, answer))
+
+        asking = [threading.Thread(target=ask, args=(number,)) for number in range(40)]
+        for thread in asking:
+            thread.start()
+        for thread in asking:
+            thread.join()
+        served = [seconds for status, seconds, _ in answers if status == 200]
+        refusals = [(seconds, answer) for status, seconds, answer in answers if status == 503]
+        assert len(served) + len(refusals) == 40
+        assert len(served) >= 6
+        assert len(refusals) >= 20
+        for _, answer in refusals:
+            assert answer.json()["type"] == "urn:fairqr:error:busy"
+            assert int(answer.headers["retry-after"]) >= 1
+        # All forty come in one burst, so the first refusals wait for the burst to be read.
+        assert statistics.median(seconds for seconds, _ in refusals) < max(served)
+        figures = service.client.get("/metrics").text
+        done = f'fairqr_runs_finished_total{{kind="search",status="done"}} {len(served) + 1}.0'
+        assert done in figures
+        assert 'fairqr_ephemeral_runs{status="queued"} 0.0' in figures

@@ -1,0 +1,142 @@
+"""Prompts that somebody else may have written: files, YAML and templates are read as what they say.
+
+A folder of prompts belongs to whoever runs the service. What others put there must not run, must
+not hang the service, and must not tell those who ask it where it is.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+
+from fairqr.base.errors import PromptError
+from fairqr.prompts.library import SHIPPED, PromptLibrary
+from fairqr.prompts.template import load_template
+from fairqr.prompts.yaml_file import LARGEST
+from tests.integration.service_client import PHYSICIST, a_service, until
+
+GOOD = yaml.safe_load((SHIPPED / "refine" / "v4.yaml").read_text())
+LEVELS = range(1, 10)
+BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]\n" for level in LEVELS
+)
+MERGED = "a0: &a0 {x: 1}\n" + "".join(
+    f"a{level}: &a{level}\n  <<: [{', '.join([f'*a{level - 1}'] * 10)}]\n" for level in LEVELS
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "!!python/object/apply:os.system ['touch ran']",
+        "!!python/object/new:os.system ['touch ran']",
+        "!!python/name:os.system",
+        "id: !!python/object/apply:subprocess.run [[touch, ran]]",
+        BOMB,
+        MERGED,
+        "a: &a [*a]",
+        "a: &a {<<: *a}",
+        "id: refine\nversion: v1\nmessages: &a [*a]\ninput_variables: []",
+        "[" * 100_000,
+        "{a: " * 20_000,
+        "? " * 20_000,
+        "id: " + "1:" * 50_000 + "1",
+        "id: 2001-99-99",
+        "id: !!binary ====",
+        "id: refine\n---\nid: refine",
+        "x" * (LARGEST + 1),
+    ],
+    ids=lambda text: text[:24],
+)
+def test_yaml_that_would_do_more_than_say_something(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "v1.yaml"
+    path.write_text(text)
+    begun = time.monotonic()
+    with pytest.raises(PromptError):
+        load_template(path)
+    assert time.monotonic() - begun < 20
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    "placeholder",
+    [
+        "{query.__class__}",
+        "{query.__init__.__globals__}",
+        "{query[0]}",
+        "{0}",
+        "{}",
+        "{query!r}",
+        "{query!r:>99999999}",
+        "{query:>99999999}",
+        "{query:{limit}}",
+        "{__class__}",
+        "{query",
+        "}",
+        "{query}{secret}",
+        "{query }",
+        "{{{query.a}}}",
+    ],
+)
+def test_a_template_reads_nothing_but_its_variables(tmp_path: Path, placeholder: str) -> None:
+    message = {"role": "user", "content": f"{GOOD['messages'][-1]['content']} {placeholder}"}
+    path = tmp_path / "refine" / "v9.yaml"
+    path.parent.mkdir()
+    path.write_text(yaml.safe_dump({**GOOD, "version": "v9", "messages": [message]}))
+    with pytest.raises(PromptError):
+        load_template(path)
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    folder = tmp_path / "refine"
+    folder.mkdir()
+    os.mkfifo(folder / "pipe.yaml")
+    (folder / "endless.yaml").symlink_to("/dev/zero")
+    (folder / "lost.yaml").symlink_to(tmp_path / "nothing")
+    (folder / "round.yaml").symlink_to(folder / "round.yaml")
+    (folder / "folder.yaml").mkdir()
+    (tmp_path / "elsewhere").write_text("root:x:0:0")
+    (folder / "elsewhere.yaml").symlink_to(tmp_path / "elsewhere")
+    begun = time.monotonic()
+    library = PromptLibrary(tmp_path)
+    for version in ("pipe", "endless", "lost", "round", "folder", "elsewhere"):
+        with pytest.raises(PromptError) as caught:
+            library.get("refine", version)
+        assert "root:" not in str(caught.value)
+    assert time.monotonic() - begun < 20
+
+
+def test_a_file_that_is_wrong_is_nothing_to_those_who_ask(tmp_path: Path) -> None:
+    """They are told which prompt it is, neither where it is nor what is in it."""
+    folder = tmp_path / "PLACEcanary" / "refine"
+    folder.mkdir(parents=True)
+    variables = {"FAIRQR_PROMPTS_DIR": str(folder.parent)}
+    with a_service(tmp_path / "service", environment=variables) as service:
+        ask = lambda **more: service.client.post("/v1/search", json={**PHYSICIST, **more})  # noqa: E731
+        assert ask().status_code == 200
+        (folder / "v7.yaml").write_text("id: SECRETcanary: [")
+        (folder / "v4.yaml").write_text(f"id: SECRETcanary\n{BOMB}")
+        named = until(lambda: _wrong(ask(prompts={"refine": "v7"})))
+        default = until(lambda: _wrong(ask(query="physicist two")))
+        listed = service.client.get("/v1/prompts")
+        for answer in (named, default, listed):
+            assert "canary" not in answer.text
+        for answer, prompt in ((named, "refine/v7"), (default, "refine")):
+            assert answer.json()["type"] == "urn:fairqr:error:prompt"
+            assert prompt in answer.json()["detail"]
+        assert ["refine", "v7"] not in [
+            [it["id"], it["version"]] for it in listed.json()["prompts"]
+        ]
+        assert ask(model="feedback").status_code == 200
+
+
+def _wrong(answer: httpx.Response) -> httpx.Response | None:
+    return answer if "is wrong" in answer.json().get("detail", "") else None

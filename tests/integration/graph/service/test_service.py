@@ -1,0 +1,555 @@
+"""The service as a program meets it: requests, streams, runs, and what goes wrong."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairqr.api import FairSearch
+from fairqr.graph.answer.result import AnswerResult
+from fairqr.graph.probe.result import ProbeResult
+from fairqr.graph.search.result import SearchResult
+from fairqr.graph.step_data import StepData
+from tests.integration.model_server import KEY, ModelServer, says, stream
+from tests.integration.page_service import run_command
+from tests.integration.service_client import (
+    PHYSICIST,
+    Served,
+    a_service,
+    answers_all,
+    events_of,
+    until,
+)
+
+SETTINGS = """
+heartbeat = 0.2
+traces = "traces"
+corpora = ["people", "notables"]
+base_urls = ["http://models.example:8000/v1", "%s"]
+limits.rate = ""
+caps.k = 50
+caps.body_bytes = 20_000
+"""
+
+
+@pytest.fixture(scope="module")
+def other() -> Iterator[ModelServer]:
+    """A server that requests may name, and that no key is for."""
+    server = ModelServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory, other: ModelServer) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("service")
+    prompts = folder / "prompts"
+    prompts.mkdir()
+    more = {"FAIRQR_PROMPTS_DIR": str(prompts), "OPENAI_API_KEY": KEY}
+    settings = SETTINGS % other.base_url
+    with a_service(
+        folder, "--corpus", "notables", "--corpus", "zoo*", settings=settings, environment=more
+    ) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _model_that_answers(service: Served) -> None:
+    service.model.does(answers_all)
+
+
+def test_a_search_gives_what_the_python_api_gives(
+    service: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {**PHYSICIST, "model": "feedback", "target": ["gender=female:0.5,male:0.5"]}
+    answer = service.client.post("/v1/search", json=asked)
+    assert answer.status_code == 200
+    found = SearchResult.model_validate(answer.json())
+    monkeypatch.setenv("FAIRQR_DATA_DIR", service.variables["FAIRQR_DATA_DIR"])
+    monkeypatch.setenv("FAIRQR_CONFIG", "/dev/null")
+    with FairSearch.open("people", "feedback") as fair:
+        context = {name: asked[name] for name in ("attributes", "k", "method", "target")}
+        own = fair.search("physicist", **context)
+    without_time = {"usage": {"milliseconds"}}
+    assert found.model_dump(exclude=without_time) == own.model_dump(exclude=without_time)
+    kept = service.client.post("/v1/search", json={**asked, "keep": True})
+    run = service.client.get(kept.headers["location"]).json()
+    assert run["result"] == kept.json()
+    assert run["request"]["max_iterations"] == 5
+
+
+def test_of_a_run_that_is_not_kept_nothing_is_stored(service: Served) -> None:
+    """Neither its query nor what the model was asked, in no file of the service."""
+    before = service.client.get("/v1/runs").json()
+    word = "zanzibar"
+    asked = {**PHYSICIST, "query": f"physicist {word}"}
+    answer = service.client.post("/v1/search", json=asked)
+    assert answer.json()["usage"]["model_calls"] > 0
+    again = service.client.post("/v1/search", json=asked)
+    assert again.json()["usage"]["model_calls"] == 0  # the process remembers the replies
+    id_ = answer.headers["x-request-id"]
+    assert "location" not in answer.headers
+    assert service.client.get(f"/v1/runs/{id_}").status_code == 404
+    assert service.client.get("/v1/runs").json() == before
+    files = [file for file in service.folder.rglob("*") if file.is_file()]
+    assert any(file.name == "runs.sqlite" for file in files)
+    for file in files:
+        assert word.encode() not in file.read_bytes(), file
+
+
+def test_every_example_of_the_description_works(service: Served) -> None:
+    document = service.client.get("/openapi.json").json()
+    schemas = document["components"]["schemas"]
+    tried, background = 0, []
+    for path, operations in document["paths"].items():
+        if "post" not in operations or path == "/v1/runs":
+            continue
+        body = operations["post"]["requestBody"]["content"]["application/json"]["schema"]
+        example = schemas[body["$ref"].rpartition("/")[2]]["example"]
+        answer = service.client.post(path, json={**example, "corpus": "notables"})
+        expected = 202 if path == "/v1/audits" else 200
+        assert answer.status_code == expected, answer.text
+        assert "event: error" not in answer.text
+        tried += 1
+        if path == "/v1/audits":
+            background.append(answer.json()["id"])
+        if path.startswith("/openai/") or path == "/v1/audits":
+            continue
+        in_background = schemas[f"Background{path.split('/')[2].capitalize()}"]["example"]
+        assert in_background["request"] == example
+        begun = service.client.post("/v1/runs", json=in_background)
+        assert begun.status_code == 202
+        background.append(begun.json()["id"])
+    for id_ in background:
+        ended = until(lambda id_=id_: (it := service.run(id_))["finished"] and it)
+        assert ended["status"] == "done"
+    assert tried == 8
+    assert document["openapi"].startswith("3.1")
+    for path, operations in document["paths"].items():
+        told = {"200", "202"} & {*operations.get("post", {"responses": {"200"}})["responses"]}
+        assert told == {"202" if path in ("/v1/runs", "/v1/audits") else "200"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked", "model"),
+    [
+        ("answer", {"question": "Which physicist?", "samples": 2, "seed": 1}, AnswerResult),
+        (
+            "probe",
+            {"query": "physicist", "attribute": "gender", "protected": "female"},
+            ProbeResult,
+        ),
+    ],
+)
+def test_answers_and_probes(
+    service: Served, kind: str, asked: dict[str, Any], model: type[AnswerResult]
+) -> None:
+    found = service.client.post(f"/v1/{kind}", json={**asked, "corpus": "people"})
+    assert found.status_code == 200, found.text
+    model.model_validate(found.json())
+    with service.client.stream("POST", f"/v1/{kind}/stream", json=asked) as response:
+        told = [*events_of(response)]
+    assert told[-1][1] == "end"
+    steps = {it["step"]: it for it in described(told)}
+    assert steps["rerank"]["search"]["ranking"]
+    last = {"answer": "summarise", "probe": "conclude"}[kind]
+    assert steps[last] == {"step": last}
+
+
+def described(told: list[tuple[int, str, dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Return what is told of the steps, which is what the API describes and no more."""
+    steps = [data for _, name, data in told if name == "step"]
+    for step in steps:
+        StepData.model_validate(step)
+    return steps
+
+
+def test_a_stream_tells_each_step_and_goes_on_where_it_was_left(service: Served) -> None:
+    asked = {**PHYSICIST, "keep": True}
+    with service.client.stream("POST", "/v1/search/stream", json=asked) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        place = response.headers["location"]
+        told = [event for event in events_of(response) if event[1]]
+    assert [number for number, _, _ in told] == [*range(1, len(told) + 1)]
+    assert told[0][1] == "run"
+    assert {name for _, name, _ in told[1:-1]} == {"step"}
+    assert [data["step"] for _, name, data in told if name == "step"][:3] == [
+        "begin",
+        "retrieve",
+        "measure",
+    ]
+    rounds = [it["round"]["index"] for it in described(told) if it["step"] == "measure"]
+    assert rounds == [*range(len(rounds))]
+    assert described(told)[-1] == {"step": "rerank"}, "the result comes once"
+    assert told[-1][1] == "end"
+    assert told[-1][2]["result"] == service.client.get(place).json()["result"]
+    again = {"Last-Event-ID": "3"}
+    with service.client.stream("GET", f"{place}/events", headers=again) as response:
+        assert [event for event in events_of(response) if event[1]] == told[3:]
+
+
+def test_the_pieces_of_an_answer_are_told_while_it_is_written(service: Served) -> None:
+    service.model.does(stream(["Marie ", "Curie."]))
+    asked = {"question": "Who is a physicist of the people?", "corpus": "people"}
+    with service.client.stream("POST", "/v1/answer/stream", json=asked) as response:
+        told = [*events_of(response)]
+    assert [data["text"] for _, name, data in told if name == "token"] == ["Marie ", "Curie."]
+
+
+def test_whatever_a_model_writes_can_be_told_and_kept(service: Served) -> None:
+    service.model.does(says("Curie \x00 \ud800 \u2028 \r\nevent: end\n\n"))
+    asked = {"question": "Which physicist wrote this?", "corpus": "people", "keep": True}
+    answer = service.client.post("/v1/answer", json=asked)
+    assert answer.status_code == 200, answer.text
+    place = answer.headers["location"]
+    assert service.client.get(place).json()["result"] == answer.json()
+    with service.client.stream("GET", f"{place}/events") as response:
+        told = [*events_of(response)]
+    assert [name for _, name, _ in told].count("end") == 1
+    assert told[-1][2]["result"] == answer.json()
+
+
+def _ended(service: Served, status: str) -> int:
+    """Return how many searches ended so."""
+    name = f'fairqr_runs_finished_total{{kind="search",status="{status}"}}'
+    lines = service.client.get("/metrics").text.splitlines()
+    return sum(int(float(line.split()[-1])) for line in lines if line.startswith(name))
+
+
+@pytest.mark.parametrize("path", ["/v1/search", "/v1/search/stream"])
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_client_that_goes_takes_its_run_with_it_unless_it_is_kept(
+    service: Served, path: str, keep: bool
+) -> None:
+    gate = threading.Event()
+    service.model.does(says({"keywords": ["woman"]}, gate=gate))
+    asked = {**PHYSICIST, "query": f"physicist {path} {keep}", "keep": keep}
+    cancelled = _ended(service, "cancelled")
+    if path.endswith("stream"):
+        with service.client.stream("POST", path, json=asked) as response:
+            assert any(name == "step" for _, name, _ in events_of(response))
+    else:
+        base = service.client.base_url
+        body = json.dumps(asked).encode()
+        head = f"POST {path} HTTP/1.1\r\nHost: {base.host}:{base.port}\r\n"
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        with socket.create_connection((base.host, base.port or 80)) as client:
+            client.sendall(head.encode() + body)
+            service.model.wait_for(1)
+    if not keep:
+        until(lambda: _ended(service, "cancelled") == cancelled + 1)
+        gate.set()
+        return
+    gate.set()
+    run = service.newest()
+    assert run["query"] == asked["query"]
+    ends = until(lambda: (it := service.run(run["id"]))["finished"] and it)
+    assert ends["status"] == "done"
+
+
+def test_a_silent_stream_shows_that_it_is_alive(service: Served) -> None:
+    gate = threading.Event()
+    service.model.does(says({"keywords": ["woman"]}, gate=gate))
+    asked = {**PHYSICIST, "query": "physicist of silence"}
+    comments = 0
+    with service.client.stream("POST", "/v1/search/stream", json=asked) as response:
+        for _, name, data in events_of(response):
+            comments += not name
+            if comments > 2:
+                gate.set()
+            last = name, data
+    assert last[0] == "end"
+
+
+def test_runs_in_the_background_are_listed_followed_cancelled_and_removed(service: Served) -> None:
+    gate = threading.Event()
+    service.model.does(says({"keywords": ["woman"]}, gate=gate))
+    begun = service.client.post(
+        "/v1/runs", json={"kind": "search", "request": {**PHYSICIST, "query": "physicist later"}}
+    )
+    assert begun.status_code == 202
+    place, id_ = begun.headers["location"], begun.json()["id"]
+    service.model.wait_for(1)
+    live = service.client.get("/v1/runs", params={"status": "running"}).json()["runs"]
+    assert [run["id"] for run in live] == [id_]
+    assert service.client.delete(place).status_code == 204
+    with service.client.stream("GET", f"{place}/events") as response:
+        *_, (_, name, data) = events_of(response)
+    assert (name, data["type"]) == ("error", "urn:fairqr:error:cancelled")
+    assert service.run(id_)["status"] == "cancelled"
+    assert service.client.delete(place).status_code == 204
+    assert service.client.get(place).status_code == 404
+    gate.set()
+
+
+TOO_MUCH = "x" * 30_000
+WRONG: list[tuple[str, dict[str, Any], int, str]] = [
+    ("search", {}, 422, "input"),
+    ("search", {"query": ""}, 422, "input"),
+    ("search", {"query": "   "}, 422, "query"),
+    ("search", {"query": "x", "nonsense": 1}, 422, "input"),
+    ("search", {"query": "x" * 3000}, 422, "over-cap"),
+    ("search", {"query": TOO_MUCH}, 413, "over-cap"),
+    ("search", {"query": "x", "k": 51}, 422, "over-cap"),
+    ("search", {"query": "x", "depth": 5000}, 422, "over-cap"),
+    ("search", {"query": "x", "budget": {"seconds": 1e6}}, 422, "over-cap"),
+    ("search", {"query": "x", "max_iterations": 50}, 422, "over-cap"),
+    ("answer", {"question": "x", "samples": 500}, 422, "over-cap"),
+    ("probe", {"query": "x", "attribute": "g", "protected": "f", "pairs": 500}, 422, "over-cap"),
+    ("search", {"query": "x", "attributes": ["shoe size"]}, 422, "unknown-attribute"),
+    ("search", {"query": "x", "target": "gender=female:2"}, 422, "target"),
+    ("search", {"query": "x", "target": "luck:1"}, 422, "target"),
+    ("search", {"query": "x", "target": "gender=female:1e308,male:1e308"}, 422, "target"),
+    (
+        "search",
+        {
+            "query": "physicist",
+            "k": 5,
+            "method": "pairwise",
+            "ranking": {"depth": 50, "strategy": "all"},
+        },
+        422,
+        "over-cap",
+    ),
+    (
+        "search",
+        {"query": "physicist", "method": "pairwise", "k": 5, "budget": {"model_calls": 1}},
+        422,
+        "budget",
+    ),
+    ("search", {"query": "x", "discount": "rbp(7)"}, 422, "input"),
+    ("search", {"query": "x", "corpus": "other"}, 403, "not-allowed"),
+    ("search", {"query": "x", "corpus": "../people"}, 404, "index-not-found"),
+    ("search", {"query": "x", "corpus": "/etc/passwd"}, 404, "index-not-found"),
+    ("search", {"query": "x", "corpus": "people.jsonl"}, 403, "not-allowed"),
+    ("search", {"query": "x", "model": "openai:gpt-4o"}, 403, "not-allowed"),
+    ("search", {"query": "x", "model": "openai:*"}, 403, "not-allowed"),
+    ("search", {"query": "x", "method": "deltr"}, 403, "not-allowed"),
+    ("search", {"query": "x", "method": "monot5"}, 403, "not-allowed"),
+    ("search", {"query": "x", "options": {"weights": "/etc/passwd"}}, 422, "input"),
+    ("search", {"query": "x", "prompts": {"refine": "../../x"}}, 422, "prompt"),
+    ("search", {"query": "x", "prompts": {"../refine": "v1"}}, 422, "prompt"),
+    ("search", {"query": "x", "method": "listwise", "model": "feedback"}, 422, "input"),
+    ("answer", {"question": "x", "model": "feedback"}, 422, "input"),
+    ("answer", {"question": "x", "attributor": "onnx:/tmp"}, 403, "not-allowed"),
+    ("answer", {"question": "x", "attributor": "llm"}, 403, "not-allowed"),
+    ("search", {"query": "x", "seed": -1}, 422, "input"),
+    ("search", {"query": "qwertyuiop"}, 422, "query"),
+]
+
+
+@pytest.mark.parametrize(("kind", "asked", "status", "slug"), WRONG)
+def test_what_is_wrong_is_a_problem_in_one_sentence(
+    service: Served, kind: str, asked: dict[str, Any], status: int, slug: str
+) -> None:
+    answer = service.client.post(f"/v1/{kind}", json=asked)
+    assert (answer.status_code, answer.json()["status"]) == (status, status), answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["type"] == f"urn:fairqr:error:{slug}"
+    assert answer.json()["detail"].endswith(".")
+    assert len(answer.text) < 1500
+    if slug == "over-cap":
+        assert answer.json()["cap"] in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://169.254.169.254/latest",
+        "http://localhost:1/v1",
+        "http://models.example:8000/v1@evil.example",
+        "http://models.example:8000@evil.example/v1",
+        "http://models.example:8000/v1/../admin",
+        "http://models.example:80/v1",
+        "http://models.example:8000/v1?x=1",
+        "https://models.example:8000/v1",
+        "file:///etc/passwd",
+        "http://[::1",
+        "http://models.example:8000\\@evil.example/v1",
+        "",
+    ],
+)
+def test_only_configured_servers_are_asked(service: Served, url: str) -> None:
+    answer = service.client.post("/v1/search", json={**PHYSICIST, "base_url": url})
+    assert (answer.status_code, answer.json()["type"]) == (403, "urn:fairqr:error:not-allowed")
+    assert "models.example" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "status", "slug"),
+    [
+        (b"{", "application/json", 400, "malformed"),
+        (b'{"query": "x", "threshold": NaN}', "application/json", 400, "malformed"),
+        (b'{"query": "x", "threshold": 1e999}', "application/json", 400, "malformed"),
+        (b'{"query": "\\ud800"}', "application/json", 400, "malformed"),
+        (b'{"query": "a\\u0000b"}', "application/json", 400, "malformed"),
+        (b'{"query": "x", "options": ' + b"[" * 9000, "application/json", 400, "malformed"),
+        (b"[]", "application/json", 422, "input"),
+        (b'{"query": "x"}', "text/plain", 415, "media-type"),
+        (b'{"query": "x"}', "application/x-www-form-urlencoded", 415, "media-type"),
+    ],
+)
+def test_a_body_has_to_be_json(
+    service: Served, body: bytes, kind: str, status: int, slug: str
+) -> None:
+    answer = service.client.post("/v1/search", content=body, headers={"Content-Type": kind})
+    assert (answer.status_code, answer.json()["type"]) == (status, f"urn:fairqr:error:{slug}")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "status"),
+    [
+        ("GET", "/v1/search", {}, 405),
+        ("PUT", "/v1/runs", {}, 405),
+        ("GET", "/v2", {}, 404),
+        ("GET", "/docs", {}, 404),
+        ("GET", "/v1/runs/0000", {}, 404),
+        ("DELETE", "/v1/runs/..%2f..%2fetc", {}, 404),
+        ("GET", "/v1/runs/a%0d%0aSet-Cookie:x/events", {}, 404),
+        ("GET", f"/v1/runs/{'0' * 32}/events", {"Last-Event-ID": "-1"}, 422),
+        ("GET", "/v1/runs?limit=0", {}, 422),
+        ("GET", "/v1/runs?before=nan", {}, 422),
+        ("GET", "/v1/me", {"Host": "evil.example"}, 403),
+        ("GET", "/", {"Host": "evil.example"}, 403),
+        ("GET", "/v1/me", {"Authorization": "Bearer nonsense"}, 401),
+        ("GET", "/healthz", {"Authorization": f"Bearer fqr_{'0' * 12}_{'x' * 43}"}, 401),
+    ],
+)
+def test_other_requests_that_are_refused(
+    service: Served, method: str, path: str, headers: dict[str, str], status: int
+) -> None:
+    answer = service.client.request(method, path, headers=headers)
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert "set-cookie" not in answer.headers
+
+
+def test_a_prompt_is_added_without_a_restart(service: Served) -> None:
+    shipped = Path(__file__).parents[4] / "prompts" / "templates" / "refine" / "v4.yaml"
+    text = shipped.read_text().replace("version: v4", "version: v9")
+    folder = service.folder / "prompts" / "refine"
+    folder.mkdir()
+    (folder / "v9.yaml").write_text(text)
+
+    def versions() -> list[str]:
+        found = service.client.get("/v1/prompts").json()["prompts"]
+        return [it["version"] for it in found if it["id"] == "refine"]
+
+    until(lambda: "v9" in versions())
+    asked = {**PHYSICIST, "prompts": {"refine": "v9"}}
+    found = service.client.post("/v1/search", json=asked).json()
+    assert found["prompt"]["version"] == "v9"
+
+
+def test_an_index_that_is_made_anew_is_searched_without_a_restart(
+    service: Served, tmp_path: Path
+) -> None:
+    def titles(corpus: str) -> list[str]:
+        asked = {"query": "zoologist", "corpus": corpus, "k": 1, "model": "feedback"}
+        answer = service.client.post("/v1/search", json={**asked, "method": "plain"})
+        assert answer.status_code == 200, answer.text
+        return [document["title"] for document in answer.json()["ranking"]]
+
+    path = tmp_path / "zoologists.jsonl"
+    for name in ("Ada", "Grace"):
+        document = {"id": "1", "title": name, "text": "zoologist", "g": "female"}
+        path.write_text(json.dumps(document) + "\n")
+        (tmp_path / "schema.yaml").write_text(
+            "attributes:\n  gender: {field: g, groups: [female, male]}\n"
+        )
+        run_command(service.variables, "index", "create", "zoologists", str(path))
+        assert titles("zoologists") == [name]
+
+
+def test_what_is_offered(service: Served) -> None:
+    people, notables, *_ = service.client.get("/v1/indexes").json()["indexes"]
+    assert (people["name"], people["documents"], notables["name"]) == ("people", 60, "notables")
+    assert people["attributes"]["gender"]["groups"] == ["female", "male"]
+    offered = service.client.get("/v1/models").json()
+    assert offered["models"][0] == {"name": "openai:fake", "default": True}
+    assert offered["attributors"] == ["overlap"]
+    retrievers = {it["name"]: it["default"] for it in offered["retrievers"]}
+    assert {"bm25", "rm3", "dense", "hybrid"} <= retrievers.keys()
+    assert list(retrievers.values()).count(True) == 1
+    usual = {kind: it["name"] for it in offered["methods"] for kind in it["default_for"]}
+    assert usual == {"search": "fairqr", "answer": "plain", "probe": "plain"}
+    assert not {"deltr", "monot5"} & {it["name"] for it in offered["methods"]}
+    assert service.client.get("/v1/me").json()["key"] is None
+
+
+def test_figures_name_routes_and_never_paths(service: Served) -> None:
+    service.client.post("/v1/search", json=PHYSICIST)
+    service.client.get("/v1/runs/very-private-id")
+    service.client.get("/nowhere/very-private")
+    text = service.client.get("/metrics").text
+    assert "very-private" not in text
+    assert 'route="/v1/runs/{id}",status="404"' in text
+    for name in (
+        "fairqr_http_request_seconds_bucket",
+        'fairqr_runs_finished_total{kind="search",status="done"}',
+        "fairqr_model_calls_total",
+        'fairqr_tokens_total{kind="prompt"}',
+        "fairqr_cached_calls_total",
+        'fairqr_divergence_nats_count{when="before"}',
+        'fairqr_divergence_nats_count{when="after"}',
+        'fairqr_runs{status="queued"}',
+        'fairqr_http_problems_total{type="run-not-found"}',
+    ):
+        assert name in text
+
+
+def test_the_page_and_its_files(service: Served) -> None:
+    page = service.client.get("/")
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert page.headers["x-content-type-options"] == "nosniff"
+    again = service.client.get("/", headers={"If-None-Match": page.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    for path in ("/page/../app.py", "/page/%2e%2e/app.py", "/page/__init__.py", "/page/nothing.js"):
+        assert service.client.get(path).status_code == 404
+
+
+def test_each_run_is_recorded_without_content(service: Served) -> None:
+    answer = service.client.post("/v1/search", json={**PHYSICIST, "query": "physicist canary"})
+    id_ = answer.headers["x-request-id"]
+    trace = (service.folder / "traces" / f"{id_}.jsonl").read_text()
+    assert "invoke_workflow" in trace
+    assert "canary" not in trace
+    assert (service.folder / "traces").stat().st_mode & 0o077 == 0
+
+
+def test_a_run_that_cannot_be_recorded_is_done_all_the_same(service: Served) -> None:
+    """The disk may be full, or the folder gone."""
+    folder, aside = service.folder / "traces", service.folder / "aside"
+    folder.rename(aside)
+    folder.touch()
+    try:
+        assert service.client.post("/v1/search", json=PHYSICIST).status_code == 200
+    finally:
+        folder.unlink()
+        aside.rename(folder)
+
+
+def test_keys_go_to_the_server_that_they_are_configured_for_alone(
+    service: Served, other: ModelServer
+) -> None:
+    asked = {**PHYSICIST, "query": "physicist key"}
+    service.client.post("/v1/search", json=asked)
+    assert service.model.asked[0].headers["authorization"] == "Bearer sk-none"
+    found = service.client.post("/v1/search", json={**asked, "base_url": f"{other.base_url}/"})
+    assert found.json()["usage"]["model_calls"] > 0
+    assert {request.headers["authorization"] for request in other.asked} == {"Bearer none"}
+    everything = service.client.get("/v1/models").text + service.client.get("/metrics").text
+    assert KEY not in everything
+
+
+def test_no_answer_may_be_read_by_other_origins(service: Served) -> None:
+    answer = service.client.get("/v1/me", headers={"Origin": "https://evil.example"})
+    assert "access-control-allow-origin" not in answer.headers
+    assert answer.headers["cross-origin-resource-policy"] == "same-origin"

@@ -1,0 +1,309 @@
+"""Audits in the background: real sources, real files, and workers that are killed."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import shutil
+import signal
+import threading
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.graph.service.test_service_access import a_key
+from tests.integration.graph.service.test_service_killed import service as running
+from tests.integration.model_server import Answer, Asked, ModelServer
+from tests.integration.model_server import clean_environment as clean_environment
+from tests.integration.page_service import run_command, settings_for
+from tests.integration.postgres_server import new_database
+from tests.integration.service_client import Served, a_service, events_of, until
+from tests.integration.stores import freeze, lose
+from tests.patience import PATIENCE
+
+QUERIES = ["physicist", "workshop", "laboratory", {"query": "person", "weight": 3}]
+ASKED = {"corpus": "people", "queries": QUERIES, "attributes": ["gender"], "retriever": "bm25"}
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    settings = "caps.audit_queries = 20\ncaps.k = 20"
+    with a_service(tmp_path_factory.mktemp("audits"), settings=settings) as found:
+        yield found
+
+
+def over(service: Served, id_: str) -> dict[str, Any]:
+    """Wait until an audit is over, and return it."""
+    found: dict[str, Any] = until(
+        lambda: (
+            it
+            if (it := service.client.get(f"/v1/audits/{id_}").json())["finished"] is not None
+            else None
+        )
+    )
+    return found
+
+
+def test_an_audit_runs_in_the_background_and_leaves_evidence(
+    service: Served, tmp_path: Path
+) -> None:
+    begun = service.client.post("/v1/audits", json=ASKED)
+    assert begun.status_code == 202, begun.text
+    id_ = begun.json()["id"]
+    assert begun.headers["location"] == f"/v1/runs/{id_}"
+    assert begun.json()["query"] == "physicist and 3 more"
+    with service.client.stream("GET", f"/v1/runs/{id_}/events") as stream:
+        events = list(events_of(stream))
+    steps = [data for _, name, data in events if name == "step"]
+    told = [it["progress"] for it in steps if it["step"] == "progress"]
+    assert steps[-1] == {"step": "audit"}, "the result comes once"
+    assert [(it["done"], it["of"]) for it in told] == [(1, 4), (2, 4), (3, 4), (4, 4)]
+
+    audit = over(service, id_)
+    assert (audit["status"], audit["kind"]) == ("done", "audit"), audit
+    result = audit["result"]
+    assert result["findings"]
+    assert result["figures"]["queries"]["answered"] == 4
+    assert result["figures"]["queries"]["weight"] == 6
+    assert events[-1][2]["result"] == result
+
+    report = service.client.get(f"/v1/audits/{id_}/report.html")
+    assert report.headers["content-type"].startswith("text/html")
+    assert report.headers["content-security-policy"].startswith("sandbox; default-src 'none'")
+    assert "Who gets seen" in report.text
+    bundle = service.client.get(f"/v1/audits/{id_}/bundle.zip")
+    assert bundle.headers["content-disposition"].endswith(f'"audit-{id_}.zip"')
+    zipfile.ZipFile(io.BytesIO(bundle.content)).extractall(tmp_path)
+    place = tmp_path / f"audit-{id_}"
+    run_command(service.variables, "audit", "verify", place, "--digest", result["digest"])
+    # Neither says where the index is.
+    for file in place.rglob("*.*"):
+        assert str(service.folder).encode() not in file.read_bytes(), file
+
+    (listed,) = service.client.get("/v1/audits").json()["runs"]
+    assert listed["id"] == id_
+
+
+def test_what_is_wrong_is_refused_before_it_begins(service: Served) -> None:
+    def refused(**changes: Any) -> tuple[int, str]:
+        answer = service.client.post("/v1/audits", json={**ASKED, **changes})
+        return answer.status_code, answer.json()["type"].rpartition(":")[2]
+
+    assert refused(corpus="/etc/passwd") == (404, "index-not-found")
+    assert refused(queries=[]) == (422, "input")
+    assert refused(queries=[" "]) == (422, "query")
+    assert refused(queries=["a query"] * 21) == (422, "over-cap")
+    assert refused(k=21) == (422, "over-cap")
+    assert refused(depth=5) == (422, "input")
+    assert refused(attributes=["colour"]) == (422, "unknown-attribute")
+    assert refused(target="nonsense:1") == (422, "target")
+    assert refused(folder="/tmp/elsewhere") == (422, "input")
+
+
+def test_a_run_of_another_kind_is_no_audit(service: Served) -> None:
+    asked = {"kind": "search", "request": {"query": "physicist", "model": "feedback"}}
+    id_ = service.client.post("/v1/runs", json=asked).json()["id"]
+    assert service.client.get(f"/v1/audits/{id_}").status_code == 404
+    assert service.client.get(f"/v1/audits/{id_}/report.html").status_code == 404
+
+
+class Endpoint:
+    """A search endpoint of somebody else, described by a source, that waits at a query."""
+
+    def __init__(self, folder: Path) -> None:
+        self.server = ModelServer()
+        self.gate = threading.Event()
+        self.asked: list[str] = []
+        self.waits_at = "query 3"
+        hits = [{"key": f"d{n:02}", "sex": "MF"[n > 9], "name": f"Person {n}"} for n in range(20)]
+        self._answer = Answer(body=json.dumps({"items": hits}).encode())
+        self.server.does(self._answers)
+        self.file = folder / "elsewhere.source.yaml"
+        self.file.write_text(
+            f"name: elsewhere\nengine: http\nurl: {self.server.base_url}/search\n"
+            'body: {q: "{{query}}", size: "{{size}}"}\n'
+            "hits: items\nid: key\ntitle: name\n"
+            "attributes: {gender: {field: sex, groups: {female: [F], male: [M]}}}\n"
+        )
+
+    def _answers(self, asked: Asked) -> Answer:
+        self.asked.append(asked.body["q"])
+        if asked.body["q"] == self.waits_at:
+            self.gate.wait(PATIENCE)
+        return self._answer
+
+    def close(self) -> None:
+        self.gate.set()
+        self.server.close()
+
+
+@pytest.fixture
+def endpoint(tmp_path: Path) -> Iterator[Endpoint]:
+    with contextlib.closing(Endpoint(tmp_path)) as found:
+        yield found
+
+
+def settings_of(endpoint: Endpoint, folder: Path, more: str = "") -> dict[str, str]:
+    lines = f'sources = ["{endpoint.file}"]\ncorpora = ["elsewhere"]\n{more}'
+    return settings_for(endpoint.server, folder, lines) | {"FAIRQR_MODEL": "feedback"}
+
+
+MANY = {"corpus": "elsewhere", "queries": [f"query {n}" for n in range(8)], "target": "uniform:1"}
+
+
+def test_an_audit_goes_on_after_kill_9_and_asks_nothing_again(
+    endpoint: Endpoint, tmp_path: Path
+) -> None:
+    variables = settings_of(endpoint, tmp_path)
+    with running(variables) as (client, child):
+        id_ = client.post("/v1/audits", json=MANY).json()["id"]
+        kept = tmp_path / "data/service/audits" / id_ / "raw/observations.jsonl"
+        # Four at a time: all but the one that waits have been answered and kept.
+        until(lambda: kept.exists() and len(kept.read_text().splitlines()) == 7)
+        child.kill()
+        child.wait()
+    lose(f"sqlite:///{tmp_path}/data/service/runs.sqlite", id_)
+    before = len(endpoint.asked)
+    endpoint.gate.set()
+    with running(variables) as (client, _):
+        audit = until(lambda: over_in(client, id_))
+    assert (audit["status"], audit["attempts"]) == ("done", 2), audit
+    assert audit["result"]["figures"]["queries"]["answered"] == 8
+    again = endpoint.asked[before:]
+    # The question under way, and those that are asked twice to see how stable the answers are.
+    assert again.count("query 3") == 2
+    assert set(again) == {"query 3"}
+
+
+def test_an_audit_begins_again_where_its_files_are_not(endpoint: Endpoint, tmp_path: Path) -> None:
+    """So it is on another machine, unless both share the folder."""
+    variables = settings_of(endpoint, tmp_path)
+    with running(variables) as (client, child):
+        id_ = client.post("/v1/audits", json=MANY).json()["id"]
+        folder = tmp_path / "data/service/audits" / id_
+        kept = folder / "raw/observations.jsonl"
+        until(lambda: kept.exists() and len(kept.read_text().splitlines()) == 7)
+        child.kill()
+        child.wait()
+    lose(f"sqlite:///{tmp_path}/data/service/runs.sqlite", id_)
+    shutil.rmtree(folder)
+    before = len(endpoint.asked)
+    endpoint.gate.set()
+    with running(variables) as (client, _):
+        audit = until(lambda: over_in(client, id_))
+    assert (audit["status"], audit["attempts"]) == ("done", 2), audit
+    assert {*endpoint.asked[before:]} == {*MANY["queries"]}
+
+
+def test_a_frozen_worker_that_wakes_leaves_its_audit_to_the_other(
+    endpoint: Endpoint, tmp_path: Path, postgres_server: str
+) -> None:
+    with (
+        new_database(postgres_server) as url,
+        running(variables := settings_of(endpoint, tmp_path, f'database = "{url}"')) as (
+            first,
+            frozen,
+        ),
+    ):
+        id_ = first.post("/v1/audits", json=MANY).json()["id"]
+        kept = tmp_path / "data/service/audits" / id_ / "raw/observations.jsonl"
+        until(lambda: kept.exists() and len(kept.read_text().splitlines()) == 7)
+        freeze(frozen.send_signal, url)
+        try:
+            lose(url, id_)
+            with running(variables) as (second, _):
+                # A machine under load may say 503 for a while.
+                until(lambda: second.get(f"/v1/audits/{id_}").json().get("attempts") == 2)
+                endpoint.gate.set()
+                frozen.send_signal(signal.SIGCONT)
+                audit = until(lambda: over_in(second, id_))
+                assert second.get(f"/v1/audits/{id_}/report.html").status_code == 200
+        finally:
+            frozen.send_signal(signal.SIGCONT)
+    assert (audit["status"], audit["attempts"]) == ("done", 2), audit
+    assert audit["result"]["figures"]["queries"]["answered"] == 8
+
+
+def over_in(client: Any, id_: str) -> dict[str, Any] | None:
+    response = client.get(f"/v1/audits/{id_}")
+    found: dict[str, Any] = response.json()
+    if response.status_code == 503:  # a machine under load may say so for a while
+        return None
+    assert response.status_code == 200, found
+    return None if found["finished"] is None else found
+
+
+def test_one_audit_at_a_time_and_searches_beside_it(endpoint: Endpoint, tmp_path: Path) -> None:
+    with running(settings_of(endpoint, tmp_path)) as (client, _):
+        first = client.post("/v1/audits", json=MANY).json()["id"]
+        until(lambda: "query 3" in endpoint.asked)
+        asked = {**MANY, "queries": ["another query"]}
+        second = client.post("/v1/audits", json=asked).json()["id"]
+        search = {
+            "query": "physicist",
+            "corpus": "elsewhere",
+            "method": "plain",
+            "target": "uniform:1",
+        }
+        assert client.post("/v1/search", json=search).status_code == 200
+        assert client.get(f"/v1/audits/{second}").json()["status"] == "queued"
+        assert client.get(f"/v1/audits/{first}/report.html").status_code == 422
+
+        # Cancelling the first lets the second begin, and its files go.
+        assert client.delete(f"/v1/runs/{first}").status_code == 204
+        assert until(lambda: over_in(client, first))["status"] == "cancelled"
+        assert until(lambda: over_in(client, second))["status"] == "done"
+
+        folder = tmp_path / "data/service/audits" / second
+        assert (folder / "report.html").exists()
+        assert client.delete(f"/v1/runs/{second}").status_code == 204
+        assert not folder.exists()
+        assert client.get(f"/v1/audits/{second}").status_code == 404
+
+
+def test_files_go_when_their_run_does(endpoint: Endpoint, tmp_path: Path) -> None:
+    endpoint.gate.set()
+    audits = tmp_path / "audits"
+    audits.mkdir()
+    (audits / "mine").mkdir()
+    variables = settings_of(endpoint, tmp_path, 'audits = "audits"')
+    with running(variables) as (client, _):
+        id_ = client.post("/v1/audits", json=MANY).json()["id"]
+        assert until(lambda: over_in(client, id_))["status"] == "done"
+        assert (audits / id_ / "audit.json").exists()
+    with running(variables | {"FAIRQR_SERVICE_RETENTION": "1"}) as (client, _):
+        another = client.post("/v1/audits", json=MANY).json()["id"]
+        until(lambda: client.get(f"/v1/audits/{another}").status_code == 404)
+        until(lambda: not (audits / another).exists())
+        until(lambda: not (audits / id_).exists())
+        assert client.get(f"/v1/audits/{id_}").status_code == 404
+    assert (audits / "mine").exists()
+
+
+def test_audits_need_a_key_that_may_run_and_belong_to_it(tmp_path: Path) -> None:
+    variables = settings_for(model := ModelServer(), tmp_path)
+    run_command(variables, "keys", "create", "first")
+    model.close()
+    with a_service(tmp_path, "--require-keys") as guarded:
+        _, reads = a_key(guarded, "reader", "read")
+        _, mine = a_key(guarded, "mine", "run")
+        _, theirs = a_key(guarded, "theirs", "admin")
+        client = guarded.client
+        assert client.post("/v1/audits", json=ASKED).status_code == 401
+        assert client.post("/v1/audits", json=ASKED, headers=reads).status_code == 403
+        id_ = client.post("/v1/audits", json=ASKED, headers=mine).json()["id"]
+        until(
+            lambda: (
+                client.get(f"/v1/audits/{id_}", headers=mine).json()["status"] in ("done", "failed")
+            )
+        )
+        for path in ("", "/report.html", "/bundle.zip"):
+            place = f"/v1/audits/{id_}{path}"
+            assert client.get(place, headers=mine).status_code == 200
+            assert client.get(place, headers=theirs).status_code == 404
+            assert client.get(place).status_code == 401
+        assert client.get("/v1/audits", headers=theirs).json() == {"runs": []}

@@ -1,0 +1,1156 @@
+"""An index of Elasticsearch that fairqr did not make: searched as it is, and left as it was."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from fairqr.base.errors import (
+    DocumentNotFoundError,
+    IndexNotFoundError,
+    IndexUnavailableError,
+    InputError,
+    QueryError,
+    SourceError,
+    UnsupportedError,
+)
+from fairqr.graph.service.engine.documents import links_of, read_document
+from fairqr.retrieval.engines import elasticsearch
+from fairqr.retrieval.engines.checking import check_source
+from fairqr.retrieval.engines.elasticsearch_drafting import draft
+from fairqr.retrieval.engines.engine import Query
+from fairqr.retrieval.engines.rm3 import Rm3Engine
+from fairqr.retrieval.retriever_parameters import Rm3
+from fairqr.retrieval.source import load_source
+from tests.integration.attached_people import (
+    ATTRIBUTES,
+    LABELS,
+    MAPPING,
+    PEOPLE,
+    Letters,
+    Server,
+    attached,
+    compare_groups,
+    described,
+    people,
+    people_with_vectors,
+    state,
+)
+from tests.integration.counting_proxy import counting_proxy
+from tests.unit.engines import compare_within, hits_of
+
+pytestmark = pytest.mark.elasticsearch
+
+INDEX = "hr-people-v3"
+
+
+@pytest.fixture(scope="module")
+def server(elasticsearch_url: str) -> Iterator[Server]:
+    """A server with the index of people."""
+    with people(elasticsearch_url, INDEX) as server:
+        yield server
+
+
+def group_of(sex: str | None) -> list[float]:
+    """The memberships in female and male that a value stands for."""
+    return {"F": [1.0, 0.0], "f": [1.0, 0.0], "M": [0.0, 1.0]}.get(sex or "", [0.0, 0.0])
+
+
+# --- labels -----------------------------------------------------------------------------------
+
+
+async def test_labels_of_every_kind_come_with_the_hits(server: Server) -> None:
+    """Keywords, an alias, numbers, dates, booleans, lists, nested documents, weights."""
+    places = ["North.America", "a,b*", "_id", '"quoted"', "Ärmel"]
+    attributes = {
+        **ATTRIBUTES,
+        "alias": {**ATTRIBUTES["gender"], "field": "gender"},
+        "height": {"field": "height", "groups": {"tall": {"gte": 180}, "small": {"lt": 180}}},
+        "era": {"field": "person.born", "groups": {"old": {"lt": 1950}, "young": {"gte": 1950}}},
+        "alive": {"field": "alive", "groups": {"yes": True, "no": False}},
+        "place": {"field": "place", "groups": places},
+        "job": {"field": "jobs.field", "groups": ["science", "art"]},
+        "origin": {"field": "origin", "groups": ["Europe", "Asia"], "unknown": "group"},
+    }
+    async with attached(described(server.url, INDEX, attributes=attributes)) as engine:
+        hits = await hits_of(engine, " ".join(p["bio"].split()[0] for p in PEOPLE.values()), 200)
+    assert set(hits.ids) == set(PEOPLE)
+    for row, id_ in enumerate(hits.ids):
+        person, number = PEOPLE[id_], int(id_[1:])
+        found = {name: shares[row].tolist() for name, shares in hits.memberships.items()}
+        sex = group_of(person["person"].get("sex"))
+        assert found["gender"] == found["alias"] == sex
+        assert found["height"] == ([1, 0] if person["height"] >= 180 else [0, 1])
+        assert found["era"] == ([1, 0] if number % 100 < 50 else [0, 1])
+        assert found["alive"] == ([1, 0] if person["alive"] else [0, 1])
+        assert found["place"] == [
+            places.count(p) / len(person["place"]) if p in person["place"] else 0 for p in places
+        ]
+        assert found["job"] == ([1, 0] if number % 2 else [0.5, 0.5])
+        assert found["origin"] == pytest.approx([2 / 3, 1 / 3, 0] if number % 4 else [0, 1, 0])
+
+
+async def test_a_runtime_field_and_a_flattened_one_hold_labels(server: Server) -> None:
+    """As do fields below a flattened one, and weights in it."""
+    script = "emit(doc['height'].value > 170 ? 'tall' : 'small')"
+    mapping = {
+        "runtime": {"size": {"type": "keyword", "script": {"source": script}}},
+        "properties": {"height": {"type": "integer"}, "tags": {"type": "flattened"}},
+    }
+    documents = {
+        "a": {"height": 180, "tags": {"sex": "F", "weights": 1}, "t": "x"},
+        "b": {"height": 160, "tags": {"sex": "M"}, "t": "x"},
+    }
+    groups = {
+        "size": {"field": "size", "groups": ["tall", "small"]},
+        "sex": {"field": "tags.sex", "groups": ["F", "M"]},
+    }
+    with server.index("hr-runtime", documents, mapping):
+        changes = {"title": None, "text": ["t"], "attributes": groups}
+        async with attached(described(server.url, "hr-runtime", **changes)) as engine:
+            hits = await hits_of(engine, "x", 9)
+            shares = await engine.corpus_shares()
+    assert hits.ids == ["a", "b"]
+    assert {name: one.tolist() for name, one in hits.memberships.items()} == {
+        "size": [[1, 0], [0, 1]],
+        "sex": [[1, 0], [0, 1]],
+    }
+    assert shares["size"].tolist() == [0.5, 0.5]
+
+
+async def test_labels_may_be_in_a_file_beside(server: Server, tmp_path: Path) -> None:
+    """They are looked up by the ids of the hits; the server cannot count their shares."""
+    (tmp_path / "sex.csv").write_text(
+        "id,group\n" + "".join(f"{id_},{'ab'[int(id_[1:]) % 2]}\n" for id_ in PEOPLE)
+    )
+    attributes = {"parity": {"labels": "sex.csv"}}
+    source = described(server.url, INDEX, attributes=attributes, folder=tmp_path)
+    async with attached(source, tmp_path) as engine:
+        hits = await hits_of(engine, "physicist", 50)
+        assert "corpus_shares" not in engine.capabilities
+        assert await engine.corpus_shares() == {}
+    expected = [[1.0, 0.0] if int(id_[1:]) % 2 == 0 else [0.0, 1.0] for id_ in hits.ids]
+    assert hits.memberships["parity"].tolist() == expected
+
+
+async def test_where_documents_are_not_kept_labels_come_from_columns(server: Server) -> None:
+    """The option ``fields`` silently gives none there; texts cannot be read."""
+    mapping = {**MAPPING, "_source": {"enabled": False}}
+    with server.index("hr-no-source", PEOPLE, mapping):
+        async with attached(described(server.url, "hr-no-source")) as engine:
+            hits = await hits_of(engine, "physicist", 200)
+            (document,) = await engine.documents([hits.ids[0]])
+        assert (document.id, document.title, document.text) == (hits.ids[0], "", "")
+        report = await check_source(described(server.url, "hr-no-source"))
+        assert (report.sample_query, report.sample) == ("", [])
+        assert any("We tried no sample query" in remark for remark in report.remarks)
+        for id_, row in zip(hits.ids, hits.memberships["gender"].tolist(), strict=True):
+            assert row == group_of(PEOPLE[id_]["person"].get("sex"))
+        attributes = {"job": {"field": "jobs.field", "groups": ["science", "art"]}}
+        source = described(server.url, "hr-no-source", attributes=attributes)
+        with pytest.raises(SourceError, match="'hr-no-source' stores no _source; name a field"):
+            async with attached(source):
+                pass
+
+
+# --- searches ---------------------------------------------------------------------------------
+
+
+async def test_scores_are_the_servers_and_ties_stand_in_order_of_id(server: Server) -> None:
+    """The server sorts by score; what it sent with one score is put in order here."""
+    documents = {
+        id_: {"headline": "tie", "bio": ""} for id_ in ["b", "a10", "a9", "Z", "ä", "日本"]
+    }
+    documents |= {"first": {"headline": "tie tie tie", "bio": ""}}
+    documents = {k: {**v, "person": {"sex": "F"}} for k, v in documents.items()}
+    with server.index("hr-ties", documents):
+        async with attached(described(server.url, "hr-ties")) as engine:
+            hits = await hits_of(engine, "tie", 9)
+            assert hits.ids == ["first", *sorted(set(documents) - {"first"})]
+            assert hits.scores == sorted(hits.scores, reverse=True)
+            for n in range(1, 8):
+                some = await hits_of(engine, "tie", n)
+                assert some.ids[0] == "first"
+                assert some.ids[1:] == sorted(some.ids[1:])
+                again = await hits_of(engine, "tie", n)
+                assert some.ids == again.ids
+
+
+async def test_fields_boosts_operator_and_filter_are_the_sources(server: Server) -> None:
+    """The result is that of the same request by hand."""
+    query = {"fields": ["headline^3", "bio"], "operator": "and", "type": "most_fields"}
+    chosen = {"term": {"published": True}}
+    by_hand = server.ask(
+        "POST",
+        f"/{INDEX}/_search",
+        {
+            "size": 200,
+            "query": {
+                "bool": {
+                    "must": {"multi_match": {"query": "opera river", **query}},
+                    "filter": chosen,
+                }
+            },
+        },
+    )["hits"]["hits"]
+    source = described(server.url, INDEX, query=query, filter=chosen)
+    async with attached(source) as engine:
+        hits = await hits_of(engine, "opera river", 200)
+        assert (await engine.info()).documents == 180
+    assert dict(zip(hits.ids, hits.scores, strict=True)) == {
+        hit["_id"]: hit["_score"] for hit in by_hand
+    }
+    assert all(PEOPLE[id_]["published"] for id_ in hits.ids)
+
+
+async def test_boosting_words_never_make_a_document_a_hit(server: Server) -> None:
+    async with attached(described(server.url, INDEX)) as engine:
+        plain, boosted = await engine.search(
+            [Query("theorem", 200), Query("theorem", 200, boost="river")]
+        )
+        assert set(plain.ids) == set(boosted.ids)
+        before, after = (dict(zip(h.ids, h.scores, strict=True)) for h in (plain, boosted))
+        for id_, person in PEOPLE.items():
+            if id_ in before:
+                raised = "river" in person["bio"] or "river" in person["headline"]
+                assert (after[id_] > before[id_]) == raised
+
+
+@pytest.mark.parametrize("body", [None, {"query": {"match": {"bio": "{{query}}"}}}])
+async def test_rm3_finds_a_document_in_other_words(
+    server: Server, body: dict[str, Any] | None
+) -> None:
+    """Its weights are sent with the words: a score is the sum of those of single words."""
+    bios = {f"a{n}": "physicist quantum electron" for n in range(3)}
+    bios |= {"b": "quantum mechanics", **{f"c{n:02}": "poet verse" for n in range(40)}}
+    index = {id_: {"bio": bio, "person": {"sex": "F"}} for id_, bio in bios.items()}
+    own = {"body": body} if body else {}
+    source = described(server.url, "hr-rm3", title=None, text=["bio"], **own)
+    with server.index("hr-rm3", index, number_of_shards=1):
+        async with attached(source) as lexical:
+            engine = Rm3Engine(lexical, Rm3(weight=0.6))
+            assert (await hits_of(lexical, "physicist", 99)).ids == ["a0", "a1", "a2"]
+            found = await hits_of(engine, "physicist", 99)
+            assert found.ids == ["a0", "a1", "a2", "b"]
+            words = ("physicist", "quantum", "electron")
+            ours = await lexical.search([Query(word, 9, only=("a0",)) for word in words])
+            own, *_ = in_first = [hits.scores[0] for hits in ours]
+            (in_other,) = (await hits_of(lexical, "quantum", 9, only=("b",))).scores
+            # Three words with the same share: each has a third of the weight .4, against .6.
+            third = 0.4 / 0.6 / 3
+            expected = [own + third * sum(in_first)] * 3 + [third * in_other]
+            assert found.scores == pytest.approx(expected, rel=1e-4)
+            given = await hits_of(engine, "physicist", 9, only=("b", "c00", "a1"))
+            assert (given.ids, given.scores[-1]) == (["a1", "b", "c00"], 0)
+
+
+async def test_given_documents_are_scored_as_a_search_scores_them(server: Server) -> None:
+    """One without a word has score 0; ids that are not there, or filtered away, are left out."""
+    source = described(server.url, INDEX, filter={"term": {"published": True}})
+    async with attached(source) as engine:
+        found = await hits_of(engine, "novel", 50)
+        without = next(
+            id_
+            for id_, p in PEOPLE.items()
+            if "novel" not in p["bio"] + p["headline"] and p["published"]
+        )
+        only = (*found.ids[::-1], "nobody", "p009", without, found.ids[0])
+        again = await hits_of(engine, "novel", 99, only=only)
+        assert again.ids == [*found.ids, without]
+        assert again.scores == [*found.scores, 0]
+        assert (await hits_of(engine, "novel", 3, only=only)).ids == found.ids[:3]
+        groups = await hits_of(engine, "", 9, only=("p002", "p001", "nobody"))
+        assert (groups.ids, groups.scores) == (["p001", "p002"], [0, 0])
+        assert groups.memberships["gender"].tolist() == [[1, 0], [0, 1]]
+
+
+async def test_counts_of_matches(server: Server) -> None:
+    """In all documents and in some; of all words in whatever fields; of everything."""
+
+    def holds(person: dict[str, Any], *words: str) -> bool:
+        return all(word in person["bio"] + " " + person["headline"] for word in words)
+
+    only = tuple(list(PEOPLE)[:30])
+    async with attached(described(server.url, INDEX)) as engine:
+        hits = await engine.search(
+            [
+                Query("opera", 0),
+                Query("opera river", 0, every_word=True),
+                Query("opera", 0, only=only),
+                Query("", 0),
+                Query("", 0, only=(*only, "nobody")),
+                Query("nowhere", 0),
+                Query("?!", 0),
+            ]
+        )
+    some = [PEOPLE[id_] for id_ in only]
+    assert [found.total for found in hits] == [
+        sum(holds(person, "opera") for person in PEOPLE.values()),
+        sum(holds(person, "opera", "river") for person in PEOPLE.values()),
+        sum(holds(person, "opera") for person in some),
+        200,
+        30,
+        0,
+        0,
+    ]
+    assert all(found.ids == [] for found in hits)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['physicist "}},{', "physicist {{query}}", "physicist \ud800 \0", "physicist AND (", "¿"],
+)
+async def test_a_query_is_text_whatever_it_holds(server: Server, text: str) -> None:
+    async with attached(described(server.url, INDEX)) as engine:
+        expected = (await hits_of(engine, "physicist", 9)).ids if "physicist" in text else []
+        assert (await hits_of(engine, text, 9)).ids == expected
+        assert await hits_of(engine, "", 5) is not None
+        assert len(await hits_of(engine, "", 5)) == 0
+
+
+async def test_what_is_too_much_is_one_sentence(server: Server) -> None:
+    async with attached(described(server.url, INDEX)) as engine:
+        with pytest.raises(InputError, match=r"at most 10,000 hits .* not 10,001"):
+            await hits_of(engine, "physicist", 10_001)
+        with pytest.raises(QueryError, match="more words than Elasticsearch accepts"):
+            await hits_of(engine, " ".join(f"w{n}" for n in range(100_000)), 5)
+
+
+async def test_texts_are_read_only_when_they_are_asked_for(server: Server) -> None:
+    async with attached(described(server.url, INDEX)) as engine:
+        documents = await engine.documents(["p003", "nobody", "p001", "p003"])
+    assert [document.id for document in documents] == ["p003", "p001", "p003"]
+    assert documents[0].title == PEOPLE["p003"]["headline"]
+    assert documents[0].text == PEOPLE["p003"]["bio"]
+
+
+async def test_a_link_is_a_field_of_the_documents(server: Server) -> None:
+    linked = {
+        id_: {**document, "home": {"page": f"https://people.example/{id_}"}}
+        for id_, document in PEOPLE.items()
+    }
+    properties = {**MAPPING["properties"], "home": {"properties": {"page": {"type": "keyword"}}}}
+    with server.index("hr-linked", linked, {"properties": properties}):
+        async with attached(described(server.url, "hr-linked", link="home.page")) as engine:
+            read = await read_document(engine, "p003", "home.page")
+            assert read.link == "https://people.example/p003"
+            assert read.title == PEOPLE["p003"]["headline"]
+            expected = group_of(PEOPLE["p003"]["person"].get("sex"))
+            groups = engine.schema.attributes["gender"].universe
+            shares = {g: share for g, share in zip(groups, expected, strict=True) if share}
+            assert read.groups["gender"] == shares
+            assert await links_of(engine, ["p001", "nobody"], "home.page") == {
+                "p001": "https://people.example/p001"
+            }
+            with pytest.raises(DocumentNotFoundError, match="has no document 'nobody'; check"):
+                await read_document(engine, "nobody", "home.page")
+
+
+async def test_shares_of_the_corpus_are_the_mean_memberships(server: Server) -> None:
+    """Values, ranges, dates, several values a document, weights; nested lists are left out."""
+    attributes = {
+        **ATTRIBUTES,
+        "known": {**ATTRIBUTES["gender"], "unknown": "group"},
+        "height": {"field": "height", "groups": {"tall": {"gt": 180}, "small": {"lte": 179}}},
+        "era": {"field": "person.born", "groups": {"old": {"lte": 1949}, "young": {"gt": 1949}}},
+        "alive": {"field": "alive", "groups": {"yes": True, "no": False}},
+        "place": {"field": "place", "groups": ["North.America", "Ärmel"]},
+        "origin": {"field": "origin", "groups": ["Europe", "Asia"]},
+        "job": {"field": "jobs.field", "groups": ["science", "art"]},
+    }
+    async with attached(described(server.url, INDEX, attributes=attributes)) as engine:
+        shares = await engine.corpus_shares()
+        everyone = await hits_of(engine, "", 200, only=tuple(PEOPLE))
+    assert set(shares) == set(attributes) - {"job"}
+    for name, found in shares.items():
+        assert found == pytest.approx(everyone.memberships[name].mean(axis=0), abs=1e-9), name
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+@pytest.mark.parametrize("own", [False, True])
+async def test_a_search_within_a_group_is_filtered_by_the_server(
+    server: Server, own: bool, filtered: bool
+) -> None:
+    """One request, whether the source has a request and a filter of its own or not."""
+    parts: dict[str, Any] = {"body": BODY} if own else {}
+    parts |= {"filter": {"term": {"published": True}}} if filtered else {}
+    with counting_proxy(server.url) as proxy:
+        async with attached(described(proxy.url, INDEX, attributes=LABELS, **parts)) as engine:
+            await compare_groups(engine)
+            proxy.clear()
+            within = [Query("opera", n, within=("era", "old")) for n in (0, 10)]
+            size, *_ = await engine.search([Query("", 0, within=("gender", "female")), *within])
+            assert len(proxy.passed) == 1
+    sexes = [p["person"].get("sex") for p in PEOPLE.values() if p["published"] or not filtered]
+    assert size.total == sum(sex in ("F", "f") for sex in sexes)
+
+
+async def test_groups_that_the_server_cannot_filter_by_are_refused(
+    server: Server, tmp_path: Path
+) -> None:
+    """Labels in a file, what is not indexed or is normalized, and documents that are unknown."""
+    lower = {"type": "custom", "filter": ["lowercase"]}
+    mapping = {
+        "runtime": {"size": {"type": "keyword", "script": {"source": "emit('tall')"}}},
+        "properties": {
+            "t": {"type": "text"},
+            "plain": {"type": "keyword"},
+            "kept": {"type": "keyword", "index": False},
+            "lower": {"type": "keyword", "normalizer": "lower"},
+            "tags": {"type": "flattened"},
+            "weights": {"type": "flattened"},
+            "day": {"type": "date"},
+            "origin": {"properties": {"a": {"type": "float"}, "note": {"type": "keyword"}}},
+        },
+    }
+    sides = ["a", "b"]
+    documents = {
+        f"d{number}": {
+            "t": "x",
+            "tags": {"side": side},
+            "weights": {side: 1},
+            "day": f"200{number}-01-01",
+            "origin": {"a": number, "note": "x"},
+            **dict.fromkeys(("plain", "kept", "lower"), side),
+        }
+        for number, side in enumerate("aab")
+    }
+    (tmp_path / "sides.csv").write_text("id,group\nd0,a\nd1,b\nd2,b\n")
+    attributes: dict[str, Any] = {
+        name: {"field": name, "groups": sides} for name in ("plain", "kept", "lower", "weights")
+    }
+    attributes["plain"]["unknown"] = "group"
+    attributes |= {
+        "below": {"field": "tags.side", "groups": sides},
+        "beside": {"labels": "sides.csv"},
+        "size": {"field": "size", "groups": ["tall", "small"]},
+        "day": {"field": "day", "groups": {"first": ["2000-01-01T00:00:00.000Z"], "b": ["x"]}},
+        "origin": {"field": "origin", "groups": sides},
+    }
+    settings = {"analysis": {"normalizer": {"lower": lower}}}
+    with server.index("hr-odd", documents, mapping, **settings):
+        changes = {"title": None, "text": ["t"], "attributes": attributes, "folder": tmp_path}
+        source = described(server.url, "hr-odd", **changes)
+        async with attached(source, tmp_path) as engine:
+            assert {attribute for attribute, _ in engine.filterable} == {
+                "plain",
+                "below",
+                "size",
+                "origin",
+            }
+            assert await compare_within(engine, [Query("x", 9)], 9) == 3 + 3 + 3 + 2
+            for within in [("plain", "unknown"), ("beside", "a"), ("lower", "b"), ("day", "first")]:
+                with pytest.raises(UnsupportedError, match="cannot filter by this label; search"):
+                    await engine.search([Query("x", 9, within=within)])
+
+
+async def test_a_weight_that_is_added_later_is_filtered_by(server: Server) -> None:
+    origin = {"properties": {"Europe": {"type": "float"}}}
+    mapping = {"properties": {"t": {"type": "text"}, "origin": origin}}
+    groups = {"origin": {"field": "origin", "groups": ["Europe", "Asia"]}}
+    changes = {"title": None, "text": ["t"], "attributes": groups}
+    with server.index("hr-later", {"a": {"t": "x", "origin": {"Europe": 1}}}, mapping):
+        async with attached(described(server.url, "hr-later", **changes)) as engine:
+            server.write("hr-later", {"b": {"t": "x", "origin": {"Asia": 2, "Europe": 0}}})
+            assert await compare_within(engine, [Query("x", 9)], 9) == 2
+
+
+async def test_other_fields_beside_weights_are_not_read(server: Server) -> None:
+    """A text has no columns, and a keyword or a date is no weight."""
+    origin = {
+        "Europe": {"type": "float", "fields": {"raw": {"type": "keyword"}}},
+        "Asia": {"type": "float"},
+        "note": {"type": "text"},
+        "since": {"type": "date"},
+        "sure": {"type": "boolean"},
+    }
+    mapping = {"properties": {**MAPPING["properties"], "origin": {"properties": origin}}}
+    foreign = {"note": "some words", "since": "1999-01-01", "sure": True}
+    documents = {
+        "a": {"origin": {"Europe": 2, "Asia": 1, **foreign}},
+        "b": {"origin": {"Asia": 1, "note": "x"}},
+        "c": {"origin": foreign},
+    }
+    groups = {"origin": {"field": "origin", "groups": ["Europe", "Asia"], "unknown": "group"}}
+    with server.index("hr-mixed", documents, mapping):
+        async with attached(described(server.url, "hr-mixed", attributes=groups)) as engine:
+            hits = await hits_of(engine, "", 9, only=("a", "b", "c"))
+            shares = await engine.corpus_shares()
+    found = hits.memberships["origin"]
+    assert found == pytest.approx(np.array([[2 / 3, 1 / 3, 0], [0, 1, 0], [0, 0, 1]]))
+    assert shares["origin"] == pytest.approx(found.mean(axis=0))
+
+
+async def test_shares_of_numbers_that_repeat_in_a_document_are_left_out(server: Server) -> None:
+    """The server counts a document once for each value, and the labels twice."""
+    groups = {
+        kind: {"field": kind, "groups": {"small": {"lt": 2}, "big": {"gte": 2}}}
+        for kind in ("once", "twice")
+    }
+    fields = {"once": {"type": "integer"}, "twice": {"type": "integer"}}
+    mapping = {"properties": {**MAPPING["properties"], **fields}}
+    documents = {"a": {"once": [1, 2], "twice": [1, 1, 2]}, "b": {"once": 1, "twice": 1}}
+    with server.index("hr-repeated", documents, mapping):
+        async with attached(described(server.url, "hr-repeated", attributes=groups)) as engine:
+            hits = await hits_of(engine, "", 9, only=("a", "b"))
+            shares = await engine.corpus_shares()
+    assert hits.memberships["twice"][0] == pytest.approx([2 / 3, 1 / 3])
+    assert {name: found.tolist() for name, found in shares.items()} == {"once": [0.75, 0.25]}
+
+
+async def test_numbers_of_groups_are_compared_as_labels_are(server: Server) -> None:
+    """What the server would refuse, or read as another number than the labels do, is no label."""
+    values = ["1_60", "1.61e2", "162.0", " 163 ", "inf", "164", "165.5"]
+    groups = {"size": {"field": "height", "groups": {"known": values, "other": ["170"]}}}
+    async with attached(described(server.url, INDEX, attributes=groups)) as engine:
+        hits = await hits_of(engine, "", 200, only=tuple(PEOPLE))
+        shares = await engine.corpus_shares()
+    assert shares["size"] == pytest.approx(hits.memberships["size"].mean(axis=0))
+    assert shares["size"].tolist() == [0.02, 0.02]
+
+
+async def test_the_check_counts_a_single_document_as_one(server: Server, tmp_path: Path) -> None:
+    """Labels of other kinds are looked at in a sample, or in their file."""
+    (tmp_path / "sex.csv").write_text("id,group\na,f\nb,m\n")
+    attributes = {
+        "file": {"labels": "sex.csv"},
+        "gender": ATTRIBUTES["gender"],
+        "origin": {"field": "origin", "groups": ["Europe", "Asia"]},
+    }
+    sexes = {"a": "F", "b": "odd"}
+    documents = {
+        id_: {"bio": "x", "person": {"sex": sex}, "origin": {"Asia": 1}}
+        for id_, sex in sexes.items()
+    }
+    with server.index("hr-odd", documents):
+        source = described(server.url, "hr-odd", attributes=attributes, folder=tmp_path)
+        report = await check_source(source)
+    assert [one.name for one in report.attributes] == ["file", "gender", "origin"]
+    assert [one.documents for one in report.attributes] == [2, 2, 2]
+    assert (
+        "gender: 1 of its values belongs to no group and counts as unknown, in 1 document."
+        in report.remarks
+    )
+
+
+# --- the source's own request -----------------------------------------------------------------
+
+BODY: dict[str, Any] = {
+    "query": {
+        "function_score": {
+            "query": {"multi_match": {"query": "{{query}}", "fields": ["headline^2", "bio"]}},
+            "field_value_factor": {"field": "height"},
+        }
+    },
+    "size": "{{size}}",
+    "aggs": {"unneeded": {"terms": {"field": "place"}}},
+}
+
+
+async def test_an_own_request_is_sent_with_values_in_place(server: Server) -> None:
+    """Searching, given documents, boosts, counts and the filter work over it, too."""
+    chosen = {"term": {"published": True}}
+    by_hand = json.loads(
+        json.dumps(BODY).replace("{{query}}", "opera").replace('"{{size}}"', "200")
+    )
+    expected = server.ask("POST", f"/{INDEX}/_search", by_hand)["hits"]["hits"]
+    scores = {hit["_id"]: hit["_score"] for hit in expected if PEOPLE[hit["_id"]]["published"]}
+    async with attached(described(server.url, INDEX, body=BODY, filter=chosen)) as engine:
+        hits = await hits_of(engine, "opera", 200)
+        assert dict(zip(hits.ids, hits.scores, strict=True)) == pytest.approx(scores)
+        again = await hits_of(engine, "opera", 5, only=hits.ids[:5])
+        assert (again.ids, again.scores) == (hits.ids[:5], pytest.approx(hits.scores[:5]))
+        both, boosted = await engine.search(
+            [Query("opera river", 9), Query("opera", 9, boost="river")]
+        )
+        assert both.ids == boosted.ids
+        counts = await engine.search(
+            [Query("opera", 0), Query("opera river", 0, every_word=True), Query("", 0)]
+        )
+        assert counts[0].total == len(scores)
+        assert counts[1].total == len(
+            [i for i in scores if "river" in PEOPLE[i]["bio"] + PEOPLE[i]["headline"]]
+        )
+        assert counts[2].total == 180
+        for odd in ('opera"}},"size":{', "{{query}}", "{{size}} opera", "\\"):
+            found = await hits_of(engine, odd, 9)
+            assert found.ids == (hits.ids[:9] if "opera" in odd else [])
+
+
+async def test_an_own_request_that_ranks_by_more_than_its_query(server: Server) -> None:
+    """What cannot be asked of it is refused, each by one sentence."""
+    body = {**BODY, "rescore": {"window_size": 9, "query": {"rescore_query": {"match_all": {}}}}}
+    async with attached(described(server.url, INDEX, body=body)) as engine:
+        assert len(await hits_of(engine, "opera", 9)) == 9
+        assert not {"rescore", "document_frequencies", "within_group"} & engine.capabilities
+        assert (await hits_of(engine, "", 9, only=("p001",))).ids == ["p001"]
+        with pytest.raises(UnsupportedError, match=r"Ranking given documents needs .* 'people'"):
+            await hits_of(engine, "opera", 9, only=("p001",))
+        with pytest.raises(UnsupportedError, match="Counting the documents that match needs"):
+            await hits_of(engine, "opera", 0)
+        with pytest.raises(UnsupportedError, match="needs an engine that can search within a gro"):
+            await engine.search([Query("opera", 9, within=("gender", "female"))])
+    source = described(server.url, INDEX, body=body, filter={"term": {"published": True}})
+    with pytest.raises(SourceError, match="put the filter into the body"):
+        async with attached(source):
+            pass
+    sorted_by_height = {"query": {"match": {"bio": "{{query}}"}}, "sort": ["height"]}
+    async with attached(described(server.url, INDEX, body=sorted_by_height)) as engine:
+        with pytest.raises(SourceError, match="returns hits without scores; remove its 'sort'"):
+            await hits_of(engine, "opera", 9)
+
+
+# --- several indices, and ids -----------------------------------------------------------------
+
+
+@pytest.fixture
+def halves(server: Server) -> Iterator[Server]:
+    """Two indices behind a pattern and an alias; the first three ids are in both."""
+    ids = list(PEOPLE)
+    parts = (ids[:100], [*ids[:3], *ids[100:]])
+    first, second = (
+        {i: {**PEOPLE[i], "number": f"{n}{i}"} for i in p} for n, p in enumerate(parts)
+    )
+    with server.index("staff-1", first), server.index("staff-2", second):
+        add = {"add": {"indices": ["staff-1", "staff-2"], "alias": "staff"}}
+        server.ask("POST", "/_aliases", {"actions": [add]})
+        yield server
+
+
+@pytest.mark.parametrize("index", ["staff-*", "staff", "staff-1,staff-2"])
+async def test_an_alias_a_pattern_and_a_list_are_searched_as_one(
+    halves: Server, index: str
+) -> None:
+    """By a field of ids that is unique over them."""
+    async with attached(described(halves.url, index, id="number")) as engine:
+        assert (await engine.info()).documents == 203
+        hits = await hits_of(engine, "physicist", 500)
+        assert {"0p000", "1p000"} <= set(hits.ids)
+        assert (await hits_of(engine, "", 9, only=("1p001", "0p001"))).ids == ["0p001", "1p001"]
+        assert [d.id for d in await engine.documents(["1p002", "0p099"])] == ["1p002", "0p099"]
+
+
+async def test_an_id_that_is_not_unique_is_an_error(
+    halves: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = r"The id 'p000' belongs to two documents \(staff-1 and staff-2\); set 'id'"
+    async with attached(described(halves.url, "staff-2")) as engine:
+        assert len(await hits_of(engine, "physicist", 500)) > 0
+    source = described(halves.url, "staff-*", text=["bio", "note"])
+    with pytest.raises(SourceError, match="belongs to two documents"):
+        async with attached(source) as engine:
+            await hits_of(engine, "plain", 500)
+    with pytest.raises(SourceError, match=said):
+        async with attached(
+            described(halves.url, "staff-*", filter={"ids": {"values": ["p000", "p050"]}})
+        ):
+            pass
+    # The sample of a large index may hold no id twice; the hits then show it.
+    one = {"bool": {"must_not": {"ids": {"values": ["p001", "p002"]}}}}
+    monkeypatch.setattr(elasticsearch, "SAMPLED", 1)
+    async with attached(described(halves.url, "staff-*", filter=one)) as engine:
+        for query in (Query("", 1, only=("p000",)), Query("physicist opera river", 500)):
+            with pytest.raises(SourceError, match="belongs to two documents"):
+                await engine.search([query])
+
+
+async def test_ids_and_labels_need_no_columns(server: Server) -> None:
+    """They are read from the documents then."""
+    plain = {"type": "keyword", "doc_values": False}
+    mapping = {"properties": {**MAPPING["properties"], "number": plain, "place": plain}}
+    attributes = {"place": {"field": "place", "groups": ["North.America", "a,b*"]}}
+    with server.index("hr-plain-ids", PEOPLE, mapping):
+        source = described(server.url, "hr-plain-ids", id="number", attributes=attributes)
+        async with attached(source) as engine:
+            hits = await hits_of(engine, "", 9, only=("n001", "n000"))
+            assert hits.ids == ["n000", "n001"]
+            assert hits.memberships["place"].tolist() == [[1, 0], [0, 0.5]]
+            assert [one.id for one in await engine.documents(["n001"])] == ["n001"]
+            assert await engine.corpus_shares() == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"id": "place"}, r"has 2 values in its id field 'place'"),
+        ({"id": "empty"}, r"has no values in its id field 'empty'"),
+        ({"id": "headline"}, r"'headline' is a text, .* as an id; name 'headline.raw'"),
+        ({"id": "nothing"}, r"has no field 'nothing', which 'id' names"),
+    ],
+)
+async def test_a_field_that_is_no_id_is_refused(
+    server: Server, changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(SourceError, match=said):
+        async with attached(described(server.url, INDEX, **changes)):
+            pass
+
+
+# --- sources that do not fit ------------------------------------------------------------------
+
+
+def gender(field: str, **more: Any) -> dict[str, Any]:
+    return {"attributes": {"gender": {"field": field, "groups": ["F", "M"], **more}}}
+
+
+KINDS_MAPPING = {
+    "properties": {
+        "bio": {"type": "text"},
+        "day": {"type": "date"},
+        "year": {"type": "integer"},
+        "address": {"type": "ip"},
+        "version": {"type": "version"},
+        "lower": {"type": "keyword", "normalizer": "lowercase"},
+        "late": {"type": "keyword"},
+    }
+}
+KINDS: dict[str, dict[str, Any]] = {
+    f"{n:03}": {
+        "bio": "people",
+        "day": ["1950-06-15", "1990-06-15"][n % 2],
+        "year": [1950, 1990][n % 2],
+        "address": f"10.0.0.{1 + n % 2}",
+        "version": f"{1 + n % 2}.0.0",
+        "lower": "FM"[n % 2],
+        **({"late": "X"} if n == 299 else {}),
+    }
+    for n in range(300)
+}
+
+
+def kinds(field: str, groups: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "title": None,
+        "text": ["bio"],
+        "attributes": {"it": {"field": field, "groups": groups}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (gender("person.sx"), "no field 'person.sx', .* attribute 'gender' .* mean 'person.sex'"),
+        (gender("headline"), "'headline' is a text, .*label of 'gender'; name 'headline.raw'"),
+        (gender("bio"), "'bio' is a text, .*; name a keyword field, or a file of labels"),
+        (gender("person"), "'person' .* is an object without weights; .* such as 'person.sex'"),
+        (gender("jobs"), "'jobs' .* is an object without weights; .* such as 'jobs.field'"),
+        (gender("empty"), "'empty' .* is empty in all documents; correct the field, or the filter"),
+        (gender("place"), "'place' .* contains .*Ärmel, .*none of which is in a group; list under"),
+        ({"title": "head"}, "no field 'head', which 'title' or 'text' names"),
+        ({"link": "home"}, "no field 'home', which 'link' names"),
+        ({"text": ["bio", "person.born"]}, "'person.born' has type date, which cannot be searched"),
+        ({"query": {"fields": ["nothing^2"]}}, "no field 'nothing', which is searched in"),
+        ({"query": {"fields": ["jobs.field"]}}, "'jobs.field' belongs to nested documents"),
+        ({"filter": {"trem": {"published": True}}}, r"refused the request .*\[trem\]"),
+        ({"vectors": {"field": "bio"}}, "'bio' has type text, not vectors"),
+        ({"engine": "opensearch"}, "is Elasticsearch; write 'engine: elasticsearch' in the source"),
+        ({"index": "nothing-here"}, "There is no index 'nothing-here' at http"),
+        ({"index": "nothing-*"}, r"There is no index 'nothing-\*' at http"),
+        ({"index": "Bad Name"}, "'Bad Name'|Bad Name"),
+    ],
+)
+async def test_a_source_that_does_not_fit_is_one_sentence(
+    server: Server, changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises((SourceError, IndexNotFoundError, IndexUnavailableError), match=said) as bad:
+        async with attached(described(server.url, changes.pop("index", INDEX), **changes)):
+            pass
+    message = str(bad.value)
+    assert message.endswith((".", "?"))
+    assert "\n" not in message
+
+
+async def test_an_index_that_is_closed_is_told_so(server: Server) -> None:
+    with server.index("hr-closed", {}):
+        server.ask("POST", "/hr-closed/_close")
+        said = "The index 'hr-closed' at http.* is closed; open it there, or name another"
+        with pytest.raises(IndexUnavailableError, match=said):
+            async with attached(described(server.url, "hr-closed")):
+                pass
+
+
+@pytest.mark.parametrize(
+    ("field", "groups", "held"),
+    [
+        ("day", {"old": ["1950-06-15"], "young": ["1990-06-15"]}, r"1950-06-15T00:00:00\.000Z, "),
+        ("day", {"old": {"lt": 0}, "young": {"gte": 10_000}}, r"1950-06-15T00:00:00\.000Z, "),
+        ("year", {"old": {"lt": "1960-01-01"}, "young": {"gte": "1960-01-01"}}, "1950, 1990"),
+        ("address", {"home": ["10.0.0.0/8"], "abroad": ["::1"]}, r"10\.0\.0\.1, 10\.0\.0\.2"),
+        ("version", {"first": ["1"], "second": ["2"]}, r"1\.0\.0, 2\.0\.0"),
+        ("lower", {"female": ["F"], "male": ["M"]}, "f, m"),
+        ("late", {"female": ["F"], "male": ["M"]}, "X"),
+    ],
+)
+async def test_a_field_whose_values_no_group_takes_is_refused(
+    server: Server, field: str, groups: dict[str, Any], held: str
+) -> None:
+    """Also where the server cannot count groups, or would, and fairqr does not."""
+    with server.index("hr-kinds", KINDS, KINDS_MAPPING):
+        source = described(server.url, "hr-kinds", **kinds(field, groups))
+        said = f"'{field}' .* contains {held}.*none of which is in a group; list under 'groups'"
+        with pytest.raises(SourceError, match=said):
+            async with attached(source):
+                pass
+
+
+@pytest.mark.parametrize(
+    ("field", "groups", "labelled"),
+    [
+        ("day", {"old": {"gt": -5, "lt": 1960}, "young": {"gte": 1960, "lte": 10_000}}, 300),
+        (
+            "day",
+            {"old": {"lt": "1960-01-01"}, "young": {"lte": "9999-12-31", "gte": "1960-01-01"}},
+            300,
+        ),
+        ("day", {"old": {"lt": "1960-01-01"}, "none": {"gt": "9999-12-31"}}, 150),
+        ("day", {"old": ["1950-06-15T00:00:00.000Z"], "none": ["1970"]}, 150),
+        ("address", {"home": ["10.0.0.1"], "abroad": ["::1"]}, 150),
+        ("version", {"first": ["1.0.0"], "other": ["2"]}, 150),
+        ("lower", {"female": ["F", "f"], "male": ["M"]}, 150),
+    ],
+)
+async def test_the_check_counts_the_labels_that_searches_read(
+    server: Server, field: str, groups: dict[str, Any], labelled: int
+) -> None:
+    with server.index("hr-kinds", KINDS, KINDS_MAPPING):
+        report = await check_source(described(server.url, "hr-kinds", **kinds(field, groups)))
+    (found,) = report.attributes
+    assert (found.documents, found.labelled) == (300, labelled)
+
+
+async def test_a_label_that_the_server_leaves_out_of_source_is_told(server: Server) -> None:
+    """Nested labels are read from there."""
+    mapping = {**MAPPING, "_source": {"excludes": ["jobs"]}}
+    attributes = {"job": {"field": "jobs.field", "groups": ["science", "art"]}}
+    with (
+        server.index("hr-partly", PEOPLE, mapping),
+        pytest.raises(SourceError, match=r"'jobs.field' .* check whether _source excludes"),
+    ):
+        async with attached(described(server.url, "hr-partly", attributes=attributes)):
+            pass
+
+
+async def test_labels_that_only_late_documents_have_are_found(server: Server) -> None:
+    """What a sample lacks is looked for in all documents."""
+    documents: dict[str, Any] = {f"{n:04}": {"bio": "x"} for n in range(300)}
+    documents["0299"]["person"] = {"sex": "F"}
+    with server.index("hr-late", documents):
+        async with attached(described(server.url, "hr-late")) as engine:
+            (found,) = (await hits_of(engine, "", 1, only=("0299",))).memberships["gender"].tolist()
+    assert found == [1, 0]
+
+
+# --- a server that changes, or fails in parts -------------------------------------------------
+
+
+async def test_a_mapping_that_changes_while_it_is_in_use(server: Server) -> None:
+    """One that still fits is gone on with; any other is one sentence."""
+    other = {"properties": {"headline": {"type": "text"}, "bio": {"type": "text"}}}
+    plain = {id_: {"headline": p["headline"], "bio": p["bio"]} for id_, p in PEOPLE.items()}
+    grown = {"properties": {**MAPPING["properties"], "more": {"type": "keyword"}}}
+    point = {"add": {"alias": "hr-now"}}
+
+    def now(index: str) -> None:
+        remove = {"remove": {"index": "*", "alias": "hr-now", "must_exist": False}}
+        add = {"add": {**point["add"], "index": index}}
+        server.ask("POST", "/_aliases", {"actions": [remove, add]})
+
+    with server.index("hr-plain", plain, other), server.index("hr-grown", PEOPLE, grown):
+        now(INDEX)
+        async with attached(described(server.url, "hr-now")) as engine:
+            before = await hits_of(engine, "physicist", 50)
+            now("hr-grown")
+            assert (await hits_of(engine, "physicist", 50)).ids == before.ids
+            now("hr-plain")
+            with pytest.raises(
+                SourceError, match=r"mapping of 'hr-now' changed while it was in use: .*person.sex"
+            ):
+                await hits_of(engine, "physicist", 50)
+    async with attached(described(server.url, INDEX)) as engine:
+        pass
+
+
+async def test_a_searched_field_that_changes_its_type_is_told(server: Server) -> None:
+    numbers = {"properties": {**MAPPING["properties"], "bio": {"type": "integer"}}}
+    with server.index("hr-was", PEOPLE), server.index("hr-is", {}, numbers):
+        add = {"add": {"index": "hr-was", "alias": "hr-swap"}}
+        server.ask("POST", "/_aliases", {"actions": [add]})
+        async with attached(described(server.url, "hr-swap")) as engine:
+            remove = {"remove": {"index": "hr-was", "alias": "hr-swap"}}
+            add = {"add": {"index": "hr-is", "alias": "hr-swap"}}
+            server.ask("POST", "/_aliases", {"actions": [remove, add]})
+            with pytest.raises(SourceError, match=r"changed while it was in use: .* type integer"):
+                await hits_of(engine, "physicist", 50)
+
+
+async def test_a_searched_field_that_goes_is_told_where_nothing_is_found(server: Server) -> None:
+    """The server takes a field that is not mapped for one without words."""
+    without = {"person": MAPPING["properties"]["person"], "headline": {"type": "text"}}
+    with server.index("hr-with", PEOPLE), server.index("hr-without", {}, {"properties": without}):
+        add = {"add": {"index": "hr-with", "alias": "hr-text"}}
+        server.ask("POST", "/_aliases", {"actions": [add]})
+        async with attached(described(server.url, "hr-text")) as engine:
+            assert not (await hits_of(engine, "nothing-like-it", 50)).ids
+            remove = {"remove": {"index": "hr-with", "alias": "hr-text"}}
+            add = {"add": {"index": "hr-without", "alias": "hr-text"}}
+            server.ask("POST", "/_aliases", {"actions": [remove, add]})
+            with pytest.raises(SourceError, match=r"changed while it was in use: .* field 'bio'"):
+                await hits_of(engine, "physicist", 50)
+
+
+async def test_an_index_that_goes_while_it_is_in_use(server: Server) -> None:
+    with server.index("hr-gone", PEOPLE):
+        async with (
+            attached(described(server.url, "hr-gone")) as one,
+            attached(described(server.url, "hr-gon*")) as other,
+        ):
+            server.ask("DELETE", "/hr-gone")
+            for engine in (one, other):
+                with pytest.raises(IndexNotFoundError, match="There is no index 'hr-gon"):
+                    await hits_of(engine, "physicist", 5)
+
+
+async def test_failed_shards_are_an_error_or_a_warning(server: Server) -> None:
+    """A runtime field whose script fails on one of two indices makes its shards fail."""
+    script = "if (doc['height'].value > 0) { throw new RuntimeException('no'); } emit(1L);"
+    runtime = {"rank": {"type": "long", "script": {"source": script}}}
+    broken = {**MAPPING, "runtime": runtime}
+    sound = {"properties": {**MAPPING["properties"], "rank": {"type": "long"}}}
+    half = dict(list(PEOPLE.items())[:100])
+    with (
+        server.index("parts-1", {k: {**p, "rank": 1} for k, p in half.items()}, sound),
+        server.index("parts-2", {f"x{k}": p for k, p in half.items()}, broken),
+    ):
+        body = {
+            "query": {
+                "bool": {"must": {"match": {"bio": "{{query}}"}}, "filter": {"term": {"rank": 1}}}
+            }
+        }
+        source = described(server.url, "parts-*", body=body)
+        async with attached(source) as engine:
+            with pytest.raises(IndexUnavailableError, match=r"failed|refused"):
+                await hits_of(engine, "opera", 5)
+        async with attached(source.model_copy(update={"allow_partial": True})) as engine:
+            hits = await hits_of(engine, "opera", 500)
+    assert hits.warnings == ("1 of 2 shards of 'parts-*' did not answer.",)
+    assert 0 < len(hits) < 200
+
+
+# --- nothing is written, and little is asked --------------------------------------------------
+
+
+async def test_nothing_is_written_and_nothing_left_open(server: Server) -> None:
+    """Whatever is done: mapping, documents, counters of indexing and open contexts stay."""
+    before = state(server, INDEX)
+    with counting_proxy(server.url) as proxy:
+        source = described(proxy.url, INDEX)
+        async with attached(source) as engine:
+            assert [(one.method, one.path) for one in proxy.passed] == [
+                ("GET", f"/{INDEX}"),
+                ("POST", f"/{INDEX}/_msearch"),
+            ], "opening asks for the mapping and for a sample"
+            proxy.clear()
+            queries = [Query(f"opera {n}", 500) for n in range(12)]
+            counted = [Query(word, 0) for word in [*"abcdefgh"] * 8]
+            counted += [Query(one.text, 0, only=("p001", "p002")) for one in counted]
+            hits = await engine.search([*queries, *counted])
+            assert len(hits) == len(queries) + len(counted)
+            (asked,) = proxy.passed
+            assert asked.path == f"/{INDEX}/_msearch"
+            assert len(asked.body.splitlines()) == 2 * (12 + 2), "all counts are two searches"
+            await engine.search([Query("opera", 9, only=("p001",), boost="river")])
+            await engine.documents(["p001"])
+            await engine.corpus_shares()
+            await engine.info()
+        await check_source(source)
+        await draft(proxy.url, INDEX)
+        kinds = {(one.method, one.path.rpartition("/")[2]) for one in proxy.passed}
+        assert kinds == {("GET", ""), ("GET", INDEX), ("POST", "_msearch"), ("POST", "_count")}
+    assert state(server, INDEX) == before
+
+
+async def test_an_engine_serves_several_event_loops(server: Server) -> None:
+    async with attached(described(server.url, INDEX)) as engine:
+        alone = await hits_of(engine, "opera", 20)
+        found: list[list[str]] = []
+
+        async def searched() -> None:
+            found.append((await hits_of(engine, "opera", 20)).ids)
+            await engine.aclose()
+            await engine.aclose()
+
+        threads = [threading.Thread(target=lambda: asyncio.run(searched())) for _ in "123"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            await asyncio.to_thread(thread.join)
+        assert found == [alone.ids] * 3
+        many = await asyncio.gather(*(hits_of(engine, "opera", 20) for _ in range(30)))
+        assert all(hits.ids == alone.ids for hits in many)
+        await engine.aclose()
+        assert (await hits_of(engine, "opera", 20)).ids == alone.ids
+
+
+# --- check and draft --------------------------------------------------------------------------
+
+
+async def test_the_check_says_what_is_there(server: Server) -> None:
+    attributes = {
+        **ATTRIBUTES,
+        "era": {"field": "person.born", "groups": {"old": {"lt": 1950}, "young": {"gte": 1950}}},
+        "job": {"field": "jobs.field", "groups": ["science", "art"]},
+        "origin": {"field": "origin", "groups": ["Europe", "Asia"]},
+    }
+    report = await check_source(described(server.url, INDEX, attributes=attributes))
+    assert report.version == "8.12.2"
+    assert report.documents == 200
+    assert report.fields["person.sex"] == "keyword"
+    assert report.capabilities == [
+        "corpus_shares",
+        "document_frequencies",
+        "new_queries",
+        "read_by_id",
+        "rescore",
+        "within_group",
+    ]
+    gender, era, job, origin = report.attributes
+    sexes = [person["person"].get("sex") for person in PEOPLE.values()]
+    assert {one.value: (one.documents, one.group) for one in gender.values} == {
+        "F": (sexes.count("F"), "female"),
+        "f": (sexes.count("f"), "female"),
+        "M": (sexes.count("M"), "male"),
+        "X": (sexes.count("X"), None),
+    }
+    assert gender.labelled == 200 - sexes.count(None) - sexes.count("X")
+    assert [(one.value, one.documents, one.group) for one in era.values] == [
+        ("lt 1950", 100, "old"),
+        ("gte 1950", 100, "young"),
+    ]
+    assert {one.value: one.documents for one in job.values} == {"science": 200, "art": 100}
+    assert {one.value: one.documents for one in origin.values} == {"Asia": 200, "Europe": 150}
+    assert (report.sample_query in PEOPLE[report.sample[0].id]["bio"]) is True
+    assert report.sample[0].title == PEOPLE[report.sample[0].id]["headline"]
+    assert [one for one in report.remarks if "gender: 1 of its values belongs to no group" in one]
+
+
+async def test_a_draft_is_a_source_once_it_is_read(server: Server, tmp_path: Path) -> None:
+    text = await draft(server.url, INDEX)
+    found = yaml.safe_load(text)
+    assert found["name"] == INDEX
+    assert found["title"] == "headline"
+    assert found["text"] == ["bio", "note"]
+    assert {one["field"] for one in found["attributes"].values()} == {
+        "person.sex",
+        "alive",
+        "place",
+        "jobs.field",
+        "published",
+    }
+    counted = sum(person["person"].get("sex") == "M" for person in PEOPLE.values())
+    assert f"M: [M]  # {counted:,} documents" in text
+    assert "person.born" in text.splitlines()[-1]
+    (tmp_path / "people.source.yaml").write_text(text)
+    report = await check_source(load_source(tmp_path / "people.source.yaml"))
+    assert all(not attribute.without_group for attribute in report.attributes)
+
+
+async def test_a_draft_quotes_what_yaml_would_read_as_something_else(
+    server: Server, tmp_path: Path
+) -> None:
+    """A field may be called yes, and a country no."""
+    mapping = {"properties": {"bio": {"type": "text"}, "yes": {"type": "keyword"}}}
+    documents = {country: {"bio": "people", "yes": country} for country in ("no", "se")}
+    path = tmp_path / "yes.source.yaml"
+    with server.index("hr-yes", documents, mapping):
+        path.write_text(await draft(server.url, "hr-yes"))
+        (found,) = (await check_source(load_source(path))).attributes
+    assert (found.name, found.origin, found.labelled) == ("yes", "yes", 2)
+
+
+async def test_a_draft_without_attributes_says_what_to_add(server: Server, tmp_path: Path) -> None:
+    path = tmp_path / "bare.source.yaml"
+    with server.index("hr-bare", {}, {"properties": {"bio": {"type": "text"}}}):
+        path.write_text(await draft(server.url, "hr-bare"))
+    said = "at attributes: a source needs at least one attribute, such as 'attributes: {gender: "
+    with pytest.raises(SourceError, match=said):
+        load_source(path)
+
+
+# --- vectors ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "l2_norm"])
+async def test_a_field_of_vectors_is_searched_as_the_server_scores_it(
+    server: Server, similarity: str
+) -> None:
+    """Among given documents exactly so, with score 0 where there is no vector."""
+    field = {"type": "dense_vector", "dims": 6, "index": True, "similarity": similarity}
+    mapping = {"properties": {**MAPPING["properties"], "vector": field}}
+    documents = await people_with_vectors()
+    asked = await Letters().encode_query("opera river")
+
+    def score(row: list[float]) -> float:
+        if similarity == "l2_norm":
+            return 1 / (1 + float(np.sum((asked - row) ** 2)))
+        return (1 + float(asked @ row / np.linalg.norm(asked) / np.linalg.norm(row))) / 2
+
+    expected = {i: score(d["vector"]) for i, d in documents.items() if "vector" in d}
+    with server.index("hr-vectors", documents, mapping):
+        parts = {"vectors": {"field": "vector", "embeddings": "letters"}}
+        chosen = {"term": {"published": True}}
+        source = described(server.url, "hr-vectors", filter=chosen, **parts)
+        async with attached(source, retriever=Letters()) as engine:
+            assert engine.retriever == "dense:letters"
+            assert {"vectors", "rescore", "corpus_shares"} <= engine.capabilities
+            assert "vectors" not in engine.lexical.capabilities
+            assert "vectors" in (await check_source(source)).capabilities
+            hits = await hits_of(engine, "opera", 200, boost="river")
+            assert len(hits) == 179
+            best = sorted((s for i, s in expected.items() if PEOPLE[i]["published"]), reverse=True)
+            assert hits.scores == pytest.approx(best, rel=1e-4)
+            only = (*hits.ids[:20:-1], "p000", "p009", "nobody")
+            again = await hits_of(engine, "opera river", 200, only=only)
+            assert set(again.ids) == {*hits.ids[21:], "p000"}
+            assert again.scores[-1] == 0
+            for id_, found in zip(again.ids[:-1], again.scores, strict=False):
+                assert found == pytest.approx(expected[id_], rel=1e-4)
+            assert len(await hits_of(engine, "???", 9)) == 0
+            assert (await hits_of(engine, "???", 9, only=("p001",))).scores == [0]
+            near = [Query("opera", 20, boost="river"), Query("opera", 40, only=only)]
+            assert await compare_within(engine, near, 200, counts=False, rounded=True) > 80
+            plain, counted = await engine.lexical.search([Query("opera", 9), Query("opera", 0)])
+            assert plain.ids != hits.ids[:9]
+            assert (await hits_of(engine, "opera", 0)).total == counted.total
+
+
+@pytest.mark.parametrize(
+    ("retriever", "changes", "said"),
+    [
+        ("dense", {"vectors": None}, "'people' has no vector field; add 'vectors"),
+        ("dense:wordllama", {}, "were made by 'openai:x', not by 'wordllama'"),
+        ("splade", {}, "no retriever 'splade'; choose bm25, rm3, dense or hybrid. .* in 'vector'"),
+        ("dense", {"vectors": {"field": "vector"}}, "does not say what made the vectors"),
+        ("dense", {"vectors": {"field": "unindexed", "embeddings": "wordllama"}}, "'index: false'"),
+    ],
+)
+async def test_vectors_that_cannot_be_searched(
+    server: Server, retriever: str, changes: dict[str, Any], said: str
+) -> None:
+    field = {"type": "dense_vector", "dims": 6, "index": True, "similarity": "cosine"}
+    unindexed = {"type": "dense_vector", "dims": 6, "index": False}
+    properties = {**MAPPING["properties"], "vector": field, "unindexed": unindexed}
+    parts = {"vectors": {"field": "vector", "embeddings": "openai:x"}, **changes}
+    with (
+        server.index("hr-vectors", PEOPLE, {"properties": properties}),
+        pytest.raises((InputError, SourceError), match=said),
+    ):
+        async with attached(described(server.url, "hr-vectors", **parts), retriever=retriever):
+            pass

@@ -1,0 +1,172 @@
+"""An index of OpenSearch that fairqr did not make, on a real server of version 2.5."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from fairqr.base.errors import IndexNotFoundError, IndexUnavailableError, SourceError
+from fairqr.retrieval.engines.checking import check_source
+from fairqr.retrieval.engines.elasticsearch_drafting import draft
+from fairqr.retrieval.engines.engine import Query
+from fairqr.retrieval.source import load_source
+from tests.integration.attached_people import (
+    ATTRIBUTES,
+    LABELS,
+    MAPPING,
+    PEOPLE,
+    Letters,
+    Server,
+    attached,
+    compare_groups,
+    described,
+    people,
+    people_with_vectors,
+    state,
+)
+from tests.integration.counting_proxy import counting_proxy
+from tests.unit.engines import compare_within, hits_of
+
+pytestmark = pytest.mark.elasticsearch
+
+INDEX = "hr-people-v3"
+OPENSEARCH = {"engine": "opensearch"}
+
+
+@pytest.fixture(scope="module")
+def server(opensearch_url: str) -> Iterator[Server]:
+    """A server with the index of people."""
+    with people(opensearch_url, INDEX) as server:
+        yield server
+
+
+async def test_an_index_is_searched_with_its_labels_and_left_as_it_was(server: Server) -> None:
+    """One request for all queries; scores, given documents, counts and shares."""
+    before = state(server, INDEX)
+    attributes = {
+        **ATTRIBUTES,
+        "era": {"field": "person.born", "groups": {"old": {"lt": 1950}, "young": {"gte": 1950}}},
+        "place": {"field": "place", "groups": ["North.America", "Ärmel"]},
+        "job": {"field": "jobs.field", "groups": ["science", "art"]},
+        "origin": {"field": "origin", "groups": ["Europe", "Asia"]},
+    }
+    with counting_proxy(server.url) as proxy:
+        source = described(proxy.url, INDEX, attributes=attributes, **OPENSEARCH)
+        async with attached(source) as engine:
+            proxy.clear()
+            hits, counted, among, everything = await engine.search(
+                [
+                    Query("opera", 200),
+                    Query("opera river", 0, every_word=True),
+                    Query("opera", 0, only=("p001", "p002")),
+                    Query("", 0),
+                ]
+            )
+            assert len(proxy.passed) == 1
+            again = await hits_of(engine, "opera", 9, only=hits.ids[:9])
+            everyone = await hits_of(engine, "", 200, only=tuple(PEOPLE))
+            shares = await engine.corpus_shares()
+            (document,) = await engine.documents(["p001"])
+        await check_source(source)
+    by_hand = server.ask(
+        "POST",
+        f"/{INDEX}/_search",
+        {
+            "size": 200,
+            "query": {"multi_match": {"query": "opera", "fields": ["headline", "bio"]}},
+        },
+    )["hits"]["hits"]
+    assert dict(zip(hits.ids, hits.scores, strict=True)) == {
+        hit["_id"]: hit["_score"] for hit in by_hand
+    }
+    assert (again.ids, again.scores) == (hits.ids[:9], hits.scores[:9])
+
+    def both(person: dict[str, Any], *words: str) -> bool:
+        return all(word in f"{person['bio']} {person['headline']}" for word in words)
+
+    assert counted.total == sum(both(person, "opera", "river") for person in PEOPLE.values())
+    assert among.total == sum(both(PEOPLE[id_], "opera") for id_ in ("p001", "p002"))
+    assert everything.total == 200
+    assert document.text == PEOPLE["p001"]["bio"]
+    assert set(shares) == set(attributes) - {"job"}
+    for name, found in shares.items():
+        assert found == pytest.approx(everyone.memberships[name].mean(axis=0), abs=1e-9), name
+    assert everyone.memberships["job"][:2].tolist() == [[0.5, 0.5], [1, 0]]
+    assert state(server, INDEX) == before
+
+
+async def test_a_search_within_a_group_is_filtered_by_the_server(server: Server) -> None:
+    async with attached(described(server.url, INDEX, attributes=LABELS, **OPENSEARCH)) as engine:
+        await compare_groups(engine)
+
+
+async def test_the_check_and_the_draft_know_which_server_it_is(
+    server: Server, tmp_path: Path
+) -> None:
+    text = await draft(server.url, INDEX)
+    assert yaml.safe_load(text)["engine"] == "opensearch"
+    (tmp_path / "people.source.yaml").write_text(text)
+    source = load_source(tmp_path / "people.source.yaml")
+    report = await check_source(source)
+    assert (report.engine, report.version, report.documents) == ("opensearch", "2.5.0", 200)
+    async with attached(source) as engine:
+        assert (await engine.info()).server == "OpenSearch 2.5.0"
+    assert report.sample
+
+
+@pytest.mark.parametrize("engine", ["lucene", "nmslib"])
+async def test_a_field_of_vectors_is_searched(server: Server, engine: str) -> None:
+    """Given documents can be compared exactly where the field's engine filters."""
+    method = {"name": "hnsw", "engine": engine, "space_type": "cosinesimil"}
+    field = {"type": "knn_vector", "dimension": 6, "method": method}
+    mapping = {"properties": {**MAPPING["properties"], "vector": field}}
+    documents = await people_with_vectors()
+    asked = await Letters().encode_query("opera river")
+    cosines = {
+        id_: float(asked @ row / np.linalg.norm(asked) / np.linalg.norm(row))
+        for id_, row in ((i, d["vector"]) for i, d in documents.items() if "vector" in d)
+    }
+    with server.index("hr-vectors", documents, mapping, **{"index.knn": True}):
+        vectors = {"field": "vector", "embeddings": "letters"}
+        source = described(server.url, "hr-vectors", vectors=vectors, **OPENSEARCH)
+        async with attached(source, retriever=Letters()) as attached_:
+            hits = await hits_of(attached_, "opera river", 50)
+            best = sorted(cosines.values(), reverse=True)[:50]
+            assert [cosines[id_] for id_ in hits.ids] == pytest.approx(best, abs=1e-4)
+            assert ("rescore" in attached_.capabilities) == (engine == "lucene")
+            assert ("within_group" in attached_.capabilities) == (engine == "lucene")
+            if engine == "lucene":
+                assert hits.scores == pytest.approx([(1 + one) / 2 for one in best], abs=1e-4)
+                only = (*hits.ids[::-1], "p000", "nobody")
+                again = await hits_of(attached_, "opera river", 99, only=only)
+                assert again.ids[-1] == "p000"
+                assert again.scores == pytest.approx([*hits.scores, 0], abs=1e-4)
+                asked = [Query("opera river", 20), Query("opera", 40, only=only)]
+                compared = await compare_within(attached_, asked, 200, counts=False, rounded=True)
+                assert compared > 40
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"index": "nothing-here"}, "There is no index 'nothing-here' at http"),
+        ({"index": "nothing-*"}, r"There is no index 'nothing-\*' at http"),
+        ({"attributes": {"g": {"field": "headline", "groups": ["F", "M"]}}}, "name 'headline.raw'"),
+        ({"filter": {"trem": {"published": True}}}, r"refused the request .*\[trem\]"),
+        ({"engine": "elasticsearch"}, "is not Elasticsearch 8 or newer; .*opensearch"),
+    ],
+)
+async def test_a_source_that_does_not_fit_is_one_sentence(
+    server: Server, changes: dict[str, Any], said: str
+) -> None:
+    parts = {**OPENSEARCH, **changes}
+    index = parts.pop("index", INDEX)
+    with pytest.raises((SourceError, IndexNotFoundError, IndexUnavailableError), match=said) as bad:
+        async with attached(described(server.url, index, **parts)):
+            pass
+    assert "\n" not in str(bad.value)

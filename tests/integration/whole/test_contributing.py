@@ -1,0 +1,199 @@
+"""What CONTRIBUTING says about adding parts is enough: one file and one registration for each."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.integration.model_server import clean_environment
+
+__all__ = ["clean_environment"]
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+
+ROOT = Path(__file__).parents[3]
+ROOMS = ("agents", "base", "evaluation", "graph", "prompts", "retrieval")
+
+ENGINE = """
+from fairqr.retrieval.documents import Document
+from fairqr.retrieval.engines.engine import EngineInfo, Hits
+from fairqr.retrieval.engines.report import SourceReport
+
+
+class ShelfEngine:
+    retriever, in_process = "shelf", True
+    capabilities = filterable = frozenset()
+
+    def __init__(self, source, labels):
+        self.source, self.labels = source, labels
+        self.name, self.schema = source.name, labels.schema
+
+    async def info(self):
+        return EngineInfo(self.name, "shelf", len(self.source.books), "", "", "1")
+
+    async def search(self, queries):
+        return [self._hits(query) for query in queries]
+
+    def _hits(self, query):
+        ids = list(query.only or self.source.books)[: query.n]
+        memberships = self.labels.memberships(ids, {"gender": [self.source.books[i] for i in ids]})
+        return Hits(ids, [1 / rank for rank in range(1, len(ids) + 1)], memberships)
+
+    async def documents(self, ids):
+        return [Document(id_, f"Book {id_}", f"What {id_} tells.") for id_ in ids]
+
+    async def corpus_shares(self):
+        return {}
+
+    async def aclose(self):
+        pass
+
+
+async def open_shelf(source, labels):
+    return ShelfEngine(source, labels)
+
+
+async def check(engine):
+    return SourceReport(name=engine.name, engine="shelf", location="at home")
+"""
+
+SOURCE = """
+
+class ShelfSource(Source):
+    opener = "fairqr.retrieval.engines.shelf:open_shelf"
+
+    engine: Literal["shelf"] = "shelf"
+    books: dict[str, str]
+"""
+
+RERANKER = """
+from pydantic import Field
+
+from fairqr.retrieval.rerankers.base import Reranked, RerankOptions, by_rank
+
+
+class ReverseOptions(RerankOptions):
+    skip: int = Field(0, ge=0, description="How many documents to leave out at the end.")
+
+
+class ReverseReranker:
+    name = "reverse"
+
+    def __init__(self, options):
+        self._skip = options.skip
+
+    async def rerank(self, query, candidates, k):
+        ids = list(candidates.ranking.ids)
+        return Reranked(by_rank(ids[: len(ids) - self._skip][::-1][:k]))
+
+
+def build(options, engine):
+    return ReverseReranker(options)
+"""
+
+ENTRY = """_ENTRIES = (
+    RerankerEntry("reverse", "the reverse", "nobody 2026", False, "reverse", "ReverseOptions"),
+"""
+
+MEASURE = """
+from fairqr.evaluation.measures.relevance import RR
+
+
+class Twice(RR):
+    name, aliases, summary, example = "Twice", (), "RR under another name", "Twice"
+"""
+
+PEOPLE = """
+name: books
+engine: shelf
+attributes: {gender: {field: gender, groups: [female, male]}}
+books: {a: male, b: male, c: female, d: male}
+"""
+
+
+def edited(file: Path, old: str, new: str) -> None:
+    text = file.read_text(encoding="utf-8")
+    assert text.count(old) == 1, file
+    file.write_text(text.replace(old, new), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package with an engine, a re-ranker, a measure, an experiment and a prompt more."""
+    folder = tmp_path_factory.mktemp("site")
+    package = folder / "fairqr"
+    without = shutil.ignore_patterns("__pycache__", "vendor")
+    shutil.copytree(ROOT / "src" / "fairqr", package, ignore=without)
+    for room in ROOMS:
+        shutil.copytree(ROOT / room, package / room, ignore=without)
+    (package / "retrieval/engines/shelf.py").write_text(ENGINE)
+    with (package / "retrieval/source.py").open("a") as file:
+        file.write(SOURCE)
+    (package / "retrieval/rerankers/reverse.py").write_text(RERANKER)
+    edited(package / "retrieval/rerankers/registry.py", "_ENTRIES = (\n", ENTRY)
+    (package / "evaluation/measures/twice.py").write_text(MEASURE)
+    edited(
+        package / "evaluation/measures/text.py",
+        "MEASURES: tuple[type[Measure], ...] = (\n",
+        "from fairqr.evaluation.measures.twice import Twice\n\n"
+        "MEASURES: tuple[type[Measure], ...] = (\n    Twice,\n",
+    )
+    files = package / "evaluation/experiments/files"
+    shutil.copy(files / "prompts.yaml", files / "mine.yaml")
+    edited(files / "mine.yaml", "title: ", "title: Mine and ")
+    edited(
+        package / "evaluation/experiments/catalogue.py",
+        "SHIPPED = (\n",
+        'SHIPPED = (\n    "mine",\n',
+    )
+    templates = package / "prompts/templates/refine"
+    shutil.copy(templates / "v4.yaml", templates / "v9.yaml")
+    edited(templates / "v9.yaml", "version: v4", "version: v9")
+    (folder / "books.source.yaml").write_text(PEOPLE)
+    return folder
+
+
+def said(site: Path, *arguments: str) -> str:
+    run = subprocess.run(
+        [sys.executable, "-m", "fairqr", *arguments],
+        cwd=site,
+        env=os.environ | {"PYTHONPATH": str(site), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+def test_an_engine_and_a_re_ranker(site: Path) -> None:
+    """The engine is checked and searched, and the re-ranker is its final step."""
+    assert "at home" in said(site, "source", "check", "books.source.yaml")
+    search = ("search", "a book", "--corpus", "books.source.yaml", "-k", "2", "--method", "plain")
+    steps = ("--set", "final_step=reverse", "--set", "options.skip=1")
+    result = json.loads(said(site, *search, *steps, "--json"))
+    assert result["retriever"] == "shelf"
+    assert [place["id"] for place in result["baseline"]["ranking"]] == ["a", "b"]
+    assert [place["id"] for place in result["ranking"]] == ["c", "b"]
+    assert "What c tells." in said(site, *search, *steps)
+    assert "tells." not in said(site, *search, *steps, "--set", "passages=no")
+    assert "reverse: the reverse (nobody 2026)" in said(site, "search", "--method", "help")
+
+
+def test_a_measure(site: Path) -> None:
+    assert "RR under another name" in said(site, "evaluate", "--measures", "help")
+
+
+def test_an_experiment(site: Path) -> None:
+    assert "Mine and " in said(site, "experiment", "list")
+
+
+def test_a_prompt(site: Path) -> None:
+    assert "v9" in said(site, "prompts", "list")

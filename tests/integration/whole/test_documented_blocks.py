@@ -1,0 +1,153 @@
+"""Every command of the tutorial, of the how-to pages and of the README runs as it stands there.
+
+The blocks of a page run from its top to its end in one new folder. A block with a title is the file
+of that name, ``bash`` is run by a shell, and ``python`` by Python as in a notebook. ``sh`` is for
+what needs Docker, other machines or a paid model; such commands are only parsed, by another test.
+In place of OpenAI a server on this machine answers; Elasticsearch, the service and the embedded
+models are real.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import inspect
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.attached_people import people
+from tests.integration.local_model import ENCODER, linked
+from tests.integration.model_server import ModelServer, clean_environment, model_server
+from tests.integration.page_service import served
+from tests.integration.service_client import answers_all
+from tests.patience import PATIENCE
+
+__all__ = ["clean_environment", "model_server"]
+
+pytestmark = pytest.mark.timeout(900)
+
+ROOT = Path(__file__).parents[3]
+ALL = [ROOT / "README.md", *sorted((ROOT / "docs").glob("[ht]*/*.md"))]
+BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)
+ELASTICSEARCH = "http://localhost:9200"
+SERVICE = "http://127.0.0.1:8080"
+EXPORTED = ".exported"
+# test_parts_page.py runs them, each with a check of what it gives.
+OTHERS_RUN = "use-from-python.md"
+# What pages install is installed, and extras have names.
+SHELL = r"""
+set -euo pipefail
+pip() { [[ "$*" =~ ^install\ \'?fairqr(\[[a-z,]+\])?\'?$ ]] || { echo "pip $*" >&2; return 1; }; }
+"""
+
+
+def blocks(page: Path) -> list[tuple[str, str, str]]:
+    """Return language, title and text of what runs, or is a file."""
+    found = BLOCK.findall(page.read_text(encoding="utf-8"))
+    return [it for it in found if it[1] or runs(page, it[0], it[2])]
+
+
+def runs(page: Path, language: str, text: str) -> bool:
+    in_python = language == "python" and ">>>" not in text and page.name != OTHERS_RUN
+    return language == "bash" or in_python
+
+
+PAGES = [page for page in ALL if any(runs(page, it[0], it[2]) for it in blocks(page))]
+
+
+def needs_elasticsearch(page: Path) -> bool:
+    return any(ELASTICSEARCH in text for language, _, text in blocks(page) if language == "bash")
+
+
+def encoder_if_asked_for(page: Path, pulled_minilm: Path, cache: Path) -> None:
+    """Pull MiniLM for pages that need it; without it nothing is encoded, which takes a while."""
+    commands = "".join(text for language, _, text in blocks(page) if language == "bash")
+    if re.search("models pull|minilm|hybrid", commands):
+        linked(ENCODER, pulled_minilm, cache)
+
+
+async def follow(page: Path, folder: Path, replaced: dict[str, str]) -> None:
+    """Do what a page says, in a folder."""
+    names: dict[str, Any] = {"__name__": page.stem}
+    with contextlib.ExitStack() as ending:
+        for language, title, text in blocks(page):
+            for old, new in replaced.items():
+                text = text.replace(old, new)
+            if title:
+                (folder / title).write_text(text, encoding="utf-8")
+                if title == "fairqr.toml":
+                    os.environ["FAIRQR_CONFIG"] = str(folder / title)
+                    with (folder / EXPORTED).open("a") as exported:
+                        exported.write(f"export FAIRQR_CONFIG='{folder / title}'\n")
+            elif language == "python":
+                code = compile(text, page, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+                running = eval(code, names)
+                if inspect.isawaitable(running):
+                    await running
+            else:
+                command, _, serving = text.partition("fairqr serve")
+                shell(command, folder)
+                if serving or text.startswith("fairqr serve"):
+                    arguments = serving.split()
+                    replaced[SERVICE] = ending.enter_context(served({**os.environ}, *arguments))
+
+
+def shell(text: str, folder: Path) -> None:
+    """Run a block, with what the blocks before it have exported."""
+    before = (folder / EXPORTED).read_text() if (folder / EXPORTED).exists() else ""
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-c", before + SHELL + text + f"\nexport -p > {EXPORTED}\n"],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
+    assert "Traceback" not in done.stderr, done.stderr
+
+
+@pytest.fixture
+def folder(
+    clean_environment: Path,
+    model_server: ModelServer,
+    model_cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Path:
+    """A folder to work in, with the embedded language model pulled."""
+    model_server.does(answers_all)
+    monkeypatch.setenv("OPENAI_BASE_URL", model_server.base_url)
+    monkeypatch.setenv("HOME", str(clean_environment))
+    work = clean_environment / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    return work
+
+
+@pytest.mark.parametrize(
+    "page", [it for it in PAGES if not needs_elasticsearch(it)], ids=lambda page: page.stem
+)
+async def test_a_page_does_what_it_says(
+    page: Path, folder: Path, pulled_minilm: Path, model_cache: Path
+) -> None:
+    encoder_if_asked_for(page, pulled_minilm, model_cache)
+    await follow(page, folder, {})
+
+
+@pytest.mark.parametrize(
+    "page", [it for it in PAGES if needs_elasticsearch(it)], ids=lambda page: page.stem
+)
+async def test_a_page_does_what_it_says_on_elasticsearch(
+    page: Path, folder: Path, elasticsearch_url: str, pulled_minilm: Path, model_cache: Path
+) -> None:
+    encoder_if_asked_for(page, pulled_minilm, model_cache)
+    with people(elasticsearch_url, "hr-people-v3"):
+        await follow(page, folder, {ELASTICSEARCH: elasticsearch_url})

@@ -1,0 +1,26 @@
+"""The load test runs, and its promises hold with few requests; ``make load`` makes many."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_the_quick_load_test_loses_no_run_and_asks_nothing_twice(tmp_path: Path) -> None:
+    written = tmp_path / "load.json"
+    command = [sys.executable, "-m", "benchmarks.load", "--quick", "--runs", "60", "--minutes", "4"]
+    parts = ["soak", "killed-worker"]
+    run = subprocess.run(
+        [*command, "--json", str(written), *parts], cwd=ROOT, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-2000:]
+    found = json.loads(written.read_text())
+    assert found["violations"] == []
+    assert found["soak"]["runs"] >= 60
+    (killed,) = found["faults"]
+    assert killed["verdict"]["accepted"] > 0
+    assert killed["recovered"] is not None
