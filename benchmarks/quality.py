@@ -36,7 +36,7 @@ from fairqr.retrieval.engines.encoded_pool import EncodedPoolEngine
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.engines.hybrid import HybridEngine
 from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.relevance import FITTED, Calibration
+from fairqr.retrieval.relevance import FITTED, Calibrations
 from fairqr.retrieval.runs import Run
 
 NDCG, AWRF = "nDCG@20", "AWRF@20(unit=bits)"
@@ -68,7 +68,6 @@ SYSTEMS = (
     System("BM25, fair step", "bm25", {"ask": "never"}),
     System("BM25, step, model where it may help", "bm25", {}, needs_model=True),
     System("fair-qr (BM25)", "bm25", {"method": "fair-qr"}, needs_model=True),
-
     System(RETRIEVAL, "hybrid", {"method": "plain"}),
     System("hybrid, greedy step", "hybrid", {"method": "greedy"}),
     System("hybrid, MMR", "hybrid", {"method": "mmr"}),
@@ -203,16 +202,16 @@ def printed(title: str, rows: Sequence[tuple[str, ...]]) -> None:
         print("  ".join([first.ljust(widths[0]), *cells]), flush=True)
 
 
-async def opened(corpus: str, calibration: Calibration) -> dict[str, SearchEngine]:
+async def opened(corpus: str, calibrations: Calibrations) -> dict[str, SearchEngine]:
     """Return what searches a corpus in each way; what has no vector yet is encoded first."""
     catalog = Catalog()
     print(f"Encoding what has no vector yet in {corpus} …", file=sys.stderr)
     await (await catalog.resolve(corpus, retriever="dense:minilm")).aclose()
     hybrid = await catalog.resolve(corpus, retriever="hybrid:minilm")
     words = await catalog.resolve(corpus)
-    pool = await EncodedPoolEngine.open(words, open_encoder("minilm"))
+    pool = await EncodedPoolEngine.open(words, open_encoder("minilm"), keeps_order=True)
     assert isinstance(hybrid, HybridEngine)
-    hybrid.calibration = pool.calibration = calibration
+    hybrid.calibrations = pool.calibrations = calibrations
 
     return {"bm25": words, "hybrid": hybrid, "pool": pool}
 

@@ -1,21 +1,27 @@
 """How likely it is that a document is relevant, estimated without judgements.
 
-Two kinds of evidence separate relevant documents from others, and mean the same for every query:
-- The **lexical** evidence is the score of BM25, as a share of the query's highest score.
-- The **similarity** is the cosine between the vectors of query and document, in standard deviations
-  above the mean of all documents. The query's vector is first moved halfway toward the mean of the
-  ten best documents of both rankings (Rocchio 1971, with vectors). Ten and halfway are parameters:
-  see :class:`fairqr.retrieval.retriever_parameters.Hybrid`.
+The **similarity** is the cosine between the vectors of query and document, in standard deviations
+above the mean of the documents of the index, or of a sample of them. The query's vector is first
+moved halfway toward the mean of the ten best documents of both rankings (Rocchio 1971, with
+vectors). Ten and halfway are parameters: see
+:class:`fairqr.retrieval.retriever_parameters.Hybrid`.
 
-A logistic regression turns them into a probability. ``benchmarks/relevance.py`` fits it, and shows
-how well a fit on one collection works on another (docs/explanation/relevance.md).
+Beside it stands one kind of **lexical** evidence, in [0, 1]:
+- ``words``: the score of our own BM25, as a share of the query's highest score.
+- ``rank``: (60 + 1)/(60 + rank) in the ranking of an engine that is not ours, 0 outside of it.
+  What its scores mean is not known.
+- ``texts``: BM25 over the texts alone, for audits, which cannot take the engine's word.
+
+A logistic regression for each kind turns both into a probability. ``benchmarks/relevance.py`` and
+``benchmarks/relevance_of_texts.py`` fit them, and show how well a fit on one collection works on
+another (docs/explanation/relevance.md).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -26,15 +32,18 @@ from fairqr.retrieval.rerank import RRF_K
 from fairqr.retrieval.retriever_parameters import Hybrid
 
 __all__ = [
-    "CALIBRATION",
+    "CALIBRATED",
     "FITTED",
     "LIKELY",
     "SAMPLE_WORDS",
     "Background",
     "Calibration",
+    "Calibrations",
     "fused_best",
     "moved_toward",
+    "rank_evidence",
     "relevance_by_rank",
+    "shares_of",
 ]
 
 
@@ -54,7 +63,7 @@ USUAL_SIMILARITY = (0.2, 0.1)
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The logistic regression of relevance on the two kinds of evidence."""
+    """A logistic regression of relevance on similarity and one kind of lexical evidence."""
 
     intercept: float
     lexical: float
@@ -64,26 +73,53 @@ class Calibration:
         """Return the probability that each document is relevant, shape (n,), in (0, 1).
 
         Args:
-            lexical: BM25 as a share of the highest score, shape (n,), in [0, 1].
-            similarity: In standard deviations above the mean of all documents, shape (n,).
+            lexical: Shape (n,), in [0, 1].
+            similarity: In standard deviations above the mean of the documents, shape (n,).
         """
         logit = self.intercept + self.lexical * lexical + self.similarity * similarity
         return np.asarray(1 / (1 + np.exp(-logit)))
 
-    def estimate(self, scores: FloatArray, highest: float, similarity: FloatArray) -> FloatArray:
-        """Return the probability, given BM25 scores and the query's highest score."""
-        shares = np.clip(scores / (highest or 1.0), 0, 1)
-        return self.probability(shares, similarity)
+
+class Calibrations(NamedTuple):
+    """A regression for each kind of lexical evidence."""
+
+    words: Calibration
+    rank: Calibration
+    texts: Calibration
 
 
-CALIBRATION = Calibration(intercept=-6.268, lexical=2.789, similarity=1.735)
+CALIBRATED = Calibrations(
+    words=Calibration(intercept=-6.268, lexical=2.789, similarity=1.735),
+    rank=Calibration(intercept=-3.515, lexical=0.784, similarity=1.249),
+    texts=Calibration(intercept=-4.011, lexical=1.767, similarity=1.199),
+)
 """Fitted on the 200 best documents of each topic of notables and TREC Fair 2022 together."""
 
 FITTED = {
-    "notables": Calibration(intercept=-8.007, lexical=4.06, similarity=2.16),
-    "trec2022": Calibration(intercept=-4.299, lexical=1.307, similarity=1.33),
+    "notables": Calibrations(
+        words=Calibration(intercept=-8.007, lexical=4.06, similarity=2.16),
+        rank=Calibration(intercept=-5.21, lexical=1.93, similarity=1.59),
+        texts=Calibration(intercept=-6.06, lexical=3.44, similarity=1.50),
+    ),
+    "trec2022": Calibrations(
+        words=Calibration(intercept=-4.299, lexical=1.307, similarity=1.33),
+        # A higher rank never counts against a document, so its weight is at least 0.
+        rank=Calibration(intercept=-1.78, lexical=0.0, similarity=0.88),
+        texts=Calibration(intercept=-2.27, lexical=1.14, similarity=0.83),
+    ),
 }
 """Fitted on one collection each, and tested on the other."""
+
+
+def shares_of(scores: FloatArray, highest: float) -> FloatArray:
+    """Return BM25 scores as shares of the query's highest score, in [0, 1]."""
+    return np.asarray(np.clip(scores / (highest or 1.0), 0, 1))
+
+
+def rank_evidence(ids: Sequence[str], ranking: Sequence[str]) -> FloatArray:
+    """Return (60 + 1)/(60 + rank) of documents in a ranking, 0 outside of it, shape (len(ids),)."""
+    worth = dict(zip(ranking, relevance_by_rank(len(ranking)).tolist(), strict=True))
+    return np.array([worth.get(id_, 0.0) for id_ in ids])
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,28 +43,23 @@ from fairqr.retrieval.engines.tantivy import TantivyEngine
 from fairqr.retrieval.engines.tantivy_folder import VECTORS
 from fairqr.retrieval.engines.vector_array import StoredVectors, VectorFolder, digest_of
 from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.relevance import Background, Calibration, fused_best, moved_toward
+from fairqr.retrieval.relevance import (
+    CALIBRATED,
+    Background,
+    fused_best,
+    moved_toward,
+    shares_of,
+)
 from fairqr.retrieval.retriever_parameters import Hybrid
 from fairqr.retrieval.sendable import sendable
 
 __all__ = [
-    "CALIBRATION",
-    "FITTED",
     "Reference",
     "TextEvidence",
     "TextRelevance",
     "bm25",
     "comparable_from",
 ]
-
-CALIBRATION = Calibration(intercept=-4.011, lexical=1.767, similarity=1.199)
-"""Fitted on the 200 best documents by BM25 of all topics of notables and TREC Fair 2022."""
-
-FITTED = {
-    "notables": Calibration(intercept=-6.06, lexical=3.44, similarity=1.50),
-    "trec2022": Calibration(intercept=-2.27, lexical=1.14, similarity=0.83),
-}
-"""Fitted on one collection each, and tested on the other."""
 
 K1, B = 1.2, 0.75
 """Parameters of BM25, as in Lucene and tantivy."""
@@ -195,7 +190,7 @@ class TextRelevance:
     texts are encoded.
     """
 
-    calibration: Calibration = CALIBRATION
+    calibrations = CALIBRATED
     options = Hybrid()
 
     def __init__(self, engine: SearchEngine, encoder: Encoder, mark: EncoderMark) -> None:
@@ -319,8 +314,8 @@ class TextRelevance:
         moved = moved_toward(vector, best, self.options.weight)
         cosines = np.where(vectors.any(axis=1), np.vecdot(vectors, moved), np.nan)
         similarity = self.reference.background.standardised(moved, cosines)
-        chances = self.calibration.estimate(
-            scores, float(scores.max()), np.clip(similarity, -FARTHEST, FARTHEST)
+        chances = self.calibrations.texts.probability(
+            shares_of(scores, float(scores.max())), np.clip(similarity, -FARTHEST, FARTHEST)
         )
         return np.where(spoken, chances, chances[spoken].mean())
 

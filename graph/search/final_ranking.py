@@ -31,7 +31,7 @@ from fairqr.retrieval.rerankers.base import Candidates, Reranker, candidates_of,
 from fairqr.retrieval.rerankers.fair import FairOptions, chances_of, supply, take_step
 from fairqr.retrieval.rerankers.registry import open_reranker
 
-__all__ = ["Final", "better", "best_final", "fair_list", "final_step", "judged"]
+__all__ = ["Final", "best_final", "better", "fair_list", "final_step", "judged"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
@@ -32,11 +33,12 @@ __all__ = [
 RetrieverName = Literal["auto", "bm25", "rm3", "dense", "hybrid"]
 
 RETRIEVERS: dict[RetrieverName, str] = {
-    "auto": "hybrid for an index if MiniLM is pulled, else the engine's own ranking",
-    "bm25": "matches the words of the query",
+    "auto": "hybrid if MiniLM is pulled, else bm25",
+    "bm25": "matches the words of the query; an attached engine ranks in its own way",
     "rm3": "matches words, and adds those of the first documents to the query",
     "dense": "compares the vectors of the query and of the documents",
-    "hybrid": "words and vectors together; estimates how likely each document is relevant",
+    "hybrid": "estimates how likely each document is relevant, by words and vectors; an attached "
+    "engine keeps its ranking",
 }
 """The retrievers, with a line about each for users."""
 
@@ -61,8 +63,15 @@ def default_encoder_of(retrievers: Iterable[str]) -> str:
     return default_encoder() if needed else ""
 
 
-def automatic() -> str:
-    """Return the retriever that ``auto`` means for an index."""
+def automatic(of_source: str | None = None) -> str:
+    """Return the retriever that ``auto`` means for an index.
+
+    Args:
+        of_source: The encoder that made the vectors of the source, if it has any.
+    """
+    if of_source:
+        with contextlib.suppress(ModelUnavailableError):
+            return f"hybrid:{open_encoder(of_source).name}"
     return f"hybrid:{MiniLmEncoder.name}" if is_pulled(MiniLmEncoder.name) else "bm25"
 
 

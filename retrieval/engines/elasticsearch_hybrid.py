@@ -1,4 +1,4 @@
-"""Hybrid retrieval over an attached index that stores vectors in a field."""
+"""Relevance of documents of an attached index that stores vectors in a field."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from fairqr.retrieval.engines.engine import (
     EngineOverWords,
     Hits,
     Query,
-    best_first,
+    first_of,
     require_groups,
 )
 from fairqr.retrieval.relevance import (
-    CALIBRATION,
+    CALIBRATED,
     Background,
-    Calibration,
     fused_best,
     moved_toward,
+    rank_evidence,
 )
 from fairqr.retrieval.retriever_parameters import Hybrid
 
@@ -60,11 +60,12 @@ class _Round:
 
 
 class FieldHybridEngine(EngineOverWords):
-    """Ranks by the probability that a document is relevant, from the server's words and vectors.
+    """Estimates how likely documents are relevant, by the server's own ranking and its vectors.
 
-    It computes the same as :class:`fairqr.retrieval.engines.hybrid.HybridEngine`, except that the
-    server's nearest neighbours are approximate, and that the mean and deviation of similarities
-    come from 500 random documents. Within a group, the candidates by words come from the group.
+    The server's ranking stays as it is, with its scores. Behind it come documents that are near to
+    the query by their vectors, the most likely ones first; see ``Hits.own``. The server's nearest
+    neighbours are approximate, and the mean and deviation of similarities come from 500 random
+    documents. Within a group, the candidates by words come from the group.
 
     Three requests answer all queries of a round: one for the best documents by words and by
     vectors, one for the vectors that move the query's, and one for the neighbours of the moved
@@ -72,7 +73,7 @@ class FieldHybridEngine(EngineOverWords):
     """
 
     lexical: ElasticsearchEngine
-    calibration: Calibration = CALIBRATION
+    calibrations = CALIBRATED
 
     def __init__(
         self,
@@ -208,7 +209,7 @@ class FieldHybridEngine(EngineOverWords):
         return moved
 
     def _joined(self, one: _Round, moved: Float32Array, found: Sequence[Hits]) -> Hits:
-        """Return the documents found by words or vectors, ordered by estimated relevance.
+        """Return the documents found by words, and behind them those found by vectors.
 
         Args:
             one: The results of the first request.
@@ -217,26 +218,38 @@ class FieldHybridEngine(EngineOverWords):
                 ``one.scored`` by cosine.
         """
         if not (one.vector.any() or one.leading.ids):
-            return one.scored
+            return first_of(one.scored, one.query.n)
         ids, memberships = [*one.scored.ids], one.scored.memberships
-        scores = dict(zip(ids, one.scored.scores, strict=True))
+        there = set(ids)
         for near in found[:-1]:
-            new = [row for row, id_ in enumerate(near.ids) if id_ not in scores]
+            new = [row for row, id_ in enumerate(near.ids) if id_ not in there]
             ids += [near.ids[row] for row in new]
             memberships = {
                 name: np.concatenate([rows, near.memberships[name][new]])
                 for name, rows in memberships.items()
             }
         cosines = {id_: value for hits in found for id_, value in cosines_of(hits).items()}
-        chances = self.calibration.estimate(
-            np.array([scores.get(id_, 0.0) for id_ in ids]),
-            one.leading.scores[0] if one.leading.scores else 0.0,
+        chances = self.calibrations.rank.probability(
+            rank_evidence(ids, one.leading.ids),
             self.background.standardised(
                 moved, np.array([cosines.get(id_, np.nan) for id_ in ids])
             ),
         )
+        own = min(len(one.scored), one.query.n)
+        rows = list(range(own))
+        if one.query.only is None:
+            rest = own + np.argsort(-chances[own:].round(9), kind="stable")
+            rows += rest[: self.options.pool].tolist()
+        last = min(0.0, one.scored.scores[own - 1]) if own else 0.0
         warnings = dict.fromkeys(text for hits in (one.scored, *found) for text in hits.warnings)
-        return best_first(ids, chances.tolist(), memberships, one.query.n, warnings=tuple(warnings))
+        return Hits(
+            [ids[row] for row in rows],
+            [*one.scored.scores[:own], *[last] * (len(rows) - own)],
+            {name: members[rows] for name, members in memberships.items()},
+            warnings=tuple(warnings),
+            relevance=chances[rows],
+            own=own,
+        )
 
     async def _encoded(self, query: Query) -> Float32Array:
         return await encode_query(self._encoder, query.words, self._dimensions)
@@ -244,7 +257,7 @@ class FieldHybridEngine(EngineOverWords):
     def _by_words(self, query: Query) -> list[Query]:
         """Return the searches by words; a limited ranking also needs the best of all documents.
 
-        The best documents by words calibrate the scores of the others.
+        Ranks are those among all documents.
         """
         if not query.is_ranking:
             return [query]

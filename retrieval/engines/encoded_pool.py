@@ -25,13 +25,14 @@ from fairqr.retrieval.engines.engine import (
     Query,
     SearchEngine,
     best_first,
+    first_of,
 )
 from fairqr.retrieval.relevance import (
-    CALIBRATION,
+    CALIBRATED,
     Background,
-    Calibration,
     fused_best,
     moved_toward,
+    rank_evidence,
 )
 from fairqr.retrieval.retriever_parameters import Hybrid
 
@@ -42,11 +43,14 @@ SECONDS_KEPT = 600.0
 
 
 class EncodedPoolEngine(EngineOverWords):
-    """Re-ranks what an engine finds by the probability that its texts are relevant.
+    """Estimates how likely what an engine finds is relevant, by its ranks and the texts.
 
-    The engine's own scores are the lexical evidence. We encode the first ``pool`` documents that it
-    finds, or all documents that a query is limited to. Documents further down, or without text,
-    get the mean similarity. The mean and deviation of similarities come from 200 documents that
+    An engine that is not ours keeps its own ranking, with its own scores; the estimates stand
+    beside it (``Hits.relevance``). Documents of an index of ours are ranked by them.
+
+    We encode the first ``pool`` documents that it finds, or all documents that a query is limited
+    to. Documents further down, or without text, get the mean similarity; if none of the pool has a
+    text, nothing is estimated. The mean and deviation of similarities come from 200 documents that
     common words find, since the engine may not list its documents. For ten minutes we do not read
     a text again, for the 20,000 documents used last, and we never encode a text twice; see
     :class:`KeptVectors`. Within a group, the first ``pool`` documents are the group's, so a
@@ -56,13 +60,20 @@ class EncodedPoolEngine(EngineOverWords):
     (:class:`fairqr.retrieval.engines.hybrid.HybridEngine`).
     """
 
-    calibration: Calibration = CALIBRATION
+    calibrations = CALIBRATED
 
     def __init__(
-        self, lexical: SearchEngine, encoder: Encoder, mark: EncoderMark, options: Hybrid
+        self,
+        lexical: SearchEngine,
+        encoder: Encoder,
+        mark: EncoderMark,
+        options: Hybrid,
+        *,
+        keeps_order: bool,
     ) -> None:
         """Take what :meth:`open` has prepared; there is no background yet."""
         super().__init__(lexical)
+        self._keeps_order = keeps_order
         self._encoder, self._mark, self.options = encoder, mark, options
         self.retriever = options.named("hybrid-pool", encoder.name)
         self.capabilities: frozenset[Capability] = lexical.capabilities - {"vectors"} | {
@@ -79,6 +90,8 @@ class EncodedPoolEngine(EngineOverWords):
         encoder: Encoder,
         progress: Progress | None = None,
         options: Hybrid | None = None,
+        *,
+        keeps_order: bool,
     ) -> EncodedPoolEngine:
         """Wrap an engine, and encode the documents that common words find.
 
@@ -87,13 +100,15 @@ class EncodedPoolEngine(EngineOverWords):
             encoder: Makes vectors of their texts.
             progress: Called with the number of encoded texts, if any are new.
             options: The parameters; by default those of :class:`Hybrid`.
+            keeps_order: Whether the engine's own ranking stays.
 
         Raises:
             ModelError: The encoder failed.
             ModelUnavailableError: The encoder cannot be started.
             FairqrError: Any error of the engine.
         """
-        engine = cls(lexical, encoder, await EncoderMark.of(encoder), options or Hybrid())
+        mark = await EncoderMark.of(encoder)
+        engine = cls(lexical, encoder, mark, options or Hybrid(), keeps_order=keeps_order)
         found = await lexical.search(Background.sample())
         ids = list(dict.fromkeys(id_ for hits in found for id_ in hits.ids))
         await engine._encode_missing(ids, progress)
@@ -109,10 +124,10 @@ class EncodedPoolEngine(EngineOverWords):
             else query
             for query in queries
         ]
-        # The best documents by words calibrate the scores of given documents.
+        # Ranks of given documents are those among the best of all.
         limited = [query for query in queries if query.is_ranking and _is_limited(query)]
         best = [replace(query, n=pool, only=None, within=None) for query in limited]
-        answers = await self.lexical.search([*asked, *best])
+        answers = await self._searched([*asked, *best])
         found, others = answers[: len(queries)], iter(answers[len(queries) :])
         pairs = [
             (query, hits, next(others) if _is_limited(query) else hits)
@@ -144,12 +159,14 @@ class EncodedPoolEngine(EngineOverWords):
         vectors = self._vectors(self._encoded(query, hits))
         cosines = np.full(len(hits), np.nan)
         cosines[: len(vectors)] = np.where(vectors.any(axis=1), vectors @ moved, np.nan)
-        chances = self.calibration.estimate(
-            np.array(hits.scores),
-            leading.scores[0] if leading.scores else 0.0,
-            self._background.standardised(moved, cosines),
+        if not (candidates.any() or vectors.any()):
+            return first_of(hits, query.n)
+        chances = self.calibrations.rank.probability(
+            rank_evidence(hits.ids, leading.ids), self._background.standardised(moved, cosines)
         )
-        return best_first(
+        if self._keeps_order:
+            return first_of(replace(hits, relevance=chances), query.n)
+        ranked = best_first(
             hits.ids,
             chances.tolist(),
             hits.memberships,
@@ -157,6 +174,19 @@ class EncodedPoolEngine(EngineOverWords):
             total=hits.total,
             warnings=hits.warnings,
         )
+        return replace(ranked, relevance=np.array(ranked.scores))
+
+    async def _searched(self, queries: Sequence[Query]) -> list[Hits]:
+        """Return what the engine answers; given documents just as they are if it scores none."""
+        if "rescore" in self.lexical.capabilities:
+            return await self.lexical.search(queries)
+        answers = iter(await self.lexical.search([q for q in queries if q.only is None]))
+        return [
+            next(answers)
+            if query.only is None
+            else Hits(list(query.only), [0.0] * len(query.only), {})
+            for query in queries
+        ]
 
     def _encoded(self, query: Query, hits: Hits) -> Sequence[str]:
         """Return the documents of a query whose own vectors count."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from fairqr.base.errors import InputError, UnsupportedError, one_line
@@ -22,6 +22,7 @@ __all__ = [
     "Query",
     "SearchEngine",
     "best_first",
+    "first_of",
     "lexical_of",
     "require",
     "require_engine",
@@ -342,6 +343,17 @@ def best_first(
         {name: array[rows] for name, array in memberships.items()},
         total,
         tuple(warnings),
+    )
+
+
+def first_of(hits: Hits, n: int) -> Hits:
+    """Return the first n hits."""
+    return replace(
+        hits,
+        ids=hits.ids[:n],
+        scores=hits.scores[:n],
+        memberships={name: rows[:n] for name, rows in hits.memberships.items()},
+        relevance=None if hits.relevance is None else hits.relevance[:n],
     )
 
 

@@ -17,7 +17,7 @@ from fairqr.retrieval.engines.tantivy_snapshot import Snapshot
 from fairqr.retrieval.engines.vector_array import Rows, cosines, scores_of
 from fairqr.retrieval.engines.vectors import VectorEngine, live_documents
 from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.relevance import CALIBRATION, Calibration, fused_best, moved_toward
+from fairqr.retrieval.relevance import CALIBRATED, fused_best, moved_toward, shares_of
 from fairqr.retrieval.retriever_parameters import Hybrid
 
 __all__ = ["HybridEngine"]
@@ -35,7 +35,7 @@ class HybridEngine(VectorEngine):
 
     kind = "hybrid"
     capabilities: frozenset[Capability] = VectorEngine.capabilities | {"relevance"}
-    calibration: Calibration = CALIBRATION
+    calibrations = CALIBRATED
     options = Hybrid()
 
     @classmethod
@@ -85,9 +85,9 @@ class HybridEngine(VectorEngine):
                 given = self.lexical.answer(now, replace(query, n=len(deeper), only=deeper))
                 scores |= dict(zip(given.ids, given.scores, strict=True))
         rows = np.array(now.numbers(places), dtype=np.int64)
-        chances = self.calibration.estimate(
-            np.array([scores.get(id_, 0.0) for id_ in ids]),
-            by_words.scores[0] if by_words.scores else 0.0,
+        known_scores = np.array([scores.get(id_, 0.0) for id_ in ids])
+        chances = self.calibrations.words.probability(
+            shares_of(known_scores, by_words.scores[0] if by_words.scores else 0.0),
             _standardised(vectors, moved, similar, rows),
         )
         found = now.hits(places, chances.tolist(), query.n)

@@ -15,7 +15,7 @@ from fairqr.base.settings import data_dir
 from fairqr.retrieval.corpus import Corpus
 from fairqr.retrieval.documents import Progress
 from fairqr.retrieval.encoders.encoder import Encoder
-from fairqr.retrieval.encoders.opening import AUTO, Retriever, open_encoder
+from fairqr.retrieval.encoders.opening import AUTO, Retriever, automatic, open_encoder
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.engines.tantivy_folder import VECTORS
 from fairqr.retrieval.engines.tantivy_store import Announce, EmbeddedIndexes, announced
@@ -54,9 +54,10 @@ async def open_source(
 
     Args:
         source: The source.
-        retriever: See :meth:`Retriever.of`. With ``auto`` or ``bm25``, an attached engine ranks in
-            its own way. ``hybrid`` may read many texts from it, so it must be requested explicitly;
-            it searches the source's own vector field if its encoder made those vectors.
+        retriever: See :meth:`Retriever.of`. An attached engine always ranks in its own way. With
+            ``auto`` or ``hybrid`` we also estimate how likely its documents are relevant: by the
+            vectors in its own field, if an encoder that we have made them, or else by the texts of
+            what it finds. ``auto`` estimates nothing if MiniLM was not pulled, or for a run.
         store: The folder of indexes and of parsed labels; in the user's data folder by default.
         progress: Called with the name of what has to be indexed, encoded or read first.
 
@@ -75,10 +76,10 @@ async def open_source(
             index, corpus, str(corpus.path), progress, shown=source.name
         )
         return await with_retriever(engine, retriever, progress)
+    own = source.vectors if isinstance(source, ElasticsearchSource) else None
     if retriever == AUTO:
-        retriever = "bm25"
+        retriever = "bm25" if isinstance(source, RunSource) else automatic(own and own.embeddings)
     if _is_over_words(retriever) and not isinstance(source, RunSource):
-        own = source.vectors if isinstance(source, ElasticsearchSource) else None
         # Refuse it before we open anything.
         asked = Retriever.of(retriever, own.embeddings if own else None)
         lexical = await open_source(source, store=store, progress=progress)
@@ -87,7 +88,7 @@ async def open_source(
 
             if over_field := await open_hybrid(lexical, asked.encoder, asked.hybrid):
                 return over_field
-        return await over_words(lexical, asked, progress)
+        return await over_words(lexical, asked, progress, keeps_order=True)
     labels = await LabelReader.open(
         source.attributes,
         source.folder,
@@ -118,11 +119,16 @@ def _is_over_words(retriever: str | Encoder | Retriever) -> bool:
 
 
 async def over_words(
-    engine: SearchEngine, retriever: Retriever, progress: Announce | None = None
+    engine: SearchEngine,
+    retriever: Retriever,
+    progress: Announce | None = None,
+    *,
+    keeps_order: bool = False,
 ) -> SearchEngine:
-    """Return an engine that re-ranks what another finds; on failure the other one is closed.
+    """Return an engine over what another finds; on failure the other one is closed.
 
-    ``rm3`` expands its queries, and ``hybrid`` encodes the texts of its hits.
+    ``rm3`` expands its queries, and ``hybrid`` encodes the texts of its hits; it re-ranks them by
+    their estimated relevance if the engine does not keep its order.
     """
     from fairqr.retrieval.engines.encoded_pool import EncodedPoolEngine
     from fairqr.retrieval.engines.rm3 import Rm3Engine
@@ -131,7 +137,9 @@ async def over_words(
         if retriever.encoder is None:
             return Rm3Engine(engine, retriever.rm3)
         told = announced(progress, f"texts of {engine.name}")
-        return await EncodedPoolEngine.open(engine, retriever.encoder, told, retriever.hybrid)
+        return await EncodedPoolEngine.open(
+            engine, retriever.encoder, told, retriever.hybrid, keeps_order=keeps_order
+        )
     except BaseException:
         await engine.aclose()
         raise
