@@ -81,6 +81,8 @@ class Target(BaseModel):
     def check(self, attributes: Sequence[Attribute]) -> None:
         """Refuse a target that cannot be computed for these attributes.
 
+        The default parts need no population: without one, the retrieved documents alone count.
+
         Raises:
             TargetError: Shares name an attribute or group that does not exist, or the target needs
                 a population that the schema lacks.
@@ -98,7 +100,8 @@ class Target(BaseModel):
                         f"The target names the group '{group}', which '{name}' does not have; "
                         f"its groups are {', '.join(by_name[name].universe)}."
                     )
-        if lacking := self.without_population(attributes):
+        lacking = self.without_population(attributes)
+        if lacking and self.parts != DEFAULT_TARGET.parts:
             raise TargetError(
                 f"The schema gives no population for '{lacking[0]}'; add one, "
                 "or choose a target without it, such as retrieved:0.5,uniform:0.5."
@@ -146,11 +149,42 @@ class Target(BaseModel):
             )
         return normalise(mixture)
 
+    def in_words(self, attribute: Attribute) -> str:
+        """Return how the target of an attribute comes about, as a phrase."""
+        if attribute.name in self.shares:
+            return "the shares that you gave"
+        lacks_population = attribute.population is None
+        parts = {
+            name: weight
+            for name, weight in self.parts.items()
+            if weight and not (name == "population" and lacks_population)
+        }
+        total = sum(parts.values())
+        told = [f"{_in_words(weight / total)}{_PARTS[name]}" for name, weight in parts.items()]
+        without = "; your source states no population" if len(parts) < len(self.parts) else ""
+        return ", ".join(told) + without
+
     def __str__(self) -> str:
         parts = [",".join(f"{name}:{weight:g}" for name, weight in self.parts.items())]
         for attribute, shares in self.shares.items():
             parts.append(f"{attribute}=" + ",".join(f"{g}:{s:g}" for g, s in shares.items()))
         return " ".join(parts)
+
+
+_PARTS: dict[Part, str] = {
+    "population": "the population in your source",
+    "uniform": "the same for all groups",
+    "corpus": "what the whole index has",
+    "retrieved": "what the results have",
+    "relevance": "what the relevant documents have",
+}
+
+
+def _in_words(weight: float) -> str:
+    """Return the weight of a part before its name: nothing if it is the only one."""
+    if weight == 1:
+        return ""
+    return "half " if weight == 0.5 else f"{weight:.0%} of "
 
 
 def _weights(mixture: str, text: str) -> dict[str, float]:

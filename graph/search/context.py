@@ -420,6 +420,14 @@ class Context(BaseModel):
         return self.max_iterations if strategy.refines and strategy.ask != "never" else 0
 
     @property
+    def pursued(self) -> tuple[str, ...]:
+        """The attributes whose target is pursued as the user wrote it; ``*`` for all of them."""
+        if self.target is None:
+            return ()
+        is_default = self.target.parts == DEFAULT_TARGET.parts
+        return tuple(self.target.shares) if is_default else ("*",)
+
+    @property
     def effective_target(self) -> Target:
         """The given target, or the default."""
         return DEFAULT_TARGET if self.target is None else self.target

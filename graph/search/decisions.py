@@ -19,8 +19,10 @@ __all__ = ["best_iteration", "budget_is_spent", "decide_stop", "groups_to_ask_ab
 NEGLIGIBLE = 0.01
 
 
-EXPECTED_SHARE = 0.05
-"""The share of what is left to gain that a first round of refinement brings, in the mean."""
+EXPECTED_SHARE = {True: 0.01, False: 0.13}
+"""The share of what is left to gain that a first round of refinement brings: if the engine compares
+the query with the vectors of all documents, and if it only finds words. Means over notables and TREC
+Fair 2022 with the refiner ``feedback`` (docs/explanation/relevance.md)."""
 
 
 def best_iteration(iterations: Sequence[IterationRecord]) -> int:
@@ -43,14 +45,18 @@ def worth(objective: ObjectiveRecord) -> float:
     return round(objective["value"] * objective["most"], DIGITS)
 
 
-def expected_gain(iterations: Sequence[IterationRecord]) -> float:
+def expected_gain(iterations: Sequence[IterationRecord], share: float) -> float:
     """Return what another round is expected to add to J, as a share of it.
 
     If its documents were as relevant as those of today's ranking, it could add up to V − J. It is
-    expected to add the mean share of that which rounds have added: those of this search, and
-    :data:`EXPECTED_SHARE`, as one more round.
+    expected to add the mean share of that which rounds have added: those of this search, and the
+    one that a first round is expected to add.
+
+    Args:
+        iterations: The rounds.
+        share: That of a first round, one of :data:`EXPECTED_SHARE`.
     """
-    shares, left = [EXPECTED_SHARE], 0.0
+    shares, left = [share], 0.0
     found = [record["objective"] for record in iterations]
     last = 0.0
     for objective in found:
@@ -99,11 +105,17 @@ def budget_is_spent(budget: Budget, usage: Usage, seconds: float) -> bool:
     return shortage(budget, usage, Cost(calls=1, tokens=1)) is not None
 
 
+def _is_little(iterations: Sequence[IterationRecord], context: Context, by_vectors: bool) -> bool:
+    return expected_gain(iterations, EXPECTED_SHARE[by_vectors]) < context.least_gain
+
+
 def decide_stop(
     iterations: Sequence[IterationRecord],
     context: Context,
     usage: Usage,
     seconds: float,
+    *,
+    by_vectors: bool = False,
 ) -> StopReason | None:
     """Return why the loop ends after these rounds, or None if it goes on.
 
@@ -112,6 +124,7 @@ def decide_stop(
         context: The context of the run.
         usage: What the run has cost so far.
         seconds: How long it has taken.
+        by_vectors: Whether the engine compares the query with the vectors of all documents.
     """
     last, asks = iterations[-1], context.strategy.ask
     if not context.strategy.refines or asks == "never":
@@ -120,7 +133,7 @@ def decide_stop(
         undefined, divergence = rank_key(last["divergences"])
         if not undefined and divergence <= context.threshold:
             return "converged"
-    elif asks == "auto" and expected_gain(iterations) < context.least_gain:
+    elif asks == "auto" and _is_little(iterations, context, by_vectors):
         return "little_to_gain"
     if last["index"] - best_iteration(iterations) >= context.patience:
         return "no_improvement"

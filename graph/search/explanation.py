@@ -20,7 +20,24 @@ def explain(result: SearchResult) -> list[str]:
 
     Figures that the result does not have are left out.
     """
-    return [*_not_estimated(result), *_lacked(result), *_relevance(result), *_by_model(result)]
+    return [
+        *_target(result),
+        *_not_estimated(result),
+        *_lacked(result),
+        *_relevance(result),
+        *_by_model(result),
+    ]
+
+
+def _target(result: SearchResult) -> Iterator[str]:
+    """Say how the target came about."""
+    origins = result.target_origin
+    if result.ranking and origins:
+        phrases = list(dict.fromkeys(origins.values()))
+        if len(phrases) == 1:
+            yield f"The target: {phrases[0]}."
+        else:
+            yield f"The target: {'; '.join(f'{name}: {how}' for name, how in origins.items())}."
 
 
 def _not_estimated(result: SearchResult) -> Iterator[str]:

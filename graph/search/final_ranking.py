@@ -229,7 +229,7 @@ def step_options(context: Context, name: FinalStep) -> dict[str, Any]:
     own: dict[str, Any] = {}
     if name == "fair":
         own = {"weight": context.fairness_weight, "order": context.order}
-        own["pursue"] = context.target is not None
+        own["pursue"] = context.pursued
     elif name == "exposure-aware":
         own = {
             "tolerance": context.threshold,

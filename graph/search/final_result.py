@@ -109,6 +109,10 @@ async def assemble(
         unused_refinements=[RefinedGroup(**record) for record in unused],
         attributes=attributes,
         target=state["target"],
+        target_origin={
+            dimension.name: context.effective_target.in_words(dimension.attribute)
+            for dimension in lists.dimensions
+        },
         iterations=[_iteration(record) for record in state["iterations"]],
         best_iteration=best.iteration,
         stop_reason=state["stop_reason"] or "max_iterations",

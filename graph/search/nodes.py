@@ -330,7 +330,13 @@ class Nodes:
         iterations = [*state.get("iterations", []), record]
         spent = Usage(**state["usage"])
         loop = for_the_loop(context, state)
-        reason = decide_stop(iterations, loop, spent, running_seconds())
+        reason = decide_stop(
+            iterations,
+            loop,
+            spent,
+            running_seconds(),
+            by_vectors="vectors" in self._engine.capabilities,
+        )
         if not lists.plain.ids:
             reason = "no_hits"
         record_divergence(

@@ -189,7 +189,8 @@ class SearchResult(_Frozen):
         ranker: The ranker and its model; None if no model re-ranked.
         reranking: How re-ranking went; None if no model re-ranked.
         attributes: The measured attributes.
-        target: The target exposure ε*, by attribute and group.
+        target: The target exposure ε*, by attribute and group; zeros if nothing was found.
+        target_origin: How the target of each attribute came about, as a phrase.
         iterations: All rounds, from the original query on.
         unused_refinements: The last proposals, if no query came from them; they belong to no round.
             The status of each says why.
@@ -228,6 +229,7 @@ class SearchResult(_Frozen):
     reranking: Reranking | None = None
     attributes: list[str]
     target: dict[str, dict[str, float]]
+    target_origin: dict[str, str] = {}
     iterations: list[Iteration]
     unused_refinements: list[RefinedGroup] = []
     best_iteration: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -36,10 +37,11 @@ class FairOptions(RerankOptions):
         description="The order of documents of the same groups: the engine's, in which those that "
         "are probably not relevant come last, or that of the estimated relevance.",
     )
-    pursue: bool = Field(
-        False,
+    pursue: tuple[str, ...] = Field(
+        (),
         description="Without a weight, choose the lowest of 1, 4, 16, 64 and 256 that brings each "
-        "group within a point of its target, or else go as near as possible.",
+        "group of these attributes (* for all) within a point of its target, or else go as near as "
+        "possible.",
     )
 
 
@@ -101,7 +103,7 @@ def take_step(candidates: Candidates, options: FairOptions, k: int) -> Step:
             length=k,
             order=order,
         )
-        if _is_near(candidates, positions):
+        if _is_near(candidates, positions, options.pursue):
             break
     reached = quality(
         positions,
@@ -141,11 +143,13 @@ def chances_of(candidates: Candidates) -> FloatArray:
     return np.asarray(candidates.relevance, dtype=np.float64)
 
 
-def _is_near(candidates: Candidates, positions: Positions) -> bool:
-    """Return whether each group is within a point of its target."""
+def _is_near(candidates: Candidates, positions: Positions, pursued: Sequence[str]) -> bool:
+    """Return whether each group of the pursued dimensions is within a point of its target."""
+    by_name = zip(candidates.dimensions, candidates.memberships, candidates.targets, strict=True)
     return all(
         bool((np.abs(exposure(own[positions], candidates.discount) - target) <= NEAR).all())
-        for own, target in zip(candidates.memberships, candidates.targets, strict=True)
+        for name, own, target in by_name
+        if name in pursued or "*" in pursued
     )
 
 
