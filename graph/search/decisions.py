@@ -21,8 +21,8 @@ NEGLIGIBLE = 0.01
 
 EXPECTED_SHARE = {True: 0.01, False: 0.13}
 """The share of what is left to gain that a first round of refinement brings: if the engine compares
-the query with the vectors of all documents, and if it only finds words. Means over notables and TREC
-Fair 2022 with the refiner ``feedback`` (docs/explanation/relevance.md)."""
+the query with the vectors of all documents, and if it only finds words. These are means over
+notables and TREC Fair 2022 with the refiner ``feedback`` (docs/explanation/relevance.md)."""
 
 
 def best_iteration(iterations: Sequence[IterationRecord]) -> int:

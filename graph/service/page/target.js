@@ -5,7 +5,7 @@ import { whatIs } from "./glossary.js";
 import { mark, marks } from "./groups.js";
 
 const PRESETS = [
-  ["default", "Default", "halfway between the groups' shares in the results and in the population"],
+  ["default", "Default", "halfway between the groups' shares in the results and in the population, if the source states one"],
   ["uniform", "Equal", "the same for every group"],
   ["population", "Population", "the groups' shares in the population, as the source gives it"],
   ["own", "Own", "your own shares; they sum to 100 %"],
@@ -78,7 +78,7 @@ export function targetChoice(fieldset, changed) {
     offer(attributes, population) {
       offered = attributes;
       for (const radio of radios) {
-        radio.disabled = !population && ["default", "population"].includes(radio.value);
+        radio.disabled = !population && radio.value === "population";
         if (radio.disabled && radio.checked) choose("uniform");
       }
       for (const [attribute, values] of shares) {
