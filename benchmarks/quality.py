@@ -69,7 +69,6 @@ SYSTEMS = (
     System("BM25, step, model where it may help", "bm25", {}, needs_model=True),
     System("fair-qr (BM25)", "bm25", {"method": "fair-qr"}, needs_model=True),
     System("loop (BM25)", "bm25", {"method": "loop"}, needs_model=True),
-    System("RM3", "rm3", {"method": "plain"}),
     System(RETRIEVAL, "hybrid", {"method": "plain"}),
     System("hybrid, greedy step", "hybrid", {"method": "greedy"}),
     System("hybrid, MMR", "hybrid", {"method": "mmr"}),
@@ -215,8 +214,7 @@ async def opened(corpus: str, calibration: Calibration) -> dict[str, SearchEngin
     pool = await EncodedPoolEngine.open(words, open_encoder("minilm"))
     assert isinstance(hybrid, HybridEngine)
     hybrid.calibration = pool.calibration = calibration
-    rm3 = await catalog.resolve(corpus, retriever="rm3")
-    return {"bm25": words, "rm3": rm3, "hybrid": hybrid, "pool": pool}
+    return {"bm25": words, "hybrid": hybrid, "pool": pool}
 
 
 async def main(trec: Path | None, with_model: bool) -> None:

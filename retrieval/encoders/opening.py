@@ -12,7 +12,7 @@ from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.encoders.langchain import LangChainEncoder
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.encoders.wordllama import WordllamaEncoder
-from fairqr.retrieval.retriever_parameters import Hybrid, Rm3
+from fairqr.retrieval.retriever_parameters import Hybrid
 
 if TYPE_CHECKING:
     from langchain_core.embeddings import Embeddings
@@ -29,12 +29,11 @@ __all__ = [
     "open_encoder",
 ]
 
-RetrieverName = Literal["auto", "bm25", "rm3", "dense", "hybrid"]
+RetrieverName = Literal["auto", "bm25", "dense", "hybrid"]
 
 RETRIEVERS: dict[RetrieverName, str] = {
     "auto": "hybrid for an index if MiniLM is pulled, else the engine's own ranking",
     "bm25": "matches the words of the query",
-    "rm3": "matches words, and adds those of the first documents to the query",
     "dense": "compares the vectors of the query and of the documents",
     "hybrid": "words and vectors together; estimates how likely each document is relevant",
 }
@@ -109,16 +108,13 @@ class Retriever:
     """How documents are found.
 
     Attributes:
-        kind: By words (``bm25``), by words and those of the best documents (``rm3``), by vectors
-            (``dense``), or by words and vectors (``hybrid``).
+        kind: By words (``bm25``), by vectors (``dense``), or by both (``hybrid``).
         encoder: Makes the vectors, for ``dense`` and ``hybrid``.
-        rm3: The parameters of ``rm3``.
         hybrid: The parameters of ``hybrid``.
     """
 
-    kind: Literal["bm25", "rm3", "dense", "hybrid"]
+    kind: Literal["bm25", "dense", "hybrid"]
     encoder: Encoder | None = None
-    rm3: Rm3 = field(default_factory=Rm3)
     hybrid: Hybrid = field(default_factory=Hybrid)
 
     @classmethod
@@ -127,8 +123,7 @@ class Retriever:
 
         Args:
             given: ``auto``, which is ``hybrid`` once MiniLM is pulled, and ``bm25`` before;
-                ``bm25``; ``rm3``, or ``rm3:documents=20`` with other parameters (see
-                :class:`Rm3`); ``dense`` or ``hybrid``, with :func:`default_encoder`;
+                ``bm25``; ``dense`` or ``hybrid``, with :func:`default_encoder`;
                 ``dense:ENCODER`` or ``hybrid:ENCODER`` with another, see :func:`open_encoder`;
                 ``hybrid:feedback=20`` or ``hybrid:ENCODER,feedback=20`` with other parameters (see
                 :class:`Hybrid`); or an encoder, which means ``hybrid`` with it.
@@ -147,8 +142,6 @@ class Retriever:
         kind, named, parameters = _read(given)
         if given.strip() == "bm25":
             return cls("bm25")
-        if kind == "rm3":
-            return cls("rm3", rm3=Rm3.of(parameters))
         if kind == "hybrid":
             options = Hybrid.of(parameters)
             return cls("hybrid", open_encoder(named or encoder), hybrid=options)

@@ -475,7 +475,7 @@ def test_what_is_offered(service: Served) -> None:
     assert offered["models"][0] == {"name": "openai:fake", "default": True}
     assert offered["attributors"] == ["overlap"]
     retrievers = {it["name"]: it["default"] for it in offered["retrievers"]}
-    assert {"bm25", "rm3", "dense", "hybrid"} <= retrievers.keys()
+    assert {"bm25", "dense", "hybrid"} <= retrievers.keys()
     assert list(retrievers.values()).count(True) == 1
     usual = {kind: it["name"] for it in offered["methods"] for kind in it["default_for"]}
     assert usual == {"search": "fairqr", "answer": "plain", "probe": "plain"}

@@ -643,7 +643,7 @@ async def test_a_wrong_retriever_is_refused_before_anything_is_indexed(
 ) -> None:
     corpus, source = write(tmp_path / "c", "text"), source_file(tmp_path / "s")
     for name in (str(corpus.path), str(source), "notables"):
-        with pytest.raises(InputError, match="choose auto, bm25, rm3, dense"):
+        with pytest.raises(InputError, match="choose auto, bm25, dense"):
             await catalog.resolve(name, retriever="sparse")
     assert not (tmp_path / "data").exists()
 

@@ -124,7 +124,7 @@ def test_parameters_may_follow_an_encoder() -> None:
     assert changed.hybrid == Hybrid(feedback=20, weight=0.7)
     assert Retriever.of("hybrid:wordllama").hybrid == Hybrid()
     assert default_encoder_of(["bm25", "hybrid:feedback=20"]) == default_encoder()
-    assert default_encoder_of(["rm3:terms=3", "dense:wordllama", "hybrid:wordllama,k=1"]) == ""
+    assert default_encoder_of(["bm25", "dense:wordllama", "hybrid:wordllama,k=1"]) == ""
 
 
 @pytest.mark.parametrize(

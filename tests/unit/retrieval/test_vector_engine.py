@@ -192,7 +192,7 @@ async def test_retrievers_by_name(tmp_path: Path) -> None:
     assert seen == ["vectors of people"], "announced where something is encoded"
     assert (await catalog.resolve("people")).retriever == "bm25"
     for wrong in ("", "sparse", "bm25:x", "Dense", "densest"):
-        with pytest.raises(InputError, match="choose auto, bm25, rm3, dense, hybrid"):
+        with pytest.raises(InputError, match="choose auto, bm25, dense, hybrid"):
             await catalog.resolve("people", retriever=wrong)
     with pytest.raises(ModelUnavailableError, match="no encoder 'magic'"):
         await catalog.resolve("people", retriever="dense:magic")
