@@ -1087,10 +1087,10 @@ async def test_a_field_of_vectors_is_searched_as_the_server_scores_it(
     ("retriever", "changes", "said"),
     [
         ("dense", {"vectors": None}, "'people' has no vector field; add 'vectors"),
-        ("dense:wordllama", {}, "were made by 'openai:x', not by 'wordllama'"),
+        ("dense:minilm", {}, "were made by 'openai:x', not by 'minilm'"),
         ("splade", {}, "no retriever 'splade'; choose bm25, dense or hybrid. .* in 'vector'"),
         ("dense", {"vectors": {"field": "vector"}}, "does not say what made the vectors"),
-        ("dense", {"vectors": {"field": "unindexed", "embeddings": "wordllama"}}, "'index: false'"),
+        ("dense", {"vectors": {"field": "unindexed", "embeddings": "minilm"}}, "'index: false'"),
     ],
 )
 async def test_vectors_that_cannot_be_searched(

@@ -424,7 +424,7 @@ class TestIndexes:
     @pytest.mark.parametrize(
         ("more", "words"),
         [
-            (["--vectors", "magic"], "no encoder 'magic'; choose minilm or wordllama"),
+            (["--vectors", "magic"], "no encoder 'magic'; choose minilm, or a LangChain model"),
             (["--vectors", "minilm"], "run pip install 'fairqr[dense]' and 'fairqr models pull"),
         ],
     )

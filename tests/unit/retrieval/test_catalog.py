@@ -39,6 +39,7 @@ from fairqr.retrieval.engines.tantivy import TantivyEngine
 from fairqr.retrieval.source import Source
 from tests.patience import PATIENCE
 from tests.unit.engines import WatchedEngine, hits_of
+from tests.unit.retrieval.vector_encoders import CountingEncoder
 
 SCHEMA = "attributes: {gender: {field: g, groups: [f, m]}}"
 
@@ -536,7 +537,8 @@ async def test_a_source_is_searched_by_name_by_path_and_as_an_object(
         assert engine.name == "team"
         assert await ids(engine, "two") == ["b"]
     assert said.names == ["team"], "indexed once"
-    assert (await catalog.resolve("team", retriever="dense")).retriever == "dense:wordllama"
+    by_vectors = Retriever("dense", CountingEncoder())
+    assert (await catalog.resolve("team", retriever=by_vectors)).retriever == "dense:words"
 
 
 async def test_edits_of_a_source_take_effect(catalog: Catalog, tmp_path: Path) -> None:
