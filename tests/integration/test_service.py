@@ -337,7 +337,7 @@ WRONG: list[tuple[str, dict[str, Any], int, str]] = [
     ("search", {"query": "x", "prompts": {"../refine": "v1"}}, 422, "prompt"),
     ("search", {"query": "x", "method": "listwise", "model": "feedback"}, 422, "input"),
     ("answer", {"question": "x", "model": "feedback"}, 422, "input"),
-    ("answer", {"question": "x", "attributor": "onnx:/tmp"}, 403, "not-allowed"),
+    ("answer", {"question": "x", "attributor": "transformers:/tmp"}, 403, "not-allowed"),
     ("answer", {"question": "x", "attributor": "llm"}, 403, "not-allowed"),
     ("search", {"query": "x", "seed": -1}, 422, "input"),
     ("search", {"query": "qwertyuiop"}, 422, "query"),
