@@ -59,7 +59,7 @@ def test_vector_search_is_named_in_the_result(
 ) -> None:
     dense = found(quick, people, "--method", "plain", "--retriever", "dense")
     words = found(quick, people, "--method", "plain")
-    assert (words["retriever"], dense["retriever"]) == ("hybrid-pool:minilm", "dense:minilm")
+    assert (words["retriever"], dense["retriever"]) == ("hybrid:minilm", "dense:minilm")
     assert all(0 <= place["score"] <= 1 for place in dense["ranking"])
     loop = found(quick, people, "--max-iterations", "0", "--retriever", "dense")
     assert loop["divergence"] <= loop["baseline"]["divergence"]

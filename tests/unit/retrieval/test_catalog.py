@@ -695,7 +695,8 @@ async def test_nothing_here_is_left_open(catalog: Catalog, tmp_path: Path) -> No
 
     corpus = write(tmp_path / "c", "text")
     for _ in range(3):
-        engine = await catalog.resolve(str(corpus.path), retriever="dense")
+        by_vectors = Retriever("dense", CountingEncoder())
+        engine = await catalog.resolve(str(corpus.path), retriever=by_vectors)
         await ids(engine, "text")
         await engine.aclose()
         del engine
