@@ -166,15 +166,14 @@ async def final_step(engine: SearchEngine, context: Context) -> Reranker | None:
 
 
 def step_options(context: Context, name: FinalStep) -> dict[str, Any]:
-    """Return the options of a final step; the fair steps get the loop's own divergence."""
-    measure = {
+    """Return the options of a final step; the relevance-aware one gets the loop's divergence."""
+    if name != "relevance-aware":
+        return dict(context.options)
+    return {
         "tolerance": context.threshold,
         "smoothing": context.smoothing,
         "direction": context.direction,
+        "min_relevance": context.least_relevance,
+        "capped": context.target is None,
+        **context.options,
     }
-    own: dict[FinalStep, dict[str, Any]] = {
-        "exposure-aware": measure,
-        "relevance-aware": measure
-        | {"min_relevance": context.least_relevance, "capped": context.target is None},
-    }
-    return {**own.get(name, {}), **context.options}

@@ -75,7 +75,7 @@ _ENTRIES = (
         "fairqr; exposure after Singh & Joachims 2018",
         is_trained=False,
         module="exposure_aware",
-        options_name="ExposureAwareOptions",
+        options_name="RerankOptions",
     ),
     RerankerEntry(
         "mmr",

@@ -9,20 +9,39 @@ from functools import partial
 import numpy as np
 from pydantic import Field
 
-from fairqr.retrieval.divergence import kullback_leibler
+from fairqr.retrieval.divergence import (
+    DEFAULT_SMOOTHING,
+    DEFAULT_THRESHOLD,
+    Direction,
+    kullback_leibler,
+)
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.exposure import FloatArray, exposure
 from fairqr.retrieval.relevance import relevance_by_rank
 from fairqr.retrieval.relevance_aware import Positions, most_relevant
-from fairqr.retrieval.rerankers.base import Candidates, Reranked, by_rank
-from fairqr.retrieval.rerankers.exposure_aware import ExposureAwareOptions
+from fairqr.retrieval.rerankers.base import Candidates, Reranked, RerankOptions, by_rank
 
 __all__ = ["RelevanceAwareOptions", "RelevanceAwareReranker", "Step", "build", "take_step"]
 
 
-class RelevanceAwareOptions(ExposureAwareOptions):
+class RelevanceAwareOptions(RerankOptions):
     """Options of the step; the target, discount and relevance come with the candidates."""
 
+    tolerance: float = Field(
+        DEFAULT_THRESHOLD,
+        ge=0,
+        description="The divergence to stop at, in nats; 0 goes as near to the target as possible.",
+    )
+    smoothing: float = Field(
+        DEFAULT_SMOOTHING,
+        gt=0,
+        lt=1,
+        description="The weight of a uniform distribution mixed into target and exposure.",
+    )
+    direction: Direction = Field(
+        "target_exposure",
+        description="target_exposure is KL(target || exposure), exposure_target is the reverse.",
+    )
     min_relevance: float = Field(
         0.0,
         ge=0,

@@ -133,7 +133,8 @@ def _parameters(
     left_out = without.model_fields if without else {}
     found = parameters_of(models, prefix)
     kept = [each for each in found if each.name.removeprefix(prefix) not in left_out]
-    yield from _table("parameter", "meaning", rows=[(f"`{it.label}`", it.help) for it in kept])
+    if kept:
+        yield from _table("parameter", "meaning", rows=[(f"`{it.label}`", it.help) for it in kept])
 
 
 def settings() -> Iterator[str]:
