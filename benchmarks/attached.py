@@ -6,6 +6,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from fairqr import FairSearch
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.corpus import find_corpus
 from fairqr.retrieval.engines.engine import Query, SearchEngine
+from fairqr.retrieval.source import ElasticsearchSource
 
 # The servers of the integration tests.
 sys.path.append(str(Path(__file__).parents[1]))
@@ -44,24 +46,23 @@ def attached_rows(workspace: Workspace) -> Iterator[Row]:
     """
     from tests.integration.counting_proxy import counting_proxy
     from tests.integration.elasticsearch_server import running_server
+    from tests.integration.filled_elasticsearch import fill
 
     corpus = find_corpus(workspace.corpus(workspace.documents))
-    with running_server() as server, counting_proxy(server.url) as proxy:
-        asyncio.run(Catalog().create_on_elasticsearch(NAME, corpus, url=server.url))
-        yield from asyncio.run(_one_client(workspace, server.url))
-        yield from asyncio.run(_clients(workspace))
-        source, _ = Catalog().source(NAME)
+    with running_server() as server, counting_proxy(server.url) as proxy, ExitStack() as stack:
+        source = fill(stack, server.url, NAME, corpus)
+        yield from asyncio.run(_one_client(workspace, source))
+        yield from asyncio.run(_clients(workspace, source))
         through = source.model_copy(update={"url": proxy.url})
         yield asyncio.run(_requests(through, proxy))
 
 
-async def _one_client(workspace: Workspace, url: str) -> list[Row]:
+async def _one_client(workspace: Workspace, source: ElasticsearchSource) -> list[Row]:
     asked = queries(100)
     start = time.perf_counter()
-    engine = await Catalog().resolve(NAME)
+    engine = await Catalog().resolve(source)
     opening = (time.perf_counter() - start) * 1000
-    source, _ = Catalog().source(NAME)
-    client = AsyncElasticsearch(url)
+    client = AsyncElasticsearch(source.url)
     shown: dict[int, list[str]] = {}
 
     async with FairSearch.open(engine, InstantRefiner()) as search:
@@ -80,7 +81,7 @@ async def _one_client(workspace: Workspace, url: str) -> list[Row]:
 
         async def bare(number: int) -> object:
             return await client.search(
-                index=getattr(source, "index", ""),
+                index=source.index,
                 query={"match": {"body": asked[number % len(asked)]}},
                 size=TOP,
                 source=False,
@@ -118,9 +119,9 @@ async def _one_client(workspace: Workspace, url: str) -> list[Row]:
     ]
 
 
-async def _clients(workspace: Workspace) -> list[Row]:
+async def _clients(workspace: Workspace, source: ElasticsearchSource) -> list[Row]:
     """Measure searches a second with several clients, without a model and with one that sleeps."""
-    engine = await Catalog().resolve(NAME)
+    engine = await Catalog().resolve(source)
     words = {group: group_words(group) for group in (*GENDERS, *REGIONS)}
     each = workspace.rounds(20)
     rows = []

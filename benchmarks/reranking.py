@@ -10,22 +10,15 @@ from generated import queries
 from measuring import Row, in_turns_async, median
 from workspace import Workspace
 
-from fairqr.retrieval.divergence import kullback_leibler
 from fairqr.retrieval.engines.engine import Query
-from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.ranking import Ranking
-from fairqr.retrieval.rerank import exposure_aware, near_target, reciprocal_rank_fusion
+from fairqr.retrieval.rerank import exposure_aware, reciprocal_rank_fusion
 
 __all__ = ["rerank_rows"]
 
 POOL = 1_000
 SHOWN = 20
 MAX_MILLISECONDS = 10.0
-
-
-def divergence(target: FloatArray, exposure: FloatArray) -> float:
-    """Return what a search measures."""
-    return float(kullback_leibler(target, exposure))
 
 
 def rerank_rows(workspace: Workspace) -> Iterator[Row]:
@@ -69,9 +62,6 @@ def rerank_rows(workspace: Workspace) -> Iterator[Row]:
     async def show_eight(_: int) -> object:
         return exposure_aware([eight], [even[8]], length=SHOWN)
 
-    async def near(_: int) -> object:
-        return near_target([eight], [even[8]], tolerance=0.01, divergence=divergence, length=SHOWN)
-
     async def whole(_: int) -> object:
         fused = reciprocal_rank_fusion(rankings)
         order = exposure_aware([eight], [even[8]], length=POOL)
@@ -86,7 +76,6 @@ def rerank_rows(workspace: Workspace) -> Iterator[Row]:
         fill_fractional: f"exposure-aware, no two memberships equal, all {POOL:,}",
         show_two: f"exposure-aware for 2 groups, first {SHOWN}",
         show_eight: f"exposure-aware for 8 groups, first {SHOWN}",
-        near: f"exposure-aware up to the threshold for 8 groups, first {SHOWN}",
     }
     calls = {call.__name__: call for call in (rescore, *what)}
     taken = asyncio.run(in_turns_async(calls, workspace.rounds(40), 2))

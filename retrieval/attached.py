@@ -1,35 +1,26 @@
 """The sources that a user has attached by name.
 
 Each has a note ``<name>.json`` that says where its file is. The file stays there, so edits take
-effect. The file of an index that fairqr made on a server lies beside its note.
+effect.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from fairqr.base.errors import IndexNotFoundError, InputError, SourceError
 from fairqr.base.files import write_beside
-from fairqr.retrieval.source import ElasticsearchSource, Source, load_source
+from fairqr.retrieval.source import Source, load_source
 
 __all__ = ["AttachedSources"]
 
 
 class _Note(BaseModel):
-    """What we note about an attached source.
-
-    Attributes:
-        path: The source file.
-        made: What fairqr made on a server, if it did. Writes and deletions go there, even if
-            somebody has edited the file.
-    """
+    """What we note about an attached source: where its file is."""
 
     path: Path
-    made: ElasticsearchSource | None = None
 
 
 class AttachedSources:
@@ -53,25 +44,13 @@ class AttachedSources:
         path = path.absolute()
         source = load_source(path)
         note = self._note(source.name)
-        if note and note.path != path:
-            if note.path.exists():
-                raise InputError(
-                    f"The name '{source.name}' belongs to the source {note.path}; remove that with "
-                    f"'fairqr source remove {source.name}', or give this one another name."
-                )
-            note = None
-        self._write(source.name, note or _Note(path=path))
+        if note and note.path != path and note.path.exists():
+            raise InputError(
+                f"The name '{source.name}' belongs to the source {note.path}; remove that with "
+                f"'fairqr source remove {source.name}', or give this one another name."
+            )
+        write_beside(self._path(source.name), _Note(path=path).model_dump_json(indent=1))
         return source
-
-    def attach_made(self, made: ElasticsearchSource) -> None:
-        """Attach an index that fairqr made on a server, and write the file that describes it."""
-        described: dict[str, Any] = {"name": made.name, "engine": made.engine}
-        described |= made.model_dump(mode="json", exclude_defaults=True)
-        for attribute in described["attributes"].values():
-            attribute.pop("name")
-        path = self._folder.absolute() / f"{made.name}.source.yaml"
-        write_beside(path, yaml.safe_dump(described, sort_keys=False, allow_unicode=True))
-        self._write(made.name, _Note(path=path, made=made))
 
     def detach(self, name: str) -> None:
         """Forget a source; its file and its engine stay as they are.
@@ -82,11 +61,6 @@ class AttachedSources:
         if self._note(name) is None:
             raise _no_such(name)
         self._path(name).unlink(missing_ok=True)
-
-    def forget_made(self, name: str) -> None:
-        """Forget an index that fairqr made on a server and that no longer exists there."""
-        self._path(name).unlink(missing_ok=True)
-        (self._folder / f"{name}.source.yaml").unlink(missing_ok=True)
 
     def source(self, name: str) -> tuple[Source, Path]:
         """Return a source as its file describes it now, and the file.
@@ -112,21 +86,17 @@ class AttachedSources:
             )
         return source, note.path
 
-    def made(self, name: str) -> ElasticsearchSource | None:
-        """Return what fairqr made on a server under this name, or None if it is not attached.
+    def refuse(self, name: str) -> None:
+        """Refuse to change an attached source.
 
         Raises:
-            InputError: The source is attached, but fairqr did not make it.
+            InputError: A source of this name is attached.
         """
-        note = self._note(name)
-        if note is None:
-            return None
-        if note.made is None:
+        if self._note(name) is not None:
             raise InputError(
                 f"'{name}' is an attached source, and fairqr never changes those; "
                 f"'fairqr source remove {name}' only forgets its name."
             )
-        return note.made
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.json"
@@ -136,9 +106,6 @@ class AttachedSources:
             return _Note.model_validate_json(self._path(name).read_bytes())
         except (OSError, ValidationError):
             return None
-
-    def _write(self, name: str, note: _Note) -> None:
-        write_beside(self._path(name), note.model_dump_json(indent=1))
 
 
 def _no_such(name: str) -> IndexNotFoundError:

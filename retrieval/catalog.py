@@ -28,7 +28,6 @@ from fairqr.retrieval.engines.opening import (
     with_retriever,
 )
 from fairqr.retrieval.engines.tantivy_store import Announce, EmbeddedIndexes
-from fairqr.retrieval.schema import Schema
 from fairqr.retrieval.source import Source, TantivySource, is_source_file, load_source
 
 __all__ = ["Catalog", "check_name", "info_of"]
@@ -159,45 +158,6 @@ class Catalog:
             await encode_index(engine, encoder, progress)
         return engine
 
-    async def create_on_elasticsearch(
-        self,
-        name: str,
-        corpus: Corpus,
-        *,
-        url: str | None = None,
-        credentials: str | None = None,
-        encoder: Encoder | None = None,
-        progress: Progress | None = None,
-    ) -> Source:
-        """Make an index on an Elasticsearch server, and attach it.
-
-        Args:
-            name: Lower-case letters, digits, dots, dashes and underscores.
-            corpus: What to index.
-            url: The server; FAIRQR_ELASTICSEARCH_URL by default.
-            credentials: The name of a credentials entry in the settings.
-            encoder: Makes a vector for each document; optional.
-            progress: Called with the number of documents written.
-
-        Raises:
-            InputError: The name is not valid, or belongs to something else.
-            CorpusError: The corpus is empty or wrong; an existing index stays unchanged.
-            IndexUnavailableError: The server cannot be reached, or refuses the request.
-        """
-        from fairqr.retrieval.engines import elasticsearch_building as building
-
-        await asyncio.to_thread(self._refuse_taken, name, corpus, on_server=True)
-        made = await building.create_on_elasticsearch(
-            name,
-            corpus,
-            url=url,
-            credentials=credentials,
-            encoder=encoder,
-            progress=progress,
-        )
-        await asyncio.to_thread(self._attached.attach_made, made)
-        return made
-
     async def upsert(
         self, name: str, path: Path, *, progress: Progress | None = None
     ) -> tuple[int, int]:
@@ -212,17 +172,11 @@ class Catalog:
             CorpusError: The file cannot be read, or a line is wrong; the index stays unchanged.
             BuildInProgressError: Another process is writing to the index.
         """
-        made = await asyncio.to_thread(self._attached.made, name)
-        if made is None:
-            engine = await self._indexes.open(name)
-            documents = read_documents(path, engine.schema)
-            written = await self._indexes.upsert(name, documents, progress)
-            await encode_written(engine, progress)
-        else:
-            from fairqr.retrieval.engines import elasticsearch_building as building
-
-            documents = read_documents(path, Schema(attributes=made.attributes))
-            written = await building.upsert(made, documents, progress)
+        await asyncio.to_thread(self._attached.refuse, name)
+        engine = await self._indexes.open(name)
+        documents = read_documents(path, engine.schema)
+        written = await self._indexes.upsert(name, documents, progress)
+        await encode_written(engine, progress)
         return written, await self._count(name)
 
     async def remove(self, name: str, ids: Sequence[str]) -> tuple[int, int]:
@@ -236,37 +190,20 @@ class Catalog:
             InputError: It is an attached source, and we never write to those.
             BuildInProgressError: Another process is writing to the index.
         """
-        made = await asyncio.to_thread(self._attached.made, name)
-        if made is None:
-            removed = await self._indexes.remove(name, ids)
-        else:
-            from fairqr.retrieval.engines import elasticsearch_building as building
-
-            removed = await building.remove(made, ids)
+        await asyncio.to_thread(self._attached.refuse, name)
+        removed = await self._indexes.remove(name, ids)
         return removed, await self._count(name)
 
     async def delete(self, name: str) -> None:
-        """Delete an embedded index, or an index that was made on a server.
+        """Delete an embedded index.
 
         Raises:
             IndexNotFoundError: There is no such index.
             InputError: It is an attached source.
             BuildInProgressError: Another process is writing to it.
         """
-        made = await asyncio.to_thread(self._attached.made, name)
-        if made is None:
-            await self._indexes.delete(name)
-            return
-        from fairqr.retrieval.engines import elasticsearch_building as building
-
-        try:
-            await building.delete_on_elasticsearch(made)
-        except IndexNotFoundError:
-            await asyncio.to_thread(self._attached.forget_made, name)
-            raise IndexNotFoundError(
-                f"The index '{name}' no longer exists on its server; it is now off the list here."
-            ) from None
-        await asyncio.to_thread(self._attached.forget_made, name)
+        await asyncio.to_thread(self._attached.refuse, name)
+        await self._indexes.delete(name)
 
     async def infos(self) -> list[EngineInfo | tuple[str, str, str]]:
         """Return what we know of all indexes and attached sources, without indexing anything.
@@ -384,19 +321,15 @@ class Catalog:
         engine = await self.open(name)
         return (await info_of(engine)).documents or 0
 
-    def _refuse_taken(self, name: str, corpus: Corpus, *, on_server: bool = False) -> None:
+    def _refuse_taken(self, name: str, corpus: Corpus) -> None:
         """Refuse a new index's name that belongs to something else."""
         check_name(name)
         taken = None
         if name in BUILT_IN:
-            if on_server or not _is_same(find_corpus(BUILT_IN[name]), corpus):
+            if not _is_same(find_corpus(BUILT_IN[name]), corpus):
                 taken = "a built-in corpus"
-        elif on_server and self._attached.made(name):
-            pass  # We rebuild it.
         elif name in self.sources():
             taken = "an attached source"
-        elif on_server and name in self._indexes.names():
-            taken = "an embedded index"
         if taken:
             raise InputError(f"'{name}' is the name of {taken}; choose another one for this index.")
 
@@ -411,7 +344,7 @@ class Catalog:
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that cannot be both a folder and an Elasticsearch index.
+    """Refuse a name that cannot be a folder.
 
     Raises:
         InputError: The name is not valid.

@@ -7,18 +7,17 @@ search limited to given documents; see :class:`fairqr.retrieval.engines.engine.Q
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fairqr.retrieval.exposure import LOG2, Discount, FloatArray, exposure
+from fairqr.retrieval.exposure import LOG2, Discount, FloatArray
 from fairqr.retrieval.ranking import Ranking
 
-__all__ = ["RRF_K", "exposure_aware", "near_target", "reciprocal_rank_fusion"]
+__all__ = ["RRF_K", "exposure_aware", "reciprocal_rank_fusion"]
 
 RRF_K = 60
-STEPS = 16
 
 
 def reciprocal_rank_fusion(
@@ -75,118 +74,39 @@ def exposure_aware(
     Returns:
         The positions of min(length, n) documents in their new order.
     """
-    return _Patterns(memberships).filled(targets, discount, length)
-
-
-class _Patterns:
-    """The documents of a pool by the pattern of their memberships, over all attributes."""
-
-    def __init__(self, memberships: Sequence[FloatArray]) -> None:
-        members = np.concatenate([np.asarray(m, dtype=np.float64) for m in memberships], axis=1)
-        self._count = len(members)
-        positions: defaultdict[tuple[float, ...], list[int]] = defaultdict(list)
-        for position, pattern in enumerate(map(tuple, members.tolist())):
-            positions[pattern].append(position)
-        self._unlabelled = set(positions.pop((0.0,) * members.shape[1], ()))
-        self._patterns = np.array(list(positions)).reshape(len(positions), members.shape[1])
-        self._positions = list(positions.values())
-        # How much a document of each pattern gives to each attribute, repeated for each group.
-        sizes = [np.shape(m)[1] for m in memberships]
-        given = np.add.reduceat(self._patterns, np.cumsum([0, *sizes[:-1]]), axis=1)
-        self._given = np.repeat(given, sizes, axis=1)
-
-    def filled(
-        self, targets: Sequence[FloatArray], discount: Discount, length: int
-    ) -> NDArray[np.intp]:
-        """Return the order; see :func:`exposure_aware`."""
-        target = np.concatenate([np.asarray(t, dtype=np.float64) for t in targets])
-        size = min(length, self._count)
-        order = np.arange(size, dtype=np.intp)
-        if not self._positions:
-            return order
-        heads = np.array([positions[0] for positions in self._positions])
-        placed = [0] * len(heads)
-        used_up = np.zeros(len(heads), dtype=bool)
-        # What groups are owed after a document of a pattern: the target's share of the exposure
-        # that the document gives out in each attribute, minus what it gives to the group itself.
-        owed_after = target * self._given - self._patterns
-        due = np.zeros_like(target)
-        for rank, weight in enumerate(discount.weights(size).tolist()):
-            if rank in self._unlabelled:
-                continue
-            owed = self._patterns @ (due + weight * target)
-            owed[used_up] = -np.inf
-            tied = np.flatnonzero(owed >= owed.max() - 1e-12)
-            best = int(tied[heads[tied].argmin()] if len(tied) > 1 else tied[0])
-            order[rank] = heads[best]
-            due += weight * owed_after[best]
-            placed[best] += 1
-            if placed[best] < len(self._positions[best]):
-                heads[best] = self._positions[best][placed[best]]
-            else:
-                used_up[best] = True
+    members = np.concatenate([np.asarray(m, dtype=np.float64) for m in memberships], axis=1)
+    by_pattern: defaultdict[tuple[float, ...], list[int]] = defaultdict(list)
+    for position, pattern in enumerate(map(tuple, members.tolist())):
+        by_pattern[pattern].append(position)
+    unlabelled = set(by_pattern.pop((0.0,) * members.shape[1], ()))
+    size = min(length, len(members))
+    order = np.arange(size, dtype=np.intp)
+    if not by_pattern:
         return order
-
-
-def near_target(
-    memberships: Sequence[FloatArray],
-    targets: Sequence[FloatArray],
-    *,
-    tolerance: float,
-    divergence: Callable[[FloatArray, FloatArray], float],
-    discount: Discount = LOG2,
-    length: int,
-) -> NDArray[np.intp]:
-    """Fill a ranking as :func:`exposure_aware` does, but only as far as needed.
-
-    Each step toward the target takes exposure from documents that the current order ranks higher.
-    So we bisect over 16 blends of the current exposure and the target, and take the mildest that
-    meets the tolerance. If none does, we return the order that comes nearest to the target, which
-    may be the current one.
-
-    Args:
-        memberships: As in :func:`exposure_aware`.
-        targets: As in :func:`exposure_aware`.
-        tolerance: The divergence to reach, at least 0.
-        divergence: Takes a target and an exposure, and returns their divergence.
-        discount: The weight of each rank.
-        length: How many ranks to fill.
-    """
-    members = [np.asarray(m, dtype=np.float64) for m in memberships]
-    patterns = _Patterns(members)
-    now = [exposure(m, discount, length) for m in members]
-    # An attribute without any label in the first ranks starts at its target.
-    now = [e if e.any() else t for e, t in zip(now, targets, strict=True)]
-
-    def filled(step: int) -> NDArray[np.intp]:
-        share = step / STEPS
-        mixtures = [(1 - share) * e + share * t for e, t in zip(now, targets, strict=True)]
-        return patterns.filled(mixtures, discount, length)
-
-    # An attribute without any label in the whole pool is the same for all orders.
-    labelled = [(m, t) for m, t in zip(members, targets, strict=True) if m.any()]
-
-    def distance(order: NDArray[np.intp]) -> tuple[int, float]:
-        """Return how many attributes have no label in the order, and the others' mean distance."""
-        reached = [(t, exposure(m[order], discount)) for m, t in labelled]
-        known = [divergence(t, e) for t, e in reached if e.any()]
-        return len(reached) - len(known), sum(known) / len(known) if known else 0.0
-
-    enough = (0, tolerance)
-    nearest = np.arange(min(length, len(members[0])), dtype=np.intp)
-    least = distance(nearest)
-    if least <= enough:
-        return nearest
-    low, high, step = 0, STEPS, STEPS
-    while True:
-        order = filled(step)
-        found = distance(order)
-        if found <= enough or found < least:
-            nearest, least = order, found
-        if found <= enough:
-            high = step
-        elif step < high:
-            low = step
-        if high - low <= 1:
-            return nearest
-        step = (low + high) // 2
+    patterns, positions = np.array(list(by_pattern)), list(by_pattern.values())
+    # How much a document of each pattern gives to each attribute, repeated for each group.
+    sizes = [np.shape(m)[1] for m in memberships]
+    given = np.add.reduceat(patterns, np.cumsum([0, *sizes[:-1]]), axis=1)
+    target = np.concatenate([np.asarray(t, dtype=np.float64) for t in targets])
+    # What groups are owed after a document of a pattern: the target's share of the exposure that
+    # the document gives out in each attribute, minus what it gives to the group itself.
+    owed_after = target * np.repeat(given, sizes, axis=1) - patterns
+    heads = np.array([own[0] for own in positions])
+    placed = [0] * len(heads)
+    used_up = np.zeros(len(heads), dtype=bool)
+    due = np.zeros_like(target)
+    for rank, weight in enumerate(discount.weights(size).tolist()):
+        if rank in unlabelled:
+            continue
+        owed = patterns @ (due + weight * target)
+        owed[used_up] = -np.inf
+        tied = np.flatnonzero(owed >= owed.max() - 1e-12)
+        best = int(tied[heads[tied].argmin()] if len(tied) > 1 else tied[0])
+        order[rank] = heads[best]
+        due += weight * owed_after[best]
+        placed[best] += 1
+        if placed[best] < len(positions[best]):
+            heads[best] = positions[best][placed[best]]
+        else:
+            used_up[best] = True
+    return order

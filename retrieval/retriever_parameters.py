@@ -1,80 +1,22 @@
-"""The parameters of retrievers, which follow their names: ``rm3:documents=20,weight=0.7``."""
+"""The parameters of a retriever, which follow its name: ``hybrid:feedback=20,weight=0.7``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Self
+from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fairqr.base.errors import InputError, first_problem, one_line
 from fairqr.retrieval.rerank import RRF_K
 
-__all__ = ["Hybrid", "RetrieverParameters", "Rm3"]
+__all__ = ["Hybrid"]
 
 
-class RetrieverParameters(BaseModel):
-    """What all retrievers' parameters have in common."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    kind: ClassVar[str]
-    example: ClassVar[str]
-
-    @classmethod
-    def of(cls, texts: Sequence[str]) -> Self:
-        """Read parameters such as ``documents=20``.
-
-        Raises:
-            InputError: A parameter does not exist, or a value is out of range.
-        """
-        given = [text.partition("=") for text in texts if text.strip()]
-        values = {name.strip(): value for name, _, value in given}
-        known = f"its parameters are {', '.join(cls.model_fields)}, as in {cls.example}."
-        for name in values:
-            if name not in cls.model_fields:
-                raise InputError(
-                    f"The retriever {cls.kind} has no parameter '{one_line(name)}'; {known}"
-                )
-        try:
-            return cls.model_validate(values)
-        except ValidationError as error:
-            where, reason = first_problem(error)
-            raise InputError(
-                f"The parameter '{where}' of the retriever {cls.kind} is wrong: "
-                f"{one_line(reason)}; {known}"
-            ) from None
-
-    def named(self, kind: str, *encoder: str) -> str:
-        """Return a retriever's full name: kind, encoder, and parameters that are not defaults."""
-        changed = self.model_dump(exclude_defaults=True)
-        detail = ",".join([*encoder, *(f"{name}={value}" for name, value in changed.items())])
-        return f"{kind}:{detail}" if detail else kind
-
-
-class Rm3(RetrieverParameters):
-    """The parameters of RM3; the defaults are those of Anserini (Yang et al. 2018)."""
-
-    kind = "rm3"
-    example = "rm3:documents=20,weight=0.7"
-
-    documents: int = Field(
-        10, ge=1, le=100, description="How many of the first documents to learn from."
-    )
-    terms: int = Field(10, ge=1, le=100, description="How many words to add.")
-    weight: float = Field(
-        0.5,
-        gt=0,
-        le=1,
-        description="The weight of the query's own words; the added words have the rest.",
-    )
-
-
-class Hybrid(RetrieverParameters):
+class Hybrid(BaseModel):
     """The parameters of hybrid retrieval; the calibration was fitted with the defaults."""
 
-    kind = "hybrid"
-    example = "hybrid:minilm,feedback=20,weight=0.7"
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     # The number of documents and the weight that RM3 has in Anserini (Yang et al. 2018).
     feedback: int = Field(
@@ -113,3 +55,36 @@ class Hybrid(RetrieverParameters):
         le=10_000,
         description="How many of the documents found by words to encode, if no vectors are stored.",
     )
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> Self:
+        """Read parameters such as ``documents=20``.
+
+        Raises:
+            InputError: A parameter does not exist, or a value is out of range.
+        """
+        given = [text.partition("=") for text in texts if text.strip()]
+        values = {name.strip(): value for name, _, value in given}
+        known = (
+            f"its parameters are {', '.join(cls.model_fields)}, as in "
+            "hybrid:minilm,feedback=20,weight=0.7."
+        )
+        for name in values:
+            if name not in cls.model_fields:
+                raise InputError(
+                    f"The retriever hybrid has no parameter '{one_line(name)}'; {known}"
+                )
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            where, reason = first_problem(error)
+            raise InputError(
+                f"The parameter '{where}' of the retriever hybrid is wrong: "
+                f"{one_line(reason)}; {known}"
+            ) from None
+
+    def named(self, kind: str, *encoder: str) -> str:
+        """Return a retriever's full name: kind, encoder, and parameters that are not defaults."""
+        changed = self.model_dump(exclude_defaults=True)
+        detail = ",".join([*encoder, *(f"{name}={value}" for name, value in changed.items())])
+        return f"{kind}:{detail}" if detail else kind

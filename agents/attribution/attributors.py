@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from fairqr.agents.attribution.cache import CachedAttributor, Identified
+from fairqr.agents.attribution.cache import CachedAttributor
 from fairqr.agents.attribution.naming import AttributorName, check_threshold
 from fairqr.agents.attribution.verdicts import Attributor
 from fairqr.agents.cache import ReplyCache, kept_in
@@ -24,7 +24,6 @@ PAPER_ATTRIBUTOR = "transformers"
 ATTRIBUTORS = {
     "overlap": "shared words, without a model; a baseline that sees no paraphrase and no negation",
     "transformers[:MODEL]": "an NLI model: the paper's FacebookAI/roberta-large-mnli, or yours",
-    "onnx:FOLDER": "an NLI model exported to ONNX: model.onnx, config.json and the tokenizer",
     "llm[:MODEL]": "a chat model, asked whether the answer must be true; check it first",
 }
 """A line on each kind of attributor, by the form of its name."""
@@ -64,9 +63,9 @@ def open_attributor(
     parsed = AttributorName.parse(name)
     if check_threshold(threshold) is not None:
         parsed = dataclasses.replace(parsed, threshold=threshold)
-    if parsed.entailment is not None and parsed.kind not in ("transformers", "onnx"):
+    if parsed.entailment is not None and parsed.kind != "transformers":
         raise InputError(f"The attributor '{parsed.kind}' has no outputs; leave entailment= out.")
-    if options and parsed.kind in ("overlap", "transformers", "onnx"):
+    if options and parsed.kind in ("overlap", "transformers"):
         raise InputError(
             f"The attributor '{parsed.kind}' asks no server; leave {next(iter(options))} out, or "
             "choose llm."
@@ -85,19 +84,11 @@ def open_attributor(
             # The chat model caches its replies; this one only merges equal pairs within a call.
             at_once = PARALLEL if concurrency is None else concurrency
             return CachedAttributor(LlmAttributor(chat, parsed, prompts, at_once), None)
-        case (("transformers" | "onnx"), _):
-            return CachedAttributor(_classifier(parsed), kept)
+        case "transformers", _:
+            from fairqr.agents.attribution.nli import TransformersAttributor
+
+            return CachedAttributor(TransformersAttributor(parsed), kept)
     raise InputError(
         f"There is no attributor '{parsed.kind}{':' * bool(parsed.model)}{parsed.model}'; "
         f"choose {', '.join(ATTRIBUTORS)}."
     )
-
-
-def _classifier(name: AttributorName) -> Identified:
-    if name.kind == "onnx":
-        from fairqr.agents.attribution.onnx_attributor import OnnxAttributor
-
-        return OnnxAttributor(name)
-    from fairqr.agents.attribution.transformers_attributor import TransformersAttributor
-
-    return TransformersAttributor(name)

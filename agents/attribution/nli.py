@@ -1,20 +1,19 @@
 """Attribution by natural language inference: does the document (the premise) entail the answer?
 
-This module has the labels, the windows of a long document, the batches and the verdict; other
-modules run the model. The rule comes from "Towards Fair RAG" (2409.11598, eq. 8): a document counts
-as used if entailment is the model's top label.
+The rule comes from "Towards Fair RAG" (2409.11598, eq. 8): a document counts as used if entailment
+is the model's top label.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,27 +22,15 @@ from fairqr.agents.attribution.naming import AttributorName
 from fairqr.agents.attribution.verdicts import Pair, Verdict, without_words
 from fairqr.base.errors import ModelUnavailableError, one_line
 from fairqr.base.files import sha256_of
+from fairqr.base.neural import Pretrained, load_pretrained, token_limit
 
-__all__ = [
-    "LEAST_ROOM",
-    "OVERLAP",
-    "FloatArray",
-    "IntArray",
-    "NliAttributor",
-    "NliModel",
-    "Run",
-    "Window",
-    "batches",
-    "entailment_index",
-    "fingerprint_of",
-    "padded",
-    "windows_of",
-]
+__all__ = ["LEAST_ROOM", "OVERLAP", "TransformersAttributor", "Window", "windows_of"]
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
-T = TypeVar("T")
+DEFAULT_NLI_MODEL = "FacebookAI/roberta-large-mnli"
+"""The model of the paper."""
 
 CUT_AT_ONCE = 256
 """How many documents are cut at once before other calls may use the tokenizer."""
@@ -59,15 +46,7 @@ BATCH = 16
 """How many windows are in a batch."""
 
 _ENTAILMENT = frozenset({"entailment", "entailed", "entails", "entail"})
-_PARTS = (".safetensors", ".bin", ".onnx", ".onnx_data", ".data", ".json", ".txt", ".model")
-
-
-class Run(Protocol):
-    """Runs work on a thread of its own, one piece at a time."""
-
-    async def __call__(self, work: Callable[[], T], /) -> T:
-        """Return what the work returns."""
-        ...
+_PARTS = (".safetensors", ".bin", ".json", ".txt", ".model")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,38 +54,35 @@ class NliModel:
     """A loaded model.
 
     Attributes:
-        tokenizer: A fast tokenizer of transformers.
-        labels: The names of the outputs, from ``id2label`` in the model's configuration.
+        loaded: The model, and its fast tokenizer.
         longest: How many tokens the model accepts, special tokens included.
-        logits: Takes padded arrays of shape (batch, tokens) by the names of the tokenizer's
-            outputs, and returns the logits, shape (batch, labels).
-        run: Calls the tokenizer and ``logits`` on one thread, since neither is thread-safe.
+        entailment: The index of its output for entailment.
         fingerprint: Distinguishes these weights from others of the same name; empty if unknown.
     """
 
-    tokenizer: Any
-    labels: Mapping[int, str]
+    loaded: Pretrained
     longest: int
-    logits: Callable[[Mapping[str, IntArray]], FloatArray]
-    run: Run
+    entailment: int
     fingerprint: str
 
 
-class NliAttributor(ABC):
-    """Judges with a classifier of sentence pairs.
+class TransformersAttributor:
+    """Judges with any model that transformers loads as a sequence classifier, in float32.
 
     A long document is read in overlapping windows. Its score is the greatest of all windows, and it
     counts as used if any window does. Scores may differ in the seventh digit with the other windows
     of a batch.
 
     Args:
-        name: The model and its options: a threshold for the probability of entailment instead of
-            the top label, and the number of the output for entailment.
+        name: The model, a folder or a hub id, by default the paper's; and its options: a threshold
+            for the probability of entailment instead of the top label, and the number of the output
+            for entailment.
     """
 
     def __init__(self, name: AttributorName) -> None:
-        self._name = name
-        self._loaded: tuple[NliModel, int] | None = None
+        model = name.model or DEFAULT_NLI_MODEL
+        self._name = AttributorName("transformers", model, name.threshold, name.entailment)
+        self._model: NliModel | None = None
 
     @property
     def name(self) -> str:
@@ -116,14 +92,12 @@ class NliAttributor(ABC):
     @property
     def identity(self) -> str:
         """Everything that a verdict depends on, the weights included; only known after start."""
-        if self._loaded is None:
+        model = self._model
+        if model is None:
             raise RuntimeError("Call start() first.")
-        model, entailment = self._loaded
-        return f"{self.name} weights={model.fingerprint} output={entailment} at={model.longest}"
-
-    @abstractmethod
-    async def load(self, model: str) -> NliModel:
-        """Load the model; raises ModelUnavailableError if that fails."""
+        return (
+            f"{self.name} weights={model.fingerprint} output={model.entailment} at={model.longest}"
+        )
 
     async def start(self) -> None:
         """Load the model.
@@ -131,36 +105,44 @@ class NliAttributor(ABC):
         Raises:
             ModelUnavailableError: It cannot be loaded, or does not say which output is entailment.
         """
-        if self._loaded is None:
-            model = await self.load(self._name.model)
-            if not model.tokenizer.is_fast:
-                raise ModelUnavailableError(
-                    f"The model of {self.name} only has a slow tokenizer, which cannot cut "
-                    "documents into windows; choose a model with a tokenizer.json."
-                )
-            index = entailment_index(model.labels, str(self._name), self._name.entailment)
-            self._loaded = model, index
+        if self._model is not None:
+            return
+        loaded = await load_pretrained("AutoModelForSequenceClassification", self._name.model)
+        if not loaded.tokenizer.is_fast:
+            raise ModelUnavailableError(
+                f"The model of {self.name} only has a slow tokenizer, which cannot cut "
+                "documents into windows; choose a model with a tokenizer.json."
+            )
+        config, folder = loaded.model.config, Path(self._name.model)
+        entailment = entailment_index(config.id2label, str(self._name), self._name.entailment)
+        if await asyncio.to_thread(folder.is_dir):
+            fingerprint = await asyncio.to_thread(fingerprint_of, folder)
+        else:
+            fingerprint = getattr(config, "_commit_hash", None) or ""
+        longest = token_limit(config, loaded.tokenizer)
+        self._model = NliModel(loaded, longest, entailment, fingerprint)
 
     async def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         """Judge all windows of all pairs; windows of similar length share a batch."""
         await self.start()
-        assert self._loaded is not None  # noqa: S101 - for the type checker
-        model, entailment = self._loaded
+        model = self._model
+        assert model is not None  # noqa: S101 - for the type checker
+        loaded = model.loaded
         found = {n: empty for n, pair in enumerate(pairs) if (empty := without_words(pair))}
         windows: list[Window] = []
         asked = [number for number in range(len(pairs)) if number not in found]
         for begin in range(0, len(asked), CUT_AT_ONCE):
             some = asked[begin : begin + CUT_AT_ONCE]
             for number, cut in zip(
-                some, await model.run(partial(_cut, model, pairs, some)), strict=True
+                some, await loaded.run(partial(_cut, model, pairs, some)), strict=True
             ):
                 if isinstance(cut, Verdict):
                     found[number] = cut
                 else:
                     windows += cut
         outcomes: dict[int, list[FloatArray]] = {}
-        for batch in batches(windows, one_by_one=model.tokenizer.pad_token_id is None):
-            for window, row in zip(batch, await _logits(model, batch), strict=True):
+        for batch in batches(windows, one_by_one=loaded.tokenizer.pad_token_id is None):
+            for window, row in zip(batch, await _logits(loaded, batch), strict=True):
                 if isinstance(row, Exception):
                     message = f"The model of {self.name} failed: {one_line(row, 200)}."
                     found[window.pair] = Verdict("unavailable", message=message)
@@ -169,11 +151,11 @@ class NliAttributor(ABC):
         for number, rows_of_pair in outcomes.items():
             if number not in found:
                 logits = np.stack(rows_of_pair)
-                if logits.shape[1:] != (len(model.labels),):
+                if logits.shape[1:] != (len(loaded.model.config.id2label),):
                     message = f"The model of {self.name} has more or fewer outputs than labels."
                     found[number] = Verdict("parse_error", message=message)
                 else:
-                    found[number] = self._verdict(logits, entailment)
+                    found[number] = self._verdict(logits, model.entailment)
         return [found[number] for number in range(len(pairs))]
 
     def _verdict(self, logits: FloatArray, entailment: int) -> Verdict:
@@ -190,21 +172,30 @@ class NliAttributor(ABC):
         return Verdict("ok", bool((logits[:, entailment] > others).any()), score)
 
 
-async def _logits(model: NliModel, batch: Sequence[Window]) -> list[FloatArray | Exception]:
+async def _logits(loaded: Pretrained, batch: Sequence[Window]) -> list[FloatArray | Exception]:
     """Return the logits of each window, or the error that prevented them."""
-    inputs = padded(batch, model.tokenizer.pad_token_id or 0)
+    inputs = padded(batch, loaded.tokenizer.pad_token_id or 0)
     try:
-        return list(await model.run(partial(model.logits, inputs)))
+        return list(await loaded.run(partial(_forward, loaded, inputs)))
     except Exception as error:  # out of memory, or a token that the model does not know
         if len(batch) == 1:
             return [error]
-    return [row for window in batch for row in await _logits(model, [window])]
+    return [row for window in batch for row in await _logits(loaded, [window])]
+
+
+def _forward(loaded: Pretrained, inputs: Mapping[str, IntArray]) -> FloatArray:
+    import torch
+
+    # Some models are stored in half precision, which would change close verdicts.
+    model = loaded.model.float()
+    tensors = {name: torch.from_numpy(array).to(loaded.device) for name, array in inputs.items()}
+    return np.asarray(model(**tensors).logits.cpu().numpy(), dtype=np.float64)
 
 
 def _cut(
     model: NliModel, pairs: Sequence[Pair], numbers: Sequence[int]
 ) -> list[list[Window] | Verdict]:
-    return [windows_of(n, pairs[n], model.tokenizer, model.longest) for n in numbers]
+    return [windows_of(n, pairs[n], model.loaded.tokenizer, model.longest) for n in numbers]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,8 @@ import psycopg
 
 from benchmarks.generated import queries, write_corpus
 from benchmarks.load.servers import Elasticsearch, Model, Worker
+from fairqr.retrieval.corpus import find_corpus
+from tests.integration.filled_elasticsearch import fill, write_source
 from tests.integration.postgres_server import NOBODY, PostgresServer, running_postgres
 
 __all__ = ["EMBEDDED", "REMOTE", "World"]
@@ -79,8 +81,8 @@ class World:
             server = Elasticsearch()
             self._stack.callback(server.close)
             server.start()
-            where = ("--backend", "elasticsearch", "--url", server.url)
-            self.command("index", "create", REMOTE, str(self.corpus), *where)
+            source = fill(self._stack, server.url, REMOTE, find_corpus(self.corpus))
+            self.command("attach", str(write_source(source, self.folder)))
             self._elasticsearch = server
         return self._elasticsearch
 

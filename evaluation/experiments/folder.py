@@ -52,7 +52,6 @@ LIBRARIES = (
     "tokenizers",
     "torch",
     "transformers",
-    "wordllama",
     "xllamacpp",
 )
 """Results may depend on these; some come with an extra."""

@@ -36,7 +36,7 @@ from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.dimension import TIMES, Dimension, factors_of
 from fairqr.retrieval.encoders.encoder import PROBE
-from fairqr.retrieval.encoders.opening import AUTO, Retriever, automatic, default_encoder_of
+from fairqr.retrieval.encoders.opening import AUTO, Retriever, automatic
 from fairqr.retrieval.engines.engine import Query, SearchEngine
 from fairqr.retrieval.engines.tantivy_store import Announce
 from fairqr.retrieval.target import Target
@@ -143,9 +143,6 @@ def make_plan(experiment: Experiment, collection: Collection, prompts: PromptLib
         topics=tuple(topic.id for topic in topics),
         judge=judge,
         prompts=_prompts(experiment, cells, prompts),
-        encoder=default_encoder_of(
-            cell.system.retriever for cell in cells if experiment.corpus_of(cell.system) is None
-        ),
         notes=tuple(notes),
     )
     return Plan(manifest, topics, cells)

@@ -24,7 +24,7 @@ __all__ = ["Experiment", "QueryForm", "System", "Training"]
 Section = Literal["table", "trade_off", "rounds", "drift", "cost", "published"]
 
 _FORM = re.compile(r"title(?:\+([0-9]{1,3}))?")
-_RETRIEVER = re.compile(r"auto|bm25|(?:rm3|dense|hybrid)(?::.+)?")
+_RETRIEVER = re.compile(r"auto|bm25|(?:dense|hybrid)(?::.+)?")
 _SETTING = re.compile(r"\{(\w+)\}")
 
 
@@ -105,7 +105,7 @@ class System(_Part):
     def _is_a_retriever(cls, retriever: str) -> str:
         if not _RETRIEVER.fullmatch(retriever):
             raise ValueError(
-                f"there is no retriever '{one_line(retriever)}'; choose auto, bm25, rm3, dense, "
+                f"there is no retriever '{one_line(retriever)}'; choose auto, bm25, dense, "
                 "hybrid, dense:ENCODER or hybrid:ENCODER"
             )
         return retriever
@@ -213,7 +213,7 @@ class Experiment(Options):
     )
     retriever: str = Field(
         AUTO,
-        description="The retriever of systems that name none: bm25, rm3, dense, hybrid, or "
+        description="The retriever of systems that name none: bm25, dense, hybrid, or "
         "auto, which is hybrid once MiniLM is pulled.",
     )
     corpus: str | None = Field(

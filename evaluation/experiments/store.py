@@ -27,7 +27,6 @@ class Manifest(FolderManifest):
         topics: The ids of the topics.
         judge: The target that rankings are measured against.
         prompts: The sha256 of each prompt by ``id=version``.
-        encoder: What ``dense`` and ``hybrid`` stand for here, if they name no encoder.
         notes: Sentences about what the experiment names and the collection lacks.
     """
 
@@ -43,7 +42,6 @@ class Manifest(FolderManifest):
     topics: tuple[str, ...]
     judge: str
     prompts: dict[str, str] = Field(default_factory=dict)
-    encoder: str = ""
     notes: tuple[str, ...] = ()
 
 

@@ -63,7 +63,6 @@ from fairqr.evaluation.rag.store import (
 from fairqr.evaluation.workers.tools import Pool
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
-from fairqr.retrieval.encoders.opening import default_encoder_of
 from fairqr.retrieval.exposure import FloatArray
 
 __all__ = ["cost_of", "make_rag_plan", "open_collections", "run_fair_rag"]
@@ -199,7 +198,6 @@ def make_rag_plan(
         experiment=experiment,
         collections=tuple(CollectionEntry.of(*described) for described in each),
         attributor=attributor,
-        encoder=default_encoder_of(experiment.retrievers),
         notes=(*notes, *_notes(experiment, collections)),
     )
     # One generator after the other, since large models do not fit side by side.

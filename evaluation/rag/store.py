@@ -244,14 +244,12 @@ class RagManifest(FolderManifest):
         experiment: The file, with what the command changed.
         collections: In the order in which the experiment names them.
         attributor: What judged, as it names itself; empty where nothing did.
-        encoder: What ``dense`` stands for here, if it names no encoder.
         notes: Sentences about how the run was made, for the report.
     """
 
     experiment: FairRagExperiment
     collections: tuple[CollectionEntry, ...]
     attributor: str
-    encoder: str = ""
     notes: tuple[str, ...] = ()
 
 

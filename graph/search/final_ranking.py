@@ -230,10 +230,4 @@ def step_options(context: Context, name: FinalStep) -> dict[str, Any]:
     if name == "fair":
         own = {"weight": context.fairness_weight, "order": context.order}
         own["pursue"] = context.pursued
-    elif name == "exposure-aware":
-        own = {
-            "tolerance": context.threshold,
-            "smoothing": context.smoothing,
-            "direction": context.direction,
-        }
     return own | context.options

@@ -183,7 +183,7 @@ class SearchResult(_Frozen):
         query: The query as given.
         corpus: The index that was searched.
         method: One of :data:`fairqr.graph.search.context.METHODS`.
-        retriever: ``bm25``, ``rm3``, ``dense:…`` for vectors, or ``hybrid:…`` for both.
+        retriever: ``bm25``, ``dense:…`` for vectors, or ``hybrid:…`` for both.
         model: The model that refined; None if no model was asked.
         prompt: The prompt of the refiner; None if it has none.
         ranker: The ranker and its model; None if no model re-ranked.

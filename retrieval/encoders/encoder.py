@@ -7,13 +7,11 @@ returns and scale it to length 1 here, so the cosine is a plain dot product ever
 
 from __future__ import annotations
 
-import asyncio
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,7 +21,6 @@ from fairqr.retrieval.documents import Document
 from fairqr.retrieval.sendable import sendable
 
 __all__ = [
-    "EmbeddedEncoder",
     "Encoder",
     "EncoderMark",
     "Float32Array",
@@ -63,29 +60,6 @@ class Encoder(Protocol):
     async def encode_query(self, text: str) -> ArrayLike:
         """Return the vector of a query, shape (d,)."""
         ...
-
-
-class EmbeddedEncoder(ABC):
-    """An encoder that runs in this process and encodes documents and queries alike.
-
-    Its methods raise :class:`fairqr.base.errors.ModelUnavailableError` if a package or the weights
-    are missing.
-    """
-
-    name: ClassVar[str]
-
-    async def encode_documents(self, texts: Sequence[str]) -> Float32Array:
-        """Return the vectors of texts, shape (len(texts), d)."""
-        return await asyncio.to_thread(self._encode, texts)
-
-    async def encode_query(self, text: str) -> Float32Array:
-        """Return the vector of a query, shape (d,)."""
-        vector: Float32Array = (await asyncio.to_thread(self._encode, [text]))[0]
-        return vector
-
-    @abstractmethod
-    def _encode(self, texts: Sequence[str]) -> Float32Array:
-        """Return the vectors of texts, shape (len(texts), d); this blocks."""
 
 
 @dataclass(frozen=True, slots=True)

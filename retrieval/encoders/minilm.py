@@ -8,20 +8,21 @@ whatever else is encoded.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from fairqr.base.cores import usable_cores
 from fairqr.base.errors import ModelUnavailableError, one_line
 from fairqr.base.weights.cache import is_pulled, weights_path
-from fairqr.retrieval.encoders.encoder import EmbeddedEncoder, Float32Array
+from fairqr.retrieval.encoders.encoder import Float32Array
 
 __all__ = ["MiniLmEncoder"]
 
@@ -33,13 +34,23 @@ TOKENS = 256
 _loading = threading.Lock()
 
 
-class MiniLmEncoder(EmbeddedEncoder):
-    """Makes vectors of 384 dimensions.
+class MiniLmEncoder:
+    """Makes vectors of 384 dimensions, of documents and queries alike.
 
-    The model is loaded once in a process, on first use, in about a third of a second.
+    The model is loaded once in a process, on first use, in about a third of a second. The methods
+    raise :class:`fairqr.base.errors.ModelUnavailableError` if a package or the weights are missing.
     """
 
-    name = "minilm"
+    name: ClassVar[str] = "minilm"
+
+    async def encode_documents(self, texts: Sequence[str]) -> Float32Array:
+        """Return the vectors of texts, shape (len(texts), d)."""
+        return await asyncio.to_thread(self._encode, texts)
+
+    async def encode_query(self, text: str) -> Float32Array:
+        """Return the vector of a query, shape (d,)."""
+        vector: Float32Array = (await asyncio.to_thread(self._encode, [text]))[0]
+        return vector
 
     def _encode(self, texts: Sequence[str]) -> Float32Array:
         with _loading:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -12,8 +11,7 @@ from fairqr.base.weights.cache import is_pulled
 from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.encoders.langchain import LangChainEncoder
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
-from fairqr.retrieval.encoders.wordllama import WordllamaEncoder
-from fairqr.retrieval.retriever_parameters import Hybrid, Rm3
+from fairqr.retrieval.retriever_parameters import Hybrid
 
 if TYPE_CHECKING:
     from langchain_core.embeddings import Embeddings
@@ -25,17 +23,14 @@ __all__ = [
     "RetrieverName",
     "as_encoder",
     "automatic",
-    "default_encoder",
-    "default_encoder_of",
     "open_encoder",
 ]
 
-RetrieverName = Literal["auto", "bm25", "rm3", "dense", "hybrid"]
+RetrieverName = Literal["auto", "bm25", "dense", "hybrid"]
 
 RETRIEVERS: dict[RetrieverName, str] = {
     "auto": "hybrid if MiniLM is pulled, else bm25",
     "bm25": "matches the words of the query; an attached engine ranks in its own way",
-    "rm3": "matches words, and adds those of the first documents to the query",
     "dense": "compares the vectors of the query and of the documents",
     "hybrid": "estimates how likely each document is relevant, by words and vectors; an attached "
     "engine keeps its ranking",
@@ -44,23 +39,6 @@ RETRIEVERS: dict[RetrieverName, str] = {
 
 AUTO = "auto"
 """The retriever that searches by words and vectors if that costs little."""
-
-EMBEDDED = {encoder.name: encoder for encoder in (MiniLmEncoder, WordllamaEncoder)}
-
-
-def default_encoder() -> str:
-    """Return the encoder that ``dense`` uses by default: ``minilm`` if pulled, or ``wordllama``."""
-    return MiniLmEncoder.name if is_pulled(MiniLmEncoder.name) else WordllamaEncoder.name
-
-
-def default_encoder_of(retrievers: Iterable[str]) -> str:
-    """Return the default encoder if one of these retrievers uses it, or an empty string.
-
-    Runs record it, because it changes once MiniLM is pulled.
-    """
-    read = map(_read, retrievers)
-    needed = any(kind in ("dense", "hybrid") and not encoder for kind, encoder, _ in read)
-    return default_encoder() if needed else ""
 
 
 def automatic(of_source: str | None = None) -> str:
@@ -75,25 +53,22 @@ def automatic(of_source: str | None = None) -> str:
     return f"hybrid:{MiniLmEncoder.name}" if is_pulled(MiniLmEncoder.name) else "bm25"
 
 
-def open_encoder(name: str | None = None) -> Encoder:
+def open_encoder(name: str = MiniLmEncoder.name) -> Encoder:
     """Return the encoder with a name; it is loaded when first used.
 
     Args:
-        name: ``minilm`` or ``wordllama``, which are embedded; or an embedding model as named for
-            LangChain's ``init_embeddings``, such as ``openai:text-embedding-3-small``. By default
-            :func:`default_encoder`.
+        name: ``minilm``, which is embedded; or an embedding model as named for LangChain's
+            ``init_embeddings``, such as ``openai:text-embedding-3-small``.
 
     Raises:
         ModelUnavailableError: The encoder does not exist, or something it needs is missing.
     """
-    if name is None:
-        name = default_encoder()
-    if name in EMBEDDED:
-        return EMBEDDED[name]()
+    if name == MiniLmEncoder.name:
+        return MiniLmEncoder()
     if ":" not in name:
         raise ModelUnavailableError(
-            f"There is no encoder '{one_line(name)}'; choose {' or '.join(EMBEDDED)}, or a "
-            "LangChain model such as openai:text-embedding-3-small."
+            f"There is no encoder '{one_line(name)}'; choose minilm, or a LangChain model such as "
+            "openai:text-embedding-3-small."
         )
     from langchain.embeddings import init_embeddings
 
@@ -102,7 +77,7 @@ def open_encoder(name: str | None = None) -> Encoder:
     except Exception as error:  # The provider's class may raise anything, e.g. for a missing key.
         raise ModelUnavailableError(
             f"The encoder '{one_line(name)}' cannot be started ({one_line(error, 150)}); install "
-            f"its package and set its key, or choose {' or '.join(EMBEDDED)}."
+            "its package and set its key, or choose minilm."
         ) from None
 
 
@@ -118,16 +93,13 @@ class Retriever:
     """How documents are found.
 
     Attributes:
-        kind: By words (``bm25``), by words and those of the best documents (``rm3``), by vectors
-            (``dense``), or by words and vectors (``hybrid``).
+        kind: By words (``bm25``), by vectors (``dense``), or by both (``hybrid``).
         encoder: Makes the vectors, for ``dense`` and ``hybrid``.
-        rm3: The parameters of ``rm3``.
         hybrid: The parameters of ``hybrid``.
     """
 
-    kind: Literal["bm25", "rm3", "dense", "hybrid"]
+    kind: Literal["bm25", "dense", "hybrid"]
     encoder: Encoder | None = None
-    rm3: Rm3 = field(default_factory=Rm3)
     hybrid: Hybrid = field(default_factory=Hybrid)
 
     @classmethod
@@ -136,12 +108,11 @@ class Retriever:
 
         Args:
             given: ``auto``, which is ``hybrid`` once MiniLM is pulled, and ``bm25`` before;
-                ``bm25``; ``rm3``, or ``rm3:documents=20`` with other parameters (see
-                :class:`Rm3`); ``dense`` or ``hybrid``, with :func:`default_encoder`;
+                ``bm25``; ``dense`` or ``hybrid``, with MiniLM;
                 ``dense:ENCODER`` or ``hybrid:ENCODER`` with another, see :func:`open_encoder`;
                 ``hybrid:feedback=20`` or ``hybrid:ENCODER,feedback=20`` with other parameters (see
                 :class:`Hybrid`); or an encoder, which means ``hybrid`` with it.
-            encoder: The encoder if ``given`` names none; by default :func:`default_encoder`.
+            encoder: The encoder if ``given`` names none; MiniLM by default.
 
         Raises:
             InputError: There is no such retriever, or it has no such parameter.
@@ -156,13 +127,12 @@ class Retriever:
         kind, named, parameters = _read(given)
         if given.strip() == "bm25":
             return cls("bm25")
-        if kind == "rm3":
-            return cls("rm3", rm3=Rm3.of(parameters))
+        named = named or encoder or MiniLmEncoder.name
         if kind == "hybrid":
             options = Hybrid.of(parameters)
-            return cls("hybrid", open_encoder(named or encoder), hybrid=options)
+            return cls("hybrid", open_encoder(named), hybrid=options)
         if kind == "dense":
-            return cls("dense", open_encoder(named or encoder))
+            return cls("dense", open_encoder(named))
         raise InputError(
             f"There is no retriever '{one_line(given)}'; choose {', '.join(RETRIEVERS)}, or one of "
             "the last two with an encoder, such as hybrid:openai:text-embedding-3-small."

@@ -12,8 +12,6 @@ from fairqr.retrieval.source import ElasticsearchSource, check_server
 
 __all__ = ["Connection"]
 
-READING = "'read' and 'view_index_metadata' on the index"
-
 
 class Connection(BaseModel):
     """Where a server is, and our credentials for it. Secrets never appear in messages.
@@ -27,7 +25,6 @@ class Connection(BaseModel):
         attempts: How often we send a request that may succeed later.
         concurrency: How many requests may run at a time.
         requests_per_second: The most requests a second; no limit by default.
-        privileges: The privileges the account needs, for messages.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
@@ -40,7 +37,6 @@ class Connection(BaseModel):
     attempts: int = 4
     concurrency: int = 8
     requests_per_second: float | None = None
-    privileges: str = READING
 
     @classmethod
     def of(cls, source: ElasticsearchSource) -> Connection:

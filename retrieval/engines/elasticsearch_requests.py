@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from fairqr.base.errors import SourceError
@@ -60,7 +59,7 @@ class Requests:
         elif self._source.body is not None:
             filled = self._filled(query.words, query.n)
             body |= {key: part for key, part in filled.items() if key not in NOT_NEEDED}
-            if query.every_word or query.expansion or self.filters(query):
+            if query.every_word or self.filters(query):
                 body["query"] = self._filtered(query)
         else:
             body["query"] = self._filtered(query)
@@ -96,13 +95,6 @@ class Requests:
 
     def matching(self, query: Query) -> Body:
         """Return the query for documents that match the words."""
-        if query.expansion:
-            added = [
-                {"bool": {"must": [self.matching(Query(word, query.n))], "boost": weight}}
-                for word, weight in query.expansion
-            ]
-            own = self.matching(replace(query, expansion=()))
-            return {"bool": {"should": [own, *added]}}
         if self._source.body is not None:
             each = query.text.split() if query.every_word else []
             if len(each) > 1:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import aiohttp
 from elastic_transport import AiohttpHttpNode, ConnectionTimeout, TlsError, TransportError
@@ -28,17 +28,14 @@ __all__ = [
     "AnotherProductError",
     "BusyServer",
     "Server",
-    "error_type",
     "is_elasticsearch",
-    "reason_of",
     "refuse_redirects",
     "warnings_of",
     "with_port",
 ]
 
-T = TypeVar("T")
-
 REDIRECTED = "the server redirects"
+PRIVILEGES = "'read' and 'view_index_metadata' on the index"
 
 
 class _Node(AiohttpHttpNode):
@@ -134,38 +131,22 @@ class Server:
             IndexNotFoundError: The server has no such index.
             QueryError: The query has more words than the server accepts.
         """
-
-        async def send(client: Any) -> Any:
-            answer = await self._perform(client, method, path, params, body)
-            if not isinstance(answer, Mapping):
-                raise self.another_product()
-            if judge:
-                judge(answer)
-            return answer
-
-        return await self.call(send, total=total)
-
-    async def call(self, send: Callable[[Any], Awaitable[T]], *, total: float = math.inf) -> T:
-        """Await ``send(client)``, retrying errors that may heal.
-
-        Args:
-            send: Sends the request.
-            total: Start no further attempt after this many seconds.
-
-        Raises:
-            FairqrError: As in :meth:`request`.
-        """
         client = self.client
 
-        async def attempt() -> T:
+        async def attempt() -> Any:
             async with self._limits:
                 try:
-                    return await send(client)
+                    answer = await self._perform(client, method, path, params, body)
                 except self.errors as error:
                     # Waiting fixes neither a certificate nor a redirect.
                     if self._is_tls(error) or REDIRECTED in message_of(error):
                         raise self.translated(error) from None
                     raise
+            if not isinstance(answer, Mapping):
+                raise self.another_product()
+            if judge:
+                judge(answer)
+            return answer
 
         try:
             return await with_retries(attempt, attempts=self.connection.attempts, total=total)
@@ -296,7 +277,7 @@ class Server:
         if status == 403 and kind != "cluster_block_exception":
             return IndexUnavailableError(
                 f"{here} does not allow this (status 403); give the account the privileges "
-                f"{self.connection.privileges}, or name another account in "
+                f"{PRIVILEGES}, or name another account in "
                 f"{self.connection.remedy}."
             )
         if status == 429:

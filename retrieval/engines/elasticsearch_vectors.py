@@ -225,7 +225,7 @@ def encoder_for(
     kind, _, named = retriever.strip().partition(":")
     if kind != "dense":
         raise InputError(
-            f"There is no retriever '{one_line(retriever)}'; choose bm25, rm3, dense or hybrid. "
+            f"There is no retriever '{one_line(retriever)}'; choose bm25, dense or hybrid. "
             f"The last two search the vectors in '{vectors.field}'."
         )
     if mapped.type == "semantic_text":

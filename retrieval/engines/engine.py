@@ -71,9 +71,6 @@ class Query:
         only: Rank exactly these documents. All that the engine has are hits; one without any of the
             words has score 0. With an empty text, this only looks up their groups.
         every_word: A document matches only if it has all the words.
-        expansion: Further words that a document may match, each with the weight of its score; a
-            word of ``text`` has weight 1. Engines that count matches (``document_frequencies``)
-            use these, others ignore them.
         within: An attribute and one of its groups, a pair in ``SearchEngine.filterable``. Only
             documents with a share of this group above 0 are hits, and only these are counted. The
             scores are the same as without the filter; but an engine that treats its first documents
@@ -87,7 +84,6 @@ class Query:
     boost: str = ""
     only: tuple[str, ...] | None = None
     every_word: bool = False
-    expansion: tuple[tuple[str, float], ...] = ()
     within: tuple[str, str] | None = None
 
     @property
@@ -178,7 +174,7 @@ class SearchEngine(Protocol):
 
     @property
     def retriever(self) -> str:
-        """How it finds documents: ``bm25``, ``rm3``, ``dense:…`` or ``hybrid:…``."""
+        """How it finds documents: ``bm25``, ``dense:…`` or ``hybrid:…``."""
         ...
 
     @property

@@ -40,8 +40,6 @@ __all__ = [
     "with_retriever",
 ]
 
-OVER_WORDS = ("rm3", "hybrid")
-
 
 async def open_source(
     source: Source,
@@ -79,7 +77,7 @@ async def open_source(
     own = source.vectors if isinstance(source, ElasticsearchSource) else None
     if retriever == AUTO:
         retriever = "bm25" if isinstance(source, RunSource) else automatic(own and own.embeddings)
-    if _is_over_words(retriever) and not isinstance(source, RunSource):
+    if _is_hybrid(retriever) and not isinstance(source, RunSource):
         # Refuse it before we open anything.
         asked = Retriever.of(retriever, own.embeddings if own else None)
         lexical = await open_source(source, store=store, progress=progress)
@@ -88,7 +86,7 @@ async def open_source(
 
             if over_field := await open_hybrid(lexical, asked.encoder, asked.hybrid):
                 return over_field
-        return await over_words(lexical, asked, progress, keeps_order=True)
+        return await _over_pool(lexical, asked, progress, keeps_order=True)
     labels = await LabelReader.open(
         source.attributes,
         source.folder,
@@ -108,34 +106,31 @@ async def open_source(
     return attached
 
 
-def _is_over_words(retriever: str | Encoder | Retriever) -> bool:
+def _is_hybrid(retriever: str | Encoder | Retriever) -> bool:
     """Return whether a retriever works over any engine that searches by words.
 
     An encoder alone does not: it is meant for the engine's own vector field.
     """
     if isinstance(retriever, Retriever):
-        return retriever.kind in OVER_WORDS
-    return isinstance(retriever, str) and retriever.strip().startswith(OVER_WORDS)
+        return retriever.kind == "hybrid"
+    return isinstance(retriever, str) and retriever.strip().startswith("hybrid")
 
 
-async def over_words(
+async def _over_pool(
     engine: SearchEngine,
     retriever: Retriever,
     progress: Announce | None = None,
     *,
     keeps_order: bool = False,
 ) -> SearchEngine:
-    """Return an engine over what another finds; on failure the other one is closed.
+    """Return an engine that encodes the texts that another finds; on failure that is closed.
 
-    ``rm3`` expands its queries, and ``hybrid`` encodes the texts of its hits; it re-ranks them by
-    their estimated relevance if the engine does not keep its order.
+    It re-ranks them by their estimated relevance if the other does not keep its order.
     """
     from fairqr.retrieval.engines.encoded_pool import EncodedPoolEngine
-    from fairqr.retrieval.engines.rm3 import Rm3Engine
 
+    assert retriever.encoder is not None  # noqa: S101 - hybrid has one
     try:
-        if retriever.encoder is None:
-            return Rm3Engine(engine, retriever.rm3)
         told = announced(progress, f"texts of {engine.name}")
         return await EncodedPoolEngine.open(
             engine, retriever.encoder, told, retriever.hybrid, keeps_order=keeps_order
@@ -158,10 +153,8 @@ async def with_retriever(
         progress: Called with the name of what has to be encoded first.
     """
     asked = Retriever.of(retriever)
-    if asked.kind == "bm25":
-        return engine
     if asked.encoder is None:
-        return await over_words(engine, asked)
+        return engine
     from fairqr.retrieval.engines.hybrid import HybridEngine
     from fairqr.retrieval.engines.vector_array import encoder_names
     from fairqr.retrieval.engines.vectors import VectorEngine
@@ -169,7 +162,7 @@ async def with_retriever(
     if asked.kind == "hybrid":
         names = await asyncio.to_thread(encoder_names, engine.folder / VECTORS)
         if asked.encoder.name not in names:
-            return await over_words(engine, asked, progress)
+            return await _over_pool(engine, asked, progress)
     try:
         told = announced(progress, f"vectors of {engine.name}")
         if asked.kind == "hybrid":

@@ -164,14 +164,6 @@ class TantivyEngine:
     def _matching(self, query: Query) -> tantivy.Query:
         """Return the query for documents that match the words."""
         text = self._terms(query.text, tantivy.Occur.Must if query.every_word else None)
-        if query.expansion:
-            added = [
-                tantivy.Query.boost_query(self._terms(word), weight)
-                for word, weight in query.expansion
-            ]
-            text = tantivy.Query.boolean_query(
-                [(tantivy.Occur.Should, part) for part in (text, *added)]
-            )
         if not query.boost:
             return text
         boost = self._terms(query.boost)

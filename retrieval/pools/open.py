@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fairqr.base.errors import InputError, one_line
+from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.encoders.opening import open_encoder
 from fairqr.retrieval.pools.base import PoolRetriever
 from fairqr.retrieval.pools.bm25 import Bm25PoolRetriever
@@ -16,7 +17,7 @@ POOL_RETRIEVERS = {
     "bm25": "BM25 with the statistics of the pool",
     "splade[:MODEL]": f"sparse term weights of a masked language model; {DEFAULT_SPLADE}",
     "contriever[:MODEL]": f"mean token vectors, dot product; {DEFAULT_CONTRIEVER}",
-    "dense[:ENCODER]": "cosine of an encoder's vectors; minilm if pulled, else wordllama",
+    "dense[:ENCODER]": "cosine of an encoder's vectors; minilm by default",
 }
 """The available retrievers, with a line about each for users."""
 
@@ -41,7 +42,7 @@ def open_pool_retriever(name: str) -> PoolRetriever:
         if kind == "contriever":
             return ContrieverPoolRetriever(model or DEFAULT_CONTRIEVER)
         if kind == "dense":
-            return DensePoolRetriever(open_encoder(model or None))
+            return DensePoolRetriever(open_encoder(model or MiniLmEncoder.name))
     raise InputError(
         f"There is no retriever '{one_line(name)}' over pools; choose {', '.join(POOL_RETRIEVERS)}."
     )

@@ -21,7 +21,6 @@ __all__ = [
     "BinomialTable",
     "TableSteps",
     "adjusted_table",
-    "distinct",
     "failure_probability",
     "last_allowed",
     "unadjusted_table",

@@ -15,12 +15,6 @@ from fairqr.base.errors import InputError
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.rerankers.base import Candidates, Reranked, RerankOptions, by_rank
 from fairqr.retrieval.rerankers.group_tables import GroupTables, group_tables
-from fairqr.retrieval.rerankers.multinomial_table import (
-    MAX_STATES,
-    MultinomialTable,
-    multinomial_table,
-    states_of,
-)
 from fairqr.retrieval.rerankers.protection import (
     PROTECTED_HELP,
     choose_protected,
@@ -28,8 +22,6 @@ from fairqr.retrieval.rerankers.protection import (
 )
 
 __all__ = ["FairTopKOptions", "FairTopKReranker", "build", "fair_top_k", "fair_top_k_table"]
-
-Table = GroupTables | MultinomialTable
 
 
 class FairTopKOptions(RerankOptions):
@@ -52,7 +44,7 @@ class FairTopKOptions(RerankOptions):
 
 
 class FairTopKReranker:
-    """FA*IR (Zehlike et al. 2017); with several groups, the multinomial test (Zehlike et al. 2022).
+    """FA*IR (Zehlike et al. 2017); with several groups, a test of each with a joint bound.
 
     A document belongs to the group with its largest share; see
     :func:`fairqr.retrieval.rerankers.protection.group_of_each`. The order within a group stays. A
@@ -102,12 +94,12 @@ class FairTopKReranker:
         return Reranked(by_rank(candidates.ranking.reordered(positions.tolist())), warnings)
 
 
-def fair_top_k_table(k: int, proportions: Sequence[float], alpha: float) -> Table:
+def fair_top_k_table(k: int, proportions: Sequence[float], alpha: float) -> GroupTables:
     """Return the test of FA*IR with the model-adjusted significance.
 
-    For one group it is the binomial test, for several the multinomial one; both are exact. For more
-    groups than the latter can handle, it is a binomial test for each group, with a bound on their
-    joint failure probability. In each case a fair ranking fails with probability at most α.
+    For one group it is the binomial test, which a fair ranking fails with a probability that is α
+    or just below. For several groups it is a binomial test for each. Boole's inequality bounds the
+    probability that a fair ranking fails any of them by α; the probability itself is lower.
 
     Args:
         k: The length of the ranking.
@@ -117,12 +109,12 @@ def fair_top_k_table(k: int, proportions: Sequence[float], alpha: float) -> Tabl
     # The shares of a target may sum to slightly more than 1.
     total = max(1.0, math.fsum(proportions))
     shares = tuple(proportion / total for proportion in proportions)
-    if len(shares) == 1 or states_of(k, len(shares)) > MAX_STATES:
-        return group_tables(k, shares, alpha)
-    return multinomial_table(k, shares, alpha)
+    return group_tables(k, shares, alpha)
 
 
-def fair_top_k(groups: NDArray[np.intp], table: Table, k: int) -> tuple[NDArray[np.intp], int]:
+def fair_top_k(
+    groups: NDArray[np.intp], table: GroupTables, k: int
+) -> tuple[NDArray[np.intp], int]:
     """Fill the ranks from the top, each with the best document that still lets the test pass.
 
     Args:
@@ -145,11 +137,9 @@ def fair_top_k(groups: NDArray[np.intp], table: Table, k: int) -> tuple[NDArray[
     for length in range(1, k + 1):
         heads = sorted((queue[0], kind) for kind, queue in enumerate(queues) if queue)
         options = [(position, kind, _with(counts, kind)) for position, kind in heads]
-        chosen = next((o for o in options if openings.is_open(o[2], length)), None)
-        if chosen is None:
-            # Beyond the last prefix that can pass, we take the one nearest to passing.
-            chosen = max(options, key=lambda o: (_nearness(table, o[2], length), -o[0]))
-        position, kind, counts = chosen
+        # There is always one: a fair ranking passes with probability above 0, so the tests do not
+        # contradict each other, and the openings ask for no document that is not there.
+        position, kind, counts = next(o for o in options if openings.is_open(o[2], length))
         queues[kind].popleft()
         order[length - 1] = position
         if not failed and not table.passes_at(counts, length):
@@ -160,10 +150,6 @@ def fair_top_k(groups: NDArray[np.intp], table: Table, k: int) -> tuple[NDArray[
 def _with(counts: tuple[int, ...], kind: int) -> tuple[int, ...]:
     """Return the counts after a document of this kind."""
     return tuple(count + (group == kind) for group, count in enumerate(counts, start=1))
-
-
-def _nearness(table: Table, counts: tuple[int, ...], length: int) -> float:
-    return table.cdf(counts, length) if isinstance(table, MultinomialTable) else 0.0
 
 
 def build(options: FairTopKOptions, engine: SearchEngine) -> FairTopKReranker:

@@ -3,7 +3,8 @@
 Each group has its own binomial test (:mod:`fairqr.retrieval.rerankers.binomial_table`), all with
 the same α_c. By Boole's inequality, the probability that a fair ranking fails some test is at most
 the sum of the tests' failure probabilities, so we keep that sum at or below α. For one group this
-is exactly FA*IR; for several it is a conservative replacement for the multinomial test.
+is exactly FA*IR. For several groups it is a bound: a fair ranking fails less often than α, since
+one ranking may fail several tests and is then counted more than once.
 """
 
 from __future__ import annotations
@@ -60,7 +61,10 @@ class GroupTables:
 def group_tables(k: int, proportions: tuple[float, ...], alpha: float) -> GroupTables:
     """Return the tables with the largest common α_c whose bound is at most α.
 
-    Arguments are those of :func:`fairqr.retrieval.rerankers.multinomial_table.multinomial_table`.
+    Args:
+        k: The length of the ranking.
+        proportions: p_1 … p_G; at least 0, with a sum of at most 1.
+        alpha: The allowed probability of rejecting a fair ranking, in (0, 1).
     """
     lowest = alpha / k / len(proportions)
     steps = [TableSteps(k, proportion, lowest, alpha) for proportion in proportions]

@@ -75,7 +75,7 @@ _ENTRIES = (
         "fairqr; exposure after Singh & Joachims 2018",
         is_trained=False,
         module="exposure_aware",
-        options_name="ExposureAwareOptions",
+        options_name="RerankOptions",
     ),
     RerankerEntry(
         "mmr",
@@ -104,7 +104,7 @@ _ENTRIES = (
     RerankerEntry(
         "fa-ir",
         "FA*IR, which lifts protected groups until each prefix passes a statistical test",
-        "Zehlike et al. 2017; for several groups Zehlike et al. 2022",
+        "Zehlike et al. 2017; for several groups a test of each, bounded by Boole's inequality",
         is_trained=False,
         module="fair_topk",
         options_name="FairTopKOptions",

@@ -109,11 +109,11 @@ async def open_engine(
         source: The name of an attached source, an index or a built-in corpus; the path of a source
             file or of a corpus, which is indexed first; a :class:`Source`; or a mapping with the
             content of a source file.
-        retriever: ``bm25`` searches by words; ``rm3`` adds words of the first documents; ``dense``
-            searches by vectors; ``hybrid`` by both, as do an encoder and a LangChain ``Embeddings``
-            object. ``dense`` and ``hybrid`` may name an encoder, as in ``dense:ENCODER``. ``rm3``
-            and ``hybrid`` take parameters, as in ``hybrid:feedback=20``. ``auto`` is ``hybrid`` for
-            an index once MiniLM is pulled, and otherwise the engine's own ranking.
+        retriever: ``bm25`` searches by words; ``dense`` by vectors; ``hybrid`` by both, as do an
+            encoder and a LangChain ``Embeddings`` object. ``dense`` and ``hybrid`` may name an
+            encoder, as in ``dense:ENCODER``; ``hybrid`` takes parameters, as in
+            ``hybrid:feedback=20``. ``auto`` is ``hybrid`` for an index once MiniLM is pulled, and
+            otherwise the engine's own ranking.
         schema: The schema file, if ``source`` is the path of a corpus.
 
     Raises:

@@ -111,7 +111,6 @@ async def compare_groups(engine: ElasticsearchEngine) -> None:
         Query("opera", 200),
         Query("opera", 200, boost="river"),
         Query("opera river", 200, every_word=True),
-        Query("opera", 200, expansion=(("river", 0.5), ("novel", 0.25))),
         Query("opera", 200, only=only),
         Query("unheard", 200),
     ]

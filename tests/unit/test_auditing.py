@@ -104,7 +104,7 @@ async def test_judgements_are_the_target(engine: TantivyEngine) -> None:
         (["apple"], {"rate": 0.0}, "The rate"),
         (["apple"], {"concurrency": 0}, "at least 1"),
         (["apple"], {"attribute": "age"}, "no attribute 'age'"),
-        (["apple"], {"retriever": "rm3"}, "An open engine has its own retriever"),
+        (["apple"], {"retriever": "dense"}, "An open engine has its own retriever"),
     ],
 )
 async def test_bad_input_is_one_sentence(

@@ -37,7 +37,7 @@ from fairqr.graph.service.http.parts import Parts
 from fairqr.graph.service.problems import STATUSES
 from fairqr.graph.step_data import StepData
 from fairqr.retrieval.rerankers.registry import RERANKERS
-from fairqr.retrieval.retriever_parameters import Hybrid, Rm3
+from fairqr.retrieval.retriever_parameters import Hybrid
 from fairqr.retrieval.schema import Attribute
 from fairqr.retrieval.source import (
     ElasticsearchSource,
@@ -110,8 +110,6 @@ def parameters() -> Iterator[str]:
     for name, entry in RERANKERS.items():
         yield f"### {name}\n\n{entry.about[0].upper()}{entry.about[1:]}.\n"
         yield from _parameters([entry.options_model()], "options.")
-    yield "## The retriever rm3\n\nSet them as `--retriever rm3:documents=20,terms=30`.\n"
-    yield from _parameters([Rm3])
     yield "## The retriever hybrid\n"
     yield "Set them as `--retriever hybrid:feedback=20`, or `hybrid:ENCODER,feedback=20`.\n"
     yield from _parameters([Hybrid])
@@ -135,7 +133,8 @@ def _parameters(
     left_out = without.model_fields if without else {}
     found = parameters_of(models, prefix)
     kept = [each for each in found if each.name.removeprefix(prefix) not in left_out]
-    yield from _table("parameter", "meaning", rows=[(f"`{it.label}`", it.help) for it in kept])
+    if kept:
+        yield from _table("parameter", "meaning", rows=[(f"`{it.label}`", it.help) for it in kept])
 
 
 def settings() -> Iterator[str]:

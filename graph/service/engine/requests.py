@@ -46,10 +46,9 @@ class RunRequest(BaseModel):
     )
     retriever: RetrieverName = Field(
         "auto",
-        description="How documents are found: by words (`bm25`), also by words of the first "
-        "documents (`rm3`), by vectors (`dense`), or by words and vectors (`hybrid`), which also "
-        "estimates relevance. `auto` is `hybrid` for an index if the service has the encoder, and "
-        "otherwise the engine's own ranking.",
+        description="How documents are found: by words (`bm25`), by vectors (`dense`), or by both "
+        "(`hybrid`), which also estimates relevance. `auto` is `hybrid` for an index if the "
+        "service has the encoder, and otherwise the engine's own ranking.",
     )
     model: str | None = Field(
         None,

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fairqr.base.errors import InputError
 from fairqr.cli.common import AsJson, open_to_search, print_json, print_row, printable, run
 from fairqr.cli.progress import Progress
 
@@ -34,68 +33,35 @@ def create(
     schema: Annotated[
         Path | None, typer.Option(help="The schema; by default the one beside the file.")
     ] = None,
-    backend: Annotated[
-        str,
-        typer.Option(
-            help="Where to make the index: tantivy (embedded) or elasticsearch.", metavar="BACKEND"
-        ),
-    ] = "tantivy",
-    url: Annotated[
-        str | None,
-        typer.Option(
-            help="With elasticsearch: the server. [default: FAIRQR_ELASTICSEARCH_URL]",
-            metavar="URL",
-        ),
-    ] = None,
-    credentials: Annotated[
-        str | None,
-        typer.Option(help="With elasticsearch: an entry [credentials.NAME] of the settings file."),
-    ] = None,
     vectors: Annotated[
         str | None,
         typer.Option(
             help="Also store a vector of each document, made by this encoder, such as minilm. "
-            "Without it, the embedded index makes vectors at the first search that needs them.",
+            "Without it, the index makes vectors at the first search that needs them.",
             metavar="ENCODER",
         ),
     ] = None,
 ) -> None:
     """Index a corpus; an index of the same name is replaced once the new one is complete.
 
-    On Elasticsearch this makes an index and attaches it. To search an index that you already have,
-    see 'fairqr attach --help'.
+    To search an index that you already have on a server, see 'fairqr attach --help'.
     """
     from fairqr.retrieval.corpus import BUILT_IN, find_corpus
     from fairqr.retrieval.encoders.opening import open_encoder
 
-    if backend not in ("tantivy", "elasticsearch"):
-        raise InputError(f"There is no backend '{backend}'; choose tantivy or elasticsearch.")
-    if backend == "tantivy" and (url or credentials):
-        raise InputError(
-            "The embedded index takes no --url and no --credentials; leave them out, or add "
-            "--backend elasticsearch."
-        )
     corpus = find_corpus(BUILT_IN.get(str(path), path), schema)
     encoder = open_encoder(vectors) if vectors else None
 
-    run(_create(name, corpus, backend, encoder, url=url, credentials=credentials))
+    run(_create(name, corpus, encoder))
 
 
-async def _create(
-    name: str, corpus: Corpus, backend: str, encoder: Encoder | None, **server: str | None
-) -> None:
+async def _create(name: str, corpus: Corpus, encoder: Encoder | None) -> None:
     from fairqr.retrieval.catalog import Catalog, info_of
 
     catalog = Catalog()
     with Progress() as progress:
         bar = progress.prepare(name)
-        if backend == "elasticsearch":
-            await catalog.create_on_elasticsearch(
-                name, corpus, encoder=encoder, progress=bar, **server
-            )
-            engine = await catalog.resolve(name)
-        else:
-            engine = await catalog.create(name, corpus, encoder=encoder, progress=bar)
+        engine = await catalog.create(name, corpus, encoder=encoder, progress=bar)
     info = await info_of(engine)
     typer.echo(f"{name}: {info.documents} documents in {info.location}")
 
@@ -186,7 +152,7 @@ async def _described(name: str) -> dict[str, Any]:
 
 @app.command()
 def delete(name: Name) -> None:
-    """Delete an index, also on the server that holds it."""
+    """Delete an index."""
     from fairqr.retrieval.catalog import Catalog
 
     run(Catalog().delete(name))

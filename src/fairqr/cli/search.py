@@ -89,10 +89,9 @@ ModelName = Annotated[
 Retriever = Annotated[
     str,
     typer.Option(
-        help="How to find documents: bm25 by words; rm3 by words, with more words from the first "
-        "documents; dense by vectors; hybrid by words and vectors. Write dense:ENCODER for another "
-        "encoder, and hybrid:feedback=20 for a parameter. Defaults to hybrid for an index once "
-        "MiniLM is pulled, and otherwise to the engine's own ranking.",
+        help="How to find documents: bm25 by words; dense by vectors; hybrid by words and vectors. "
+        "Write dense:ENCODER for another encoder, and hybrid:feedback=20 for a parameter. Defaults "
+        "to hybrid for an index once MiniLM is pulled, and otherwise to the engine's own ranking.",
         show_default=False,
     ),
 ]

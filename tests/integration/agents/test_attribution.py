@@ -26,9 +26,9 @@ from tests.integration.model_server import (
     quick,
     weighs,
 )
-from tests.unit.agents.attribution.tiny_nli import tiny_nli, tiny_onnx
+from tests.unit.agents.attribution.tiny_nli import tiny_nli
 
-__all__ = ["clean_environment", "command", "model_server", "quick", "tiny_nli", "tiny_onnx"]
+__all__ = ["clean_environment", "command", "model_server", "quick", "tiny_nli"]
 
 TOY = [
     ("the gold river", "a tree", True),
@@ -61,27 +61,24 @@ class TestCheck:
         assert "* overlap" in listed
         assert f"{sentence} [notables, 60 pairs, seed 0]" in listed
 
-    def test_a_model_of_transformers_and_its_export_agree(
-        self, quick: Main, toy: Path, tiny_nli: Path, tiny_onnx: Path
+    def test_a_model_of_transformers_is_checked(
+        self, quick: Main, toy: Path, tiny_nli: Path
     ) -> None:
-        """Both know the toy rule, and nothing but the result is printed."""
-        for name in (f"transformers:{tiny_nli}", f"onnx:{tiny_onnx}"):
-            run = quick("attribution", "check", toy, "--attributor", name, "--json")
-            assert run.stderr == ""
-            found = json.loads(run.stdout)
-            assert (found["accuracy"], found["auc"], found["judged"]) == (1.0, 1.0, 40)
-            assert (found["attributor"], found["finding"]) == (name, "better")
-            assert found["confusion"] == {
-                "entailed_attributed": 20,
-                "entailed_not": 0,
-                "not_attributed": 0,
-                "not_not": 20,
-            }
+        """It knows the toy rule, and nothing but the result is printed."""
+        name = f"transformers:{tiny_nli}"
+        run = quick("attribution", "check", toy, "--attributor", name, "--json")
+        assert run.stderr == ""
+        found = json.loads(run.stdout)
+        assert (found["accuracy"], found["auc"], found["judged"]) == (1.0, 1.0, 40)
+        assert (found["attributor"], found["finding"]) == (name, "better")
+        assert found["confusion"] == {
+            "entailed_attributed": 20,
+            "entailed_not": 0,
+            "not_attributed": 0,
+            "not_not": 20,
+        }
         listed = json.loads(quick("attribution", "list", "--json").stdout)
-        assert [check["attributor"] for check in listed["checks"]] == [
-            f"onnx:{tiny_onnx}",
-            f"transformers:{tiny_nli}",
-        ]
+        assert [check["attributor"] for check in listed["checks"]] == [name]
 
     def test_a_chat_model_is_asked_once(
         self, quick: Main, toy: Path, model_server: ModelServer
@@ -125,7 +122,7 @@ class TestCheck:
             (["none.jsonl", "--attributor", "overlap"], "none.jsonl cannot be read"),
             (["BROKEN", "--attributor", "overlap"], "line 2: entailed"),
             (["EMPTY", "--attributor", "overlap"], "has no pairs"),
-            (["PAIRS", "--attributor", "onnx:nowhere"], "There is no nowhere/model.onnx"),
+            (["PAIRS", "--attributor", "onnx:x"], "There is no attributor 'onnx:x'; choose"),
             (
                 ["notables", "--attributor", "overlap", "-n", "99999"],
                 "ask for fewer than 99,999 pairs",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,7 +17,11 @@ import pytest
 from fairqr import FairSearch
 from fairqr.graph.search.result import SearchResult
 from fairqr.retrieval.catalog import Catalog
+from fairqr.retrieval.corpus import find_corpus
+from fairqr.retrieval.encoders.encoder import encode_documents, text_of
+from fairqr.retrieval.encoders.opening import open_encoder
 from fairqr.retrieval.source import load_source
+from tests.integration.filled_elasticsearch import fill, write_source
 from tests.integration.model_server import (
     Command,
     Main,
@@ -458,22 +464,24 @@ def test_groups_of_a_run_come_from_a_source(
         assert "AWRF@20" in json.dumps(one)
 
 
-def test_an_index_is_made_with_vectors_and_searched_by_them(
-    quick: Main, index: httpx.Client, clean_environment: Path
+def test_an_index_with_vectors_is_searched_by_them(
+    quick: Main,
+    elasticsearch_url: str,
+    clean_environment: Path,
+    minilm_cache: Path,
 ) -> None:
-    """For those who have only documents; it is then attached like any other."""
-    corpus = write_people(clean_environment / "corpus")
-    where = ("--backend", "elasticsearch", "--url", str(index.base_url))
-    made = quick("index", "create", "made", corpus, *where, "--vectors", "wordllama")
-    assert made.code == 0, made
-    try:
+    """The source names the encoder that made them."""
+    corpus = find_corpus(write_people(clean_environment / "corpus"))
+    documents = list(corpus.documents())
+    rows = asyncio.run(encode_documents(open_encoder("minilm"), [text_of(d) for d in documents]))
+    vectors = {d.id: row.tolist() for d, row in zip(documents, rows, strict=True)}
+    own = {"field": "vector", "embeddings": "minilm"}
+    with ExitStack() as stack:
+        source = fill(stack, elasticsearch_url, "made", corpus, vectors, vectors=own)
+        assert quick("attach", write_source(source, clean_environment)).code == 0
         run = quick("search", "physicist", "--corpus", "made", "--retriever", "dense", *SEARCH)
-        assert run.result["retriever"] == "dense:wordllama"
+        assert run.result["retriever"] == "dense:minilm"
         assert len(run.result["ranking"]) == 10
         both = quick("search", "physicist", "--corpus", "made", "--retriever", "hybrid", *SEARCH)
-        assert both.result["retriever"] == "hybrid:wordllama"
+        assert both.result["retriever"] == "hybrid:minilm"
         assert both.result["relevance"] is not None
-    finally:
-        assert quick("index", "delete", "made").code == 0
-    refused = quick("index", "create", "made", corpus, "--url", "http://127.0.0.1:9").complaint()
-    assert "takes no --url and no --credentials" in refused

@@ -424,24 +424,20 @@ class TestIndexes:
     @pytest.mark.parametrize(
         ("more", "words"),
         [
-            (["--backend", "magic"], "no backend 'magic'; choose tantivy or elasticsearch"),
-            (["--backend", "tantivy", "--url", "http://x"], "takes no --url"),
-            (["--credentials", "production"], "add --backend elasticsearch"),
-            (["--vectors", "magic"], "no encoder 'magic'; choose minilm or wordllama"),
+            (["--vectors", "magic"], "no encoder 'magic'; choose minilm, or a LangChain model"),
             (["--vectors", "minilm"], "run pip install 'fairqr[dense]' and 'fairqr models pull"),
         ],
     )
-    def test_a_place_that_is_none(
+    def test_an_encoder_that_is_none(
         self, quick: Main, people: Path, more: list[str], words: str
     ) -> None:
-        """Where an index is to be is said once, and right."""
         assert words in quick("index", "create", "x", people, *more).complaint()
 
-    def test_a_dead_elasticsearch(self, command: Command, people: Path) -> None:
+    def test_a_dead_elasticsearch(self, command: Command) -> None:
         """A server that is not there is named."""
-        dead = ("--backend", "elasticsearch", "--url", "http://127.0.0.1:1")
+        dead = ("--draft", "--url", "http://127.0.0.1:1", "--index", "people")
         begun = time.monotonic()
-        assert "http://127.0.0.1:1" in command("index", "create", "x", people, *dead).complaint()
+        assert "http://127.0.0.1:1" in command("attach", *dead).complaint()
         assert time.monotonic() - begun < 120
 
 

@@ -1,4 +1,4 @@
-"""The command over a real Elasticsearch: indexes from birth to deletion, and fair search."""
+"""The command over a real Elasticsearch: an attached corpus by its name, and fair search."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
-import httpx
 import pytest
 
 from fairqr import SearchResult
+from fairqr.retrieval.corpus import find_corpus
+from tests.integration.filled_elasticsearch import fill, write_source
 from tests.integration.model_server import write_people
-from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.elasticsearch
 
@@ -22,13 +23,12 @@ Fairqr = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def fairqr(tmp_path: Path, elasticsearch_url: str) -> Fairqr:
+def fairqr(tmp_path: Path) -> Fairqr:
     """Run the command as a user with empty folders would."""
     environment = {key: value for key, value in os.environ.items() if "FAIRQR" not in key} | {
         "FAIRQR_CONFIG": os.devnull,
         "FAIRQR_DATA_DIR": str(tmp_path / "data"),
         "FAIRQR_CACHE_DIR": str(tmp_path / "cache"),
-        "FAIRQR_ELASTICSEARCH_URL": elasticsearch_url,
     }
 
     def run(*arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -42,70 +42,37 @@ def fairqr(tmp_path: Path, elasticsearch_url: str) -> Fairqr:
 
 
 @pytest.fixture
-def corpus(tmp_path: Path) -> Path:
-    (tmp_path / "schema.yaml").write_text("attributes: {gender: {field: g, groups: [f, m]}}")
-    path = tmp_path / "people.jsonl"
-    path.write_text(
-        "".join(json.dumps({"id": str(i), "text": "x", "g": "f"}) + "\n" for i in range(3))
-    )
-    return path
+def source(tmp_path: Path, elasticsearch_url: str) -> Iterator[Path]:
+    """The file of a source over people, which are on the server while the test runs."""
+    with ExitStack() as stack:
+        corpus = find_corpus(write_people(tmp_path / "people"))
+        yield write_source(fill(stack, elasticsearch_url, "people", corpus), tmp_path)
 
 
-def test_an_index_from_birth_to_deletion(fairqr: Fairqr, corpus: Path, tmp_path: Path) -> None:
-    """It is attached like any other, and found by its name alone."""
-    made = fairqr("index", "create", "people", corpus, "--backend", "elasticsearch")
-    assert "3 documents" in made.stdout
-    assert "people\telasticsearch\t3 documents" in fairqr("index", "list").stdout
+def test_an_attached_index_has_a_name_like_any_other(fairqr: Fairqr, source: Path) -> None:
+    """It is listed and described, and nothing but its name is ever deleted."""
+    fairqr("attach", source)
+    assert "people\telasticsearch\t60 documents" in fairqr("index", "list").stdout
     assert fairqr("source", "list").stdout.startswith("people\telasticsearch\t")
     assert "engine: elasticsearch" in fairqr("source", "show", "people").stdout
     info = json.loads(fairqr("index", "info", "people", "--json").stdout)
-    assert info["attributes"] == {"gender": {"f": 1.0, "m": 0.0}}
-    more = tmp_path / "more.jsonl"
-    more.write_text('{"id": "1", "text": "x", "g": "m"}\n{"id": "9", "text": "x"}\n')
-    assert "2 documents written, 4 in all" in fairqr("index", "add", "people", more).stdout
-    assert (
-        "1 of 2 documents removed, 3 left" in fairqr("index", "remove", "people", "9", "z").stdout
-    )
-    assert fairqr("index", "delete", "people").stdout == "people: deleted\n"
+    assert info["attributes"]["gender"]["female"] == pytest.approx(1 / 3)
+    refused = fairqr("index", "delete", "people", code=2).stderr
+    assert "'people' is an attached source, and fairqr never changes those" in refused
+    fairqr("source", "remove", "people")
     gone = fairqr("index", "info", "people", code=2)
     assert gone.stderr.startswith("fairqr: There is no index 'people'")
-    assert fairqr("source", "list").stdout == ""
-
-
-def test_an_index_that_is_gone_from_the_server_can_be_taken_off_the_list(
-    fairqr: Fairqr, corpus: Path, elasticsearch_url: str
-) -> None:
-    fairqr("index", "create", "lost", corpus, "--backend", "elasticsearch")
-    with httpx.Client(base_url=elasticsearch_url, timeout=PATIENCE, trust_env=False) as client:
-        # As if it had been deleted by somebody else.
-        (name,) = client.get("/fairqr-lost").raise_for_status().json()
-        client.delete(f"/{name}").raise_for_status()
-    first = fairqr("index", "delete", "lost", code=2)
-    assert "'lost' no longer exists on" in first.stderr
-    assert "lost" not in fairqr("index", "list").stdout
-    assert "no index 'lost'" in fairqr("index", "delete", "lost", code=2).stderr
+    assert "60 documents" in fairqr("attach", source).stdout
 
 
 @pytest.mark.parametrize("attribute", ["gender", "continent"])
-def test_search_lowers_the_divergence(fairqr: Fairqr, tmp_path: Path, attribute: str) -> None:
+def test_search_lowers_the_divergence(fairqr: Fairqr, source: Path, attribute: str) -> None:
     """The same call as over the embedded index."""
-    people = write_people(tmp_path / "people")
-    fairqr("index", "create", "people", people, "--backend", "elasticsearch")
     done = fairqr(
-        *("search", "physicist", "--corpus", "people", "-k", "20"),
+        *("search", "physicist", "--corpus", source, "-k", "20"),
         *("--attribute", attribute, "--model", "feedback", "--json"),
     )
     result = SearchResult.model_validate_json(done.stdout)
     assert result.improvement is not None
     assert result.improvement > 0
     assert len(result.ranking) == 20
-    fairqr("index", "delete", "people")
-
-
-def test_a_wrong_line_leaves_the_server_as_it_was(fairqr: Fairqr, corpus: Path) -> None:
-    fairqr("index", "create", "kept", corpus, "--backend", "elasticsearch")
-    corpus.write_text(corpus.read_text() + '{"id": "7", "text": "x", "g": "boy"}\n')
-    failed = fairqr("index", "create", "kept", corpus, "--backend", "elasticsearch", code=2)
-    assert "line 4" in failed.stderr
-    assert json.loads(fairqr("index", "info", "kept", "--json").stdout)["documents"] == 3
-    fairqr("index", "delete", "kept")

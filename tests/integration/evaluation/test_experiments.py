@@ -250,7 +250,9 @@ def test_reports_without_matplotlib(command: Command, collection: Path, tmp_path
     assert "<svg" in (folder / "report.html").read_text()
 
 
-def test_systems_whose_corpus_is_not_there_are_left_out(quick: Main, collection: Path) -> None:
+def test_systems_whose_corpus_is_not_there_are_left_out(
+    quick: Main, collection: Path, minilm_cache: Path
+) -> None:
     folder = collection.parent / "run"
     arguments = ("--collection", collection, "--set", "attributes=gender", "--model", "feedback")
     run = quick("experiment", "run", "retrievers", "-o", folder, *arguments)

@@ -363,7 +363,7 @@ def test_labels_are_taken_where_they_fit(
 
 
 def test_results_do_not_depend_on_concurrency(
-    here: Here, questions: Path, model_server: ModelServer
+    here: Here, questions: Path, model_server: ModelServer, minilm_cache: Path
 ) -> None:
     model_server.does(first_title)
     server = {"OPENAI_BASE_URL": model_server.base_url}

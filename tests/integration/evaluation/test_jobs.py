@@ -135,7 +135,10 @@ async def test_the_jobs_of_searches_are_plain_data(
 
 
 async def test_the_jobs_of_fair_rag_are_plain_data(
-    clean_environment: Path, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
+    clean_environment: Path,
+    model_server: ModelServer,
+    minilm_cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", model_server.base_url)
     prompts = PromptLibrary()

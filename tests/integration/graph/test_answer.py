@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,8 @@ from fairqr.agents.chat import ChatModel
 from fairqr.agents.chat_generator import ChatGenerator
 from fairqr.cli.main import main
 from fairqr.graph.answer.context import answer_context
-from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.corpus import find_corpus
+from tests.integration.filled_elasticsearch import fill
 from tests.integration.model_server import (
     KEY,
     Answer,
@@ -457,10 +458,9 @@ async def test_over_elasticsearch_the_answer_is_that_of_its_ranking(
     model_server: ModelServer, people: Path, elasticsearch_url: str
 ) -> None:
     model_server.does(named)
-    catalog = Catalog()
-    await catalog.create_on_elasticsearch("people", find_corpus(people), url=elasticsearch_url)
-    engine = await open_engine("people")
-    try:
+    with ExitStack() as stack:
+        source = fill(stack, elasticsearch_url, "people", find_corpus(people))
+        engine = await open_engine(source)
         search = FairSearch(engine, ChatModel("openai:fake", base_url=model_server.base_url))
         result = await search.answer("physicist", attribute="gender", k=10, alpha=100, samples=9)
         plain = await search.search("physicist", attribute="gender", k=10, method="plain")
@@ -469,6 +469,4 @@ async def test_over_elasticsearch_the_answer_is_that_of_its_ranking(
         titles = {d.id: d.title for d in result.ranking}
         for answer in result.answers:
             assert answer.text == f"It was {titles[answer.ids[0]]}."
-    finally:
         await engine.aclose()
-        await catalog.delete("people")

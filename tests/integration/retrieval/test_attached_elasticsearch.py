@@ -27,8 +27,6 @@ from fairqr.retrieval.engines import elasticsearch
 from fairqr.retrieval.engines.checking import check_source
 from fairqr.retrieval.engines.elasticsearch_drafting import draft
 from fairqr.retrieval.engines.engine import Query
-from fairqr.retrieval.engines.rm3 import Rm3Engine
-from fairqr.retrieval.retriever_parameters import Rm3
 from fairqr.retrieval.source import load_source
 from tests.integration.attached_people import (
     ATTRIBUTES,
@@ -222,34 +220,6 @@ async def test_boosting_words_never_make_a_document_a_hit(server: Server) -> Non
             if id_ in before:
                 raised = "river" in person["bio"] or "river" in person["headline"]
                 assert (after[id_] > before[id_]) == raised
-
-
-@pytest.mark.parametrize("body", [None, {"query": {"match": {"bio": "{{query}}"}}}])
-async def test_rm3_finds_a_document_in_other_words(
-    server: Server, body: dict[str, Any] | None
-) -> None:
-    """Its weights are sent with the words: a score is the sum of those of single words."""
-    bios = {f"a{n}": "physicist quantum electron" for n in range(3)}
-    bios |= {"b": "quantum mechanics", **{f"c{n:02}": "poet verse" for n in range(40)}}
-    index = {id_: {"bio": bio, "person": {"sex": "F"}} for id_, bio in bios.items()}
-    own = {"body": body} if body else {}
-    source = described(server.url, "hr-rm3", title=None, text=["bio"], **own)
-    with server.index("hr-rm3", index, number_of_shards=1):
-        async with attached(source) as lexical:
-            engine = Rm3Engine(lexical, Rm3(weight=0.6))
-            assert (await hits_of(lexical, "physicist", 99)).ids == ["a0", "a1", "a2"]
-            found = await hits_of(engine, "physicist", 99)
-            assert found.ids == ["a0", "a1", "a2", "b"]
-            words = ("physicist", "quantum", "electron")
-            ours = await lexical.search([Query(word, 9, only=("a0",)) for word in words])
-            own, *_ = in_first = [hits.scores[0] for hits in ours]
-            (in_other,) = (await hits_of(lexical, "quantum", 9, only=("b",))).scores
-            # Three words with the same share: each has a third of the weight .4, against .6.
-            third = 0.4 / 0.6 / 3
-            expected = [own + third * sum(in_first)] * 3 + [third * in_other]
-            assert found.scores == pytest.approx(expected, rel=1e-4)
-            given = await hits_of(engine, "physicist", 9, only=("b", "c00", "a1"))
-            assert (given.ids, given.scores[-1]) == (["a1", "b", "c00"], 0)
 
 
 async def test_given_documents_are_scored_as_a_search_scores_them(server: Server) -> None:
@@ -1135,10 +1105,10 @@ async def test_a_field_of_vectors_is_searched_as_the_server_scores_it(
     ("retriever", "changes", "said"),
     [
         ("dense", {"vectors": None}, "'people' has no vector field; add 'vectors"),
-        ("dense:wordllama", {}, "were made by 'openai:x', not by 'wordllama'"),
-        ("splade", {}, "no retriever 'splade'; choose bm25, rm3, dense or hybrid. .* in 'vector'"),
+        ("dense:minilm", {}, "were made by 'openai:x', not by 'minilm'"),
+        ("splade", {}, "no retriever 'splade'; choose bm25, dense or hybrid. .* in 'vector'"),
         ("dense", {"vectors": {"field": "vector"}}, "does not say what made the vectors"),
-        ("dense", {"vectors": {"field": "unindexed", "embeddings": "wordllama"}}, "'index: false'"),
+        ("dense", {"vectors": {"field": "unindexed", "embeddings": "minilm"}}, "'index: false'"),
     ],
 )
 async def test_vectors_that_cannot_be_searched(

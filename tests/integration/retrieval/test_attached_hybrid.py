@@ -416,15 +416,15 @@ async def test_each_parameter_has_an_effect(elasticsearch_url: str, tmp_path: Pa
 
 
 async def test_the_field_says_which_encoder_searches_it(
-    elasticsearch_url: str, tmp_path: Path
+    elasticsearch_url: str, tmp_path: Path, minilm_cache: Path
 ) -> None:
     """Other encoders, and fields that cannot be searched so, leave the texts to be encoded."""
-    field = {**ELASTICSEARCH, "dims": 256}
+    field = {**ELASTICSEARCH, "dims": 384}
     with index(elasticsearch_url, sent({}), field) as source:
         server = Server(elasticsearch_url)
-        made = {id_: {**d, "vector": [1.0, *np.zeros(255)]} for id_, d in sent({}).items()}
+        made = {id_: {**d, "vector": [1.0, *np.zeros(383)]} for id_, d in sent({}).items()}
         server.write("hybrid", made)
-        named = {"field": "vector", "embeddings": "wordllama"}
+        named = {"field": "vector", "embeddings": "minilm"}
 
         async def retriever(given: str, **changes: Any) -> str:
             parts = source.model_dump(exclude_unset=True) | {"vectors": named} | changes
@@ -435,15 +435,15 @@ async def test_the_field_says_which_encoder_searches_it(
             await engine.aclose()
             return engine.retriever
 
-        assert await retriever("hybrid") == "hybrid:wordllama"
-        assert await retriever("hybrid:wordllama,k=9") == "hybrid:wordllama,k=9"
-        assert await retriever("hybrid:feedback=5") == "hybrid:wordllama,feedback=5"
-        assert await retriever("dense") == "dense:wordllama"
-        texts = "hybrid-pool:wordllama"
-        assert await retriever("hybrid:wordllama", vectors=None) == texts
-        assert await retriever("hybrid:wordllama", vectors={"field": "vector"}) == texts
-        other = {**named, "embeddings": "minilm"}
-        assert await retriever("hybrid:wordllama", vectors=other) == texts
+        assert await retriever("hybrid") == "hybrid:minilm"
+        assert await retriever("hybrid:minilm,k=9") == "hybrid:minilm,k=9"
+        assert await retriever("hybrid:feedback=5") == "hybrid:minilm,feedback=5"
+        assert await retriever("dense") == "dense:minilm"
+        texts = "hybrid-pool:minilm"
+        assert await retriever("hybrid:minilm", vectors=None) == texts
+        assert await retriever("hybrid:minilm", vectors={"field": "vector"}) == texts
+        other = {**named, "embeddings": "openai:text-embedding-3-small"}
+        assert await retriever("hybrid:minilm", vectors=other) == texts
         forbid = "search.allow_expensive_queries"
         server.ask("PUT", "/_cluster/settings", {"transient": {forbid: False}})
         try:
@@ -452,7 +452,7 @@ async def test_the_field_says_which_encoder_searches_it(
             server.ask("PUT", "/_cluster/settings", {"transient": {forbid: None}})
     with index(elasticsearch_url, sent({}), field):
         assert await retriever("hybrid") == texts, "no document has a vector"
-    with index(elasticsearch_url, sent({}), {"type": "dense_vector", "dims": 256, "index": False}):
+    with index(elasticsearch_url, sent({}), {"type": "dense_vector", "dims": 384, "index": False}):
         assert await retriever("hybrid") == texts
 
 

@@ -7,17 +7,11 @@ import ssl
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fairqr.base.errors import ConfigError, IndexUnavailableError
-from fairqr.retrieval.corpus import find_corpus
 from fairqr.retrieval.engines.checking import check_source
-from fairqr.retrieval.engines.elasticsearch_building import (
-    create_on_elasticsearch,
-    delete_on_elasticsearch,
-)
 from fairqr.retrieval.engines.elasticsearch_drafting import draft
 from fairqr.retrieval.engines.engine import Query
 from tests.integration.attached_people import PEOPLE, Server, attached, described, state
@@ -204,36 +198,3 @@ async def test_the_wrong_scheme(secure_elasticsearch: SecureServer, elasticsearc
         await opened(secure_elasticsearch.url.replace("https", "http"))
     with pytest.raises(IndexUnavailableError, match="starts with http:// or https://"):
         await opened(elasticsearch_url.replace("http", "https"))
-
-
-async def test_building_needs_more_and_says_so(
-    admin: Server, secure_elasticsearch: SecureServer, settings: Path, tmp_path: Path
-) -> None:
-    """All on ``fairqr-*`` is enough, and reading it afterwards needs no more than reading."""
-    (tmp_path / "schema.yaml").write_text("attributes: {gender: {field: g, groups: [f, m]}}")
-    (tmp_path / "people.jsonl").write_text('{"id": "a", "text": "physics", "g": "f"}\n')
-    corpus = find_corpus(tmp_path / "people.jsonl")
-    where: dict[str, Any] = {"url": secure_elasticsearch.url, "credentials": "mine"}
-    write(settings, secure_elasticsearch, api_key=key(admin, READING, "fairqr-*"))
-    with pytest.raises(IndexUnavailableError, match="privileges 'all' on indices 'fairqr-"):
-        await create_on_elasticsearch("secret", corpus, **where)
-
-
-async def test_all_on_our_own_names_is_enough_for_building(
-    admin: Server,
-    secure_elasticsearch: SecureServer,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "schema.yaml").write_text("attributes: {gender: {field: g, groups: [f, m]}}")
-    (tmp_path / "people.jsonl").write_text('{"id": "a", "text": "physics", "g": "f"}\n')
-    corpus = find_corpus(tmp_path / "people.jsonl")
-    file = tmp_path / "fairqr.toml"
-    write(file, secure_elasticsearch, api_key=key(admin, ["all"], "fairqr-*"))
-    monkeypatch.setenv("FAIRQR_CONFIG", str(file))
-    source = await create_on_elasticsearch(
-        "secret", corpus, url=secure_elasticsearch.url, credentials="mine"
-    )
-    async with attached(source) as engine:
-        assert (await hits_of(engine, "physics", 5)).ids == ["a"]
-    await delete_on_elasticsearch(source)

@@ -23,7 +23,6 @@ from fairqr.base.errors import (
     UnsupportedError,
 )
 from fairqr.graph.service.engine.documents import links_of, read_document
-from fairqr.retrieval.engines import opening
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.engines.http import HttpEngine, check, open_http
 from fairqr.retrieval.labels import LabelReader
@@ -401,8 +400,6 @@ async def test_what_an_endpoint_cannot_do_is_refused_before_it_is_asked(
         await people.search([Query("a", 5), query])
     with pytest.raises(UnsupportedError, match="The share of each group in all documents needs"):
         await people.corpus_shares()
-    with pytest.raises(UnsupportedError, match="rm3 needs an engine that can count"):
-        await opening.open_source(source_of(model_server), retriever="rm3", store=tmp_path)
     assert people.capabilities == {"new_queries"}
     assert model_server.asked == []
 

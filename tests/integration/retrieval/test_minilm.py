@@ -17,7 +17,7 @@ from fairqr.base.errors import ModelUnavailableError
 from fairqr.base.weights.cache import pull, remove, verify, weights_path
 from fairqr.retrieval.encoders import minilm as module
 from fairqr.retrieval.encoders.encoder import encode_documents, encode_query
-from fairqr.retrieval.encoders.opening import Retriever, open_encoder
+from fairqr.retrieval.encoders.opening import open_encoder
 from tests.integration.model_server import write_people
 
 LONG = "A very long text about rivers and their fish. " * 80
@@ -98,18 +98,6 @@ async def test_any_query_has_a_vector() -> None:
     encoder = open_encoder("minilm")
     for text in ("half \ud800 a pair", "x" * 200_000, "\x00", "🎻"):
         assert np.linalg.norm(await encode_query(encoder, text, 384)) == pytest.approx(1, abs=1e-5)
-
-
-def test_dense_means_minilm_once_it_is_pulled(minilm_cache: Path) -> None:
-    def chosen(retriever: str) -> str:
-        encoder = Retriever.of(retriever).encoder
-        assert encoder is not None
-        return encoder.name
-
-    assert chosen("dense") == chosen("hybrid") == "minilm"
-    assert chosen("dense:wordllama") == "wordllama"
-    (minilm_cache / "weights/minilm/tokenizer.json").unlink()
-    assert chosen("dense") == chosen("hybrid") == "wordllama"
 
 
 async def test_auto_is_the_hybrid_but_words_for_the_papers_loop(

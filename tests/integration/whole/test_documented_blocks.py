@@ -62,7 +62,8 @@ PAGES = [page for page in ALL if any(runs(page, it[0], it[2]) for it in blocks(p
 
 
 def needs_elasticsearch(page: Path) -> bool:
-    return any(ELASTICSEARCH in text for language, _, text in blocks(page) if language == "bash")
+    run = ("bash", "python")
+    return any(ELASTICSEARCH in text for language, _, text in blocks(page) if language in run)
 
 
 def encoder_if_asked_for(page: Path, pulled_minilm: Path, cache: Path) -> None:

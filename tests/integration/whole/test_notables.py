@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from fairqr import FairSearch, open_model
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.corpus import BUILT_IN, find_corpus
 from fairqr.retrieval.engines.engine import Query, SearchEngine
+from tests.integration.filled_elasticsearch import fill
 from tests.integration.local_model import MODEL
 
 TOPICS = [json.loads(line) for line in (BUILT_IN["notables"] / "topics.jsonl").open()]
@@ -26,12 +28,12 @@ async def tantivy(tmp_path: Path) -> AsyncIterator[SearchEngine]:
 
 @pytest.fixture
 async def elasticsearch(tmp_path: Path, elasticsearch_url: str) -> AsyncIterator[SearchEngine]:
-    catalog, corpus = Catalog(tmp_path), find_corpus(BUILT_IN["notables"])
-    await catalog.create_on_elasticsearch("notables-there", corpus, url=elasticsearch_url)
-    engine = await catalog.resolve("notables-there")
-    yield engine
-    await engine.aclose()
-    await catalog.delete("notables-there")
+    with ExitStack() as stack:
+        corpus = find_corpus(BUILT_IN["notables"])
+        source = fill(stack, elasticsearch_url, "notables-there", corpus)
+        engine = await Catalog(tmp_path).resolve(source)
+        yield engine
+        await engine.aclose()
 
 
 @pytest.mark.elasticsearch

@@ -160,7 +160,7 @@ def test_redacted_queries_are_nowhere(fairqr: Fairqr) -> None:
 
 def test_two_audits_are_compared(fairqr: Fairqr) -> None:
     fairqr(*JUDGED, "--attribute", "gender", "-o", "may")
-    fairqr(*JUDGED, "--attribute", "gender", "--retriever", "rm3", "-o", "june")
+    fairqr(*JUDGED, "--attribute", "gender", "-o", "june")
     code, stdout, stderr = fairqr("compare", "may", "june", "-o", "drift")
     assert code == 0, stderr
     assert "Compared over 10 queries" in stdout

@@ -38,6 +38,7 @@ from fairqr.base.errors import (
 from fairqr.retrieval.engines.engine import SearchEngine
 from tests.golden.record import AlphabeticalModel, EchoingGenerator
 from tests.integration.model_server import write_people
+from tests.unit.retrieval.vector_encoders import CountingEncoder
 
 CONTEXT = Context(attributes=("gender",), k=5, max_iterations=2, threshold=0, patience=5)
 PROBE = ProbeContext(k=10, probe=ProbeSettings(attribute="gender", protected="female", pairs=2))
@@ -55,11 +56,12 @@ async def test_a_source_is_opened_with_the_retriever_that_is_asked_for(
     engine: SearchEngine, tmp_path: Path
 ) -> None:
     assert "relevance" not in engine.capabilities, "no encoder is pulled, so auto is BM25"
-    async with FairSearch.open(str(tmp_path), "feedback", retriever="rm3") as search:
+    words = CountingEncoder()
+    async with FairSearch.open(str(tmp_path), "feedback", retriever=words) as search:
         result = await search.search("physicist", attribute="gender", method="plain", k=5)
-    assert result.retriever.startswith("rm3")
+    assert result.retriever == "hybrid-pool:words"
     with pytest.raises(InputError, match="An open engine has its own retriever"):
-        FairSearch.open(engine, "feedback", retriever="rm3")
+        FairSearch.open(engine, "feedback", retriever="bm25")
     with pytest.raises(InputError, match="There is no retriever 'sparse'"):
         async with FairSearch.open(str(tmp_path), "feedback", retriever="sparse"):
             pass

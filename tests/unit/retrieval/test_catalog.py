@@ -29,7 +29,6 @@ from fairqr.base.errors import (
     SourceError,
     UnsupportedError,
 )
-from fairqr.retrieval.attached import AttachedSources
 from fairqr.retrieval.catalog import Catalog, info_of
 from fairqr.retrieval.corpus import BUILT_IN, Corpus, find_corpus
 from fairqr.retrieval.documents import Document
@@ -37,9 +36,10 @@ from fairqr.retrieval.encoders.opening import Retriever
 from fairqr.retrieval.engines.engine import EngineInfo, SearchEngine
 from fairqr.retrieval.engines.opening import with_retriever
 from fairqr.retrieval.engines.tantivy import TantivyEngine
-from fairqr.retrieval.source import ElasticsearchSource, Source
+from fairqr.retrieval.source import Source
 from tests.patience import PATIENCE
 from tests.unit.engines import WatchedEngine, hits_of
+from tests.unit.retrieval.vector_encoders import CountingEncoder
 
 SCHEMA = "attributes: {gender: {field: g, groups: [f, m]}}"
 
@@ -537,7 +537,8 @@ async def test_a_source_is_searched_by_name_by_path_and_as_an_object(
         assert engine.name == "team"
         assert await ids(engine, "two") == ["b"]
     assert said.names == ["team"], "indexed once"
-    assert (await catalog.resolve("team", retriever="dense")).retriever == "dense:wordllama"
+    by_vectors = Retriever("dense", CountingEncoder())
+    assert (await catalog.resolve("team", retriever=by_vectors)).retriever == "dense:words"
 
 
 async def test_edits_of_a_source_take_effect(catalog: Catalog, tmp_path: Path) -> None:
@@ -591,9 +592,6 @@ async def test_one_name_is_for_one_thing(catalog: Catalog, tmp_path: Path) -> No
         catalog.attach(source_file(tmp_path / "s", "notables"))
     with pytest.raises(InputError, match="'team' is the name of an attached source; choose"):
         await catalog.create("team", corpus)
-    for name, what in (("notables", "built-in"), ("people", "embedded"), ("team", "attached")):
-        with pytest.raises(InputError, match=what):
-            await catalog.create_on_elasticsearch(name, corpus)
     for writing in (
         catalog.upsert("team", corpus.path),
         catalog.remove("team", ["a"]),
@@ -647,36 +645,9 @@ async def test_a_wrong_retriever_is_refused_before_anything_is_indexed(
 ) -> None:
     corpus, source = write(tmp_path / "c", "text"), source_file(tmp_path / "s")
     for name in (str(corpus.path), str(source), "notables"):
-        with pytest.raises(InputError, match="choose auto, bm25, rm3, dense"):
+        with pytest.raises(InputError, match="choose auto, bm25, dense"):
             await catalog.resolve(name, retriever="sparse")
     assert not (tmp_path / "data").exists()
-
-
-def test_the_file_of_what_was_made_on_a_server_describes_it(tmp_path: Path) -> None:
-    made = ElasticsearchSource.model_validate(
-        {
-            "name": "people",
-            "url": "http://localhost:9200",
-            "index": "fairqr-people",
-            "text": ["body"],
-            "attributes": {
-                "gender": {"field": "g", "groups": ["f", "m"], "population": {"f": 0.4, "m": 0.6}},
-                "era": {"field": "e", "groups": {"old": {"lt": 1900}, "new": {"gte": 1900}}},
-                "day": {"field": "d", "groups": {"a": {"lt": "2001-01-01"}, "b": ["x", "no"]}},
-            },
-        }
-    )
-    sources = AttachedSources(tmp_path / "sources")
-    sources.attach_made(made)
-    found, path = sources.source("people")
-    assert found == made.model_copy(update={"folder": path.parent})
-    # Whatever is written into the file, what fairqr made is what fairqr deletes.
-    path.write_text(path.read_text().replace("fairqr-people", "production"))
-    assert sources.made("people") == made
-    assert sources.attach(path) != made
-    assert sources.made("people") == made
-    sources.forget_made("people")
-    assert list((tmp_path / "sources").iterdir()) == []
 
 
 # --- closing ----------------------------------------------------------------------------------
@@ -724,7 +695,8 @@ async def test_nothing_here_is_left_open(catalog: Catalog, tmp_path: Path) -> No
 
     corpus = write(tmp_path / "c", "text")
     for _ in range(3):
-        engine = await catalog.resolve(str(corpus.path), retriever="dense")
+        by_vectors = Retriever("dense", CountingEncoder())
+        engine = await catalog.resolve(str(corpus.path), retriever=by_vectors)
         await ids(engine, "text")
         await engine.aclose()
         del engine

@@ -23,11 +23,9 @@ from fairqr.base.errors import (
     QueryError,
     SourceError,
 )
-from fairqr.retrieval.corpus import Corpus
 from fairqr.retrieval.credentials import Credentials
 from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.engines.elasticsearch import open_elasticsearch
-from fairqr.retrieval.engines.elasticsearch_building import create_on_elasticsearch
 from fairqr.retrieval.engines.elasticsearch_connection import Connection
 from fairqr.retrieval.engines.elasticsearch_drafting import draft
 from fairqr.retrieval.engines.elasticsearch_engine import ElasticsearchEngine
@@ -36,7 +34,6 @@ from fairqr.retrieval.engines.elasticsearch_server import Server
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.engines.opensearch import OpenSearchServer
 from fairqr.retrieval.labels import LabelReader
-from fairqr.retrieval.schema import Schema
 from fairqr.retrieval.source import ElasticsearchSource, Source
 from tests.patience import PATIENCE
 from tests.unit.retrieval.http_servers import ELASTICSEARCH, Answer, answering, of_json
@@ -352,11 +349,7 @@ async def test_an_address_that_cannot_be_or_has_a_password_is_refused_and_never_
     """Before anything is sent, or a draft or a source is written with it."""
     attempts = [lambda: Connection.to(url)]
     if isinstance(url, str):
-        made = Corpus(Path("/nowhere"), Schema.model_validate({"attributes": {"g": GROUPS}}))
-        attempts += [
-            lambda: asyncio.run(draft(url, "x")),
-            lambda: asyncio.run(create_on_elasticsearch("x", made, url=url)),
-        ]
+        attempts += [lambda: asyncio.run(draft(url, "x"))]
     for attempt in attempts:
         with pytest.raises(SourceError, match=r"^The url of the server is wrong: the ") as caught:
             await asyncio.to_thread(attempt)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from langchain_core.embeddings import DeterministicFakeEmbedding, Embeddings
@@ -27,7 +26,6 @@ from fairqr.retrieval.encoders.encoder import (
 )
 from fairqr.retrieval.encoders.langchain import LangChainEncoder
 from fairqr.retrieval.encoders.opening import open_encoder
-from fairqr.retrieval.encoders.wordllama import WordllamaEncoder
 from tests.unit.retrieval.vector_encoders import CountingEncoder, WordEmbeddings
 
 shapes = array_shapes(min_dims=2, max_dims=2, max_side=8)
@@ -128,85 +126,16 @@ async def test_a_mark_tells_models_of_the_same_name_apart() -> None:
             wrong.check(mark.dimensions, mark.probe, "here", "wait")
 
 
-# --- wordllama ---------------------------------------------------------------------------------
-
-
-async def test_wordllama_puts_like_texts_near_each_other() -> None:
-    encoder = open_encoder("wordllama")
-    texts = ["a physicist who studied atoms", "a nuclear scientist", "a football player"]
-    rows = await encode_documents(encoder, texts)
-    assert rows.shape == (3, 256)
-    query = await encode_query(encoder, "physics", 256)
-    cosines = rows @ query
-    assert cosines[0] > cosines[2]
-    assert cosines[1] > cosines[2]
-
-
-@settings(max_examples=30)
-@given(st.lists(st.text(min_size=1).filter(str.strip), min_size=1, max_size=5))
-def test_a_wordllama_vector_does_not_depend_on_the_batch(texts: list[str]) -> None:
-    """Nor on padding: to the last digit."""
-
-    async def work() -> None:
-        encoder = WordllamaEncoder()
-        together = await encoder.encode_documents([*texts, "a much longer text " * 40])
-        for text, row in zip(texts, together, strict=False):
-            assert (await encoder.encode_query(text)).tolist() == row.tolist()
-
-    asyncio.run(work())
-
-
-async def test_wordllama_agrees_with_its_own_encoding() -> None:
-    """The mean over the tokens, as the package computes it from padded batches."""
-    from pathlib import Path
-
-    import wordllama
-
-    own = wordllama.WordLlama.load(cache_dir=Path(wordllama.__file__).parent, disable_download=True)
-    texts = ["One.", "Composer of operas, born in Pesaro in 1792.", "Ωμέγα 日本 🎻 naïve"]
-    rows = await encode_documents(open_encoder(), texts)
-    assert rows == pytest.approx(own.embed(texts, norm=True), abs=1e-5)
-
-
-async def test_any_query_has_a_vector() -> None:
-    encoder = open_encoder()
-    for text in ("half \ud800 a pair", "x" * 200_000, "\x00", "🎻"):
-        assert np.linalg.norm(await encode_query(encoder, text, 256)) == pytest.approx(1, abs=1e-5)
-
-
-def run(code: str) -> str:
-    """Run code in a new process and return what it prints."""
+def test_opening_an_encoder_loads_nothing() -> None:
+    code = (
+        "import sys\n"
+        "from fairqr.retrieval.encoders.opening import open_encoder\n"
+        "assert open_encoder().name == 'minilm'\n"
+        "heavy = {'onnxruntime', 'tokenizers', 'langchain_core', 'tantivy', 'elasticsearch'}\n"
+        "print(heavy & {*sys.modules})"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return done.stdout + done.stderr
-
-
-def test_without_the_extra_one_sentence_says_what_to_install() -> None:
-    said = run(
-        "import asyncio, sys\n"
-        "sys.modules['wordllama'] = None  # as if it were not installed\n"
-        "from fairqr.base.errors import ModelUnavailableError\n"
-        "from fairqr.retrieval.encoders.opening import open_encoder\n"
-        "try: asyncio.run(open_encoder().encode_query('a'))\n"
-        "except ModelUnavailableError as error: print(error)\n"
-    )
-    assert said == (
-        "The encoder 'wordllama' is not installed; run pip install 'fairqr[dense]', "
-        "or choose another retriever.\n"
-    )
-
-
-def test_wordllama_is_loaded_when_it_is_used_and_leaves_logging_alone() -> None:
-    said = run(
-        "import asyncio, logging, sys\n"
-        "from fairqr.retrieval.encoders.opening import open_encoder\n"
-        "encoder = open_encoder()\n"
-        "print('wordllama' in sys.modules, 'langchain_core' in sys.modules,\n"
-        "      'tantivy' in sys.modules, 'elasticsearch' in sys.modules)\n"
-        "asyncio.run(encoder.encode_query('a'))\n"
-        "root = logging.getLogger()\n"
-        "print('wordllama' in sys.modules, root.handlers, root.level == logging.WARNING)\n"
-    )
-    assert said == "False False False False\nTrue [] True\n"
+    assert done.stdout == "set()\n"
 
 
 # --- LangChain ---------------------------------------------------------------------------------
@@ -236,7 +165,7 @@ def test_a_model_of_langchain_is_opened_by_its_name(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("magic", "There is no encoder 'magic'; choose minilm or wordllama, or a LangChain model"),
+        ("magic", "There is no encoder 'magic'; choose minilm, or a LangChain model"),
         ("", "There is no encoder ''"),
         ("nobody:model", "'nobody:model' cannot be started"),
         ("openai:", "'openai:' cannot be started"),

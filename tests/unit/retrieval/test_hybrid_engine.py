@@ -12,7 +12,7 @@ import pytest
 from fairqr.base.errors import InputError
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.encoders.encoder import text_of
-from fairqr.retrieval.encoders.opening import Retriever, default_encoder, default_encoder_of
+from fairqr.retrieval.encoders.opening import Retriever
 from fairqr.retrieval.engines.engine import Query, lexical_of
 from fairqr.retrieval.engines.hybrid import HybridEngine
 from fairqr.retrieval.engines.tantivy import TantivyEngine
@@ -118,13 +118,14 @@ async def test_each_parameter_has_an_effect(tmp_path: Path) -> None:
 
 
 def test_parameters_may_follow_an_encoder() -> None:
-    changed = Retriever.of("hybrid: wordllama, feedback=20, weight=.7")
+    changed = Retriever.of("hybrid: minilm, feedback=20, weight=.7")
     assert changed.encoder is not None
-    assert changed.encoder.name == "wordllama"
+    assert changed.encoder.name == "minilm"
     assert changed.hybrid == Hybrid(feedback=20, weight=0.7)
-    assert Retriever.of("hybrid:wordllama").hybrid == Hybrid()
-    assert default_encoder_of(["bm25", "hybrid:feedback=20"]) == default_encoder()
-    assert default_encoder_of(["rm3:terms=3", "dense:wordllama", "hybrid:wordllama,k=1"]) == ""
+    assert Retriever.of("hybrid:minilm").hybrid == Hybrid()
+    usual = Retriever.of("hybrid:feedback=20").encoder
+    assert usual is not None
+    assert usual.name == "minilm"
 
 
 @pytest.mark.parametrize(
@@ -134,7 +135,7 @@ def test_parameters_are_checked_in_one_sentence(wrong: str) -> None:
     name = wrong.partition("=")[0]
     said = f"parameter '{name}'.*parameters are feedback, weight, k, depth, candidates, pool"
     with pytest.raises(InputError, match=said) as bad:
-        Retriever.of(f"hybrid:wordllama,{wrong}")
+        Retriever.of(f"hybrid:minilm,{wrong}")
     assert "\n" not in str(bad.value)
 
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairqr.retrieval.divergence import jensen_shannon, kullback_leibler
+from fairqr.retrieval.divergence import jensen_shannon
 from fairqr.retrieval.exposure import LOG2, exposure
 from fairqr.retrieval.ranking import Ranking
-from fairqr.retrieval.rerank import exposure_aware, near_target, reciprocal_rank_fusion
+from fairqr.retrieval.rerank import exposure_aware, reciprocal_rank_fusion
 
 PATTERNS = [(1.0, 0.0), (0.0, 1.0), (0.5, 0.5), (0.0, 0.0)]
 
@@ -102,79 +102,9 @@ def test_a_list_without_any_label_stays_as_it_is() -> None:
     assert order.tolist() == [0, 1, 2]
 
 
-def divergence(target: np.ndarray, exposure: np.ndarray) -> float:
-    return float(kullback_leibler(target, exposure))
-
-
-@given(
-    labels=st.text("fm?", min_size=3, max_size=30),
-    share=st.floats(0.05, 0.95),
-    tolerance=st.floats(0, 0.5),
-)
-def test_no_further_toward_the_target_than_is_asked_for(
-    labels: str, share: float, tolerance: float
-) -> None:
-    """What is near stays; what can be brought near is; else it goes all the way."""
-    members, target, k = members_of(labels), np.array([share, 1 - share]), min(10, len(labels))
-    order = near_target(
-        [members], [target], tolerance=tolerance, divergence=divergence, length=k
-    ).tolist()
-    assert len(set(order)) == len(order) == k
-    plain, reached = exposure(members, k=k), exposure(members[order])
-    full = exposure_aware([members], [target], length=k).tolist()
-    if not plain.any() or divergence(target, plain) <= tolerance:
-        assert order == list(range(k)) or order == full
-    elif divergence(target, exposure(members[full])) <= tolerance:
-        assert divergence(target, reached) <= tolerance
-    for group in "fm?":
-        places = [position for position in order if labels[position] == group]
-        assert places == sorted(places), "inside a group the order stays"
-
-
-def test_a_larger_tolerance_moves_less() -> None:
-    members = members_of("m" * 10 + "f" * 10)
-    target = np.array([0.5, 0.5])
-    moved = [
-        sum(
-            position >= 10
-            for position in near_target(
-                [members], [target], tolerance=tolerance, divergence=divergence, length=10
-            )
-        )
-        for tolerance in (0.0, 0.05, 0.2, 10.0)
-    ]
-    assert moved == sorted(moved, reverse=True)
-    assert moved[0] > moved[1] > moved[2] > moved[3] == 0
-
-
 def test_a_share_of_a_ranking_speaks_for_some_documents_only() -> None:
     first, second = Ranking(["a", "b"], [2.0, 1.0]), Ranking(["c", "b"], [2.0, 1.0])
     fused = reciprocal_rank_fusion([first, second], shares=[None, np.array([0.0, 0.5])])
     assert fused.ids == ["b", "a"]
     assert fused.scores == pytest.approx([1.5 / 62, 1 / 61])
     assert "c" not in fused.ids
-
-
-@given(
-    labels=st.text("fmb?", min_size=1, max_size=25),
-    others=st.text("fmb?", min_size=25, max_size=25),
-    shares=st.tuples(st.floats(0, 1), st.floats(0, 1)),
-    tolerance=st.floats(0, 0.3),
-    length=st.integers(1, 20),
-)
-def test_the_order_is_never_farther_from_the_target_than_it_was(
-    labels: str, others: str, shares: tuple[float, float], tolerance: float, length: int
-) -> None:
-    members = [members_of(labels), members_of(others[: len(labels)])]
-    targets = [np.array([share, 1 - share]) for share in shares]
-
-    def distance(order: np.ndarray) -> tuple[int, float]:
-        reached = [exposure(m[order]) for m in members]
-        known = [divergence(t, e) for t, e in zip(targets, reached, strict=True) if e.any()]
-        return len(reached) - len(known), sum(known) / len(known) if known else 0.0
-
-    options = {"tolerance": tolerance, "divergence": divergence, "length": length}
-    order = near_target(members, targets, **options)
-    as_it_was = np.arange(min(length, len(labels)))
-    found, was = distance(order), distance(as_it_was)
-    assert found <= was or found <= (0, tolerance)

@@ -31,13 +31,13 @@ from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.encoders.encoder import Encoder, text_of
 from fairqr.retrieval.encoders.langchain import LangChainEncoder
-from fairqr.retrieval.encoders.opening import Retriever
-from fairqr.retrieval.encoders.wordllama import WordllamaEncoder
+from fairqr.retrieval.encoders.opening import Retriever, open_encoder
 from fairqr.retrieval.engines import vectors as module
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, lexical_of
 from fairqr.retrieval.engines.tantivy import TantivyEngine
 from fairqr.retrieval.engines.vectors import VectorEngine
 from fairqr.retrieval.ranking import Ranking
+from tests.integration.local_model import minilm_cache, pulled_minilm
 from tests.unit.engines import hits_of, ranked
 from tests.unit.retrieval.embedded import GENDER, built, corpus_of, remove, upsert
 from tests.unit.retrieval.vector_encoders import (
@@ -46,6 +46,8 @@ from tests.unit.retrieval.vector_encoders import (
     stored_vector,
     word_vector,
 )
+
+__all__ = ["minilm_cache", "pulled_minilm"]
 
 ROOT = Path(__file__).parents[3]
 
@@ -180,19 +182,19 @@ async def test_what_vectors_cannot_say_is_said_by_the_lexical_engine(tmp_path: P
         assert (one.ids, one.scores, one.total) == (other.ids, other.scores, other.total)
 
 
-async def test_retrievers_by_name(tmp_path: Path) -> None:
+async def test_retrievers_by_name(tmp_path: Path, minilm_cache: Path) -> None:
     catalog = Catalog(tmp_path / "data")
     await catalog.create("people", corpus_of(tmp_path / "c", generated(20)))
     seen: list[str] = []
-    for name in ("dense", "dense:wordllama"):
+    for name in ("dense", "dense:minilm"):
         engine = await catalog.resolve(
             "people", retriever=name, progress=lambda what: (seen.append(what), print)[1]
         )
-        assert engine.retriever == "dense:wordllama"
+        assert engine.retriever == "dense:minilm"
     assert seen == ["vectors of people"], "announced where something is encoded"
-    assert (await catalog.resolve("people")).retriever == "bm25"
+    assert (await catalog.resolve("people", retriever="bm25")).retriever == "bm25"
     for wrong in ("", "sparse", "bm25:x", "Dense", "densest"):
-        with pytest.raises(InputError, match="choose auto, bm25, rm3, dense, hybrid"):
+        with pytest.raises(InputError, match="choose auto, bm25, dense, hybrid"):
             await catalog.resolve("people", retriever=wrong)
     with pytest.raises(ModelUnavailableError, match="no encoder 'magic'"):
         await catalog.resolve("people", retriever="dense:magic")
@@ -376,10 +378,12 @@ async def test_an_encoder_that_fails_at_once_leaves_the_index_as_it_was(tmp_path
     assert catalog.names() == []
 
 
-async def test_added_documents_are_encoded_by_who_encoded_the_index(tmp_path: Path) -> None:
+async def test_added_documents_are_encoded_by_who_encoded_the_index(
+    tmp_path: Path, minilm_cache: Path
+) -> None:
     catalog = Catalog(tmp_path / "data")
     corpus = corpus_of(tmp_path / "c", generated(20))
-    await catalog.create("people", corpus, encoder=WordllamaEncoder())
+    await catalog.create("people", corpus, encoder=open_encoder("minilm"))
     await catalog.resolve("people", retriever=Retriever("dense", CountingEncoder()))
     more = corpus_of(tmp_path / "m", [Document(f"new{n}", "", f"new{n}") for n in range(5)])
     seen: list[tuple[int, ...]] = []
@@ -389,7 +393,7 @@ async def test_added_documents_are_encoded_by_who_encoded_the_index(tmp_path: Pa
     rows = {
         found["encoder"]: found["rows"] for found in (json.loads(p.read_bytes()) for p in manifests)
     }
-    assert rows == {"wordllama": 25, "words": 20}, "'words' is a name that opens no encoder"
+    assert rows == {"minilm": 25, "words": 20}, "'words' is a name that opens no encoder"
     encoder = CountingEncoder()
     engine = await catalog.resolve("people", retriever=Retriever("dense", encoder))
     assert encoder.taken() == [f"new{n}" for n in range(5)]

@@ -337,7 +337,7 @@ WRONG: list[tuple[str, dict[str, Any], int, str]] = [
     ("search", {"query": "x", "prompts": {"../refine": "v1"}}, 422, "prompt"),
     ("search", {"query": "x", "method": "listwise", "model": "feedback"}, 422, "input"),
     ("answer", {"question": "x", "model": "feedback"}, 422, "input"),
-    ("answer", {"question": "x", "attributor": "onnx:/tmp"}, 403, "not-allowed"),
+    ("answer", {"question": "x", "attributor": "transformers:/tmp"}, 403, "not-allowed"),
     ("answer", {"question": "x", "attributor": "llm"}, 403, "not-allowed"),
     ("search", {"query": "x", "seed": -1}, 422, "input"),
     ("search", {"query": "qwertyuiop"}, 422, "query"),
@@ -475,7 +475,7 @@ def test_what_is_offered(service: Served) -> None:
     assert offered["models"][0] == {"name": "openai:fake", "default": True}
     assert offered["attributors"] == ["overlap"]
     retrievers = {it["name"]: it["default"] for it in offered["retrievers"]}
-    assert {"bm25", "rm3", "dense", "hybrid"} <= retrievers.keys()
+    assert {"bm25", "dense", "hybrid"} <= retrievers.keys()
     assert list(retrievers.values()).count(True) == 1
     usual = {kind: it["name"] for it in offered["methods"] for kind in it["default_for"]}
     assert usual == {"search": "fairqr", "answer": "plain", "probe": "plain"}

@@ -24,6 +24,8 @@ import pytest
 from fastmcp import Client
 from fastmcp.client.transports import StreamableHttpTransport
 
+from fairqr.retrieval.corpus import find_corpus
+from tests.integration.filled_elasticsearch import fill, write_source
 from tests.integration.model_server import Command, ModelServer, write_people
 from tests.integration.page_service import run_command
 from tests.integration.service_client import answers_all, events_of, until
@@ -150,12 +152,9 @@ def test_workers_share_runs_and_take_over(
             _variables(tmp_path / name, model, postgres_url, elasticsearch_url)
             for name in ("one", "other")
         )
-        # Only one has made the index; both are told of it by the same file.
         people = write_people(tmp_path / "people")
-        run_command(one, "index", "create", "shared", people, "--backend", "elasticsearch")
-        stack.callback(run_command, one, "index", "delete", "shared")
-        source = tmp_path / "shared.source.yaml"
-        source.write_text(run_command(one, "source", "show", "shared"))
+        made = fill(stack, elasticsearch_url, "shared", find_corpus(people))
+        source = write_source(made, tmp_path)
         for variables in (one, other):
             variables["FAIRQR_SERVICE_SOURCES"] = str(source)
         key = run_command(one, "keys", "create", "test", "--quiet").strip()

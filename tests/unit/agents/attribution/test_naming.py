@@ -26,7 +26,7 @@ class TestNames:
         [
             ("overlap", AttributorName("overlap")),
             ("transformers:a/b", AttributorName("transformers", "a/b")),
-            ("onnx:./f?threshold=0.7", AttributorName("onnx", "./f", 0.7)),
+            ("transformers:./f?threshold=0.7", AttributorName("transformers", "./f", 0.7)),
             (
                 "transformers:a/b?entailment=2&threshold=0.5",
                 AttributorName("transformers", "a/b", 0.5, 2),
@@ -40,7 +40,7 @@ class TestNames:
         assert str(name) == written
 
     @given(
-        st.sampled_from(["overlap", "onnx"]),
+        st.sampled_from(["overlap", "transformers"]),
         st.sampled_from(["", "a/b", "x:y"]),
         st.none() | st.sampled_from([0.01, 0.5, 1.0]),
         st.none() | st.integers(0, 9),
@@ -60,7 +60,7 @@ class TestNames:
             ("overlap?threshold=half", "must be numbers"),
             ("overlap?threshold=0", "above 0 and at most 1, not 0"),
             ("overlap?threshold=nan", "above 0 and at most 1, not nan"),
-            ("onnx:a?entailment=1.5", "must be numbers"),
+            ("transformers:a?entailment=1.5", "must be numbers"),
         ],
     )
     def test_wrong_options_are_refused(self, written: str, words: str) -> None:
@@ -76,7 +76,6 @@ class TestOpening:
             ("overlap", "overlap"),
             ("transformers", "transformers:FacebookAI/roberta-large-mnli"),
             ("transformers:org/m", "transformers:org/m"),
-            ("onnx:folder", "onnx:folder"),
             ("llm", "llm:local:smollm2-135m"),
             ("llm:openai:gpt-4o", "llm:openai:gpt-4o"),
         ],

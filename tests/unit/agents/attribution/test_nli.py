@@ -14,8 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairqr.agents.attribution.naming import AttributorName
-from fairqr.agents.attribution.nli import LEAST_ROOM, OVERLAP, Window, windows_of
-from fairqr.agents.attribution.transformers_attributor import TransformersAttributor
+from fairqr.agents.attribution.nli import (
+    LEAST_ROOM,
+    OVERLAP,
+    TransformersAttributor,
+    Window,
+    windows_of,
+)
 from fairqr.agents.attribution.verdicts import Pair, Verdict
 from fairqr.base.errors import ModelUnavailableError
 from tests.unit.agents.attribution.tiny_nli import LABELS, LONGEST, WORDS, relabelled, tiny_nli

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-__all__ = ["LABELS", "LONGEST", "WORDS", "relabelled", "tiny_nli", "tiny_onnx"]
+__all__ = ["LABELS", "LONGEST", "WORDS", "relabelled", "tiny_nli"]
 
 LABELS = ("CONTRADICTION", "NEUTRAL", "ENTAILMENT")
 LONGEST = 64
@@ -119,41 +119,6 @@ def relabelled(source: Path, folder: Path, order: Sequence[int], names: Sequence
     return folder
 
 
-def export_onnx(source: Path, folder: Path) -> Path:
-    """Export a saved model, with the files of its configuration and its tokenizer beside it."""
-    import torch
-    from transformers import AutoModelForSequenceClassification
-
-    model = AutoModelForSequenceClassification.from_pretrained(source).eval()
-
-    class Logits(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = model
-            self.eval()
-
-        def forward(self, input_ids: Any, attention_mask: Any) -> Any:
-            return self.inner(input_ids=input_ids, attention_mask=attention_mask).logits
-
-    folder.mkdir(parents=True)
-    for path in source.iterdir():
-        if path.suffix in (".json", ".txt"):
-            shutil.copy(path, folder)
-    free = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
-    example = torch.randint(5, 100, (2, 12))
-    torch.onnx.export(
-        Logits(),
-        (example, torch.ones_like(example)),
-        folder / "model.onnx",
-        input_names=["input_ids", "attention_mask"],
-        output_names=["logits"],
-        dynamic_shapes={"input_ids": free, "attention_mask": free},
-        dynamo=True,
-        verbose=False,
-    )
-    return folder
-
-
 _made: dict[str, Path] = {}
 
 
@@ -163,11 +128,3 @@ def tiny_nli(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if "tiny" not in _made:
         _made["tiny"] = save_tiny_nli(tmp_path_factory.mktemp("nli") / "tiny")
     return _made["tiny"]
-
-
-@pytest.fixture(scope="session")
-def tiny_onnx(tiny_nli: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same model as ONNX, made once in all; not to be changed."""
-    if "onnx" not in _made:
-        _made["onnx"] = export_onnx(tiny_nli, tmp_path_factory.mktemp("nli") / "onnx")
-    return _made["onnx"]

@@ -13,7 +13,10 @@ from fairqr.evaluation.audit.pair_files import PairDocument, Pairs, read_pairs
 from fairqr.evaluation.audit.pairs import compare_versions, open_pair_scorer, scored
 from fairqr.evaluation.audit.records import PairScores
 from fairqr.retrieval.documents import Document
+from tests.integration.local_model import minilm_cache, pulled_minilm
 from tests.unit.retrieval.embedded import built
+
+__all__ = ["minilm_cache", "pulled_minilm"]
 
 HEAD = "query,pair,version,text"
 
@@ -184,7 +187,7 @@ def test_scores_that_are_all_alike_have_no_spread() -> None:
     assert it.difference.p == 1
 
 
-async def test_the_engine_and_readers_of_texts_score(tmp_path: Path) -> None:
+async def test_the_engine_and_readers_of_texts_score(tmp_path: Path, minilm_cache: Path) -> None:
     texts = read_pairs(written(tmp_path, HEAD, "nurse,1,f,a nurse she", "nurse,1,m,a doctor he"))
     ids = read_pairs(
         written(tmp_path, "query,version,document", "nurse,f,d1", "nurse,m,d2", "nurse,n,gone")
@@ -203,7 +206,7 @@ async def test_the_engine_and_readers_of_texts_score(tmp_path: Path) -> None:
 
     nurse, doctor, gone = await scores("engine", ids)
     assert nurse > doctor == 0 > gone
-    for name in ("bm25", "dense:wordllama"):
+    for name in ("bm25", "dense:minilm"):
         nurse, doctor = await scores(name, texts)
         assert nurse > doctor
     for name, pairs, said in (

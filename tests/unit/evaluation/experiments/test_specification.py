@@ -67,13 +67,13 @@ def test_what_auto_stands_for_is_written_down(
         {"name": "outside", "corpus": "notables"},
     ]
     named = {}
-    for given in ({}, {"retriever": "rm3"}):
+    for given in ({}, {"retriever": "hybrid"}):
         plan = plan_of(collection, tmp_path, systems=systems, **given)
         found = {each.name: each.retriever for each in plan.manifest.experiment.systems}
         assert found == {cell.system.name: cell.system.retriever for cell in plan.cells}
         named[given.get("retriever")] = list(found.values())
     assert named[None] == [usual, usual, "bm25", "dense", "auto"]
-    assert named["rm3"] == ["rm3", "rm3", "rm3", "dense", "rm3"]
+    assert named["hybrid"] == ["hybrid", "hybrid", "hybrid", "dense", "hybrid"]
 
 
 def test_systems_made_in_python_get_the_retriever_of_the_experiment() -> None:
@@ -81,7 +81,7 @@ def test_systems_made_in_python_get_the_retriever_of_the_experiment() -> None:
     named = [{"name": name, "retriever": name} for name in ("bm25", "auto")]
     systems = [PLAIN, *named]
     made = [System(**system) for system in systems]
-    for chosen, expected in (({}, "auto"), ({"retriever": "rm3"}, "rm3")):
+    for chosen, expected in (({}, "auto"), ({"retriever": "hybrid"}, "hybrid")):
         common = {"title": "Made here", "baseline": PLAIN["name"], **chosen}
         found = Experiment(systems=made, **common)
         assert [system.retriever for system in found.systems] == [expected, "bm25", "auto"]
@@ -145,7 +145,7 @@ def _systems(**changes: Any) -> dict[str, Any]:
         (_systems(train={"folds": 1}), "at systems.1.train.folds: Input should be greater than"),
         (
             _systems(retriever="sparse"),
-            "there is no retriever 'sparse'; choose auto, bm25, rm3, dense",
+            "there is no retriever 'sparse'; choose auto, bm25, dense",
         ),
         (_systems(settings={"k": 5}), "'k' is set for the whole experiment, not in settings."),
         (_systems(vary={"seed": [1]}), "'seed' is set for the whole experiment, not in settings."),

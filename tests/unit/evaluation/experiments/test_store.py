@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairqr.base.errors import InputError
-from fairqr.base.weights.registry import lookup
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.experiments.folder import Lines, Record, file_name
 from fairqr.evaluation.experiments.running import Plan
@@ -162,29 +160,6 @@ def test_a_run_goes_on_only_with_what_it_was_begun_with(
         InputError, match=r"another fingerprints \(qrels\.txt\); choose another folder"
     ):
         store.begin(other)
-
-
-def test_a_run_does_not_change_its_encoder_once_minilm_is_pulled(
-    collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where ``dense`` names no encoder; a system that names one is no matter."""
-
-    def planned(retriever: str) -> Plan:
-        systems = [{"name": "BM25", "method": "plain", "retriever": retriever}]
-        return plan_of(collection, tmp_path, systems=systems)
-
-    monkeypatch.setenv("FAIRQR_CACHE_DIR", str(tmp_path / "cache"))
-    assert planned("dense:wordllama").manifest.encoder == planned("bm25").manifest.encoder == ""
-    store = Store(tmp_path / "vectors")
-    store.begin(planned("dense").manifest)
-    assert store.manifest().encoder == "wordllama"
-    for file in lookup("minilm").files:
-        path = tmp_path / "cache/weights" / file.path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-        os.truncate(path, file.size)
-    with pytest.raises(InputError, match=r"holds a run with another encoder.*; choose another"):
-        store.begin(planned("dense").manifest)
 
 
 def test_settings_that_json_writes_otherwise_do_not_stop_a_run_from_going_on(

@@ -16,7 +16,10 @@ from fairqr.retrieval.corpus import find_corpus
 from fairqr.retrieval.pools.base import scores_of_spoken
 from fairqr.retrieval.pools.bm25 import Bm25PoolRetriever, MemoryIndex
 from fairqr.retrieval.pools.open import POOL_RETRIEVERS, open_pool_retriever
+from tests.integration.local_model import minilm_cache, pulled_minilm
 from tests.unit.engines import ranked
+
+__all__ = ["minilm_cache", "pulled_minilm"]
 
 WORDS = ["fair", "ranking", "rankings", "exposure", "of", "the", "groups", "1984", "naïve"]
 texts = st.lists(st.lists(st.sampled_from(WORDS), max_size=8).map(" ".join), min_size=1, max_size=9)
@@ -52,8 +55,8 @@ def test_bm25_is_0_where_no_term_is_shared_and_positive_elsewhere(
         assert (score > 0) == bool(shared)
 
 
-async def test_every_retriever_that_needs_no_download_defines_what_is_empty() -> None:
-    for name in ("bm25", "dense:wordllama"):
+async def test_each_retriever_defines_what_is_empty(minilm_cache: Path) -> None:
+    for name in ("bm25", "dense:minilm"):
         retriever = open_pool_retriever(name)
         await retriever.start()
         scores = await retriever.scores("fair ranking", ["ranking", "", "  ", "bread\ud800"])
@@ -79,7 +82,7 @@ def test_retrievers_are_opened_by_name() -> None:
     assert open_pool_retriever("splade").name == "splade:naver/splade_v2_max"
     assert open_pool_retriever("contriever").name == "contriever:facebook/contriever"
     assert open_pool_retriever("contriever:org/own").name == "contriever:org/own"
-    assert open_pool_retriever("dense").name == "dense:wordllama"
+    assert open_pool_retriever("dense").name == "dense:minilm"
     assert {name.partition("[")[0] for name in POOL_RETRIEVERS} == {
         "bm25",
         "splade",
