@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from fairqr.retrieval.analysis import term_of, terms_of, words_in
+from fairqr.retrieval.analysis import term_of, terms_of
 from fairqr.retrieval.encoders.encoder import text_of
 from fairqr.retrieval.engines.engine import EngineOverWords, Hits, Query, SearchEngine, require
 from fairqr.retrieval.feedback import (
@@ -15,6 +15,7 @@ from fairqr.retrieval.feedback import (
     shares_of,
 )
 from fairqr.retrieval.retriever_parameters import Rm3
+from fairqr.retrieval.words import folded_words
 
 __all__ = ["Rm3Engine"]
 
@@ -103,7 +104,7 @@ def _relevance_model(hits: Hits, texts: Mapping[str, str]) -> dict[str, float]:
     documents = []
     for id_, score in zip(hits.ids, hits.scores, strict=True):
         stems = []
-        for word in words_in(texts.get(id_, "")):
+        for word in folded_words(texts.get(id_, "")):
             if len(word) in LENGTHS and (stem := term_of(word)):
                 stems.append(stem)
                 forms[stem] = min(forms.get(stem, word), word, key=lambda form: (len(form), form))
