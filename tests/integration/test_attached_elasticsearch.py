@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import yaml
 
+from fairqr import FairSearch
 from fairqr.base.errors import (
     DocumentNotFoundError,
     IndexNotFoundError,
@@ -308,10 +309,55 @@ async def test_a_query_is_text_whatever_it_holds(server: Server, text: str) -> N
 
 async def test_what_is_too_much_is_one_sentence(server: Server) -> None:
     async with attached(described(server.url, INDEX)) as engine:
-        with pytest.raises(InputError, match=r"at most 10,000 hits .* not 10,001"):
-            await hits_of(engine, "physicist", 10_001)
         with pytest.raises(QueryError, match="more words than Elasticsearch accepts"):
             await hits_of(engine, " ".join(f"w{n}" for n in range(100_000)), 5)
+
+
+async def test_an_index_that_returns_few_hits_at_once(server: Server) -> None:
+    """It gives the best it may, with a warning; given documents are ranked and read all."""
+    with server.index("hr-narrow", PEOPLE, max_result_window=30):
+        source = described(server.url, "hr-narrow")
+        only = tuple(PEOPLE)
+        async with (
+            attached(source) as narrow,
+            attached(described(server.url, INDEX)) as wide,
+        ):
+            few, all_ = await hits_of(narrow, "opera", 500), await hits_of(wide, "opera", 500)
+            assert len(few) == 30
+            assert few.scores == pytest.approx(all_.scores[:30])
+            assert few.warnings == (
+                "'hr-narrow' returns at most 30 hits in one search (index.max_result_window), so "
+                "the search for 500 found no more.",
+            )
+            given = await hits_of(narrow, "opera", 500, only=only)
+            expected = await hits_of(wide, "opera", 500, only=only)
+            assert (given.ids, given.warnings) == (expected.ids, ())
+            assert given.scores == pytest.approx(expected.scores)
+            assert np.array_equal(given.memberships["gender"], expected.memberships["gender"])
+            assert len(await hits_of(narrow, "opera", 20, only=only)) == 20
+            assert (await hits_of(narrow, "", 500, only=only)).ids == sorted(only)
+            assert [document.id for document in await narrow.documents(only)] == [*only]
+            search = FairSearch(narrow)
+            result = await search.search("opera", attribute="gender", k=10, max_iterations=0)
+            assert len(result.ranking) == 10
+        assert (await check_source(source)).documents == 200
+
+
+async def test_more_neighbours_are_wanted_than_a_server_looks_at(server: Server) -> None:
+    """It looks at no more than 10,000 candidates in one search."""
+    field = {"type": "dense_vector", "dims": 6, "index": True, "similarity": "cosine"}
+    mapping = {"properties": {**MAPPING["properties"], "vector": field}}
+    sex = {"sex": "F"}
+    vectors = {f"d{n:05}": [1, n, 1, 1, 1, 1] for n in range(10_050)}
+    documents = {id_: {"person": sex, "vector": row} for id_, row in vectors.items()}
+    with server.index("hr-many", documents, mapping, max_result_window=20_000):
+        parts = {"vectors": {"field": "vector", "embeddings": "letters"}}
+        source = described(server.url, "hr-many", **parts)
+        async with attached(source, retriever=Letters()) as engine:
+            found = await hits_of(engine, "aeiors", 20_000)
+            assert len(found) == 10_000
+            assert found.warnings[0].startswith("'hr-many' returns at most 10,000 hits")
+            assert len(await hits_of(engine, "aeiors", 20_000, only=tuple(documents))) == 10_050
 
 
 async def test_texts_are_read_only_when_they_are_asked_for(server: Server) -> None:
