@@ -12,7 +12,13 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from fairqr.base.errors import IndexNotFoundError, InputError, SourceError
+from fairqr.base.errors import (
+    IndexNotFoundError,
+    InputError,
+    SourceError,
+    nearest_names,
+    one_line,
+)
 from fairqr.base.files import write_beside
 from fairqr.retrieval.source import ElasticsearchSource, Source, load_source
 
@@ -80,7 +86,7 @@ class AttachedSources:
             IndexNotFoundError: There is no such source.
         """
         if self._note(name) is None:
-            raise _no_such(name)
+            raise self._no_such(name)
         self._path(name).unlink(missing_ok=True)
 
     def forget_made(self, name: str) -> None:
@@ -97,7 +103,7 @@ class AttachedSources:
         """
         note = self._note(name)
         if note is None:
-            raise _no_such(name)
+            raise self._no_such(name)
         remedy = (
             f"attach it again with 'fairqr attach FILE', or forget it with 'fairqr source remove "
             f"{name}'"
@@ -140,8 +146,9 @@ class AttachedSources:
     def _write(self, name: str, note: _Note) -> None:
         write_beside(self._path(name), note.model_dump_json(indent=1))
 
-
-def _no_such(name: str) -> IndexNotFoundError:
-    return IndexNotFoundError(
-        f"There is no attached source '{name}'; 'fairqr source list' lists them."
-    )
+    def _no_such(self, name: str) -> IndexNotFoundError:
+        near = nearest_names(name, self.paths())
+        listed = "'fairqr source list' lists them."
+        return IndexNotFoundError(
+            f"There is no attached source '{one_line(name, 60)}'; {near or listed}"
+        )
