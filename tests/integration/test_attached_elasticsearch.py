@@ -1078,16 +1078,71 @@ async def test_a_draft_is_a_source_once_it_is_read(server: Server, tmp_path: Pat
     found = yaml.safe_load(text)
     assert found["name"] == INDEX
     assert found["title"] == "headline"
-    assert found["text"] == ["bio", "note"]
+    assert found["text"] == ["bio"]
+    assert "# Other texts: note\n" in text
     assert {one["field"] for one in found["attributes"].values()} == {
         "person.sex", "alive", "place", "jobs.field", "published"
     }  # fmt: skip
     counted = sum(person["person"].get("sex") == "M" for person in PEOPLE.values())
     assert f"M: [M]  # {counted:,} documents" in text
-    assert "person.born" in text.splitlines()[-1]
+    assert [*found["attributes"]][-2:] == ["alive", "published"], "flags come last"
+    assert next(iter(found["attributes"])) == "sex"
     (tmp_path / "people.source.yaml").write_text(text)
     report = await check_source(load_source(tmp_path / "people.source.yaml"))
     assert all(not attribute.without_group for attribute in report.attributes)
+
+
+async def test_a_draft_of_people_puts_texts_and_attributes_first_that_mean_something(
+    server: Server, tmp_path: Path
+) -> None:
+    """And what it offers in comments is right as it stands."""
+    properties: dict[str, Any] = {
+        **dict.fromkeys(["first_name", "last_name", "job_title", "summary", "career"], "text"),
+        **dict.fromkeys(["active", "remote"], "boolean"),
+        **{"city": "keyword", "department": "keyword", "gender": "keyword", "verified": "keyword"},
+        **{"salary": "double", "hired": "date", "level": "integer"},
+    }
+    mapping = {"properties": {name: {"type": kind} for name, kind in properties.items()}}
+    documents = {
+        f"p{n}": {
+            "first_name": "Ada",
+            "last_name": f"Lovelace {n}",
+            "job_title": "Senior Software Engineer",
+            "summary": "engineer who writes software",
+            "career": "wrote software for many engines over many years",
+            "active": n % 2 == 0,
+            "remote": n % 3 == 0,
+            "city": ["Oslo", "Lima", "Accra", "Pune"][n % 4],
+            "department": ["research", "sales"][n % 2],
+            "gender": ["female", "male", "other"][n % 3],
+            "verified": ["yes", "no"][n % 2],
+            "salary": 1000.5 + n,
+            "hired": f"20{n % 30:02}-06-15",
+            "level": n % 5,
+        }
+        for n in range(60)
+    }
+    path = tmp_path / "people.source.yaml"
+    with server.index("hr-staff", documents, mapping):
+        text = await draft(server.url, "hr-staff")
+        found = yaml.safe_load(text)
+        assert (found["title"], found["text"]) == ("job_title", ["career", "summary"])
+        assert "# Other texts: first_name, last_name\n" in text
+        names = ["gender", "department", "city", "level", "active", "remote", "verified"]
+        assert [*found["attributes"]] == names
+        lines = text.splitlines()
+        offered = [line for line in lines if line.startswith(("# query: ", "# body: "))]
+        assert len(offered) == 2
+        for one in offered:
+            wanted = [one, *(line for line in lines if line.startswith(("# filter: ", "#   ")))]
+            path.write_text("\n".join(line[2:] if line in wanted else line for line in lines))
+            source = load_source(path)
+            assert {"salary", "hired"} <= {*source.attributes}
+            report = await check_source(source)
+            assert report.documents == 30, "the filter takes those who are active"
+            assert all(each.labelled for each in report.attributes if each.name != "active")
+            async with attached(source) as engine:
+                assert len(await hits_of(engine, "engineer", 60)) == 30
 
 
 async def test_a_draft_quotes_what_yaml_would_read_as_something_else(
