@@ -7,7 +7,6 @@ of them (pseudo-relevance feedback, Rocchio 1971, within a group).
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -25,10 +24,11 @@ from fairqr.retrieval.feedback import (
     shares_of,
 )
 from fairqr.retrieval.table import DocumentTable
+from fairqr.retrieval.words import words_in, words_without_digits
 
 __all__ = ["FeedbackRefiner"]
 
-_WORD = re.compile(r"[^\W\d_]{3,}")
+SHORTEST_WORD = 3
 
 
 class FeedbackRefiner:
@@ -120,8 +120,10 @@ def _shares_without_name(document: Document) -> dict[str, float]:
 
     A name identifies one person; it is not typical of a group.
     """
-    shares = shares_of([word.casefold() for word in _WORD.findall(document.text)])
-    own_name = set(_WORD.findall(document.title.casefold()))
+    # In the text's own Unicode form, which is the one that its engine has indexed.
+    words = words_without_digits(document.text.casefold())
+    shares = shares_of([word for word in words if len(word) >= SHORTEST_WORD])
+    own_name = set(words_in(document.title.casefold()))
     return {word: share for word, share in shares.items() if word not in own_name}
 
 

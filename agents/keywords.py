@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
+
+from fairqr.retrieval.words import folded_words, phrase_parts
 
 __all__ = ["MAX_KEYWORDS", "clean_keywords"]
 
@@ -12,9 +13,6 @@ MAX_CHARACTERS = 40
 MAX_WORDS = 4
 # How many keywords of a reply we look at.
 MAX_CANDIDATES = 1000
-
-_WORD = re.compile(r"[^\W_]+(?:['’.-][^\W_]+)*")
-_PART = re.compile(r"[^\W_]+")
 
 
 def clean_keywords(
@@ -27,27 +25,28 @@ def clean_keywords(
 
     A keyword has 1 to 4 words and at most 40 characters. Punctuation is dropped. So are words that
     occur in ``known`` or earlier among the keywords, since repeating a word changes its weight but
-    not its meaning. ``sci-fi`` repeats ``sci`` and ``fi``.
+    not its meaning. ``sci-fi`` repeats ``sci`` and ``fi``. In scripts without spaces a word counts
+    as new even if it is a part of a longer run, since many engines do not find it by that run.
 
     Args:
         candidates: What the model proposed; anything that is not text is dropped.
         known: Texts with the words that are already in the query, in any case.
         limit: How many keywords to keep.
     """
-    seen = {part for text in known for part in _parts(text)}
+    seen = {part for text in known for part in folded_words(text)}
     kept: list[str] = []
     for position, candidate in enumerate(candidates):
         if position >= MAX_CANDIDATES or len(kept) >= limit:
             break
         if not isinstance(candidate, str) or len(candidate) > MAX_CHARACTERS:
             continue
-        words = _WORD.findall(candidate)
+        words = phrase_parts(candidate)
         if not words or len(words) > MAX_WORDS:
             continue
         new: list[str] = []
         taken: set[str] = set()
         for word in words:
-            parts = set(_parts(word))
+            parts = set(folded_words(word))
             if not parts <= seen | taken:
                 new.append(word)
                 taken |= parts
@@ -56,7 +55,3 @@ def clean_keywords(
         kept.append(" ".join(new))
         seen |= taken
     return kept
-
-
-def _parts(text: str) -> list[str]:
-    return [part.casefold() for part in _PART.findall(text)]

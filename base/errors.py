@@ -6,6 +6,8 @@ with code 2; the service returns a typed problem whose ``type`` is the class's `
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ __all__ = [
     "UnsupportedError",
     "WorkersError",
     "first_problem",
+    "nearest_names",
     "one_line",
     "parameter_error",
 ]
@@ -279,6 +282,17 @@ def one_line(text: object, limit: int = 300) -> str:
     """Return ``text`` on one line, cut to ``limit`` characters, for use inside an error message."""
     flat = " ".join(str(text).split())
     return flat if len(flat) <= limit else flat[: limit - 1] + "…"
+
+
+def nearest_names(name: str, known: Iterable[str]) -> str:
+    """Return the known names closest to a wrong one, best first, such as "did you mean 'people'?".
+
+    Returns:
+        An empty string if no known name is close.
+    """
+    names = {each.casefold(): each for each in sorted(known)}
+    near = [f"'{names[each]}'" for each in get_close_matches(name.casefold(), names)]
+    return f"did you mean {' or '.join(near)}?" if near else ""
 
 
 def first_problem(error: ValidationError) -> tuple[str, str]:

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import re
+import stat
 import string
 import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fairqr.base.errors import PromptError, first_problem
-from fairqr.prompts.yaml_file import plain_yaml, read_small
+from fairqr.base.yaml_file import parse_yaml
 
-__all__ = ["Message", "PromptReference", "PromptTemplate", "fence", "load_template"]
+__all__ = ["LARGEST", "Message", "PromptReference", "PromptTemplate", "fence", "load_template"]
 
 # Anything that a model may read as a tag, and so as the end of the data it was given: not only our
 # own tags, but also half a tag or a tag with attributes.
 _TAG = re.compile(r"<(?=\s*/?\s*[^\W\d])([^<>]*)(>?)")
 # Invisible characters that a model still reads, so that they can hide texts.
 _SELECTORS = re.compile(r"[\U000e0100-\U000e01ef]")
+
+LARGEST = 200_000
+"""The largest size of a prompt's file, in bytes."""
 
 
 class PromptReference(BaseModel):
@@ -208,12 +211,10 @@ def load_template(path: Path) -> PromptTemplate:
             wrong.
     """
     try:
-        content = read_small(path)
-        data = plain_yaml(content)
+        content = _read_small(path)
     except OSError as error:
         raise PromptError(f"The prompt {path} cannot be read: {error.strerror}.") from None
-    except (yaml.YAMLError, ValueError, RecursionError):  # ValueError: a date such as 2001-99-99
-        raise PromptError(f"The prompt {path} is not valid YAML; fix it.") from None
+    data = parse_yaml(content, path, "prompt", PromptError)
     if not isinstance(data, dict):
         raise PromptError(f"The prompt {path} must be a mapping with id, version and messages.")
     try:
@@ -231,3 +232,20 @@ def load_template(path: Path) -> PromptTemplate:
             f"says {path.parent.name}/{path.stem}; change one of them."
         )
     return template
+
+
+def _read_small(path: Path) -> bytes:
+    """Return the content of a small file.
+
+    Raises:
+        PromptError: It is not a regular file (reading a pipe would block), or it is too large.
+        OSError: It cannot be read.
+    """
+    mode = path.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # opening a folder fails below
+        raise PromptError(f"The prompt {path} is not a regular file; put one there.")
+    with path.open("rb") as file:
+        content = file.read(LARGEST + 1)
+    if len(content) > LARGEST:
+        raise PromptError(f"The prompt {path} has more than {LARGEST:,} bytes; make it shorter.")
+    return content

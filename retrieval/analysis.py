@@ -8,11 +8,12 @@ Porter 1; on real text the two give nearly the same rankings.
 from __future__ import annotations
 
 import functools
-import re
 
 import tantivy
 
-__all__ = ["ANALYZER_NAME", "english_analyzer", "term_of", "terms_of", "words_in"]
+from fairqr.retrieval.words import folded_words
+
+__all__ = ["ANALYZER_NAME", "english_analyzer", "term_of", "terms_of"]
 
 ANALYZER_NAME = "fairqr_english"
 
@@ -22,7 +23,6 @@ WORD = (
     r"(?:[\p{L}\p{M}_]+|\p{N}+)"
     r"(?:['’.·]\p{L}[\p{L}\p{M}\p{N}_]*|[.,]\p{N}+|[\p{L}\p{M}\p{N}_]+)*"
 )
-_WORD = re.compile(r"[^\W_]+")
 STOP_WORDS = """
 a an and are as at be but by for if in into is it no not of on or such
 that the their then there these they this to was will with
@@ -40,14 +40,9 @@ def english_analyzer() -> tantivy.TextAnalyzer:
     )
 
 
-def words_in(text: str) -> list[str]:
-    """Return the words of a text in lower case, in order and with repeats."""
-    return _WORD.findall(text.lower())
-
-
 def terms_of(text: str) -> list[str]:
     """Return the stems of a text's words, in order and with repeats; stop words are left out."""
-    return [term for word in words_in(text) if (term := term_of(word))]
+    return [term for word in folded_words(text) if (term := term_of(word))]
 
 
 @functools.lru_cache(maxsize=1 << 17)

@@ -10,7 +10,13 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
-from fairqr.base.errors import IndexNotFoundError, InputError, SourceError
+from fairqr.base.errors import (
+    IndexNotFoundError,
+    InputError,
+    SourceError,
+    nearest_names,
+    one_line,
+)
 from fairqr.base.files import write_beside
 from fairqr.retrieval.source import Source, load_source
 
@@ -59,7 +65,7 @@ class AttachedSources:
             IndexNotFoundError: There is no such source.
         """
         if self._note(name) is None:
-            raise _no_such(name)
+            raise self._no_such(name)
         self._path(name).unlink(missing_ok=True)
 
     def source(self, name: str) -> tuple[Source, Path]:
@@ -71,7 +77,7 @@ class AttachedSources:
         """
         note = self._note(name)
         if note is None:
-            raise _no_such(name)
+            raise self._no_such(name)
         remedy = (
             f"attach it again with 'fairqr attach FILE', or forget it with 'fairqr source remove "
             f"{name}'"
@@ -107,8 +113,9 @@ class AttachedSources:
         except (OSError, ValidationError):
             return None
 
-
-def _no_such(name: str) -> IndexNotFoundError:
-    return IndexNotFoundError(
-        f"There is no attached source '{name}'; 'fairqr source list' lists them."
-    )
+    def _no_such(self, name: str) -> IndexNotFoundError:
+        near = nearest_names(name, self.paths())
+        listed = "'fairqr source list' lists them."
+        return IndexNotFoundError(
+            f"There is no attached source '{one_line(name, 60)}'; {near or listed}"
+        )

@@ -11,7 +11,13 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from fairqr.base.errors import FairqrError, IndexNotFoundError, InputError
+from fairqr.base.errors import (
+    FairqrError,
+    IndexNotFoundError,
+    InputError,
+    nearest_names,
+    one_line,
+)
 from fairqr.base.settings import data_dir
 from fairqr.retrieval.attached import AttachedSources
 from fairqr.retrieval.corpus import BUILT_IN, Corpus, find_corpus, holds_documents
@@ -31,9 +37,6 @@ from fairqr.retrieval.engines.tantivy_store import Announce, EmbeddedIndexes
 from fairqr.retrieval.source import Source, TantivySource, is_source_file, load_source
 
 __all__ = ["Catalog", "check_name", "info_of"]
-
-MOST_NAMED = 10
-"""How many indexes an error names."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 
@@ -334,13 +337,12 @@ class Catalog:
             raise InputError(f"'{name}' is the name of {taken}; choose another one for this index.")
 
     def _no_such(self, name: str) -> IndexNotFoundError:
-        known = [*BUILT_IN, *(other for other in self.names() if other not in BUILT_IN)]
-        if len(known) > MOST_NAMED:
-            known[MOST_NAMED:] = [f"{len(known) - MOST_NAMED} others ('fairqr index list')"]
-        return IndexNotFoundError(
-            f"There is no index '{name}'; the ones you have are {', '.join(known)}. "
-            "'fairqr index create NAME PATH' makes a new one."
+        near = nearest_names(name, {*BUILT_IN, *self.names()})
+        listed = (
+            "'fairqr index list' lists those you have, and 'fairqr index create NAME PATH' makes "
+            "a new one."
         )
+        return IndexNotFoundError(f"There is no index '{one_line(name, 60)}'; {near or listed}")
 
 
 def check_name(name: str) -> None:

@@ -8,13 +8,13 @@ group is mostly in documents of that group.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine
 from fairqr.retrieval.exposure import FloatArray, intersection
+from fairqr.retrieval.words import folded_words, occurs
 
 __all__ = ["TOPIC_DEPTH", "Evidence", "Proposal", "frequencies", "gather_evidence"]
 
@@ -22,8 +22,6 @@ TOPIC_DEPTH = 50
 GROUP_DEPTH = 200
 LEAST_SHARE = 0.1
 LEAST_ODDS = 1.5
-
-_WORD = re.compile(r"[^\W_]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +97,10 @@ async def gather_evidence(
         proposals: The keywords of each group.
         corpus_shares: For each attribute, the shares of its groups in all documents.
     """
-    of_query = set(_WORD.findall(query.casefold()))
+    of_query = set(folded_words(query))
     keywords = list(dict.fromkeys(k for proposal in proposals for k in proposal.keywords))
     words_of = {
-        keyword: [w for w in _WORD.findall(keyword.casefold()) if w not in of_query]
+        keyword: [w for w in folded_words(keyword) if not occurs(w, of_query)]
         for keyword in keywords
     }
     words = list(dict.fromkeys(word for own in words_of.values() for word in own))

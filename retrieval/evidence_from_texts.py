@@ -9,7 +9,6 @@ documents of that group more often than chance would have it.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -19,6 +18,7 @@ from fairqr.retrieval.analysis import english_analyzer
 from fairqr.retrieval.evidence import TOPIC_DEPTH, Evidence
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.sendable import sendable
+from fairqr.retrieval.words import composed, folded_words, occurs
 
 __all__ = ["evidence_from_texts", "stems_of"]
 
@@ -30,13 +30,11 @@ LEAST_LIFT = 0.5
 frequent further down the list; this only excludes words such as "his", which are much more frequent
 there."""
 
-_WORD = re.compile(r"[^\W_]+")
-
 
 def stems_of(texts: Iterable[str]) -> list[frozenset[str]]:
     """Return the stemmed words of each text, without stop words."""
     analyzer = english_analyzer()
-    return [frozenset(analyzer.analyze(sendable(text))) for text in texts]
+    return [frozenset(analyzer.analyze(composed(sendable(text)))) for text in texts]
 
 
 def evidence_from_texts(
@@ -56,11 +54,11 @@ def evidence_from_texts(
         position: The column of the group.
         keywords: Each of one word or several.
     """
-    of_query = set(_WORD.findall(query.casefold()))
+    of_query = set(folded_words(query))
     found = []
     for keyword in keywords:
-        words = _WORD.findall(keyword.casefold())
-        own = [_containing(word, stems) for word in words if word not in of_query]
+        words = [word for word in folded_words(keyword) if not occurs(word, of_query)]
+        own = [_containing(word, stems) for word in words]
         counts = [int(np.count_nonzero(containing[:TOPIC_DEPTH])) for containing in own]
         holders = _containing(keyword, stems)
         found.append(
@@ -79,7 +77,10 @@ def evidence_from_texts(
 def _containing(words: str, stems: Sequence[frozenset[str]]) -> NDArray[np.bool_]:
     """Return which documents contain all of these words, shape (n,); none for stop words."""
     (wanted,) = stems_of([words])
-    return np.array([bool(wanted) and wanted <= own for own in stems], dtype=np.bool_)
+    return np.array(
+        [bool(wanted) and all(occurs(word, own) for word in wanted) for own in stems],
+        dtype=np.bool_,
+    )
 
 
 def _lift(containing: NDArray[np.bool_]) -> float:

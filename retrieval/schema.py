@@ -17,7 +17,6 @@ from operator import ge, gt, le, lt
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-import yaml
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -36,6 +35,7 @@ from fairqr.base.errors import (
     first_problem,
     one_line,
 )
+from fairqr.base.yaml_file import load_yaml
 
 __all__ = [
     "NAME",
@@ -46,7 +46,6 @@ __all__ = [
     "Schema",
     "as_text",
     "load_schema",
-    "load_yaml",
     "validated",
 ]
 
@@ -457,70 +456,14 @@ class Schema(Described):
 Model = TypeVar("Model", bound=BaseModel)
 
 
-class _TwiceError(Exception):
-    """A mapping has a key twice; the arguments are the key and its line."""
-
-
-class _Loader(yaml.SafeLoader):
-    """Refuses a duplicate key; YAML would silently take the last one."""
-
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        node = super().compose_mapping_node(anchor)
-        known = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                if (key.tag, key.value) in known:
-                    raise _TwiceError(key.value, key.start_mark.line + 1)
-                known.add((key.tag, key.value))
-        return node
-
-
-def load_yaml(path: Path, what: str, error_type: type[InputError] = SchemaError) -> Any:
-    """Read a YAML file that a person wrote.
-
-    Args:
-        path: The file.
-        what: The kind of file, for messages: ``schema`` or ``source``.
-        error_type: The class of errors to raise.
-
-    Raises:
-        InputError: The file is missing or is not YAML, or a mapping has a key twice.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise error_type(f"The {what} {path} is not UTF-8 text; fix it.") from None
-    except OSError as error:
-        raise error_type(
-            f"The {what} {path} cannot be read: {error.strerror}; check the path."
-        ) from None
-    try:
-        return yaml.load(text, _Loader)  # noqa: S506 - it is a SafeLoader
-    except _TwiceError as error:
-        key, line = error.args
-        raise error_type(
-            f"The {what} {path}, line {line}, has '{one_line(key)}' twice; remove one of them."
-        ) from None
-    except RecursionError:
-        raise error_type(f"The {what} {path} is nested too deeply; simplify it.") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark else ""
-        raise error_type(f"The {what} {path}{where} is not valid YAML; fix it.") from None
-    except Exception as error:
-        # For a value such as the date 2001-99-99 the parser can raise anything.
-        raise error_type(
-            f"The {what} {path} has a value that cannot be read ({one_line(error)}); correct it."
-        ) from None
-
-
 def load_schema(path: Path) -> Schema:
     """Read a schema from a YAML file.
 
     Raises:
         SchemaError: The file is missing, is not YAML, or is not a schema.
     """
-    return validated(Schema, load_yaml(path, "schema"), f"The schema {path}", SchemaError)
+    data = load_yaml(path, "schema", SchemaError)
+    return validated(Schema, data, f"The schema {path}", SchemaError)
 
 
 def validated(

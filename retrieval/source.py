@@ -26,8 +26,9 @@ from pydantic import (
 
 from fairqr.base.errors import SourceError, one_line
 from fairqr.base.settings import is_web_address
+from fairqr.base.yaml_file import load_yaml
 from fairqr.retrieval.request_template import QUERY, check_template
-from fairqr.retrieval.schema import Attribute, Described, load_yaml, validated
+from fairqr.retrieval.schema import Attribute, Described, validated
 
 __all__ = [
     "ElasticsearchSource",

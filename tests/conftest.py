@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import signal
 import tempfile
 
 import pytest
@@ -25,6 +26,10 @@ atexit.register(shutil.rmtree, os.environ["FAIRQR_CACHE_DIR"], ignore_errors=Tru
 # Tests that run side by side would otherwise fight for the processors with the threads of torch,
 # MiniLM and llama.cpp, which spin while they wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell ignores Ctrl-C for what it runs in the background, and children inherit that. Tests that
+# send SIGINT to a child mean a command that somebody started at a terminal.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from fairqr.agents.attribution.naming import AttributorName
 from fairqr.agents.attribution.verdicts import Pair, Verdict, without_words
+from fairqr.retrieval.words import folded_words
 
 __all__ = ["DEFAULT_THRESHOLD", "OverlapAttributor", "content_words"]
 
@@ -14,7 +14,6 @@ DEFAULT_THRESHOLD = 0.7
 """The share of the answer's content words from which a document counts as used. One of two words is
 too few, and so are two of three, since answers are often names."""
 
-_WORD = re.compile(r"[^\W_]+")
 _STOP_WORDS = frozenset(
     """a about after all also am an and any are as at be been being both but by can could did do
     does for from had has have he her hers him his how i if in into is it its may me might more most
@@ -60,7 +59,7 @@ class OverlapAttributor:
         if empty := without_words(pair):
             return empty
         wanted = content_words(pair.hypothesis)
-        score = len(wanted & frozenset(map(_singular, _words(pair.premise)))) / len(wanted)
+        score = len(wanted & frozenset(map(_singular, folded_words(pair.premise)))) / len(wanted)
         return Verdict("ok", score >= self._threshold, score)
 
 
@@ -69,13 +68,9 @@ def content_words(text: str) -> frozenset[str]:
 
     A text that consists of stop words keeps them.
     """
-    words = _words(text)
+    words = folded_words(text)
     kept = [word for word in words if _has_content(word)]
     return frozenset(map(_singular, kept or words))
-
-
-def _words(text: str) -> list[str]:
-    return _WORD.findall(text.casefold())
 
 
 def _has_content(word: str) -> bool:

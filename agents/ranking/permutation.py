@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from fairqr.retrieval.words import words_without_digits
+
 __all__ = ["Permutation", "PermutationStatus", "parse_permutation"]
 
 PermutationStatus = Literal[
@@ -35,7 +37,6 @@ _BULLET = re.compile(
 )
 _HEAD = re.compile(r"(?:^|>)[ \t*]{0,8}\[[ \t]{0,3}(-?[0-9]+)[ \t]{0,3}\]", re.MULTILINE)
 _LETTER = re.compile(r"[^\W\d_]")
-_WORD = re.compile(r"[^\W\d_]+")
 _APOLOGY = re.compile(
     r"\b(?:sorry|apologi[sz]e|apologies|as an ai)\b"
     r"|\b(?:I|we)\b[^.\n]{0,20}\b(?:cannot|can['’]?t|can not|won['’]t|will not|unable|not able"
@@ -97,7 +98,7 @@ def parse_permutation(reply: str, n: int) -> Permutation:
         return _mended(numbers, n)
     if _APOLOGY.search(text) and not any(mark[1] for mark in _MARK.finditer(text)):
         return Permutation("refused")
-    if len(_WORD.findall(text)) >= SENTENCE:
+    if len(words_without_digits(text)) >= SENTENCE:
         return Permutation("essay")
     return Permutation("parse_error")
 

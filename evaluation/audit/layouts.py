@@ -9,10 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, get_args
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fairqr.base.errors import InputError, one_line
+from fairqr.base.yaml_file import load_yaml
 
 __all__ = ["DEFAULT", "LAYOUTS", "Layout", "LayoutPart", "Section", "load_layout"]
 
@@ -76,4 +76,4 @@ def load_layout(name: str) -> Layout:
             f"There is no layout '{one_line(name)}'; the layouts are {', '.join(LAYOUTS)}."
         )
     path = Path(__file__).parent / "files" / f"{name.replace('-', '_')}.yaml"
-    return Layout.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    return Layout.model_validate(load_yaml(path, "layout"))

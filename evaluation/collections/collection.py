@@ -20,10 +20,11 @@ from pydantic import BaseModel, ConfigDict
 
 from fairqr.base.errors import CorpusError, InputError, one_line
 from fairqr.base.files import sha256_of, write_beside
+from fairqr.base.yaml_file import load_yaml
 from fairqr.evaluation.qrels import Qrels, read_qrels
 from fairqr.retrieval.corpus import BUILT_IN, SCHEMA, Corpus, find_corpus, holds_documents
 from fairqr.retrieval.documents import numbered_lines
-from fairqr.retrieval.schema import load_yaml, validated
+from fairqr.retrieval.schema import validated
 
 __all__ = [
     "About",

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairqr.base.errors import InputError, one_line
+from fairqr.base.yaml_file import load_yaml
 from fairqr.evaluation.experiments.kinds import KINDS, SEARCH, AnyExperiment, Kind
-from fairqr.retrieval.schema import load_yaml, validated
+from fairqr.retrieval.schema import validated
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Literal
 
 from fairqr.base.extras import library
 from fairqr.evaluation.rag.collection import Utility
+from fairqr.retrieval.words import words_in
 
 __all__ = [
     "Accuracy",
@@ -35,7 +36,6 @@ RougeKind = Literal["rouge1", "rougeL"]
 
 _BRACKETED = re.compile(r"\[\s*([12])\s*\]")
 _BARE = re.compile(r"(?<![\w.])[12](?!\w|\.\d)")
-_WORD = re.compile(r"[^\W_]+")
 # An optional sign, digits, optional decimals; not part of a word or of a longer number.
 _NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?!\w|\.\d)")
 
@@ -198,7 +198,7 @@ def _words(text: str) -> str:
         for character in unicodedata.normalize("NFKD", text.casefold())
         if not unicodedata.combining(character)
     )
-    return f" {' '.join(_WORD.findall(plain))} "
+    return f" {' '.join(words_in(plain))} "
 
 
 def official_metrics(

@@ -32,6 +32,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from fairqr.base.errors import CorpusError, InputError, first_problem, one_line
 from fairqr.base.files import sha256_of
+from fairqr.base.yaml_file import load_yaml
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.lamp.files import is_lamp
 from fairqr.evaluation.lamp.loading import load_lamp
@@ -39,7 +40,7 @@ from fairqr.evaluation.lamp.metrics import NamesRelevant, Rouge
 from fairqr.evaluation.rag.collection import PoolDocument, RagCollection, RagQuery, RagTask, Utility
 from fairqr.retrieval.documents import Document, numbered_lines, parse_document
 from fairqr.retrieval.pools.bm25 import MemoryIndex
-from fairqr.retrieval.schema import Schema, load_schema, load_yaml, validated
+from fairqr.retrieval.schema import Schema, load_schema, validated
 
 __all__ = ["find_rag_collection"]
 

@@ -20,7 +20,7 @@ from langgraph.types import Overwrite, Send
 from fairqr.agents.attribution.verdicts import Attributor, Pair, Verdict, hypothesis_of
 from fairqr.agents.generators import GenerationRequest, Generator, temperature_of
 from fairqr.agents.replies import Usage
-from fairqr.base.errors import ModelUnavailableError
+from fairqr.base.errors import ModelError, ModelUnavailableError
 from fairqr.base.telemetry import current_span
 from fairqr.graph.answer.context import AnswerContext, AnswerSettings
 from fairqr.graph.answer.state import (
@@ -171,16 +171,23 @@ class Nodes:
 
     @traced
     async def collect(self, state: State, runtime: Runtime[AnswerContext]) -> Update:
-        """Warn about samples without an answer, and say why they have none."""
+        """Warn about samples without an answer, and say why they have none.
+
+        Raises:
+            ModelError: No sample has an answer.
+        """
         failed = {r["number"]: r for r in state["generations"] if r["status"] != "ok"}
         times = {ranking["number"]: ranking["times"] for ranking in state["sampled"]}
         lost = sum(times[number] for number in failed)
         current_span().set("fairqr.failed", lost)
         if not lost:
             return {}
-        first = failed[min(failed)]["message"]
+        record = failed[min(failed)]
+        first = record["message"] or f"The model gave no answer ({record['status']})."
+        if len(failed) == len(times):
+            raise ModelError(record["status"], first)
         samples = self._context(runtime).answer.samples
-        return {"warnings": [f"{lost} of {samples} samples have no answer. {first}".rstrip()]}
+        return {"warnings": [f"{lost} of {samples} samples have no answer. {first}"]}
 
     def to_attribute(self, state: State) -> list[Send] | Literal["summarise"]:
         """Send each answer to be judged, if there is an attributor and an answer."""

@@ -107,7 +107,8 @@ async def _refuse_empty_labels(engine: ElasticsearchEngine) -> None:
         SourceError: There is such a field.
     """
     everything = engine.filtered({"match_all": {}})
-    body = {"size": SAMPLED, "track_total_hits": False, **engine.reader.request}
+    size = min(SAMPLED, engine.mapping.window)
+    body = {"size": size, "track_total_hits": False, **engine.reader.request}
     (sample,) = await engine.msearch([{"query": everything, **body}])
     hits = sample["hits"]["hits"]
     ids = engine.reader.ids(hits, engine.source.index)

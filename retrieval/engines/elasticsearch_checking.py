@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -18,6 +17,7 @@ from fairqr.retrieval.engines.report import (
     remarks_on_labels,
     sample_hits,
 )
+from fairqr.retrieval.words import words_without_digits
 
 __all__ = ["check"]
 
@@ -86,7 +86,7 @@ def _frequent_word(texts: list[str]) -> str:
     """Return the word that most texts contain, among words long enough to mean something."""
     counts: Counter[str] = Counter()
     for text in texts:
-        words = re.findall(r"[^\W\d_]+", text.lower())
+        words = words_without_digits(text.lower())
         counts.update({word for word in words if len(word) >= SHORTEST_WORD} or set(words))
     return min(counts, key=lambda word: (-counts[word], word), default="")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -19,11 +20,26 @@ from fairqr.retrieval.engines.elasticsearch_mapping import (
 )
 from fairqr.retrieval.engines.elasticsearch_server import AnotherProductError, Server
 from fairqr.retrieval.schema import UNKNOWN, as_text
+from fairqr.retrieval.words import words_in
 
 __all__ = ["draft"]
 
 YAML_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
-TITLES = ("title", "headline", "name", "full_name", "fullname", "label", "subject", "heading")
+TITLES = ("title", "headline", "heading", "subject", "label")
+PERSONS = ("name", "full_name", "fullname", "display_name")
+"""Titles of last choice: a person is shown by a name, but other documents have a better title."""
+PART_OF_NAME = re.compile(r"(?:^|_)(?:first|given|last|family|middle|nick|sur|user)_?name$")
+BODIES = ("text", "body", "content", "description", "bio", "biography", "summary", "abstract")
+ABOUT_PEOPLE = re.compile(
+    r"(?:^|[._-])(?:gender|sex|age|birth\w*|ethnic\w*|race|religio\w*|national\w*|origin|country"
+    r"|continent|region|languages?|disab\w*|pronouns?)(?:$|[._-])"
+)
+"""Names of fields that exposure is often measured over."""
+FLAGS = frozenset({"true", "false", "yes", "no", "y", "n", "t", "f", "0", "1"})
+LONGEST_TITLE = 30
+SHORTEST_BODY = 3
+"""In words, on average."""
+SAMPLED = 50
 COUNTABLE = frozenset(
     {"boolean", "byte", "constant_keyword", "integer", "keyword", "long", "short"}
 )
@@ -57,14 +73,17 @@ async def draft(url: str | None, index: str, credentials: str | None = None) -> 
             await server.aclose()
             server, engine = OpenSearchServer(connection), "opensearch"
             mapping = await read_index(server, index)
-        texts = list(_texts(mapping))
+        texts = [
+            name
+            for name, held in mapping.fields.items()
+            if held.type in TEXTS and not held.nested and not _is_second_form(mapping, name)
+        ]
         if not texts:
             raise SourceError(
                 f"The index '{one_line(index, 100)}' has no text field to search; name another "
                 "index."
             )
-        names = [name for name in mapping.fields if _is_countable(mapping, name)]
-        counts = await _counted(server, index, mapping, names[:MOST_FIELDS])
+        lengths, counts, middles = await _measured(server, index, mapping, texts)
         documents = (await server.request("POST", f"{path_of(index)}/_count"))["count"]
     finally:
         await server.aclose()
@@ -79,10 +98,10 @@ async def draft(url: str | None, index: str, credentials: str | None = None) -> 
         f"# A draft, from the mapping of {one_line(index, 100)} ({documents:,} documents).",
         "# Keep the attributes that you want to measure, and correct their groups.",
         *(f"{key}: {_yaml(value)}" for key, value in head.items()),
-        *texts,
+        *_searched(texts, lengths, counts, mapping),
         *_vectors(mapping),
-        *_attributes(counts),
-        *_ranges(mapping, counts),
+        *_attributes(counts, mapping),
+        *_ranges(middles, counts),
     ]
     return "\n".join(lines) + "\n"
 
@@ -93,55 +112,136 @@ def _is_countable(mapping: IndexMapping, name: str) -> bool:
     return held.type in COUNTABLE and held.doc_values and not held.other_types and not is_alias
 
 
-async def _counted(
-    server: Server, index: str, mapping: IndexMapping, names: list[str]
-) -> dict[str, dict[str, int]]:
-    """Return the values of each field that has few, with the number of documents for each."""
-    lines: list[dict[str, Any]] = []
+async def _measured(
+    server: Server, index: str, mapping: IndexMapping, texts: list[str]
+) -> tuple[dict[str, float], dict[str, dict[str, int]], dict[str, str]]:
+    """Ask for what the mapping does not say, in one request.
+
+    Returns:
+        The average words of each text field; the values of each field that has few, with the number
+        of documents for each; and the median of each field of numbers or dates.
+    """
+    names = [name for name in mapping.fields if _is_countable(mapping, name)][:MOST_FIELDS]
+    ranged = [
+        name
+        for name, held in mapping.fields.items()
+        if held.type in NUMBERS | DATES and held.doc_values and not held.other_types
+    ][:MOST_FIELDS]
+    bodies: list[dict[str, Any]] = [
+        {"size": SAMPLED, "_source": False, "fields": texts[:MOST_FIELDS]}
+    ]
     for name in names:
         values: dict[str, Any] = {"terms": {"field": name, "size": FEW_VALUES + 1}}
-        counted: dict[str, Any] = {"values": values}
-        if nested := mapping.fields[name].nested:
+        if mapping.fields[name].nested:
             values["aggs"] = {"documents": {"reverse_nested": {}}}
-            counted = {"nested": {"nested": {"path": nested}, "aggs": counted}}
-        lines += [{}, {"size": 0, "track_total_hits": False, "aggs": counted}]
-    if not lines:
-        return {}
+        bodies.append(_aggregation(mapping, name, values))
+    for name in ranged:
+        bodies.append(
+            _aggregation(mapping, name, {"percentiles": {"field": name, "percents": [50]}})
+        )
+    lines = [line for body in bodies for line in ({}, {**body, "track_total_hits": False})]
     answer = await server.request("POST", f"{path_of(index)}/_msearch", body=lines)
-    found: dict[str, dict[str, int]] = {}
-    for name, part in zip(names, answer["responses"], strict=True):
-        aggregations = part.get("aggregations", {})
-        buckets = aggregations.get("nested", aggregations).get("values", {}).get("buckets", [])
+    sample, *parts = answer["responses"]
+    found = [
+        part.get("aggregations", {}).get("nested", part.get("aggregations", {})).get("found", {})
+        for part in parts
+    ]
+    counts = {}
+    for name, part in zip(names, found, strict=False):
+        buckets = part.get("buckets", [])
         if 2 <= len(buckets) <= FEW_VALUES:
-            found[name] = {
+            counts[name] = {
                 as_text(bucket.get("key_as_string", bucket["key"])): bucket.get(
                     "documents", bucket
                 )["doc_count"]
                 for bucket in buckets
             }
-    return found
+    middles = {}
+    for name, part in zip(ranged, found[len(names) :], strict=True):
+        values = part.get("values", {})
+        if values.get("50.0") is not None:
+            is_date = mapping.fields[name].type in DATES
+            middles[name] = str(values.get("50.0_as_string"))[:10] if is_date else _rounded(values)
+    return _lengths(sample, texts), counts, middles
 
 
-def _texts(mapping: IndexMapping) -> Iterator[str]:
-    def rank(name: str) -> int:
-        last = name.rpartition(".")[2].lower()
-        return TITLES.index(last) if last in TITLES else len(TITLES)
+def _aggregation(mapping: IndexMapping, name: str, found: dict[str, Any]) -> dict[str, Any]:
+    aggregations: dict[str, Any] = {"found": found}
+    if nested := mapping.fields[name].nested:
+        aggregations = {"nested": {"nested": {"path": nested}, "aggs": aggregations}}
+    return {"size": 0, "aggs": aggregations}
 
-    texts = [
+
+def _rounded(values: dict[str, float]) -> str:
+    return f"{values['50.0']:.2f}".rstrip("0").rstrip(".")
+
+
+def _lengths(sample: dict[str, Any], texts: list[str]) -> dict[str, float]:
+    """Return the average words of each text field that a sample of documents has."""
+    hits = [hit.get("fields", {}) for hit in sample.get("hits", {}).get("hits", [])]
+    lengths = {}
+    for name in texts:
+        held = [" ".join(map(str, hit[name])) for hit in hits if name in hit]
+        if held:
+            lengths[name] = sum(len(words_in(text)) for text in held) / len(held)
+    return lengths
+
+
+def _searched(
+    texts: list[str],
+    lengths: dict[str, float],
+    counts: dict[str, dict[str, int]],
+    mapping: IndexMapping,
+) -> Iterator[str]:
+    """Yield the title and the texts, and examples of what may be searched otherwise."""
+    ranked = [name for name in texts if _rank_of_title(name) < len(TITLES + PERSONS)]
+    short = [name for name in ranked if lengths.get(name, 0) <= LONGEST_TITLE]
+    title = min(short, key=_rank_of_title, default=None)
+    others = [name for name in texts if name != title]
+    bodies = [
         name
-        for name, held in mapping.fields.items()
-        if held.type in TEXTS and not held.nested and not _is_second_form(mapping, name)
-    ]
-    texts.sort(key=rank)
-    if not texts:
-        return
-    title = texts[0] if rank(texts[0]) < len(TITLES) else None
+        for name in others
+        if lengths.get(name, math.inf) >= SHORTEST_BODY and not _is_of_a_person(name)
+    ] or others
+    bodies.sort(key=lambda name: (-lengths.get(name, 0), _place(name, BODIES), texts.index(name)))
+    kept, left = bodies[:MOST_TEXTS], [n for n in others if n not in bodies[:MOST_TEXTS]]
     if title:
         yield f"title: {_yaml(title)}"
-    others = [name for name in texts if name != title]
-    yield f"text: {_yaml(others[:MOST_TEXTS])}"
-    if others[MOST_TEXTS:]:
-        yield f"# Other texts: {one_line(', '.join(others[MOST_TEXTS:]), 500)}"
+    yield f"text: {_yaml(kept)}"
+    if left:
+        yield f"# Other texts: {one_line(', '.join(left), 500)}"
+    best = [name for name in (title, *kept[:1]) if name]
+    fields = [f"{best[0]}^2", *best[1:]] if title else best
+    yield "# Delete the '# ' before what you need. The fields to search, with their weights:"
+    yield f"# query: {{fields: {json.dumps(fields, ensure_ascii=False)}}}"
+    yield "# Or, in place of 'query', your own request:"
+    matches = [{"match": {name: "{{query}}"}} for name in best]
+    yield f"# body: {json.dumps({'query': {'bool': {'should': matches}}}, ensure_ascii=False)}"
+    yield "# Only documents that your users may find:"
+    flags = [name for name in counts if _is_flag(name, counts, mapping)]
+    wanted: dict[str, Any] = {"exists": {"field": best[0]}}
+    if chosen := next((name for name in flags if not mapping.fields[name].nested), None):
+        value = True if "true" in counts[chosen] else max(counts[chosen])
+        wanted = {"term": {chosen: value}}
+    yield f"# filter: {json.dumps(wanted, ensure_ascii=False)}"
+
+
+def _rank_of_title(name: str) -> int:
+    last = name.rpartition(".")[2].lower()
+    if last in PERSONS:
+        return len(TITLES) + PERSONS.index(last)
+    ends = [place for place, one in enumerate(TITLES) if last == one or last.endswith(f"_{one}")]
+    return min(ends, default=len(TITLES + PERSONS))
+
+
+def _is_of_a_person(name: str) -> bool:
+    last = name.rpartition(".")[2].lower()
+    return last in PERSONS or PART_OF_NAME.search(last) is not None
+
+
+def _place(name: str, names: tuple[str, ...]) -> int:
+    last = name.rpartition(".")[2].lower()
+    return names.index(last) if last in names else len(names)
 
 
 def _is_second_form(mapping: IndexMapping, name: str) -> bool:
@@ -159,13 +259,26 @@ def _vectors(mapping: IndexMapping) -> Iterator[str]:
             yield f"# vectors: {{field: {_yaml(name)}, embeddings: …}}  # of {size} dimensions"
 
 
-def _attributes(counts: dict[str, dict[str, int]]) -> Iterator[str]:
+def _is_flag(name: str, counts: dict[str, dict[str, int]], mapping: IndexMapping) -> bool:
+    values = {value.lower() for value in counts[name]}
+    return mapping.fields[name].type == "boolean" or (len(values) == 2 and values <= FLAGS)
+
+
+def _attributes(counts: dict[str, dict[str, int]], mapping: IndexMapping) -> Iterator[str]:
+    """Yield the attributes: first what is often measured, then few values first, flags last."""
+
+    def rank(field: str) -> tuple[bool, bool, bool, int]:
+        return (
+            _is_flag(field, counts, mapping),
+            not ABOUT_PEOPLE.search(field.lower()),
+            mapping.fields[field].type in NUMBERS,
+            len(counts[field]),
+        )
+
     yield "attributes:"
     taken: set[str] = set()
-    for field, values in counts.items():
-        last = field.removesuffix(".keyword").rpartition(".")[2]
-        name = re.sub(r"[^A-Za-z0-9_-]+", "_", last)[:60]
-        name = name if re.match(r"[A-Za-z_]", name) else f"a_{name}"
+    for field in sorted(counts, key=rank):
+        values, name = counts[field], _name_of(field)
         name = f"{name}_{len(taken)}" if name in taken else name
         groups = {value: count for value, count in values.items() if value not in ("", UNKNOWN)}
         if len(groups) < 2:
@@ -181,15 +294,24 @@ def _attributes(counts: dict[str, dict[str, int]]) -> Iterator[str]:
         yield "  # gender: {field: …, groups: {female: [F], male: [M]}}"
 
 
-def _ranges(mapping: IndexMapping, counts: dict[str, dict[str, int]]) -> Iterator[str]:
-    others = [
-        name
-        for name, held in mapping.fields.items()
-        if held.type in NUMBERS | DATES and held.doc_values and name not in counts
-    ]
-    if others:
-        shown = one_line(", ".join(others), 300)
-        yield f"# Numbers and dates take ranges, as groups: {{young: {{gte: 1980}}}}: {shown}"
+def _ranges(middles: dict[str, str], counts: dict[str, dict[str, int]]) -> Iterator[str]:
+    """Yield numbers and dates as attributes in comments, each cut at its median."""
+    ranged = [name for name in middles if name not in counts]
+    if not ranged:
+        return
+    yield "# Ranges of numbers and dates are groups, too; choose where to cut:"
+    for field in ranged:
+        at = middles[field]
+        value = json.dumps(at) if not re.fullmatch(r"-?[0-9.]+", at) else at
+        groups = f"{{lower: {{lt: {value}}}, upper: {{gte: {value}}}}}"
+        name = _yaml(_name_of(field))
+        yield f"#   {name}: {{field: {_yaml(field)}, groups: {groups}}}"
+
+
+def _name_of(field: str) -> str:
+    last = field.removesuffix(".keyword").rpartition(".")[2]
+    name = re.sub(r"[^A-Za-z0-9_-]+", "_", last)[:60]
+    return name if re.match(r"[A-Za-z_]", name) else f"a_{name}"
 
 
 def _yaml(value: object) -> str:

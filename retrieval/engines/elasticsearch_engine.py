@@ -15,7 +15,9 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
-from fairqr.base.errors import IndexUnavailableError, InputError, SourceError
+import numpy as np
+
+from fairqr.base.errors import IndexUnavailableError, SourceError
 from fairqr.base.loops import run_together
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.elasticsearch_counts import corpus_shares
@@ -28,7 +30,7 @@ from fairqr.retrieval.engines.elasticsearch_fields import (
 from fairqr.retrieval.engines.elasticsearch_mapping import IndexMapping, path_of, read_index
 from fairqr.retrieval.engines.elasticsearch_requests import Requests
 from fairqr.retrieval.engines.elasticsearch_server import BusyServer, Server, warnings_of
-from fairqr.retrieval.engines.elasticsearch_vectors import VectorSearch
+from fairqr.retrieval.engines.elasticsearch_vectors import MOST_CANDIDATES, VectorSearch
 from fairqr.retrieval.engines.engine import (
     NOT_TOLD,
     Capability,
@@ -172,7 +174,9 @@ class ElasticsearchEngine:
         queries = [replace(query, text=sendable(query.text)) for query in queries]
         for query in queries:
             self._refuse(query)
-        bodies = await run_together(self._ranking(query) for query in queries if query.n > 0)
+        allowed = [self._allowed(query) for query in queries if query.n > 0]
+        pieces = [piece for own in allowed for piece in own]
+        bodies = await run_together(map(self._ranking, pieces))
         counted: dict[object, list[Query]] = {}
         for query in queries:
             if query.n < 1:
@@ -187,9 +191,47 @@ class ElasticsearchEngine:
             warnings = tuple(warnings_of(answer, self.source.index))
             for query, bucket in zip(group, buckets, strict=True):
                 totals[id(query)] = Hits([], [], nothing, int(bucket["doc_count"]), warnings)
-        ranked = iter(await self._ranked([q for q in queries if q.n > 0], answers[: len(bodies)]))
-        hits = [next(ranked) if query.n > 0 else totals[id(query)] for query in queries]
+        ranked = iter(await self._ranked(pieces, answers[: len(bodies)]))
+        whole = iter([[next(ranked) for _ in own] for own in allowed])
+        hits = [
+            self._joined(query, next(whole)) if query.n > 0 else totals[id(query)]
+            for query in queries
+        ]
         return hits, answers[last:]
+
+    def _allowed(self, query: Query) -> list[Query]:
+        """Return the searches that answer a query, each for no more hits than the server allows."""
+        most = self._most
+        if not query.only:
+            return [replace(query, n=min(query.n, most))]
+        ids = tuple(dict.fromkeys(query.only))
+        return [replace(query, only=ids[i : i + most]) for i in range(0, len(ids), most)]
+
+    @property
+    def _most(self) -> int:
+        """The most hits of one search; one by vectors looks at no more candidates than that."""
+        return min(self.mapping.window, MOST_CANDIDATES) if self.vectors else self.mapping.window
+
+    def _joined(self, query: Query, parts: Sequence[Hits]) -> Hits:
+        """Return the hits of the searches that answer a query as one ranking."""
+        warnings = [text for part in parts for text in part.warnings]
+        if query.only is None and len(parts[0]) == self._most < query.n:
+            by = (
+                "index.max_result_window" if self._most == self.mapping.window else "num_candidates"
+            )
+            warnings.append(
+                f"'{self.source.index}' returns at most {self._most:,} hits in one search ({by}), "
+                f"so the search for {query.n:,} found no more."
+            )
+        if len(parts) == 1:
+            return replace(parts[0], warnings=tuple(warnings))
+        memberships = {
+            name: np.concatenate([part.memberships[name] for part in parts])
+            for name in parts[0].memberships
+        }
+        ids = [id_ for part in parts for id_ in part.ids]
+        scores = [score for part in parts for score in part.scores]
+        return best_first(ids, scores, memberships, query.n, warnings=[*dict.fromkeys(warnings)])
 
     async def documents(self, ids: Sequence[str]) -> list[Document]:
         """Return these documents, in this order; ids that the index lacks are left out."""
@@ -202,8 +244,8 @@ class ElasticsearchEngine:
             by_column = self._has_columns(self.source.id)
             asked["docvalue_fields" if by_column else "fields"].append(self.source.id)
         distinct = list(dict.fromkeys(ids))
-        some = range(0, len(distinct), DOCUMENTS_AT_ONCE)
-        pieces = [distinct[start : start + DOCUMENTS_AT_ONCE] for start in some]
+        most = min(DOCUMENTS_AT_ONCE, self.mapping.window)
+        pieces = [distinct[i : i + most] for i in range(0, len(distinct), most)]
         answers = await self.msearch(
             [
                 {"query": self.filtered(self.reader.among(piece)), "size": len(piece), **asked}
@@ -335,12 +377,6 @@ class ElasticsearchEngine:
             require(self, "document_frequencies", "Counting the documents that match")
         if query.n > 0 and query.only is not None and query.text:
             require(self, "rescore", "Ranking given documents")
-        wanted = query.n if query.only is None else min(query.n, len(query.only))
-        if wanted > self.mapping.window:
-            raise InputError(
-                f"'{self.source.index}' returns at most {self.mapping.window:,} hits in one search "
-                f"(index.max_result_window), not {wanted:,}; ask for fewer."
-            )
 
     async def _refuse_failed(self, answer: Any) -> None:
         if "error" in answer:

@@ -16,7 +16,7 @@ from fairqr.retrieval.engines.engine import Hits, Query
 from fairqr.retrieval.sendable import sendable
 from fairqr.retrieval.source import ElasticsearchSource
 
-__all__ = ["VectorSearch", "cosines_of", "encoder_for"]
+__all__ = ["MOST_CANDIDATES", "VectorSearch", "cosines_of", "encoder_for"]
 
 Body = dict[str, Any]
 

@@ -24,6 +24,7 @@ from fairqr.retrieval.engines.tantivy_ids import IdReader
 from fairqr.retrieval.engines.tantivy_snapshot import Snapshot
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.sendable import sendable
+from fairqr.retrieval.words import composed
 
 __all__ = ["TantivyEngine"]
 
@@ -174,7 +175,7 @@ class TantivyEngine:
     def _terms(self, text: str, occur: tantivy.Occur | None = None) -> tantivy.Query:
         """Return the disjunction of the text's terms, or their conjunction."""
         # tantivy does not accept a lone surrogate, which a query can contain.
-        terms = self._analyzer.analyze(sendable(text))
+        terms = self._analyzer.analyze(composed(sendable(text)))
         schema = self._index.schema
         return tantivy.Query.boolean_query(
             [

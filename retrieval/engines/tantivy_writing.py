@@ -26,6 +26,7 @@ from fairqr.retrieval.engines.tantivy_folder import (
 )
 from fairqr.retrieval.engines.tantivy_ids import IdReader, IdWriter
 from fairqr.retrieval.labels import LabelReader
+from fairqr.retrieval.words import composed
 
 __all__ = ["build_index", "remove_documents", "upsert_documents"]
 
@@ -152,7 +153,7 @@ def _write(
                         writer.delete_documents_by_term("id", document.id)
                     entry = tantivy.Document()
                     entry.add_text("id", document.id)
-                    entry.add_text("body", f"{document.title}\n{document.text}")
+                    entry.add_text("body", composed(f"{document.title}\n{document.text}"))
                     entry.add_bytes("source", to_stored(document))
                     entry.add_unsigned("number", ids.append(document.id))
                     for name, names in columns.items():

@@ -145,6 +145,26 @@ def test_every_requirement_of_the_project_is_locked() -> None:
         assert "<" in requirement or name in ("xllamacpp", "pip", "setuptools"), requirement
 
 
+def test_retries_work_with_the_lowest_tenacity_that_may_be_installed(tmp_path: Path) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (wanted,) = (line for line in project["dependencies"] if line.startswith("tenacity"))
+    (lowest,) = (it.version for it in Requirement(wanted).specifier if it.operator == ">=")
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", tmp_path]
+    subprocess.run([*install, f"tenacity=={lowest}"], check=True, capture_output=True)
+    code = (
+        "import asyncio, tenacity\n"
+        "from fairqr.base.retries import with_retries\n"
+        f"assert tenacity.__file__.startswith({str(tmp_path)!r})\n"
+        "made = []\n"
+        "async def call():\n"
+        "    made.append(1)\n"
+        "    if len(made) < 2: raise TimeoutError\n"
+        "asyncio.run(with_retries(call, total=9))\n"
+        "assert len(made) == 2\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": str(tmp_path)})
+
+
 def test_the_demo_installs_the_same_versions_and_only_what_it_needs() -> None:
     text = (ROOT / "requirements-demo.lock").read_text()
     assert not list(check_lines(text))

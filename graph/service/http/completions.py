@@ -8,10 +8,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from fairqr.base.errors import ModelError
 from fairqr.graph.service.http.answers import openai_error
 from fairqr.graph.service.http.sse import data_line
-from fairqr.graph.service.problems import problem_of
 from fairqr.graph.service.records import Event, Run
 
 __all__ = ["ChatCompletion", "Completing", "ModelCard", "ModelCards"]
@@ -95,12 +93,8 @@ class Completing:
     with_usage: bool
 
     async def whole(self, run: Run, result: Mapping[str, Any]) -> ChatCompletion:
-        """Return the answer of a run.
-
-        Raises:
-            ModelError: The model gave no answer.
-        """
-        text = _text_of(result)
+        """Return the answer of a run: the most frequent one over the sampled rankings."""
+        text: str = result["distribution"][0]["text"]
         message = _Message(content=text, annotations=await self._annotations(result, text))
         return ChatCompletion(
             id=_id_of(run.id),
@@ -135,11 +129,7 @@ class Completing:
             elif event.name == "error":
                 yield data_line(openai_error(event.data))
             elif event.name == "end":
-                try:
-                    completion = await self.whole(run, event.data["result"])
-                except ModelError as error:
-                    yield data_line(openai_error(problem_of(error)))
-                    return
+                completion = await self.whole(run, event.data["result"])
                 message = completion.choices[0].message.model_dump(exclude={"role", "refusal"})
                 yield chunk({**message, "content": "" if is_written else message["content"]})
                 yield chunk({}, "stop")
@@ -162,19 +152,6 @@ class Completing:
 
 def _id_of(run: str) -> str:
     return f"chatcmpl-{run}"
-
-
-def _text_of(result: Mapping[str, Any]) -> str:
-    """Return the most frequent answer over the sampled rankings.
-
-    Raises:
-        ModelError: There is no answer.
-    """
-    if result["distribution"]:
-        text: str = result["distribution"][0]["text"]
-        return text
-    first = result["answers"][0]
-    raise ModelError(first["status"], first["message"])
 
 
 def _used(result: Mapping[str, Any], text: str) -> list[str]:

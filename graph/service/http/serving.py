@@ -84,6 +84,8 @@ class Server(uvicorn.Server):
     async def run_on(self, listener: socket.socket, started: Callable[[], None]) -> None:
         """Serve on a socket until SIGTERM or SIGINT; a second signal stops at once.
 
+        A signal that is ignored stays ignored, as SIGINT is in the background of a shell's script.
+
         Args:
             listener: The socket; see :func:`bound`.
             started: Called when the server takes requests.
@@ -94,6 +96,7 @@ class Server(uvicorn.Server):
         before = {
             number: signal.signal(number, lambda *_: loop.call_soon_threadsafe(self.end))
             for number in (signal.SIGTERM, signal.SIGINT)
+            if signal.getsignal(number) is not signal.SIG_IGN
         }
         self._started = started
         try:

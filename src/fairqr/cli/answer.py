@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fairqr.base.errors import InputError, ModelError
+from fairqr.base.errors import InputError
 from fairqr.base.settings import DEFAULT_POOL
 from fairqr.cli.common import (
     MODELS,
@@ -145,18 +145,13 @@ def answer(
             )
             context = await _with_pool(asked, engine, stream=is_live)
             result = await view.follow(fair, question, context, AnswerResult)
-            is_shown = result.counts.answered and not as_json
-            shown = [place.id for place in result.ranking if is_shown and place.exposure]
+            shown = [place.id for place in result.ranking if place.exposure and not as_json]
             passages = await settings.passages_of(engine, shown)
         nonlocal has_written
         has_written = isinstance(view, AnswerView) and view.has_written
         return result, passages
 
     result, passages = run_recorded(work(), trace, content=trace_content, command="answer")
-    if not result.counts.answered:
-        first = result.answers[0]
-        why = first.message or f"The model {result.generator} gave no answer ({first.status})."
-        raise ModelError(first.status, why)
     for warning in result.warnings:
         warn(warning)
     if as_json:

@@ -66,6 +66,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     code: object = 0
+    _refuse_bytes(sys.argv[1:])
     try:
         # The framework's own handling would print a usage text around its errors.
         code = app(standalone_mode=False)
@@ -88,6 +89,16 @@ def main() -> None:
     if code == INTERRUPTED:
         typer.echo("fairqr: interrupted", err=True)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _refuse_bytes(arguments: list[str]) -> None:
+    """End if an argument has bytes that are not text; Python stores them as lone surrogates."""
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            shown = os.fsencode(argument).decode(errors="backslashreplace")
+            _fail(f"The argument '{one_line(shown, 60)}' is not valid UTF-8; correct or rename it.")
 
 
 def _fail(sentence: str) -> NoReturn:

@@ -18,7 +18,6 @@ from fairqr.cli.common import agree, notes, printable
 from fairqr.cli.terminal import Output, counted, number, shortened, table
 from fairqr.graph.step_data import StepData
 from fairqr.graph.stream import Progress
-from fairqr.retrieval.sendable import sendable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -123,8 +122,7 @@ class View:
 
     async def follow(self, search: FairSearch, query: str, context: Context, kind: type[R]) -> R:
         """Run what a context asks for, show each event, and return the result of this kind."""
-        # Bytes that are no text in the terminal's encoding arrive as halves of surrogate pairs.
-        events = search.stream(sendable(query), context)
+        events = search.stream(query, context)
         with self:
             async with contextlib.aclosing(events):
                 async for event in events:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -133,6 +134,38 @@ class TestCorpora:
             "search", "physicist", "--corpus", "mine", *("--model", "feedback"), "--json"
         )
         assert found.result["corpus"] == "mine"
+
+
+class TestBytesThatAreNoText:
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ["index", "remove", "demo", "\udcff"],
+            ["index", "create", "\udcff", "people.jsonl"],
+            ["index", "create", "demo", "people\udcff.jsonl"],
+            ["search", "physicist \udcff"],
+            ["search", "physicist", "--corpus=\udcff"],
+            ["answer", "who \udcff"],
+            ["attach", "--url", "http://127.0.0.1:1/\udcff"],
+            ["source", "show", "\udcff"],
+            ["corpus", "check", "\udcff"],
+            ["audit", "\udcff"],
+            ["evaluate", "\udcff"],
+            ["trace", "show", "\udcff"],
+            ["keys", "create", "\udcff"],
+            ["config", "\udcff"],
+            ["\udcff"],
+        ],
+    )
+    def test_each_command_refuses_them(self, quick: Main, arguments: list[str]) -> None:
+        complaint = quick(*arguments).complaint()
+        assert re.fullmatch(
+            r"The argument '.*\\xff.*' is not valid UTF-8; correct or rename it\.", complaint
+        )
+
+    def test_they_come_from_a_real_command_line(self, command: Command) -> None:
+        complaint = command("index", "remove", "demo", "\udcff").complaint()
+        assert complaint == "The argument '\\xff' is not valid UTF-8; correct or rename it."
 
 
 class TestWhatIsAsked:

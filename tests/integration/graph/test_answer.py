@@ -22,6 +22,7 @@ from langchain_openai import ChatOpenAI
 from fairqr import AnswerResult, FairSearch, StepData, build_answer_graph, open_engine
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.chat_generator import ChatGenerator
+from fairqr.base.errors import ModelError
 from fairqr.cli.main import main
 from fairqr.graph.answer.context import answer_context
 from fairqr.retrieval.corpus import find_corpus
@@ -331,14 +332,10 @@ async def test_rankings_that_do_not_fit_are_told_of(
     model = ChatModel("openai:fake", base_url=model_server.base_url)
     generator = ChatGenerator(model, input_tokens=600)
     search = FairSearch(engine, model, generator=generator)
-    result = await search.answer("physicist", k=60, documents=60, samples=2, seed=1)
+    with pytest.raises(ModelError, match=r"^The prompt answer/v1 only has room for ") as caught:
+        await search.answer("physicist", k=60, documents=60, samples=2, seed=1)
     await engine.aclose()
-    assert result.counts.failed == {"invalid_request": 2}
-    assert (result.counts.answered, result.distribution) == (0, [])
-    (warning,) = result.warnings
-    assert warning.startswith(
-        "2 of 2 samples have no answer. The prompt answer/v1 only has room for "
-    )
+    assert caught.value.status == "invalid_request"
     assert model_server.asked == []
 
 

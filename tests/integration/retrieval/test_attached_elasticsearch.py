@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import yaml
 
+from fairqr import FairSearch
 from fairqr.base.errors import (
     DocumentNotFoundError,
     IndexNotFoundError,
@@ -288,10 +289,55 @@ async def test_a_query_is_text_whatever_it_holds(server: Server, text: str) -> N
 
 async def test_what_is_too_much_is_one_sentence(server: Server) -> None:
     async with attached(described(server.url, INDEX)) as engine:
-        with pytest.raises(InputError, match=r"at most 10,000 hits .* not 10,001"):
-            await hits_of(engine, "physicist", 10_001)
         with pytest.raises(QueryError, match="more words than Elasticsearch accepts"):
             await hits_of(engine, " ".join(f"w{n}" for n in range(100_000)), 5)
+
+
+async def test_an_index_that_returns_few_hits_at_once(server: Server) -> None:
+    """It gives the best it may, with a warning; given documents are ranked and read all."""
+    with server.index("hr-narrow", PEOPLE, max_result_window=30):
+        source = described(server.url, "hr-narrow")
+        only = tuple(PEOPLE)
+        async with (
+            attached(source) as narrow,
+            attached(described(server.url, INDEX)) as wide,
+        ):
+            few, all_ = await hits_of(narrow, "opera", 500), await hits_of(wide, "opera", 500)
+            assert len(few) == 30
+            assert few.scores == pytest.approx(all_.scores[:30])
+            assert few.warnings == (
+                "'hr-narrow' returns at most 30 hits in one search (index.max_result_window), so "
+                "the search for 500 found no more.",
+            )
+            given = await hits_of(narrow, "opera", 500, only=only)
+            expected = await hits_of(wide, "opera", 500, only=only)
+            assert (given.ids, given.warnings) == (expected.ids, ())
+            assert given.scores == pytest.approx(expected.scores)
+            assert np.array_equal(given.memberships["gender"], expected.memberships["gender"])
+            assert len(await hits_of(narrow, "opera", 20, only=only)) == 20
+            assert (await hits_of(narrow, "", 500, only=only)).ids == sorted(only)
+            assert [document.id for document in await narrow.documents(only)] == [*only]
+            search = FairSearch(narrow)
+            result = await search.search("opera", attribute="gender", k=10, max_iterations=0)
+            assert len(result.ranking) == 10
+        assert (await check_source(source)).documents == 200
+
+
+async def test_more_neighbours_are_wanted_than_a_server_looks_at(server: Server) -> None:
+    """It looks at no more than 10,000 candidates in one search."""
+    field = {"type": "dense_vector", "dims": 6, "index": True, "similarity": "cosine"}
+    mapping = {"properties": {**MAPPING["properties"], "vector": field}}
+    sex = {"sex": "F"}
+    vectors = {f"d{n:05}": [1, n, 1, 1, 1, 1] for n in range(10_050)}
+    documents = {id_: {"person": sex, "vector": row} for id_, row in vectors.items()}
+    with server.index("hr-many", documents, mapping, max_result_window=20_000):
+        parts = {"vectors": {"field": "vector", "embeddings": "letters"}}
+        source = described(server.url, "hr-many", **parts)
+        async with attached(source, retriever=Letters()) as engine:
+            found = await hits_of(engine, "aeiors", 20_000)
+            assert len(found) == 10_000
+            assert found.warnings[0].startswith("'hr-many' returns at most 10,000 hits")
+            assert len(await hits_of(engine, "aeiors", 20_000, only=tuple(documents))) == 10_050
 
 
 async def test_texts_are_read_only_when_they_are_asked_for(server: Server) -> None:
@@ -1016,7 +1062,8 @@ async def test_a_draft_is_a_source_once_it_is_read(server: Server, tmp_path: Pat
     found = yaml.safe_load(text)
     assert found["name"] == INDEX
     assert found["title"] == "headline"
-    assert found["text"] == ["bio", "note"]
+    assert found["text"] == ["bio"]
+    assert "# Other texts: note\n" in text
     assert {one["field"] for one in found["attributes"].values()} == {
         "person.sex",
         "alive",
@@ -1026,10 +1073,64 @@ async def test_a_draft_is_a_source_once_it_is_read(server: Server, tmp_path: Pat
     }
     counted = sum(person["person"].get("sex") == "M" for person in PEOPLE.values())
     assert f"M: [M]  # {counted:,} documents" in text
-    assert "person.born" in text.splitlines()[-1]
+    assert [*found["attributes"]][-2:] == ["alive", "published"], "flags come last"
+    assert next(iter(found["attributes"])) == "sex"
     (tmp_path / "people.source.yaml").write_text(text)
     report = await check_source(load_source(tmp_path / "people.source.yaml"))
     assert all(not attribute.without_group for attribute in report.attributes)
+
+
+async def test_a_draft_of_people_puts_texts_and_attributes_first_that_mean_something(
+    server: Server, tmp_path: Path
+) -> None:
+    """And what it offers in comments is right as it stands."""
+    properties: dict[str, Any] = {
+        **dict.fromkeys(["first_name", "last_name", "job_title", "summary", "career"], "text"),
+        **dict.fromkeys(["active", "remote"], "boolean"),
+        **{"city": "keyword", "department": "keyword", "gender": "keyword", "verified": "keyword"},
+        **{"salary": "double", "hired": "date", "level": "integer"},
+    }
+    mapping = {"properties": {name: {"type": kind} for name, kind in properties.items()}}
+    documents = {
+        f"p{n}": {
+            "first_name": "Ada",
+            "last_name": f"Lovelace {n}",
+            "job_title": "Senior Software Engineer",
+            "summary": "engineer who writes software",
+            "career": "wrote software for many engines over many years",
+            "active": n % 2 == 0,
+            "remote": n % 3 == 0,
+            "city": ["Oslo", "Lima", "Accra", "Pune"][n % 4],
+            "department": ["research", "sales"][n % 2],
+            "gender": ["female", "male", "other"][n % 3],
+            "verified": ["yes", "no"][n % 2],
+            "salary": 1000.5 + n,
+            "hired": f"20{n % 30:02}-06-15",
+            "level": n % 5,
+        }
+        for n in range(60)
+    }
+    path = tmp_path / "people.source.yaml"
+    with server.index("hr-staff", documents, mapping):
+        text = await draft(server.url, "hr-staff")
+        found = yaml.safe_load(text)
+        assert (found["title"], found["text"]) == ("job_title", ["career", "summary"])
+        assert "# Other texts: first_name, last_name\n" in text
+        names = ["gender", "department", "city", "level", "active", "remote", "verified"]
+        assert [*found["attributes"]] == names
+        lines = text.splitlines()
+        offered = [line for line in lines if line.startswith(("# query: ", "# body: "))]
+        assert len(offered) == 2
+        for one in offered:
+            wanted = [one, *(line for line in lines if line.startswith(("# filter: ", "#   ")))]
+            path.write_text("\n".join(line[2:] if line in wanted else line for line in lines))
+            source = load_source(path)
+            assert {"salary", "hired"} <= {*source.attributes}
+            report = await check_source(source)
+            assert report.documents == 30, "the filter takes those who are active"
+            assert all(each.labelled for each in report.attributes if each.name != "active")
+            async with attached(source) as engine:
+                assert len(await hits_of(engine, "engineer", 60)) == 30
 
 
 async def test_a_draft_quotes_what_yaml_would_read_as_something_else(

@@ -17,7 +17,7 @@ from fairqr import AnswerResult, FairSearch, StepData, build_answer_graph
 from fairqr.agents.attribution.verdicts import Pair, Verdict
 from fairqr.agents.generators import GenerationRequest, OnToken
 from fairqr.agents.replies import TextReply, Usage
-from fairqr.base.errors import InputError, ModelUnavailableError, PromptError
+from fairqr.base.errors import InputError, ModelError, ModelUnavailableError, PromptError
 from fairqr.base.telemetry import record_to
 from fairqr.graph.answer.context import answer_context
 from fairqr.prompts.library import PromptLibrary
@@ -326,18 +326,20 @@ async def test_samples_without_an_answer_are_counted_and_the_rest_counts(answer:
     assert all(not a.used for a in result.answers if a.status != "ok")
 
 
-async def test_where_every_generation_fails_the_result_says_so(answer: Answer) -> None:
-    generator = KnownGenerator(lambda _: TextReply("refused", message="It declined."))
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [("It declined.", "It declined."), ("", "The model gave no answer (refused).")],
+)
+async def test_where_every_generation_fails_there_is_no_result(
+    answer: Answer, message: str, said: str
+) -> None:
+    """An answer without any text is no answer, and nothing is left to judge."""
+    generator = KnownGenerator(lambda _: TextReply("refused", message=message))
     attributor = KnownAttributor()
-    result: AnswerResult = await answer(generator, attributor, samples=5, alpha=0)
+    with pytest.raises(ModelError) as caught:
+        await answer(generator, attributor, samples=5, alpha=0)
+    assert (caught.value.status, str(caught.value)) == ("refused", said)
     assert attributor.asked == []
-    assert result.counts.answered == result.counts.judged == 0
-    assert result.counts.failed == {"refused": 5}
-    assert result.distribution == []
-    assert (result.attribution_rate, result.attributed_disparity) == (None, None)
-    assert all(d.attributed is None for d in result.ranking)
-    assert result.warnings == ["5 of 5 samples have no answer. It declined."]
-    assert [group.attributed for group in result.groups[0].groups] == [None, None]
 
 
 async def test_missing_verdicts_are_left_out_of_the_rate_and_counted(answer: Answer) -> None:

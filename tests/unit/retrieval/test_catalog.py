@@ -406,7 +406,7 @@ async def test_an_index_of_another_version_is_made_again_if_its_corpus_is_known(
     assert (name, engine_kind) == ("named", "tantivy")
     assert "format 1" in why
     await catalog.delete("named")
-    with pytest.raises(IndexNotFoundError, match="notables"):
+    with pytest.raises(IndexNotFoundError, match="There is no index 'named'"):
         await catalog.open("named")
 
 
@@ -434,12 +434,13 @@ async def test_what_is_no_name_is_refused(catalog: Catalog, tmp_path: Path, name
 @pytest.mark.parametrize(
     ("corpus", "error", "says"),
     [
-        ("", IndexNotFoundError, "There is no index ''; the ones you have are notables"),
+        ("", IndexNotFoundError, "There is no index ''; 'fairqr index list' lists those"),
         (
             "nobody",
             IndexNotFoundError,
-            "There is no index 'nobody'; the ones you have are notables",
+            "There is no index 'nobody'; 'fairqr index list' lists those you have, and ",
         ),
+        ("Notable", IndexNotFoundError, "There is no index 'Notable'; did you mean 'notables'\\?$"),
         ("./nobody", CorpusError, "There is no corpus at nobody"),
         ("nobody.jsonl", CorpusError, "There is no corpus at nobody.jsonl"),
         ("nobody.source.yaml", SourceError, r"The source nobody.source.yaml cannot be read"),
@@ -450,13 +451,6 @@ async def test_what_is_not_there_is_said_in_one_sentence(
 ) -> None:
     with pytest.raises(error, match=says):
         await catalog.resolve(corpus)
-
-
-async def test_of_many_indexes_only_some_are_named(catalog: Catalog, tmp_path: Path) -> None:
-    for number in range(12):
-        await catalog.create(f"people-{number:02}", write(tmp_path / "c", "text"))
-    with pytest.raises(IndexNotFoundError, match=r"people-08, 3 others \('fairqr index list'\)\."):
-        await catalog.resolve("nobody")
 
 
 # --- writing ----------------------------------------------------------------------------------
@@ -576,6 +570,24 @@ async def test_a_source_whose_file_is_gone_says_what_to_do(
     for gone in (lambda: catalog.detach("team"), lambda: catalog.source("team")):
         with pytest.raises(IndexNotFoundError, match="no attached source 'team'"):
             gone()
+
+
+async def test_a_wrong_name_is_answered_with_the_nearest_ones(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    """Indexes of corpora that were opened by their paths, whose names hold hashes, are not told."""
+    catalog.attach(source_file(tmp_path / "s"))
+    for name in ("teas", "press"):
+        await (await catalog.create(name, write(tmp_path / name, "text"))).aclose()
+    for number in range(3):
+        folder = write(tmp_path / f"corpus{number}", "text").path
+        await (await catalog.resolve(str(folder))).aclose()
+    for wrong, near in (("teamm", "'team' or 'teas'"), ("presss", "'press'")):
+        with pytest.raises(IndexNotFoundError) as caught:
+            await catalog.resolve(wrong)
+        assert str(caught.value) == f"There is no index '{wrong}'; did you mean {near}?"
+    with pytest.raises(IndexNotFoundError, match=r"source 'teams'; did you mean 'team'\?$"):
+        catalog.detach("teams")
 
 
 async def test_one_name_is_for_one_thing(catalog: Catalog, tmp_path: Path) -> None:

@@ -174,19 +174,6 @@ def test_booleans_are_values_of_a_field_that_holds_nothing_else(tmp_path: Path) 
     assert [land.group_of(value) for value in ("no", False)] == ["north", None]
 
 
-def test_a_key_may_stand_again_over_a_merged_one(tmp_path: Path) -> None:
-    """YAML's own way to share what attributes have in common is no key that stands twice."""
-    path = tmp_path / "schema.yaml"
-    path.write_text(
-        "attributes:\n"
-        "  one: &one {field: f, groups: [a, b]}\n"
-        "  two: &two {<<: *one, field: g}\n"
-        "  three: {<<: *two, field: h}\n"
-    )
-    fields = {name: a.field for name, a in load_schema(path).attributes.items()}
-    assert fields == {"one": "f", "two": "g", "three": "h"}
-
-
 def test_an_attribute_that_does_not_exist_is_named_with_those_that_do() -> None:
     with pytest.raises(UnknownAttributeError, match=r"'age'.*gender"):
         SCHEMA.attribute("age")

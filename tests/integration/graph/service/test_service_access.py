@@ -337,6 +337,20 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path, own_model: ModelServer)
         assert time.monotonic() - begun < 30
 
 
+def test_an_ignored_ctrl_c_stays_ignored(tmp_path: Path, own_model: ModelServer) -> None:
+    """A script's shell ignores it for what runs in the background, and so do we."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        started = Ending(tmp_path, own_model, grace=60)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with started as service:
+        service.process.send_signal(signal.SIGINT)
+        assert service.client.get("/readyz").json()["status"] == "ready"
+        service.process.send_signal(signal.SIGTERM)
+        assert service.ends() == (0, "")
+
+
 @pytest.fixture
 def own_model() -> Iterator[Any]:
     server = ModelServer()

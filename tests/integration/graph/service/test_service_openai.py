@@ -309,6 +309,23 @@ def test_a_model_that_fails_is_an_error_and_no_answer(
     assert "[DONE]" not in raw.text
 
 
+def test_an_answer_without_text_is_an_error_and_a_search_without_keywords_is_none(
+    service: Served,
+) -> None:
+    service.model.does(failure(400))
+    answer = service.client.post("/v1/answer", json={"question": "physicist", "samples": 3})
+    assert (answer.status_code, answer.headers["content-type"]) == (502, "application/problem+json")
+    problem = answer.json()
+    assert (problem["type"], problem["model_status"]) == (
+        "urn:fairqr:error:model",
+        "invalid_request",
+    )
+    search = service.client.post("/v1/search", json={"query": "physicist", "ask": "always"})
+    assert search.status_code == 200
+    assert search.json()["ranking"]
+    assert any("refused the request (400" in text for text in search.json()["warnings"])
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -133,7 +133,7 @@ def _systems(**changes: Any) -> dict[str, Any]:
             "one of the attributes is named twice; name each once.",
         ),
         ({"baseline": "none"}, "the baseline 'none' is not one of the systems."),
-        ({"systems": [PLAIN, PLAIN]}, "two systems are named 'BM25'."),
+        ({"systems": [PLAIN, {**PLAIN}]}, "two systems are named 'BM25'."),
         ({"measures": ["nDGC@20"]}, "There is no measure 'nDGC'; did you mean nDCG?"),
         ({"judge": "relevance:2"}, "The shares of the target 'relevance:2' must sum to 1, not 2."),
         ({"target": "x:1"}, "'x'"),

@@ -16,8 +16,7 @@ import yaml
 
 from fairqr.base.errors import PromptError
 from fairqr.prompts.library import SHIPPED, PromptLibrary
-from fairqr.prompts.template import load_template
-from fairqr.prompts.yaml_file import LARGEST
+from fairqr.prompts.template import LARGEST, load_template
 from tests.integration.service_client import PHYSICIST, a_service, until
 
 GOOD = yaml.safe_load((SHIPPED / "refine" / "v4.yaml").read_text())

@@ -1,0 +1,89 @@
+"""Reads YAML files that a person wrote, or somebody whom we do not trust."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fairqr.base.errors import InputError, one_line
+
+__all__ = ["load_yaml", "parse_yaml"]
+
+
+class _RefusedError(Exception):
+    """The file has something that we do not take; the arguments are its line and a sentence."""
+
+
+class _Loader(yaml.SafeLoader):
+    """A safe loader without duplicate keys and aliases.
+
+    YAML would silently take the last of two equal keys. A few lines of nested aliases expand to
+    millions of values.
+    """
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()
+            raise _RefusedError(
+                event.start_mark.line + 1,
+                f"has the alias '*{one_line(event.anchor, 60)}'; write its value out there.",
+            )
+        return super().compose_node(parent, index)
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        known = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if (key.tag, key.value) in known:
+                    raise _RefusedError(
+                        key.start_mark.line + 1,
+                        f"has '{one_line(key.value)}' twice; remove one of them.",
+                    )
+                known.add((key.tag, key.value))
+        return node
+
+
+def load_yaml(path: Path, what: str, error_type: type[InputError] = InputError) -> Any:
+    """Read a YAML file into plain types.
+
+    Args:
+        path: The file.
+        what: The kind of file, for messages: ``schema`` or ``source``.
+        error_type: The class of errors to raise.
+
+    Raises:
+        InputError: The file is missing or is not YAML, has an alias, or has a key twice in a
+            mapping.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise error_type(
+            f"The {what} {path} cannot be read: {error.strerror}; check the path."
+        ) from None
+    return parse_yaml(content, path, what, error_type)
+
+
+def parse_yaml(content: bytes, path: Path, what: str, error_type: type[InputError]) -> Any:
+    """Parse the content of a YAML file; see :func:`load_yaml`."""
+    try:
+        return yaml.load(content.decode(), _Loader)  # noqa: S506 - it is a SafeLoader
+    except UnicodeDecodeError:
+        raise error_type(f"The {what} {path} is not UTF-8 text; fix it.") from None
+    except _RefusedError as error:
+        line, sentence = error.args
+        raise error_type(f"The {what} {path}, line {line}, {sentence}") from None
+    except RecursionError:
+        raise error_type(f"The {what} {path} is nested too deeply; simplify it.") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        raise error_type(f"The {what} {path}{where} is not valid YAML; fix it.") from None
+    except Exception as error:
+        # For a value such as the date 2001-99-99 the parser can raise anything.
+        raise error_type(
+            f"The {what} {path} has a value that cannot be read ({one_line(error)}); correct it."
+        ) from None

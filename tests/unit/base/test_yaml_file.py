@@ -1,0 +1,80 @@
+"""YAML of every kind is read by one function, which takes neither aliases nor a key twice."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairqr.base.errors import InputError
+from fairqr.base.yaml_file import load_yaml
+from fairqr.evaluation.experiments.catalogue import read_experiment
+from fairqr.prompts.template import load_template
+from fairqr.retrieval.schema import load_schema
+from fairqr.retrieval.source import load_source
+
+BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 11)
+)
+MERGED = "a0: &a0 {x: 1}\n" + "".join(
+    f"a{n}: &a{n}\n  <<: [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 11)
+)
+
+
+@pytest.mark.parametrize("text", [BOMB, MERGED, "a: &a0 [*a0]", "a: &a0 {<<: *a0}"])
+@pytest.mark.parametrize(
+    ("what", "load"),
+    [
+        ("source", load_source),
+        ("schema", load_schema),
+        ("prompt", load_template),
+        ("experiment", read_experiment),
+    ],
+)
+def test_aliases_are_refused_at_once(
+    tmp_path: Path, what: str, load: Callable[[Path], Any], text: str
+) -> None:
+    path = tmp_path / "file.yaml"
+    path.write_text(text)
+    line = 1 if text.startswith("a:") else 3 if text == MERGED else 2
+    begun = time.process_time()
+    with pytest.raises(InputError) as caught:
+        load(path)
+    assert time.process_time() - begun < 1
+    assert str(caught.value) == (
+        f"The {what} {path}, line {line}, has the alias '*a0'; write its value out there."
+    )
+
+
+def test_what_a_plain_file_holds(tmp_path: Path) -> None:
+    """An anchor that nothing refers to does no harm, nor does a merged mapping."""
+    path = tmp_path / "file.yaml"
+    path.write_text("a: &x [1, 2.5, yes, 'é']\nb: {<<: {c: 1, d: 2}, c: 3}\n", encoding="utf-8")
+    assert load_yaml(path, "file") == {"a": [1, 2.5, True, "é"], "b": {"c": 3, "d": 2}}
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"a: 1\nb:\n  c: 1\n  c: 2", ", line 4, has 'c' twice; remove one of them."),
+        (b"a: [", ", line 1 is not valid YAML; fix it."),
+        (b"a: !!python/name:os.system x", ", line 1 is not valid YAML; fix it."),
+        (b"\xff\xfe\x00", " is not UTF-8 text; fix it."),
+        (b"[" * 100_000, " is nested too deeply; simplify it."),
+        (
+            b"a: 2001-99-99",
+            " has a value that cannot be read (month must be in 1..12); correct it.",
+        ),
+    ],
+)
+def test_each_fault_is_one_sentence(tmp_path: Path, content: bytes, sentence: str) -> None:
+    path = tmp_path / "file.yaml"
+    path.write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        load_yaml(path, "file")
+    assert str(caught.value) == f"The file {path}{sentence}"
+    with pytest.raises(InputError, match="cannot be read: Is a directory; check the path"):
+        load_yaml(tmp_path, "file")
