@@ -61,8 +61,8 @@ class HybridEngine(VectorEngine):
         by_words = self.lexical.answer(now, candidates)
         if not (vector.any() or len(by_words)):
             nothing = now.hits([], [], 0)
-            found = nothing if query.only is None else self.lexical.answer(now, query)
-            return replace(found, relevance=np.zeros(len(found)))
+            unlikely = nothing if query.only is None else self.lexical.answer(now, query)
+            return replace(unlikely, relevance=np.zeros(len(unlikely)))
         scores = dict(zip(by_words.ids, by_words.scores, strict=True))
         addresses = now.addresses(by_words.ids)
         numbers = dict(zip(addresses, now.numbers(list(addresses.values())), strict=True))
@@ -90,8 +90,8 @@ class HybridEngine(VectorEngine):
             shares_of(known_scores, by_words.scores[0] if by_words.scores else 0.0),
             _standardised(vectors, moved, similar, rows),
         )
-        found = now.hits(places, chances.tolist(), query.n)
-        return replace(found, relevance=np.array(found.scores))
+        best_hits = now.hits(places, chances.tolist(), query.n)
+        return replace(best_hits, relevance=np.array(best_hits.scores))
 
 
 def _moved(

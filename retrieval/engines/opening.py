@@ -75,11 +75,12 @@ async def open_source(
         )
         return await with_retriever(engine, retriever, progress)
     own = source.vectors if isinstance(source, ElasticsearchSource) else None
+    vectors = own.embeddings if own else None
     if retriever == AUTO:
-        retriever = "bm25" if isinstance(source, RunSource) else automatic(own and own.embeddings)
+        retriever = "bm25" if isinstance(source, RunSource) else automatic(vectors)
     if _is_hybrid(retriever) and not isinstance(source, RunSource):
         # Refuse it before we open anything.
-        asked = Retriever.of(retriever, own.embeddings if own else None)
+        asked = Retriever.of(retriever, vectors)
         lexical = await open_source(source, store=store, progress=progress)
         if own and asked.encoder and asked.encoder.name == own.embeddings:
             from fairqr.retrieval.engines.elasticsearch import open_hybrid
