@@ -13,7 +13,7 @@ import numpy as np
 
 from fairqr.base.errors import InputError
 from fairqr.graph.search.context import Context, FinalStep
-from fairqr.graph.search.decisions import best_iteration, worth
+from fairqr.graph.search.decisions import best_iteration, preference
 from fairqr.graph.search.measurement import (
     Measurement,
     by_group,
@@ -31,7 +31,7 @@ from fairqr.retrieval.rerankers.base import Candidates, Reranker, candidates_of,
 from fairqr.retrieval.rerankers.fair import FairOptions, chances_of, supply, take_step
 from fairqr.retrieval.rerankers.registry import open_reranker
 
-__all__ = ["Final", "better", "best_final", "fair_list", "final_step", "judged"]
+__all__ = ["Final", "best_final", "better", "fair_list", "final_step", "judged"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,14 +144,10 @@ def fair_list(lists: RoundLists, number: int) -> FairListRecord:
 
 
 def better(one: FairListRecord | None, other: FairListRecord) -> FairListRecord:
-    """Return the list with the higher objective; the first one if both are equal."""
+    """Return the better list by the objective; the first one if both are equal."""
     if one is None:
         return other
-
-    def badness(record: FairListRecord) -> tuple[int, float]:
-        return record["objective"]["undefined"], -worth(record["objective"])
-
-    return min(one, other, key=badness)
+    return min(one, other, key=lambda record: preference(record["objective"]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ __all__ = [
     "discounted_mean",
     "estimate_target",
     "mean_divergence",
-    "undefined_target",
     "rank_key",
+    "undefined_target",
     "vector_of",
 ]
 

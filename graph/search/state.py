@@ -14,14 +14,14 @@ from fairqr.retrieval.table import CodedMemberships
 
 __all__ = [
     "CostRecord",
+    "FairListRecord",
     "GroupKey",
     "InputState",
     "IterationRecord",
+    "ObjectiveRecord",
     "OutputState",
     "QueryRecord",
     "RankingRecord",
-    "FairListRecord",
-    "ObjectiveRecord",
     "RefinementRecord",
     "State",
     "StopReason",

@@ -24,7 +24,7 @@ PHYSICIST = {
     "corpus": "people",
     "attributes": ["gender"],
     "k": 10,
-    "method": "loop",
+    "ask": "always",
 }
 """A search that asks the model."""
 

@@ -67,7 +67,7 @@ async def searched(
         search = FairSearch(engine, asking)
         return await search.search(
             "physicist",
-            **{"attribute": "gender", "k": 10, "groups": "lacking", "method": "loop", **context},
+            **{"attribute": "gender", "k": 10, "groups": "lacking", "ask": "always", **context},
         )
     finally:
         await engine.aclose()
@@ -512,7 +512,7 @@ class TestNeverAskedTwice:
                     "physicist",
                     attribute="gender",
                     k=10,
-                    method="loop",
+                    ask="always",
                     groups="lacking",
                     max_iterations=1,
                 )
@@ -643,7 +643,7 @@ class TestInstructionsInData:
         engine = await open_engine(str(people))
         asking = ChatModel("openai:fake", base_url=model_server.base_url)
         search = FairSearch(engine, asking)
-        more: dict[str, Any] = {"attribute": "gender", "k": 10, "groups": "most", "method": "loop"}
+        more: dict[str, Any] = {"attribute": "gender", "k": 10, "groups": "most", "ask": "always"}
         more["prompts"] = {"refine": version}
         for query in ("physicist", self.HOSTILE):
             await search.search(query, max_iterations=1, **more)

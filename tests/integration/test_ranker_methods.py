@@ -180,7 +180,7 @@ async def test_a_ranker_follows_the_loop_and_the_same_is_not_asked_twice_without
         *(people, model_server),
         rerank="pairwise",
         ranking={"depth": 12, "strategy": "all"},
-        method="loop",
+        ask="always",
         groups="lacking",
         threshold=0.0,
         patience=9,

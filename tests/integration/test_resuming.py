@@ -55,7 +55,7 @@ KEY = "k"
 SEARCH = {
     "attributes": ["continent"],
     "k": 10,
-    "method": "loop",
+    "ask": "always",
     "threshold": 0,
     "patience": 9,
     "max_iterations": 3,

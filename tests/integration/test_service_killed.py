@@ -26,7 +26,7 @@ ASKED = {
     "corpus": "people",
     "attributes": ["continent"],
     "k": 10,
-    "method": "loop",
+    "ask": "always",
 }
 SETTINGS = 'traces = "traces"\ncorpora = ["people"]'
 

@@ -37,7 +37,7 @@ SEARCH = {
     "corpus": "shared",
     "attributes": ["gender"],
     "k": 10,
-    "method": "loop",
+    "ask": "always",
 }
 
 

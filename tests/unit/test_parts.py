@@ -148,7 +148,7 @@ async def test_a_retriever_passes_warnings_on(engine: SearchEngine) -> None:
         async def refine(self, request: Any, deadline: float | None = None) -> Any:
             raise RuntimeError("out of order")
 
-    context = PLAIN.model_copy(update={"max_iterations": 1, "threshold": 0})
+    context = PLAIN.model_copy(update={"max_iterations": 1, "ask": "always"})
     retriever = FairSearch(engine, Broken()).as_retriever(context)
     with pytest.warns(UserWarning, match="out of order"):
         assert len(await retriever.ainvoke("physicist")) == 5
