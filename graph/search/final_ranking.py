@@ -176,9 +176,11 @@ def judged(lists: RoundLists, final: Sequence[str], fair: FairListRecord) -> Jud
         final: The ids of the final list.
         fair: The list of the fair step, with its weight.
     """
-    order = lists.retrieved(len(lists.state["iterations"]) - 1)
-    candidates = _candidates(lists, order)
-    place = {id_: number for number, id_ in enumerate(order.ids)}
+    last = lists.retrieved(len(lists.state["iterations"]) - 1)
+    # Some orders and pools no longer have all documents of earlier rounds. Scores do not count here.
+    every = list(dict.fromkeys([*last.ids, *final, *lists.plain.ids]))
+    candidates = _candidates(lists, Ranking(every, [0.0] * len(every)))
+    place = {id_: number for number, id_ in enumerate(every)}
     kept = fair["objective"]["weight"]
     weight = math.inf if kept is None else kept
     qualities = [

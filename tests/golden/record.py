@@ -57,8 +57,11 @@ CASES: dict[str, dict[str, Any]] = {
     "per-group": {
         "query": "composer",
         "attributes": ["continent"],
+        "groups": "all",
         "pool": "per_group",
         "rerank": "original_query",
+        "final_step": "exposure-aware",
+        "depth": 20,
     },
     "no-model": {"query": "astronomer", "attributes": ["gender"], "max_iterations": 0},
     "no-evidence": {"query": "mathematician", "attributes": ["gender"], "evidence": False},
@@ -223,7 +226,8 @@ async def searches(names: list[str]) -> AsyncIterator[tuple[str, dict[str, Any]]
         query, refiner = context.pop("query"), context.pop("refiner", None)
         if "method" not in context:
             context["ask"] = "always"
-        async with FairSearch.open("notables", refiner or ScriptedRefiner()) as search:
+        asked = refiner or ScriptedRefiner()
+        async with FairSearch.open("notables", asked, retriever="bm25") as search:
             result = await search.search(query, **context)
             yield name, shortened(result.model_dump(mode="json"))
 
@@ -232,7 +236,11 @@ async def answers(names: list[str]) -> AsyncIterator[tuple[str, dict[str, Any]]]
     """Yield what is answered to each question."""
     from fairqr import FairSearch
 
-    given: Any = {"generator": EchoingGenerator(), "attributor": "overlap"}
+    given: Any = {
+        "generator": EchoingGenerator(),
+        "attributor": "overlap",
+        "retriever": "bm25",
+    }
     for name in names:
         async with FairSearch.open("notables", ScriptedRefiner(), **given) as search:
             yield (
@@ -246,7 +254,7 @@ async def probes(names: list[str]) -> AsyncIterator[tuple[str, dict[str, Any]]]:
     from fairqr import FairSearch
 
     for name in names:
-        async with FairSearch.open("notables", AlphabeticalModel()) as search:
+        async with FairSearch.open("notables", AlphabeticalModel(), retriever="bm25") as search:
             yield name, kept((await search.probe(**PROBES[name])).model_dump(mode="json"))
 
 

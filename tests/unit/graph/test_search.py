@@ -160,6 +160,25 @@ async def test_no_strategy_ends_less_fair_than_it_began(
     assert len({d.id for d in result.ranking}) == 10
 
 
+@pytest.mark.parametrize("pool", ["last", "union", "per_group"])
+@pytest.mark.parametrize("rerank", ["relevance", "original_query", "fusion", "none"])
+async def test_the_fair_step_follows_every_order(
+    engine: SearchEngine, pool: str, rerank: str
+) -> None:
+    """Also where the last round no longer has the plain list, or that of the best round."""
+    search = FairSearch(engine, KnownRefiner({"female": ["scholar", "other"], "male": ["filler"]}))
+    strategy = {"pool": pool, "rerank": rerank, "evidence": False, "depth": 10, "groups": "all"}
+    result = await search.search(
+        "science", attribute="gender", k=10, ask="always", patience=9, **strategy
+    )
+    assert len(result.iterations) > 1
+    assert len({d.id for d in result.ranking}) == 10
+    assert result.objective is not None
+    assert result.baseline.objective is not None
+    assert result.objective.fairness >= result.baseline.objective.fairness
+    assert 0 < result.baseline.objective.relevance <= 1
+
+
 async def test_several_groups_are_asked_about_at_once(engine: SearchEngine) -> None:
     refiner = KnownRefiner({"female": ["scholar"], "south": ["filler"]})
     result = await FairSearch(engine, refiner).search(
