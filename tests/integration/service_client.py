@@ -25,6 +25,7 @@ PHYSICIST = {
     "attributes": ["gender"],
     "k": 10,
     "ask": "always",
+    "groups": "all",
 }
 """A search that asks the model."""
 

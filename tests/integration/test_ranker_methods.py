@@ -186,7 +186,7 @@ async def test_a_ranker_follows_the_loop_and_the_same_is_not_asked_twice_without
         patience=9,
         max_iterations=2,
     )
-    assert result.method == "loop"
+    assert result.method == "fairqr"
     assert result.reranking is not None
     assert 1 < result.reranking.lists <= 3
     pairs = Counter(

@@ -56,7 +56,8 @@ SEARCH = {
     "attributes": ["continent"],
     "k": 10,
     "ask": "always",
-    "threshold": 0,
+    "groups": "all",
+    "fairness_weight": 0,
     "patience": 9,
     "max_iterations": 3,
 }

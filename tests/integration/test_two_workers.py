@@ -38,6 +38,7 @@ SEARCH = {
     "attributes": ["gender"],
     "k": 10,
     "ask": "always",
+    "groups": "all",
 }
 
 
