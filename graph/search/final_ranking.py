@@ -177,7 +177,7 @@ def judged(lists: RoundLists, final: Sequence[str], fair: FairListRecord) -> Jud
         fair: The list of the fair step, with its weight.
     """
     last = lists.retrieved(len(lists.state["iterations"]) - 1)
-    # Some orders and pools no longer have all documents of earlier rounds. Scores do not count here.
+    # Some orders and pools drop documents of earlier rounds. Scores do not count here.
     every = list(dict.fromkeys([*last.ids, *final, *lists.plain.ids]))
     candidates = _candidates(lists, Ranking(every, [0.0] * len(every)))
     place = {id_: number for number, id_ in enumerate(every)}

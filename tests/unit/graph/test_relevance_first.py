@@ -418,6 +418,7 @@ async def test_a_query_without_hits_has_an_empty_result(lexical: SearchEngine, q
         assert result.exposure == result.target
         assert (result.divergence, result.objective, result.explanation) == (None, None, [])
         assert result.model is None
+        assert result.warnings[-1].endswith("matches the query; try other words.")
         assert json.loads(result.model_dump_json())["stop_reason"] == "no_hits"
     assert refiner.groups == []
 

@@ -132,7 +132,7 @@ def test_refined_queries_widen_the_pool_and_both_curves_are_shown(finished: Fini
         nearest_with.divergence.value - nearest.divergence.value
     )
     assert cost.changes[-1].divergence.value < -0.5
-    assert [it.divergence.queries for it in cost.refined] == [6] * 6
+    assert [it.divergence.queries for it in cost.refined] == [6] * (1 + len(WEIGHTS))
     # The refined queries went to the audited engine.
     assert any("actress" in query.words for search in engine.searches for query in search)
     said = [sentence for sentence in audit.findings if "feedback" in sentence]
