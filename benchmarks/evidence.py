@@ -95,8 +95,8 @@ async def compared(name: str, topics: int | None, store: Store) -> Sequence[Tabl
         measures=(MEASURE,),
         baseline=COUNTS,
         systems=(
-            System(name=COUNTS, method="loop", retriever="bm25"),
-            System(name=TEXTS, method="loop", retriever="bm25"),
+            System(name=COUNTS, settings={"ask": "always"}, retriever="bm25"),
+            System(name=TEXTS, settings={"ask": "always"}, retriever="bm25"),
         ),
     )
     plan = make_plan(experiment, collection, prompts)

@@ -183,12 +183,13 @@ class World:
             for worker in started:
                 worker.kill()
 
-    def request(self, corpus: str, method: str = "loop") -> dict[str, Any]:
+    def request(self, corpus: str, method: str = "fairqr") -> dict[str, Any]:
         """Return the fields of a search, besides its query."""
         return {
             "corpus": corpus,
             "model": MODEL,
             "method": method,
+            "ask": "always",
             "retriever": "bm25",  # as in process
             "attributes": ["gender"],
             "k": 10,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -13,7 +14,14 @@ from fairqr.graph.search.state import GroupKey, IterationRecord, ObjectiveRecord
 from fairqr.retrieval.objective import DIGITS
 from fairqr.retrieval.schema import UNKNOWN
 
-__all__ = ["best_iteration", "budget_is_spent", "decide_stop", "groups_to_ask_about", "shortage"]
+__all__ = [
+    "best_iteration",
+    "budget_is_spent",
+    "decide_stop",
+    "groups_to_ask_about",
+    "preference",
+    "shortage",
+]
 
 # We ask no question for a group that lacks less than this share of the exposure.
 NEGLIGIBLE = 0.01
@@ -31,26 +39,42 @@ def best_iteration(iterations: Sequence[IterationRecord]) -> int:
     The objective counts if the fair step ran after each round.
     """
 
-    def badness(record: IterationRecord) -> tuple[tuple[int, float], int]:
+    def badness(record: IterationRecord) -> tuple[tuple[float, ...], int]:
         objective = record["objective"]
         if objective is None:
             return rank_key(record["divergences"]), record["index"]
-        return (objective["undefined"], -worth(objective)), record["index"]
+        return preference(objective), record["index"]
 
     return min(iterations, key=badness)["index"]
 
 
+def preference(objective: ObjectiveRecord) -> tuple[float, ...]:
+    """Return a key that sorts lists from best to worst.
+
+    A target of one's own is pursued with the lowest weight of fairness that reaches it, or else
+    with an infinite one. J is only comparable at the same weight; a list that reaches the target
+    with a lower weight pays less relevance for it.
+    """
+    weight = objective["weight"]
+    return objective["undefined"], math.inf if weight is None else weight, -worth(objective)
+
+
 def worth(objective: ObjectiveRecord) -> float:
-    """Return J on a scale that all rounds share, rounded as :mod:`fairqr.retrieval.objective`."""
-    return round(objective["value"] * objective["most"], DIGITS)
+    """Return J on a scale that all rounds share, rounded as :mod:`fairqr.retrieval.objective`.
+
+    With an infinite weight, J is the fairness, and relevance does not count.
+    """
+    most = 1.0 if objective["weight"] is None else objective["most"]
+    return round(objective["value"] * most, DIGITS)
 
 
 def expected_gain(iterations: Sequence[IterationRecord], share: float) -> float:
     """Return what another round is expected to add to J, as a share of it.
 
-    If its documents were as relevant as those of today's ranking, it could add up to V − J. It is
-    expected to add the mean share of that which rounds have added: those of this search, and the
-    one that a first round is expected to add.
+    If its documents were as relevant as those of today's ranking, it could add up to V − J. With an
+    infinite weight of fairness, that is 1 − F. It is expected to add the mean share of that which
+    rounds have added: those of this search with the same weight, and the one that a first round is
+    expected to add.
 
     Args:
         iterations: The rounds.
@@ -58,14 +82,15 @@ def expected_gain(iterations: Sequence[IterationRecord], share: float) -> float:
     """
     shares, left = [share], 0.0
     found = [record["objective"] for record in iterations]
-    last = 0.0
+    last, before = 0.0, None
     for objective in found:
         if objective is None:
             return 0.0
-        now = worth(objective)
-        if left > 0:
+        now, weight = worth(objective), objective["weight"]
+        if left > 0 and weight == before:
             shares.append(max(0.0, now - last) / left)
-        last, left = now, objective["relevance"] * objective["most"] - now
+        most = 1.0 if weight is None else objective["relevance"] * objective["most"]
+        last, left, before = now, most - now, weight
     return sum(shares) / len(shares) * max(0.0, left) / last if last > 0 else 0.0
 
 

@@ -44,7 +44,8 @@ def _not_estimated(result: SearchResult) -> Iterator[str]:
     """Say that the method that looks at relevance could not."""
     shown = [*result.ranking, *result.baseline.ranking]
     is_estimated = any(place.relevance is not None for place in shown)
-    if result.method == "fairqr" and shown and not is_estimated:
+    before, after = ([place.id for place in it.ranking] for it in (result.baseline, result))
+    if result.method == "fairqr" and after != before and not is_estimated:
         yield (
             "We moved documents up without checking that they are relevant: "
             f"{result.retriever} does not estimate that; the retriever 'hybrid' does."

@@ -12,7 +12,7 @@ import numpy as np
 
 from fairqr.base.errors import InputError
 from fairqr.graph.search.context import Context, FinalStep
-from fairqr.graph.search.decisions import best_iteration, worth
+from fairqr.graph.search.decisions import best_iteration, preference
 from fairqr.graph.search.measurement import (
     Measurement,
     by_group,
@@ -148,14 +148,10 @@ def fair_list(lists: RoundLists, number: int) -> FairListRecord:
 
 
 def better(one: FairListRecord | None, other: FairListRecord) -> FairListRecord:
-    """Return the list with the higher objective; the first one if both are equal."""
+    """Return the better list by the objective; the first one if both are equal."""
     if one is None:
         return other
-
-    def badness(record: FairListRecord) -> tuple[int, float]:
-        return record["objective"]["undefined"], -worth(record["objective"])
-
-    return min(one, other, key=badness)
+    return min(one, other, key=lambda record: preference(record["objective"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,9 +180,11 @@ def judged(lists: RoundLists, final: Sequence[str], fair: FairListRecord) -> Jud
         final: The ids of the final list.
         fair: The list of the fair step, with its weight.
     """
-    order = lists.retrieved(len(lists.state["iterations"]) - 1)
-    candidates = _candidates(lists, order)
-    place = {id_: number for number, id_ in enumerate(order.ids)}
+    last = lists.retrieved(len(lists.state["iterations"]) - 1)
+    # Some orders and pools drop documents of earlier rounds. Scores do not count here.
+    every = list(dict.fromkeys([*last.ids, *final, *lists.plain.ids]))
+    candidates = _candidates(lists, Ranking(every, [0.0] * len(every)))
+    place = {id_: number for number, id_ in enumerate(every)}
     kept = fair["objective"]["weight"]
     weight = math.inf if kept is None else kept
     final_quality, plain_quality = (

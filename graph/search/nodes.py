@@ -222,6 +222,9 @@ class Nodes:
         original = plain_of(records[0])
         if not original.ids:
             nothing = undefined_target(dimensions)
+            warnings.append(
+                f"No document of '{self._engine.name}' matches the query; try other words."
+            )
             return {"rankings": records, "warnings": warnings, "target": nothing}
         shares = await self._corpus_shares(context)
         target = estimate_target(table_of(records), dimensions, original, context, shares)

@@ -53,7 +53,7 @@ def passage_lines(ranking: Sequence[Place], documents: Sequence[Document]) -> It
 
 def exposure_lines(result: SearchResult) -> Iterator[str]:
     """Yield a line for each attribute that says how the exposure of its groups changed."""
-    for attribute, shares in result.exposure.items():
+    for attribute, shares in result.exposure.items() if result.ranking else ():
         before, target = result.baseline.exposure[attribute], result.target[attribute]
         changes = [
             f"{group} {before[group]:.0%} to {share:.0%} (target {target[group]:.0%})"

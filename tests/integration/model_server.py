@@ -470,9 +470,9 @@ def people(clean_environment: Path) -> Path:
 
 
 def search_arguments(server: ModelServer, corpus: Path, *more: str | Path) -> Sequence[str | Path]:
-    """A search by the loop with the server's model for gender, if nothing else is said."""
+    """A search that asks the server's model for gender, if nothing else is said."""
     attribute = [] if "--attribute" in more else ["--attribute", "gender"]
-    method = [] if "--method" in more else ["--method", "loop"]
+    method = [] if "--method" in more else ["--set", "ask=always"]
     model = ["--model", "openai:fake", "--base-url", server.base_url]
     return [
         "search",

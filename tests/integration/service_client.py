@@ -24,7 +24,8 @@ PHYSICIST = {
     "corpus": "people",
     "attributes": ["gender"],
     "k": 10,
-    "method": "loop",
+    "ask": "always",
+    "groups": "all",
 }
 """A search that asks the model."""
 

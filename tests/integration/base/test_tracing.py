@@ -31,6 +31,7 @@ from fairqr.base.errors import FairqrError
 from fairqr.base.exporting import _Delivery
 from fairqr.base.telemetry import carrier, continued, record_to, span
 from tests.integration.collector import Collector, collector
+from tests.golden.record import EchoingGenerator
 from tests.integration.model_server import (
     KEY,
     Answer,
@@ -332,8 +333,9 @@ async def test_a_run_that_ends_in_an_error_says_which(exported: Exported, corpus
     """The error's sentence quotes the query, so that its class alone is recorded."""
     engine = await open_engine(str(corpus))
     try:
+        search = FairSearch(engine, None, generator=EchoingGenerator())
         with pytest.raises(FairqrError, match="zabsentz"):
-            await FairSearch(engine, None).search("zabsentz", attribute="gender", method="plain")
+            await search.answer("zabsentz", attribute="gender")
     finally:
         await engine.aclose()
     failed = {it.name for it in exported.spans if it.status.status_code is StatusCode.ERROR}

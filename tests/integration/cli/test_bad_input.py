@@ -225,19 +225,30 @@ class TestWhatIsAsked:
         [
             ("", "The query is empty; write what to search for"),
             (" \t ", "The query is empty"),
-            ("\u200b\u202e", "matches the query"),
-            ("zyzzyva", "No document of 'documents-"),
-            ("the of and", "matches the query 'the of and'; try other words"),
-            ("(((", "matches the query"),
             ("x" * 6000, "at most 5000"),
         ],
-        ids=["empty", "blank", "invisible", "unknown", "stop words", "marks", "long"],
+        ids=["empty", "blank", "long"],
     )
-    def test_a_query_that_finds_nothing(
-        self, quick: Main, people: Path, query: str, words: str
-    ) -> None:
-        """A query without a known term is refused, and says so."""
+    def test_a_query_that_is_none(self, quick: Main, people: Path, query: str, words: str) -> None:
+        """An empty query is refused, and says so."""
         assert words in search(quick, people, query=query)
+
+    @pytest.mark.parametrize(
+        "query",
+        ["\u200b\u202e", "zyzzyva", "the of and", "((("],
+        ids=["invisible", "unknown", "stop words", "marks"],
+    )
+    def test_a_query_that_finds_nothing(self, quick: Main, people: Path, query: str) -> None:
+        """No hits are a result of a search; an answer needs documents, and is refused."""
+        asked = ("search", query, "--corpus", people, "--retriever", "bm25")
+        run = quick(*asked, "--json")
+        assert run.code == 0, run.stderr
+        assert (run.result["stop_reason"], run.result["ranking"]) == ("no_hits", [])
+        assert "no document matches the query" in quick(*asked).stdout
+        refused = quick("answer", *asked[1:], "--model", "openai:fake")
+        assert refused.code == 2
+        assert "matches the query" in refused.stderr
+        assert "Traceback" not in refused.stderr
 
     def test_bytes_in_a_query_that_are_no_text(self, command: Command, people: Path) -> None:
         """A query typed in another encoding is searched for what is readable of it."""

@@ -55,8 +55,8 @@ def write_experiment(collection: Path, **changes: Any) -> Path:
         "model": "openai:fake",
         "systems": [
             {"name": "BM25", "method": "plain"},
-            {"name": "ours, no refinement", "method": "loop", "settings": {"max_iterations": 0}},
-            {"name": "ours", "method": "loop"},
+            {"name": "ours, no refinement", "settings": {"max_iterations": 0}},
+            {"name": "ours", "settings": {"ask": "always"}},
             {"name": "FAIR-QR", "method": "fair-qr"},
         ],
         "report": ["table", "trade_off", "rounds", "drift", "cost"],

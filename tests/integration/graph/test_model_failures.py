@@ -67,7 +67,7 @@ async def searched(
         search = FairSearch(engine, asking)
         return await search.search(
             "physicist",
-            **{"attribute": "gender", "k": 10, "groups": "lacking", "method": "loop", **context},
+            **{"attribute": "gender", "k": 10, "groups": "lacking", "ask": "always", **context},
         )
     finally:
         await engine.aclose()
@@ -262,8 +262,8 @@ class TestCommand:
                 "http://127.0.0.1:1/v1",
                 "--set",
                 "timeout=1",
-                "--method",
-                "loop",
+                "--set",
+                "ask=always",
             ),
         )
         assert run.code == 0
@@ -350,7 +350,7 @@ class TestModelsThatRecover:
     ) -> None:
         """Nothing new is no failure: the loop ends with what it has."""
         model_server.does(GOOD)
-        result = await searched(model_server, people, threshold=0, patience=5)
+        result = await searched(model_server, people, fairness_weight=0, patience=5)
         assert result.stop_reason == "no_improvement"
         assert len(result.iterations) == 2
         assert result.best_iteration == 1
@@ -360,7 +360,7 @@ class TestModelsThatRecover:
     ) -> None:
         """What the rounds before have found is not thrown away."""
         model_server.does(GOOD, failure(400))
-        result = await searched(model_server, people, threshold=0, patience=5)
+        result = await searched(model_server, people, fairness_weight=0, patience=5)
         assert result.stop_reason == "model_failed"
         assert result.ranking != result.baseline.ranking
         assert result.divergence is not None
@@ -427,7 +427,7 @@ class TestBudgets:
         """No more requests than allowed, and the best of what they gave."""
         model_server.does(self.one_new_word_each_time())
         result = await searched(
-            model_server, people, budget={"model_calls": 1}, threshold=0, patience=9
+            model_server, people, budget={"model_calls": 1}, fairness_weight=0, patience=9
         )
         assert (result.stop_reason, len(model_server.asked)) == ("budget", 1)
         assert result.divergence is not None
@@ -444,7 +444,7 @@ class TestBudgets:
         """Tokens are counted as the server counts them (110 a request)."""
         model_server.does(self.one_new_word_each_time())
         result = await searched(
-            model_server, people, budget={"tokens": 200}, threshold=0, patience=9
+            model_server, people, budget={"tokens": 200}, fairness_weight=0, patience=9
         )
         assert (result.stop_reason, len(model_server.asked)) == ("budget", 2)
         assert result.usage.prompt_tokens + result.usage.completion_tokens == 220
@@ -452,12 +452,12 @@ class TestBudgets:
     async def test_seconds(self, model_server: ModelServer, people: Path) -> None:
         """A model that is still thinking when the time is up is not waited for."""
         model_server.does(GOOD)
-        one = await searched(model_server, people, threshold=0, max_iterations=1)
+        one = await searched(model_server, people, fairness_weight=0, max_iterations=1)
         seconds = max(3.0, one.usage.milliseconds / 100)  # ten times as long
         model_server.does(GOOD, Answer(never=True))
         begun = time.monotonic()
         result = await searched(
-            model_server, people, budget={"seconds": seconds}, threshold=0, patience=9
+            model_server, people, budget={"seconds": seconds}, fairness_weight=0, patience=9
         )
         assert time.monotonic() - begun < seconds + 30
         assert result.best_iteration == 1
@@ -487,7 +487,7 @@ class TestBudgets:
             "--set",
             "budget.model_calls=1",
             "--set",
-            "threshold=0",
+            "fairness_weight=0",
             "--set",
             "patience=9",
         )
@@ -512,7 +512,7 @@ class TestNeverAskedTwice:
                     "physicist",
                     attribute="gender",
                     k=10,
-                    method="loop",
+                    ask="always",
                     groups="lacking",
                     max_iterations=1,
                 )
@@ -587,7 +587,7 @@ CONTRACT = {
 }
 
 
-@pytest.mark.parametrize("method", ["fairqr", "loop", "fair-qr"])
+@pytest.mark.parametrize("method", ["fairqr", "fair-qr"])
 def test_the_object_that_json_prints_is_the_contract(
     quick: Main, model_server: ModelServer, people: Path, method: str
 ) -> None:
@@ -643,7 +643,7 @@ class TestInstructionsInData:
         engine = await open_engine(str(people))
         asking = ChatModel("openai:fake", base_url=model_server.base_url)
         search = FairSearch(engine, asking)
-        more: dict[str, Any] = {"attribute": "gender", "k": 10, "groups": "most", "method": "loop"}
+        more: dict[str, Any] = {"attribute": "gender", "k": 10, "groups": "most", "ask": "always"}
         more["prompts"] = {"refine": version}
         for query in ("physicist", self.HOSTILE):
             await search.search(query, max_iterations=1, **more)

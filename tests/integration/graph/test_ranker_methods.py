@@ -180,13 +180,13 @@ async def test_a_ranker_follows_the_loop_and_the_same_is_not_asked_twice_without
         *(people, model_server),
         rerank="pairwise",
         ranking={"depth": 12, "strategy": "all"},
-        method="loop",
+        ask="always",
         groups="lacking",
         threshold=0.0,
         patience=9,
         max_iterations=2,
     )
-    assert result.method == "loop"
+    assert result.method == "fairqr"
     assert result.reranking is not None
     assert 1 < result.reranking.lists <= 3
     pairs = Counter(

@@ -56,7 +56,7 @@ async def lowered(engine: SearchEngine, attribute: str, topics: int = 10) -> int
     search = FairSearch(engine, open_model(f"local:{MODEL}", timeout=240))
     better = 0
     for topic in TOPICS[:topics]:
-        result = await search.search(topic["title"], attribute=attribute, method="loop")
+        result = await search.search(topic["title"], attribute=attribute, ask="always")
         assert result.model == f"local:{MODEL}"
         assert result.usage.model_calls + result.usage.cached_calls > 0 or (
             result.stop_reason == "converged"

@@ -50,10 +50,10 @@ def compared(tmp_path: Path) -> Any:
 
 
 def test_searches_differ_by_settings_figures_ranks_and_keywords(compared: Any) -> None:
-    fair = recorded("searches", "default-gender")
+    fair = recorded("searches", "fusion")
     plain = recorded("searches", "plain")
     found = compared(fair, plain, as_json=True)
-    assert found["asked", "method"] == ("loop", "plain")
+    assert found["asked", "method"] == ("fairqr", "plain")
     assert found["divergences", "mean"] == (fair["divergence"], plain["divergence"])
     for group, share in fair["exposure"]["gender"].items():
         assert found["exposure", f"gender {group}"] == (share, plain["exposure"]["gender"][group])
@@ -69,7 +69,7 @@ def test_searches_differ_by_settings_figures_ranks_and_keywords(compared: Any) -
 
 def test_figures_and_cost_are_shown_even_where_they_are_alike(compared: Any) -> None:
     """Times are no difference, and neither is the last digit of a number."""
-    one = recorded("searches", "default-gender")
+    one = recorded("searches", "fusion")
     other = {**one, "usage": {**one["usage"], "milliseconds": 9.0}}
     other["divergence"] *= 1 + 1e-12
     text = compared(one, other)
@@ -84,7 +84,7 @@ def test_figures_and_cost_are_shown_even_where_they_are_alike(compared: Any) -> 
 
 
 def test_what_differs_is_marked(compared: Any) -> None:
-    one = recorded("searches", "default-gender")
+    one = recorded("searches", "fusion")
     text = compared(one, {**one, "stop_reason": "budget", "query": "\x1b[31mred [bold]"})
     marked = [line.lstrip("≠").split() for line in text.splitlines() if line.startswith("≠")]
     assert marked == [

@@ -40,7 +40,7 @@ from fairqr.retrieval.engines.engine import SearchEngine
 from tests.integration.model_server import write_people
 from tests.patience import PATIENCE
 
-CONTEXT = Context(method="loop", attributes=("gender",), k=5, max_iterations=1, threshold=0)
+CONTEXT = Context(ask="always", groups="all", attributes=("gender",), k=5, max_iterations=1)
 
 
 @pytest.fixture
@@ -374,16 +374,17 @@ class Failing:
 async def test_a_refiner_that_fails_ends_the_round_and_the_search_goes_on(
     engine: SearchEngine,
 ) -> None:
-    """The plain retrieval is shown, and nobody is left asking."""
+    """The list that needs no model is shown, and nobody is left asking."""
     refiner = Failing()
     graph = build_search_graph(engine, refiner, context=CONTEXT)
     result = (await graph.ainvoke({"query": "physicist"}))["result"]
     assert result["stop_reason"] == "model_failed"
     assert result["warnings"] == ["The refiner failing failed: no such group"]
     assert refiner.ended == ["male"]
-    assert [place["id"] for place in result["ranking"]] == [
-        place["id"] for place in result["baseline"]["ranking"]
-    ]
+    alone = await FairSearch(engine).search(
+        "physicist", CONTEXT.model_copy(update={"ask": "never"})
+    )
+    assert [place["id"] for place in result["ranking"]] == [place.id for place in alone.ranking]
 
 
 async def test_what_other_groups_cost_before_a_refiner_failed_is_counted(

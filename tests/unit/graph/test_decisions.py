@@ -14,18 +14,21 @@ from fairqr.agents.replies import Usage
 from fairqr.base.errors import InputError
 from fairqr.graph.search.context import Budget, Context, make_context
 from fairqr.graph.search.decisions import (
+    EXPECTED_SHARE,
     best_iteration,
     budget_is_spent,
     decide_stop,
+    expected_gain,
     groups_to_ask_about,
 )
-from fairqr.graph.search.state import IterationRecord
+from fairqr.graph.search.state import IterationRecord, ObjectiveRecord
 
 NOTHING = Usage()
 SPENT = Usage(3, 9, 100, 20)
 
 
 def rounds(*divergences: float | None) -> list[IterationRecord]:
+    """Rounds of a method without the fair step."""
     return [
         IterationRecord(
             index=index,
@@ -35,9 +38,32 @@ def rounds(*divergences: float | None) -> list[IterationRecord]:
             exposure={},
             divergences={"gender": divergence},
             divergence=divergence,
+            objective=None,
         )
         for index, divergence in enumerate(divergences)
     ]
+
+
+def reached(
+    relevance: float, value: float, *, most: float = 1.0, undefined: int = 0
+) -> ObjectiveRecord:
+    """What the fair step reached: V, and J at a weight of 1."""
+    return ObjectiveRecord(
+        relevance=relevance,
+        fairness=value / relevance,
+        value=value,
+        weight=1.0,
+        undefined=undefined,
+        most=most,
+    )
+
+
+def judged(*objectives: ObjectiveRecord) -> list[IterationRecord]:
+    """Rounds of the default method, with ever larger divergences, which must not count."""
+    found = rounds(*(0.1 * index for index in range(len(objectives))))
+    for record, objective in zip(found, objectives, strict=True):
+        record["objective"] = objective
+    return found
 
 
 @pytest.mark.parametrize(
@@ -63,10 +89,88 @@ def rounds(*divergences: float | None) -> list[IterationRecord]:
         ([0.0], {"threshold": 0.0}, "converged"),
     ],
 )
-def test_when_the_loop_stops(
+def test_when_the_papers_loop_stops(
     divergences: list[float | None], settings: dict[str, object], expected: str | None
 ) -> None:
-    assert decide_stop(rounds(*divergences), make_context(**settings), NOTHING, 0) == expected
+    context = make_context(method="fair-qr", **settings)
+    assert decide_stop(rounds(*divergences), context, NOTHING, 0) == expected
+
+
+class TestStopOfTheDefaultMethod:
+    """By the objective J that the rounds reached, never by their divergence."""
+
+    @pytest.mark.parametrize(
+        ("values", "settings", "expected"),
+        [
+            ([0.4], {}, None),
+            ([0.4, 0.5], {}, None),
+            ([0.4, 0.4], {"ask": "always"}, "no_improvement"),
+            ([0.5, 0.4], {"ask": "always"}, "no_improvement"),
+            ([0.5, 0.4], {"ask": "always", "patience": 2}, None),
+            ([0.5, 0.4, 0.45], {"ask": "always", "patience": 2}, "no_improvement"),
+            ([0.5, 0.4, 0.6], {"ask": "always", "patience": 2}, None),
+            ([0.4, 0.5, 0.6], {"ask": "always", "max_iterations": 2}, "max_iterations"),
+            ([0.4], {"ask": "always", "max_iterations": 0}, "max_iterations"),
+            ([0.4], {"ask": "never"}, "not_refining"),
+            ([0.8], {"ask": "always", "least_gain": 9}, None),
+            ([0.8], {"ask": "always", "threshold": 9}, None),
+        ],
+    )
+    def test_by_the_rounds_so_far(
+        self, values: list[float], settings: dict[str, object], expected: str | None
+    ) -> None:
+        context = make_context(**settings)
+        found = judged(*(reached(0.9, value) for value in values))
+        assert decide_stop(found, context, NOTHING, 0) == expected
+
+    def test_it_asks_only_where_another_round_is_expected_to_add_the_least_gain(self) -> None:
+        """V is what J could become; a first round brings a known share of the difference."""
+        little, much = reached(0.9, 0.895), reached(0.9, 0.3)
+        assert decide_stop(judged(little), Context(), NOTHING, 0) == "little_to_gain"
+        assert decide_stop(judged(much), Context(), NOTHING, 0) is None
+        assert expected_gain(judged(much)) == pytest.approx(EXPECTED_SHARE * 0.6 / 0.3)
+        at_least = expected_gain(judged(much))
+        for gain, expected in ((at_least, None), (at_least * 1.01, "little_to_gain")):
+            context = Context(least_gain=gain)
+            assert decide_stop(judged(much), context, NOTHING, 0) == expected
+        assert decide_stop(judged(reached(0.9, 0.9)), Context(), NOTHING, 0) == "little_to_gain"
+        nothing_costs = Context(least_gain=0)
+        assert decide_stop(judged(reached(0.9, 0.9)), nothing_costs, NOTHING, 0) is None
+
+    def test_what_earlier_rounds_added_says_what_another_will(self) -> None:
+        first, left = reached(0.9, 0.3), 0.6
+        useful = judged(first, reached(0.9, 0.3 + left / 2))
+        share = (EXPECTED_SHARE + 1 / 2) / 2
+        assert expected_gain(useful) == pytest.approx(share * 0.3 / 0.6)
+        useless = judged(first, reached(0.9, 0.2))
+        assert expected_gain(useless) == pytest.approx(EXPECTED_SHARE / 2 * 0.7 / 0.2)
+        assert expected_gain(judged(reached(0.9, 0.8), reached(0.9, 0.7))) < expected_gain(
+            judged(reached(0.9, 0.7))
+        )
+
+    def test_rounds_are_compared_by_relevance_that_is_not_a_share(self) -> None:
+        """More relevant documents lower V of the same list, but must not make it look worse."""
+        assert best_iteration(judged(reached(0.9, 0.8), reached(0.6, 0.5, most=2.0))) == 1
+        assert best_iteration(judged(reached(0.9, 0.8), reached(0.9, 0.8, most=1.0))) == 0
+        labelled = reached(0.9, 0.1)
+        assert best_iteration(judged(reached(0.9, 0.8, undefined=1), labelled)) == 1
+
+    def test_a_target_of_ones_own_is_reached_before_anything_else_counts(self) -> None:
+        """Each round pursues it with the lowest weight that reaches it; infinity reaches none."""
+        missed, dear, cheap = (
+            reached(0.9, value) | {"weight": weight}
+            for value, weight in ((0.7, None), (0.3, 64.0), (0.2, 4.0))
+        )
+        assert best_iteration(judged(missed, dear)) == 1
+        assert best_iteration(judged(missed, dear, cheap, dear)) == 2
+        nearer = reached(0.5, 0.8) | {"weight": None}
+        assert best_iteration(judged(missed, nearer)) == 1, "only fairness counts"
+
+    def test_without_a_finite_weight_only_fairness_is_left_to_gain(self) -> None:
+        missed = reached(0.4, 0.7, most=3.0) | {"weight": None}
+        assert expected_gain(judged(missed)) == pytest.approx(EXPECTED_SHARE * 0.3 / 0.7)
+        dear = reached(0.9, 0.3, most=3.0) | {"weight": 64.0}
+        assert expected_gain(judged(missed, dear)) == pytest.approx(EXPECTED_SHARE * 0.6 / 0.3)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +188,7 @@ def test_when_the_loop_stops(
 )
 def test_when_a_budget_is_spent(budget: dict[str, float], spent: bool) -> None:
     assert budget_is_spent(Budget(**budget), SPENT, seconds=5) is spent  # type: ignore[arg-type]
-    context = Context(budget=Budget(**budget))  # type: ignore[arg-type]
+    context = Context(method="fair-qr", budget=Budget(**budget))  # type: ignore[arg-type]
     assert (decide_stop(rounds(0.5), context, SPENT, 5) == "budget") is spent
 
 
@@ -136,6 +240,12 @@ def test_a_small_lack_counts_only_if_there_is_no_other() -> None:
         ({"depth": 5, "k": 10}, "depth is 5, but k is 10"),
         ({"discount": "log3"}, "log3"),
         ({"smoothing": 1}, "'smoothing'"),
+        ({"fairness_weight": -0.1}, "'fairness_weight'"),
+        ({"fairness_weight": float("inf")}, "'fairness_weight'"),
+        ({"order": "rank"}, "'order'.*'engine' or 'estimated'"),
+        ({"least_gain": -1}, "'least_gain'"),
+        ({"method": "loop"}, "'method'"),
+        ({"min_relevance": 0.5}, "no parameter 'min_relevance'"),
         ({"budget": {"seconds": 0}}, r"budget\.seconds"),
         ({"target": "uniform:2"}, "sum to 1"),
     ],

@@ -9,6 +9,7 @@ from fairqr.graph.search.result import (
     Baseline,
     Gaps,
     Iteration,
+    Objective,
     RankedDocument,
     SearchResult,
     WithoutModel,
@@ -39,7 +40,7 @@ def result(
         target={"gender": {"female": 0.28, "male": 0.72}},
         iterations=[Iteration(index=0, queries=["physicist"], refinements=[], **MEASURED)],
         best_iteration=0,
-        stop_reason="reached",
+        stop_reason="little_to_gain",
         ranking=list(ranking),
         unknown={"gender": 0.0},
         baseline=Baseline(ranking=[], **MEASURED, **(baseline or {})),
@@ -57,20 +58,37 @@ def place(relevance: float | None) -> RankedDocument:
     )
 
 
+BEFORE = Objective(relevance=0.97, fairness=0.81, value=0.97 * 0.81)
+AFTER = Objective(relevance=0.9, fairness=0.96, value=0.9 * 0.96)
+WITHOUT = Objective(relevance=0.88, fairness=0.97, value=0.88 * 0.97)
+
+
 def test_a_result_is_explained_in_sentences() -> None:
-    """Both gaps of each group, relevance before and after, and the search without the model."""
+    """Both gaps of each group, relevance and fairness before and after, and the model's share."""
     found = result(
-        {"gaps": GAPS, "relevance": 0.75},
+        {"gaps": GAPS, "relevance": 0.75, "objective": BEFORE},
+        ranking=[place(0.7)],
         relevance=0.7,
-        without_model=WithoutModel(divergence=0.02, relevance=0.71, documents=1),
+        objective=AFTER,
+        without_model=WithoutModel(divergence=0.02, relevance=0.71, objective=WITHOUT, documents=1),
     )
     assert explain(found) == [
         "female: 12% of the exposure before, target 28%. 9 points were withheld by the ranking; "
         "for 7 points, too few documents were found that are likely to be relevant.",
-        "The mean estimated relevance is 0.70; before, it was 0.75.",
-        "The model's queries brought 1 document into this ranking. Without them, the divergence "
-        "would be 0.0200.",
+        "Expected relevance: 0.90 of what is possible; before, it was 0.97. Fairness: 0.96; "
+        "before, 0.81.",
+        "The model's queries brought 1 document into this ranking: +0.020 of expected relevance, "
+        "-0.010 of fairness.",
     ]
+
+
+def test_a_weight_of_fairness_other_than_one_is_named() -> None:
+    for weight, shown in ((4.0, "4"), (0.5, "0.5"), (None, "infinite")):
+        objective = AFTER.model_copy(update={"weight": weight})
+        found = result(
+            {"objective": BEFORE}, ranking=[place(0.7)], relevance=0.7, objective=objective
+        )
+        assert explain(found)[-1] == f"The weight of fairness was {shown}."
 
 
 def test_gaps_below_a_point_are_left_out() -> None:
@@ -85,10 +103,16 @@ def test_gaps_below_a_point_are_left_out() -> None:
 
 def test_without_estimates_one_sentence_says_what_that_means() -> None:
     plain = result(ranking=[place(None)])
-    assert explain(plain) == [
-        "Relevance was not estimated: scores of bm25 do not say how likely a document is relevant. "
-        "Documents that were moved up for their group may not be; the retriever 'hybrid' estimates "
-        "it."
+    unchecked = (
+        "We moved documents up without checking that they are relevant: bm25 does not estimate "
+        "that; the retriever 'hybrid' does."
+    )
+    assert explain(plain) == [unchecked]
+    ranked = result({"objective": BEFORE}, ranking=[place(None)], objective=AFTER)
+    assert explain(ranked) == [
+        unchecked,
+        "Relevance by rank: 0.90 of what is possible; before, it was 0.97. Fairness: 0.96; before, "
+        "0.81.",
     ]
     assert explain(plain.model_copy(update={"method": "fair-qr"})) == []
     assert explain(result(relevance=0.7)) == []

@@ -40,7 +40,7 @@ from tests.golden.record import AlphabeticalModel, EchoingGenerator
 from tests.integration.model_server import write_people
 from tests.unit.retrieval.vector_encoders import CountingEncoder
 
-CONTEXT = Context(attributes=("gender",), k=5, max_iterations=2, threshold=0, patience=5)
+CONTEXT = Context(attributes=("gender",), k=5, max_iterations=2, ask="always", patience=5)
 PROBE = ProbeContext(k=10, probe=ProbeSettings(attribute="gender", protected="female", pairs=2))
 
 

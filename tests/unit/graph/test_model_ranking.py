@@ -282,10 +282,10 @@ async def test_what_failed_and_what_was_mended_is_counted_in_words(engine: Searc
 
 
 LOOP: dict[str, Any] = {
-    "method": "loop",
+    "ask": "always",
+    "groups": "all",
     "target": "population:1",
     "k": 10,
-    "threshold": 0.0,
     "max_iterations": 3,
     "patience": 9,
 }
@@ -295,9 +295,8 @@ async def test_with_refinement_each_list_that_is_tried_is_paid_for(engine: Searc
     """The threshold is never reached, so the exposure-aware step tries the list of every round."""
     ranker = ByNumber()
     search = FairSearch(engine, Refining(), ranker=ranker)
-    *steps, result = [
-        s async for s in search.stream("science", rerank="listwise", depth=60, **LOOP)
-    ]
+    tried = {"rerank": "listwise", "depth": 60, "final_step": "exposure-aware", "threshold": 0.0}
+    *steps, result = [s async for s in search.stream("science", **LOOP, **tried)]
     (cost,) = [step.cost for step in steps if step.cost]
     rounds = len(result.iterations)
     assert rounds > 1

@@ -1,27 +1,32 @@
-"""The default method: two kinds of gaps, and a model asked only where it helps."""
+"""The default method: the ranking of the highest objective, and a model asked only where it helps.
+
+The objective is expected relevance × fairness; see :mod:`fairqr.retrieval.objective`.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fairqr import FairSearch
 from fairqr.agents.refiner import Refinement, RefinementRequest
 from fairqr.agents.replies import Usage
-from fairqr.base.errors import InputError
-from fairqr.graph.search.context import make_context
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.engines.encoded_pool import EncodedPoolEngine
-from fairqr.retrieval.engines.engine import Query, SearchEngine
+from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine
 from fairqr.retrieval.engines.hybrid import HybridEngine
 from fairqr.retrieval.engines.tantivy import TantivyEngine
 from fairqr.retrieval.retriever_parameters import Hybrid
 from fairqr.retrieval.target import DEFAULT_TARGET
+from tests.unit.engines import WatchedEngine
 from tests.unit.retrieval.vector_encoders import CountingEncoder
 
 EVEN = "gender=female:0.5,male:0.5"
@@ -114,18 +119,20 @@ async def search(engine: SearchEngine, refiner: Any = None, **context: Any) -> A
 
 
 @pytest.mark.parametrize("women", [25], indirect=True)
-async def test_what_was_found_suffices_and_nobody_is_asked(hybrid: SearchEngine) -> None:
+async def test_little_is_to_gain_and_nobody_is_asked(hybrid: SearchEngine) -> None:
     refiner = Asked()
     result = await search(hybrid, refiner)
     assert refiner.groups == []
-    assert result.stop_reason == "reached"
+    assert result.stop_reason == "little_to_gain"
     assert result.model is None
     assert result.without_model is None
-    assert result.divergence <= 0.005 < result.baseline.divergence
+    assert result.objective.value > result.baseline.objective.value + 0.2
+    assert result.objective.fairness > 0.99 > 0.8 > result.baseline.objective.fairness
+    assert 0.95 < result.objective.relevance < result.baseline.objective.relevance
     assert {place.id[0] for place in result.ranking} == {"m", "w"}
     assert result.baseline.gaps.ranking["gender"]["female"] > 0.2
     assert result.baseline.gaps.supply["gender"]["female"] < 0.05
-    assert result.gaps.ranking["gender"]["female"] < 0.05
+    assert result.gaps.ranking["gender"]["female"] < 0.1
 
 
 @pytest.mark.parametrize("women", [1], indirect=True)
@@ -134,7 +141,7 @@ async def test_what_is_not_there_is_not_replaced_by_what_is_not_relevant(
 ) -> None:
     refiner = Asked()
     result = await search(hybrid, refiner)
-    assert result.stop_reason == "nothing_to_find"
+    assert result.stop_reason == "little_to_gain"
     assert refiner.groups == []
     assert "w00" in [place.id for place in result.ranking]
     assert not any(place.id.startswith("s") for place in result.ranking)
@@ -146,28 +153,76 @@ async def test_what_is_not_there_is_not_replaced_by_what_is_not_relevant(
     assert result.supply["gender"]["female"] < result.target["gender"]["female"] - 0.05
 
 
-@pytest.mark.parametrize("women", [1], indirect=True)
-async def test_a_target_of_ones_own_is_tried_in_full(hybrid: SearchEngine) -> None:
-    """At a price in relevance, which the result shows; and a floor of one's own still holds."""
+def is_near(result: Any) -> bool:
+    """Return whether each group of gender is within a point of its target."""
+    wanted, got = result.target["gender"], result.exposure["gender"]
+    return all(abs(got[group] - share) <= 0.01 for group, share in wanted.items())
+
+
+async def test_a_target_of_ones_own_is_pursued_and_the_result_says_what_was_paid(
+    hybrid: SearchEngine, women: int
+) -> None:
+    by_default = await search(hybrid, ask="never")
+    assert not is_near(by_default)
     result = await search(hybrid, ask="never", target=EVEN)
-    assert result.divergence <= 0.005
-    assert any(place.id.startswith("s") for place in result.ranking)
-    assert result.relevance < result.baseline.relevance - 0.1
-    assert result.min_relevance == 0.0
-    held = await search(hybrid, ask="never", target=EVEN, min_relevance=0.5)
-    assert held.min_relevance == 0.5
-    assert not any(place.id.startswith("s") for place in held.ranking)
-    as_by_default = await search(hybrid, ask="never", target=str(DEFAULT_TARGET))
-    assert as_by_default.min_relevance == 0.0
-    assert any(place.id.startswith("s") for place in as_by_default.ranking)
+    assert is_near(result)
+    assert result.objective.weight in (4, 16, 64, 256)
+    assert f"The weight of fairness was {result.objective.weight:g}." in result.explanation
+    paid = result.baseline.objective.relevance - result.objective.relevance
+    assert f"Expected relevance: {result.objective.relevance:.2f}" in " ".join(result.explanation)
+    scarce = women == 1
+    assert any(place.id.startswith("s") for place in result.ranking) == scarce
+    assert paid > 0.25 if scarce else 0 < paid < 0.1
+    assert result.relevance < result.baseline.relevance
+    written = await search(hybrid, ask="never", target=str(DEFAULT_TARGET))
+    assert is_near(written)
+    assert written.objective.relevance < by_default.objective.relevance
+
+
+async def test_a_target_of_ones_own_is_a_direction_where_the_weight_is_given(
+    hybrid: SearchEngine,
+) -> None:
+    result = await search(hybrid, ask="never", target=EVEN, fairness_weight=1)
+    assert not is_near(result)
+    assert not any(place.id.startswith("s") for place in result.ranking)
+    assert result.objective.weight == 1
+    assert result.target["gender"]["female"] == 0.5
+
+
+async def test_the_higher_the_weight_of_fairness_the_fairer_and_the_less_relevant(
+    hybrid: SearchEngine, lexical: SearchEngine
+) -> None:
+    for engine in (hybrid, lexical):
+        found = [
+            await search(engine, ask="never", fairness_weight=weight)
+            for weight in (0, 0.1, 0.5, 1, 4, 1000)
+        ]
+        by_relevance = found[0]
+        assert by_relevance.objective.relevance == pytest.approx(1)
+        assert [p.id for p in by_relevance.ranking] == [p.id for p in by_relevance.baseline.ranking]
+        for less, more in itertools.pairwise(found):
+            assert more.objective.fairness >= less.objective.fairness - 1e-9
+            assert more.objective.relevance <= less.objective.relevance + 1e-9
+        for result in found:
+            got = result.objective
+            assert got.value == pytest.approx(got.relevance * got.fairness**got.weight)
+            # No other weight gives a better list by this one.
+            for other in found:
+                there = other.objective
+                assert got.value >= there.relevance * there.fairness**got.weight - 1e-3
+        assert found[-1].objective.fairness > found[0].objective.fairness + 0.1
+        default = await search(engine, ask="never")
+        assert default.ranking == found[3].ranking
 
 
 async def test_without_estimates_nothing_is_said_to_be_withheld(lexical: SearchEngine) -> None:
     """What is found by words need not be relevant, so it is no supply."""
     result = await search(lexical, ask="never")
     assert (result.supply, result.gaps, result.baseline.gaps) == (None, None, None)
-    (sentence,) = result.explanation
-    assert sentence.startswith("Relevance was not estimated")
+    assert result.relevance is None
+    unchecked, by_rank = result.explanation
+    assert unchecked.startswith("We moved documents up without checking that they are relevant")
+    assert by_rank.startswith(f"Relevance by rank: {result.objective.relevance:.2f}")
 
 
 async def test_gaps_add_up_to_what_a_group_lacks(hybrid: SearchEngine) -> None:
@@ -182,28 +237,37 @@ async def test_gaps_add_up_to_what_a_group_lacks(hybrid: SearchEngine) -> None:
             assert min(supply, ranking) >= 0
 
 
-async def test_the_ranking_is_never_farther_from_the_target_than_the_plain_one(
+async def test_the_ranking_is_never_worse_than_the_plain_one(
     hybrid: SearchEngine, lexical: SearchEngine
 ) -> None:
     for engine in (hybrid, lexical):
-        for least in (0.0, 0.5, 0.9):
-            result = await search(engine, ask="never", min_relevance=least)
-            assert result.divergence <= result.baseline.divergence
+        for weight in (0, 0.5, 1, 3):
+            result = await search(engine, ask="never", fairness_weight=weight)
+            assert result.objective.value >= result.baseline.objective.value
+            assert result.objective.fairness >= result.baseline.objective.fairness
             assert result.stop_reason == "not_refining"
 
 
-@pytest.mark.parametrize("women", [1], indirect=True)
-async def test_without_estimates_the_model_is_asked_where_the_target_is_not_reached(
-    lexical: SearchEngine,
+@pytest.mark.parametrize("women", [0], indirect=True)
+@pytest.mark.parametrize("context", [{"target": EVEN}, {"fairness_weight": 4}], ids=str)
+async def test_much_is_to_gain_and_the_model_is_asked(
+    lexical: SearchEngine, context: dict[str, Any]
 ) -> None:
     refiner = Asked()
-    result = await search(lexical, refiner, evidence=False, target=EVEN)
+    result = await search(lexical, refiner, evidence=False, **context)
     assert set(refiner.groups) == {"female"}
     assert result.model == "asked"
+    assert result.best_iteration > 0
     assert result.relevance is None
     assert all(place.relevance is None for place in result.ranking)
+    assert result.without_model.objective.fairness < result.objective.fairness - 0.1
     assert result.without_model.divergence > result.divergence
     assert result.without_model.documents == sum(p.id.startswith("s") for p in result.ranking) > 0
+    assert is_near(result) or "target" not in context
+    unasked = Asked()
+    enough = await search(lexical, unasked, evidence=False, least_gain=1, **context)
+    assert (enough.stop_reason, unasked.groups) == ("little_to_gain", [])
+    assert enough.objective == result.without_model.objective
 
 
 @pytest.mark.parametrize("women", [1], indirect=True)
@@ -213,7 +277,7 @@ async def test_where_words_may_have_missed_documents_the_model_is_asked(
     """What it finds is judged by the original query, and singers are not relevant to it."""
     refiner = Asked()
     engine = await EncodedPoolEngine.open(lexical, CountingEncoder(dimensions=64))
-    result = await search(engine, refiner, evidence=False, threshold=0.0001)
+    result = await search(engine, refiner, evidence=False, least_gain=0)
     assert set(refiner.groups) == {"female"}
     assert result.retriever == "hybrid-pool:words"
     assert not any(place.id.startswith("s") for place in result.ranking)
@@ -230,14 +294,19 @@ async def test_what_stands_below_the_pool_is_looked_at_once_a_refined_query_find
     (found,) = await engine.search([Query("science physics atom", 500)])
     assert {id_[0] for id_ in found.ids[:10]} == {"m"}
     alone = await search(engine, ask="never")
-    assert {place.id[0] for place in alone.ranking} == {"m"}
-    result = await search(engine, Asked("g3"), evidence=False)
+    unseen = [place.relevance for place in alone.ranking if place.id[0] == "w"]
+    assert max(unseen, default=0) < 0.1
+    result = await search(engine, Asked("g3"), evidence=False, ask="always")
     women = [place.relevance for place in result.ranking if place.id[0] == "w"]
-    assert len(women) >= 3
+    assert len(women) > len(unseen)
     assert min(women) > 0.5
+    assert result.objective.relevance > alone.objective.relevance
+    assert result.objective.fairness > alone.objective.fairness
+    assert result.without_model.objective == alone.objective
     assert result.without_model.divergence == pytest.approx(alone.divergence)
-    assert result.without_model.documents == len(women)
-    assert f"brought {len(women)} documents into this ranking" in " ".join(result.explanation)
+    brought = {p.id for p in result.ranking} - {p.id for p in alone.ranking}
+    assert result.without_model.documents == len(brought)
+    assert f"brought {len(brought)} documents into this ranking" in " ".join(result.explanation)
 
 
 async def test_always_asks_and_never_does_not(hybrid: SearchEngine) -> None:
@@ -258,13 +327,17 @@ async def test_what_the_model_finds_must_be_relevant_to_the_original_query(
     assert asked.without_model.documents == 0
 
 
-@pytest.mark.parametrize("women", [1], indirect=True)
-async def test_a_model_that_fails_costs_nothing(lexical: SearchEngine) -> None:
-    failed = await search(lexical, Asked(fails=True), target=EVEN)
-    alone = await search(lexical, ask="never", target=EVEN)
-    assert failed.stop_reason == "model_failed"
-    assert failed.warnings == ["The model is away."]
-    assert [place.id for place in failed.ranking] == [place.id for place in alone.ranking]
+async def test_a_model_that_fails_leaves_the_fair_list_made_without_it(
+    hybrid: SearchEngine, lexical: SearchEngine
+) -> None:
+    for engine in (hybrid, lexical):
+        failed = await search(engine, Asked(fails=True), ask="always")
+        alone = await search(engine, ask="never")
+        assert failed.stop_reason == "model_failed"
+        assert failed.warnings == ["The model is away."]
+        assert failed.ranking == alone.ranking
+        assert failed.objective == alone.objective
+        assert failed.objective.value > failed.baseline.objective.value
 
 
 async def test_no_model_is_needed_where_none_is_asked(hybrid: SearchEngine) -> None:
@@ -274,14 +347,80 @@ async def test_no_model_is_needed_where_none_is_asked(hybrid: SearchEngine) -> N
     assert result.usage.model_calls == 0
 
 
-def test_the_least_relevance_by_default() -> None:
-    assert make_context().least_relevance == 0.5
-    assert make_context(target="population:1").least_relevance == 0
-    assert make_context(target=str(DEFAULT_TARGET)).least_relevance == 0
-    assert make_context(target="population:1", min_relevance=0.3).least_relevance == 0.3
-    for wrong in (-0.1, 1.1):
-        with pytest.raises(InputError, match="min_relevance"):
-            make_context(min_relevance=wrong)
+class Estimating(WatchedEngine):
+    """Estimates relevance by a table beside the engine's own scores."""
+
+    def __init__(self, inner: SearchEngine, chances: Mapping[str, float]) -> None:
+        super().__init__(inner)
+        self.capabilities = self.capabilities | {"relevance"}
+        self.chances = chances
+
+    async def search(self, queries: Sequence[Query]) -> list[Hits]:
+        found = await super().search(queries)
+        return [
+            replace(hits, relevance=np.array([self.chances.get(id_, 0.6) for id_ in hits.ids]))
+            for hits in found
+        ]
+
+
+class TestOrderWithinAGroup:
+    """Some men and women far up are probably not relevant, and the others ever more so."""
+
+    @pytest.fixture
+    async def engine(self, lexical: SearchEngine) -> Estimating:
+        (plain,) = await lexical.search([Query("science physics atom", 500)])
+        self.plain = plain.ids
+        chances = {id_: 0.6 + 0.005 * place for place, id_ in enumerate(plain.ids)}
+        women = [id_ for id_ in plain.ids if id_[0] == "w"]
+        self.doubtful = [plain.ids[0], plain.ids[3], women[0]]
+        chances |= dict.fromkeys(self.doubtful, 0.45)
+        return Estimating(lexical, chances)
+
+    @pytest.mark.parametrize("women", [25], indirect=True)
+    async def test_it_is_the_engines_and_what_is_probably_not_relevant_comes_last(
+        self, engine: Estimating
+    ) -> None:
+        result = await search(engine, ask="never", k=20)
+        assert [place.id for place in result.baseline.ranking] == self.plain[:20]
+        for group in ("m", "w"):
+            shown = [place.id for place in result.ranking if place.id[0] == group]
+            likely = [i for i in self.plain if i[0] == group and i not in self.doubtful]
+            assert len(shown) >= 3
+            assert shown == likely[: len(shown)]
+
+    @pytest.mark.parametrize("women", [25], indirect=True)
+    async def test_it_is_that_of_the_estimates_on_request(self, engine: Estimating) -> None:
+        result = await search(engine, ask="never", k=20, order="estimated")
+        assert [place.id for place in result.baseline.ranking] == self.plain[:20]
+        for group in ("m", "w"):
+            shown = [place.id for place in result.ranking if place.id[0] == group]
+            by_estimate = sorted(
+                (id_ for id_ in self.plain if id_[0] == group),
+                key=lambda id_: -engine.chances[id_],
+            )
+            assert len(shown) >= 3
+            assert shown == by_estimate[: len(shown)]
+        kept = await search(engine, ask="never", k=20)
+        assert result.objective.value > kept.objective.value
+
+
+@pytest.mark.parametrize("query", ["zebra", "the"])
+async def test_a_query_without_hits_has_an_empty_result(lexical: SearchEngine, query: str) -> None:
+    """No model is asked, nothing is divided by nothing, and every method says the same."""
+    refiner = Asked()
+    contexts: list[dict[str, Any]] = [{}, {"ask": "always"}, {"target": EVEN}]
+    contexts += [{"method": "fair-qr"}, {"method": "plain"}, {"method": "greedy"}]
+    for context in contexts:
+        result = await FairSearch(lexical, refiner).search(query, attribute="gender", **context)
+        assert result.stop_reason == "no_hits"
+        assert (result.ranking, result.baseline.ranking) == ([], [])
+        assert result.target == {"gender": {"female": 0.0, "male": 0.0}}
+        assert result.exposure == result.target
+        assert (result.divergence, result.objective, result.explanation) == (None, None, [])
+        assert result.model is None
+        assert result.warnings[-1].endswith("matches the query; try other words.")
+        assert json.loads(result.model_dump_json())["stop_reason"] == "no_hits"
+    assert refiner.groups == []
 
 
 async def test_searches_at_once_do_not_disturb_each_other(hybrid: SearchEngine) -> None:

@@ -64,7 +64,7 @@ async def engine(tmp_path: Path) -> AsyncIterator[SearchEngine]:
     await engine.aclose()
 
 
-ASKED: dict[str, Any] = {"target": "population:1", "k": 10, "threshold": 0, "patience": 2}
+ASKED: dict[str, Any] = {"target": "population:1", "k": 10, "patience": 2}
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ ASKED: dict[str, Any] = {"target": "population:1", "k": 10, "threshold": 0, "pat
     [
         {"attribute": "gender"},
         {"attribute": BOTH},
-        {"attribute": BOTH, "intersect": True},
+        {"attribute": BOTH, "intersect": True, "fairness_weight": 0.1},
         {"attribute": BOTH, "evidence": False},
         {"attribute": BOTH, "groups": "lacking", "pool": "per_group", "rerank": "original_query"},
         {"attribute": "gender", "method": "fair-qr"},
@@ -85,7 +85,7 @@ async def test_a_round_costs_two_round_trips_at_most_and_the_result_one_for_text
 ) -> None:
     watched = WatchedEngine(engine)
     result = await FairSearch(watched, Proposing()).search(
-        "science", **{"method": "loop", **ASKED, **context}
+        "science", **{"ask": "always", **ASKED, **context}
     )
     assert len(result.iterations) >= 2
     # A round whose keywords come to nothing ends before it searches, and is not measured.
@@ -107,7 +107,7 @@ async def test_an_engine_that_only_searches_is_searched_fairly(engine: SearchEng
     """Keywords are held against the texts that were found, and it is asked nothing it cannot do."""
     watched = WatchedEngine(engine, without=NOTHING)
     result = await FairSearch(watched, Proposing()).search(
-        "science", attribute="gender", **ASKED, method="loop"
+        "science", attribute="gender", **ASKED, ask="always"
     )
     assert any("scholar" in query for query in result.iterations[1].queries)
     assert result.divergence is not None
@@ -151,7 +151,7 @@ async def test_what_an_engine_cannot_do_is_refused_in_one_sentence(
     watched = WatchedEngine(engine, without=NOTHING)
     with pytest.raises(kind, match=sentence) as caught:
         await FairSearch(watched, model).search(
-            "science", **{"attribute": "gender", "method": "loop", **context}
+            "science", **{"attribute": "gender", "ask": "always", **context}
         )
     assert "\n" not in str(caught.value)
     if kind is UnsupportedError:
@@ -161,7 +161,7 @@ async def test_what_an_engine_cannot_do_is_refused_in_one_sentence(
 async def test_an_engine_that_is_given_stays_open(engine: SearchEngine) -> None:
     watched = WatchedEngine(engine)
     async with FairSearch.open(watched, Proposing()) as search:
-        await search.search("science", attribute="gender", method="loop")
+        await search.search("science", attribute="gender", ask="always")
     assert watched.closed == 0
 
 
@@ -180,6 +180,6 @@ async def test_warnings_of_an_engine_reach_the_result_once(
 
     search = FairSearch(Partial(engine, without=without), Proposing())
     result = await search.search(
-        "science", attribute="gender", k=10, max_iterations=1, method="loop"
+        "science", attribute="gender", k=10, max_iterations=1, ask="always"
     )
     assert result.warnings.count("1 of 5 shards failed.") == 1

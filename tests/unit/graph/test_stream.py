@@ -22,7 +22,7 @@ from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.engines.engine import SearchEngine
 from tests.unit.graph.kept import Kept
 
-SEARCH = make_context(attributes=["gender"], k=6, threshold=0, patience=5)
+SEARCH = make_context(attributes=["gender"], k=6, ask="always", patience=5)
 
 
 @pytest.fixture

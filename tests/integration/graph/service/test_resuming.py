@@ -55,8 +55,9 @@ KEY = "k"
 SEARCH = {
     "attributes": ["continent"],
     "k": 10,
-    "method": "loop",
-    "threshold": 0,
+    "ask": "always",
+    "groups": "all",
+    "fairness_weight": 0,
     "patience": 9,
     "max_iterations": 3,
 }

@@ -26,7 +26,8 @@ ASKED = {
     "corpus": "people",
     "attributes": ["continent"],
     "k": 10,
-    "method": "loop",
+    "ask": "always",
+    "groups": "all",
 }
 SETTINGS = 'traces = "traces"\ncorpora = ["people"]'
 
@@ -56,7 +57,7 @@ def test_a_run_goes_on_after_kill_9_and_no_reply_is_asked_for_again(tmp_path: Pa
     """Its result is that of a run that nobody disturbed, and its trace has both parts."""
     model, gate = ModelServer(), threading.Event()
     held: list[str] = []
-    asked = {**ASKED, "max_iterations": 3, "threshold": 0, "patience": 9}
+    asked = {**ASKED, "max_iterations": 3, "fairness_weight": 0, "patience": 9}
 
     def first_round(request: Asked) -> Any:
         """Answer what is asked in the first round; hold the rest until the gate is open."""

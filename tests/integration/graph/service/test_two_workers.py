@@ -39,7 +39,8 @@ SEARCH = {
     "corpus": "shared",
     "attributes": ["gender"],
     "k": 10,
-    "method": "loop",
+    "ask": "always",
+    "groups": "all",
 }
 
 

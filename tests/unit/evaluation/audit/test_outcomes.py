@@ -266,7 +266,7 @@ def test_frames_have_the_same_figures() -> None:
     assert frames.groups.exposure[0] == pytest.approx(found["groups"][0]["exposure"]["value"])
     assert len(frames.queries) == 38 * 11 + 2
     assert set(frames.choices.choice) >= {"k = 5", "k = 20", "discount rbp(0.8)"}
-    today = frames.costs[frames.costs.step.isna() & (frames.costs.attribute == "gender")]
+    today = frames.costs[frames.costs.weight.isna() & (frames.costs.attribute == "gender")]
     assert list(today.group) == ["female", "male"]
     assert set(today.relevance) == {1.0}
     assert set(frames.contributions.group) >= {"female"}

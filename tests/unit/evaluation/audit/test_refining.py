@@ -21,7 +21,7 @@ from fairqr.evaluation.audit.bundle import AuditFolder
 from fairqr.evaluation.audit.exposures import Answer, Choices
 from fairqr.evaluation.audit.findings import findings_of
 from fairqr.evaluation.audit.finishing import Audit, carry_out, recompute
-from fairqr.evaluation.audit.mending import MENDED_STEP, Mendable, compared_curves
+from fairqr.evaluation.audit.mending import MENDED_WEIGHT, WEIGHTS, Mendable, compared_curves
 from fairqr.evaluation.audit.models import AskedModels, open_models
 from fairqr.evaluation.audit.running import make_plan
 from fairqr.evaluation.audit.specification import AuditSpec
@@ -132,7 +132,7 @@ def test_refined_queries_widen_the_pool_and_both_curves_are_shown(finished: Fini
         nearest_with.divergence.value - nearest.divergence.value
     )
     assert cost.changes[-1].divergence.value < -0.5
-    assert [it.divergence.queries for it in cost.refined] == [6] * 6
+    assert [it.divergence.queries for it in cost.refined] == [6] * (1 + len(WEIGHTS))
     # The refined queries went to the audited engine.
     assert any("actress" in query.words for search in engine.searches for query in search)
     said = [sentence for sentence in audit.findings if "feedback" in sentence]
@@ -283,7 +283,7 @@ def test_a_wider_pool_comes_nearer_at_a_cost_with_its_own_interval() -> None:
         for worth in np.linspace(0.6, 0.8, 10)
     ]
     before, after, changes = compared_curves(found, Choices(k=2), ["female", "male"])
-    assert [it.step for it in before] == [it.step for it in after] == [None, 1.0, 0.5, 0.25, 0.1, 0]
+    assert [it.weight for it in before] == [it.weight for it in after] == [None, *WEIGHTS]
     assert before[0].divergence.value == after[0].divergence.value
     assert before[-1].divergence.value > after[-1].divergence.value
     nearest = changes[-1]
@@ -296,7 +296,9 @@ def test_a_wider_pool_comes_nearer_at_a_cost_with_its_own_interval() -> None:
 def test_the_findings_say_what_a_model_changes_and_how_sure_that_is() -> None:
     outcome = refined(outcome_of(20))
     assert outcome.refined is not None
-    change = next(it for it in outcome.refined.costs["gender"].changes if it.step == MENDED_STEP)
+    change = next(
+        it for it in outcome.refined.costs["gender"].changes if it.weight == MENDED_WEIGHT
+    )
     asked, gender, _ = (it for it in findings_of(outcome) if "openai:fake" in it)
     assert asked == (
         "'openai:fake' was asked to refine 20 of 20 queries (20 questions, 2,200 tokens). Its "

@@ -100,8 +100,9 @@ async def test_a_query_that_finds_nothing_is_a_result_that_counts_as_0(tmp_path:
     plan = _plan(collection, tmp_path, systems=SYSTEMS[:2])
     store = Store(tmp_path / "run")
     await _run(plan, collection, store)
-    failed = [record for record in store.lines.read() if record.error]
-    assert {(record.system, record.topic) for record in failed} == {("BM25", "t2"), ("FA*IR", "t2")}
+    empty = [record for record in store.lines.read() if not record.ids]
+    assert {(record.system, record.topic) for record in empty} == {("BM25", "t2"), ("FA*IR", "t2")}
+    assert {(record.stop_reason, record.error) for record in empty} == {("no_hits", "")}
     table = measure_experiment(store, collection).tables[0]
     relevance, fairness, product = table.evaluations["BM25"].results.values()
     assert (relevance.count, fairness.count, product.count) == (4, 3, 4)

@@ -98,7 +98,7 @@ def test_a_default_above_a_cap_is_lowered_and_what_is_asked_for_is_refused(offer
 
 def test_what_answers_may_take_counts_against_the_caps_of_a_run(offers: Offers) -> None:
     caps = Caps(model_calls=30, tokens=50_000)
-    asked = {"samples": 20, "documents": 1, "method": "loop"}
+    asked = {"samples": 20, "documents": 1, "method": "fairqr"}
     context = check(offers, "answer", caps, **asked).context
     assert context.budget.model_calls == 10
     assert 0 < (context.budget.tokens or 0) < 20_000

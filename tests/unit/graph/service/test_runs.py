@@ -90,7 +90,7 @@ async def test_a_durable_search_takes_at_most_fourteen_transactions(
         for n in range(12)
     ]
     graph = build_search_graph(built(tmp_path / "index", people), "feedback")
-    context = make_context(method="loop", k=4, max_iterations=3, threshold=0, patience=9)
+    context = make_context(ask="always", k=4, max_iterations=3, patience=9)
 
     async def execute(run: Run, journal: RunJournal) -> AsyncGenerator[RunEvent, None]:
         async def ask() -> Reply:

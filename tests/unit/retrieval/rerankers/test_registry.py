@@ -97,7 +97,7 @@ async def test_the_exposure_aware_step_fills_towards_the_target(
         (
             "magic",
             {},
-            "'magic'; choose relevance-aware, exposure-aware, mmr, xquad, pm2, fa-ir, deltr, dlf.",
+            "'magic'; choose fair, exposure-aware, mmr, xquad, pm2, fa-ir, deltr, dlf.",
         ),
         ("mmr", {"lambda": 1}, "mmr has no option 'lambda'; it has trade_off, similarity"),
         ("mmr", {"trade_off": "1.5"}, "option 'trade_off' of mmr is wrong: .*less than or equal"),

@@ -57,8 +57,8 @@ def words_by_round() -> object:
     return reply
 
 
-def ask(page: Page, query: str, method: str = "loop") -> None:
-    """Ask for ten results, and run; the loop asks the model in any case."""
+def ask(page: Page, query: str, method: str = "fair-qr") -> None:
+    """Ask for ten results, and run; the paper's loop asks the model in any case."""
     expect(page.locator("#corpus option")).to_have_count(1)
     page.get_by_role("combobox", name="Method").select_option(method)
     page.get_by_role("spinbutton", name="Results").fill("10")
@@ -95,7 +95,7 @@ def test_a_run_is_shown_round_by_round_while_it_goes_on_and_then_before_and_afte
     expect(
         page.get_by_role("table", name="Before: plain retrieval").get_by_role("row")
     ).to_have_count(11)
-    after = page.get_by_role("table", name="After: loop")
+    after = page.get_by_role("table", name="After: fair-qr")
     expect(after.get_by_role("row")).to_have_count(11)
     expect(after).to_contain_text(re.compile("▲|new"))
     expect(after.get_by_role("row").nth(1).get_by_role("cell").nth(1)).to_have_text(
@@ -162,7 +162,7 @@ def test_two_runs_of_the_past_are_compared(pages: Pages, service: str, model: Mo
     page.get_by_role("button", name="Compare two").click()
     settings = page.get_by_role("region", name="Settings")
     expect(settings.get_by_role("row", name=re.compile("method"))).to_contain_text("plain")
-    expect(settings.get_by_role("row", name=re.compile("method"))).to_contain_text("loop")
+    expect(settings.get_by_role("row", name=re.compile("method"))).to_contain_text("fair-qr")
     assert settings.get_by_role("row", name=re.compile("corpus")).count() == 0
     outcome = page.get_by_role("region", name="What came of it")
     expect(outcome.get_by_role("row", name=re.compile("divergence after"))).to_be_visible()

@@ -68,7 +68,7 @@ def with_key(pages: Pages) -> tuple[Page, Watched]:
     return page, watched
 
 
-def ask(page: Page, query: str, results: int = 10, method: str = "loop") -> None:
+def ask(page: Page, query: str, results: int = 10, method: str = "fair-qr") -> None:
     """Ask by a method that asks the model in any case."""
     expect(page.locator("#corpus option")).to_have_count(1)
     page.get_by_role("combobox", name="Method").select_option(method)

@@ -133,8 +133,10 @@ def test_relevance_and_both_gaps_are_shown(pages: Pages, service: str) -> None:
         estimates = [float(text.strip("<>%")) for text in cells(table, ".chance")]
         wanted = [100 * place["relevance"] for place in ranking]
         assert estimates == pytest.approx(wanted, abs=1)
-    reached = result["iterations"][0]["reached"]
-    expect(page.locator(".rounds > li").first).to_contain_text(f"reaches {reached:.3f}")
+    reached = result["iterations"][0]["objective"]
+    expect(page.locator(".rounds > li").first).to_contain_text(
+        f"gives relevance {reached['relevance']:.2f} and fairness {reached['fairness']:.2f}"
+    )
     assert watched.complaints == []
     assert page.evaluate("window.violations") == []
 

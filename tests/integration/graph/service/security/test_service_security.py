@@ -343,7 +343,13 @@ class TestCosts:
 
     def test_the_loop_stops_at_the_cap(self, service: Served) -> None:
         service.model.does(answers_all)
-        asked = {"threshold": 0, "patience": 10, "max_iterations": 10, "groups": "most"}
+        asked = {
+            "ask": "always",
+            "fairness_weight": 0,
+            "patience": 10,
+            "max_iterations": 10,
+            "groups": "most",
+        }
         for number in range(3):
             asked = {**PHYSICIST, **asked, "query": f"physicist {number}", "temperature": 1}
             usage = service.client.post("/v1/search", json=asked).json()["usage"]
