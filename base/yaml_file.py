@@ -25,7 +25,7 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()
+            event = self.peek_event()  # type: ignore[no-untyped-call]
             raise _RefusedError(
                 event.start_mark.line + 1,
                 f"has the alias '*{one_line(event.anchor, 60)}'; write its value out there.",
