@@ -30,8 +30,8 @@ from fairqr.agents.chat import ChatModel
 from fairqr.base.errors import FairqrError
 from fairqr.base.exporting import _Delivery
 from fairqr.base.telemetry import carrier, continued, record_to, span
-from tests.integration.collector import Collector, collector
 from tests.golden.record import EchoingGenerator
+from tests.integration.collector import Collector, collector
 from tests.integration.model_server import (
     KEY,
     Answer,
