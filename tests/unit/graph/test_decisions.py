@@ -96,6 +96,9 @@ def test_when_the_papers_loop_stops(
     assert decide_stop(rounds(*divergences), context, NOTHING, 0) == expected
 
 
+SHARE = EXPECTED_SHARE[False]
+
+
 class TestStopOfTheDefaultMethod:
     """By the objective J that the rounds reached, never by their divergence."""
 
@@ -128,25 +131,28 @@ class TestStopOfTheDefaultMethod:
         little, much = reached(0.9, 0.895), reached(0.9, 0.3)
         assert decide_stop(judged(little), Context(), NOTHING, 0) == "little_to_gain"
         assert decide_stop(judged(much), Context(), NOTHING, 0) is None
-        assert expected_gain(judged(much)) == pytest.approx(EXPECTED_SHARE * 0.6 / 0.3)
-        at_least = expected_gain(judged(much))
+        assert expected_gain(judged(much), SHARE) == pytest.approx(SHARE * 0.6 / 0.3)
+        at_least = expected_gain(judged(much), SHARE)
         for gain, expected in ((at_least, None), (at_least * 1.01, "little_to_gain")):
             context = Context(least_gain=gain)
             assert decide_stop(judged(much), context, NOTHING, 0) == expected
         assert decide_stop(judged(reached(0.9, 0.9)), Context(), NOTHING, 0) == "little_to_gain"
+        asked = Context(least_gain=0.05)
+        assert decide_stop(judged(much), asked, NOTHING, 0) is None
+        by_vectors = decide_stop(judged(much), asked, NOTHING, 0, by_vectors=True)
+        assert by_vectors == "little_to_gain", "there, a round brings less"
         nothing_costs = Context(least_gain=0)
         assert decide_stop(judged(reached(0.9, 0.9)), nothing_costs, NOTHING, 0) is None
 
     def test_what_earlier_rounds_added_says_what_another_will(self) -> None:
         first, left = reached(0.9, 0.3), 0.6
         useful = judged(first, reached(0.9, 0.3 + left / 2))
-        share = (EXPECTED_SHARE + 1 / 2) / 2
-        assert expected_gain(useful) == pytest.approx(share * 0.3 / 0.6)
+        share = (SHARE + 1 / 2) / 2
+        assert expected_gain(useful, SHARE) == pytest.approx(share * 0.3 / 0.6)
         useless = judged(first, reached(0.9, 0.2))
-        assert expected_gain(useless) == pytest.approx(EXPECTED_SHARE / 2 * 0.7 / 0.2)
-        assert expected_gain(judged(reached(0.9, 0.8), reached(0.9, 0.7))) < expected_gain(
-            judged(reached(0.9, 0.7))
-        )
+        assert expected_gain(useless, SHARE) == pytest.approx(SHARE / 2 * 0.7 / 0.2)
+        useless = judged(reached(0.9, 0.8), reached(0.9, 0.7))
+        assert expected_gain(useless, SHARE) < expected_gain(judged(reached(0.9, 0.7)), SHARE)
 
     def test_rounds_are_compared_by_relevance_that_is_not_a_share(self) -> None:
         """More relevant documents lower V of the same list, but must not make it look worse."""
@@ -168,9 +174,9 @@ class TestStopOfTheDefaultMethod:
 
     def test_without_a_finite_weight_only_fairness_is_left_to_gain(self) -> None:
         missed = reached(0.4, 0.7, most=3.0) | {"weight": None}
-        assert expected_gain(judged(missed)) == pytest.approx(EXPECTED_SHARE * 0.3 / 0.7)
+        assert expected_gain(judged(missed), SHARE) == pytest.approx(SHARE * 0.3 / 0.7)
         dear = reached(0.9, 0.3, most=3.0) | {"weight": 64.0}
-        assert expected_gain(judged(missed, dear)) == pytest.approx(EXPECTED_SHARE * 0.6 / 0.3)
+        assert expected_gain(judged(missed, dear), SHARE) == pytest.approx(SHARE * 0.6 / 0.3)
 
 
 @pytest.mark.parametrize(
