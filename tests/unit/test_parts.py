@@ -145,7 +145,8 @@ def test_the_synchronous_retriever_is_the_same(tmp_path: Path) -> None:
         assert [passage.metadata["rank"] for passage in retriever.invoke("physicist")] == [1, 2, 3]
         with pytest.raises(InputError, match="'k' is given beside a context"):
             search.as_retriever(PLAIN, k=3)
-        assert retriever.invoke("zebra") == []
+        with pytest.warns(UserWarning, match="No document of .* matches the query"):
+            assert retriever.invoke("zebra") == []
         with pytest.raises(QueryError, match="The query is empty"):
             retriever.invoke(" ")
 
