@@ -14,7 +14,7 @@ import numpy as np
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.divergence import kullback_leibler
 from fairqr.retrieval.exposure import LOG2, Discount, FloatArray, group_exposure, normalise
-from fairqr.retrieval.relevance_aware import Positions, most_relevant
+from fairqr.retrieval.relevance_aware import most_relevant
 from fairqr.retrieval.target import Part, Target
 
 __all__ = ["LIKELY", "Answer", "Choices", "Shown", "attainable", "shown_by", "supply_of"]
@@ -74,8 +74,6 @@ class Answer:
         is_judged: Whether relevance was judged, so that no re-ranking could know it.
         level: Documents less likely than this do not count for the target, nor as candidates: of
             some groups the pool has more of these than of others.
-        order: The rows that a re-ranking may choose from where relevance was judged, best first;
-            by default those that the engine answered.
     """
 
     members: FloatArray
@@ -83,7 +81,6 @@ class Answer:
     relevance: FloatArray | None
     is_judged: bool = False
     level: float = 0.0
-    order: Positions | None = None
 
     @cached_property
     def unlabelled(self) -> FloatArray:

@@ -43,7 +43,6 @@ __all__ = [
     "choices_of",
     "dimensions_to_measure",
     "measure",
-    "single_attributes",
 ]
 
 VARIED_OVER = 500
@@ -201,11 +200,6 @@ def dimensions_to_measure(schema: Schema, spec: AuditSpec) -> list[Dimension]:
     pairs = itertools.combinations(names, 2) if spec.intersections else ()
     every = [*names, *(TIMES.join(pair) for pair in pairs if not any(TIMES in it for it in pair))]
     return [Dimension.named(schema, name) for name in every]
-
-
-def single_attributes(schema: Schema, spec: AuditSpec) -> list[Dimension]:
-    """Return the attributes of an audit without their combinations: those that are mended."""
-    return [it for it in dimensions_to_measure(schema, spec) if len(it.factors) == 1]
 
 
 def choices_of(
