@@ -37,7 +37,6 @@ from fairqr.base.files import open_beside, sha256_of
 from fairqr.evaluation.audit.queries import Queries
 from fairqr.evaluation.audit.records import (
     AuditRecord,
-    KeptText,
     Observation,
     PairScores,
 )
@@ -264,14 +263,13 @@ class Store(Generic[R]):
         raw: The folder.
         name: Of the files.
         record: The class of the records.
-        again: What is done again where a damaged line is removed, e.g. ``the query``.
 
     Attributes:
         lines: The records while the audit runs.
     """
 
-    def __init__(self, raw: Path, name: str, record: type[R], again: str = "the query") -> None:
-        self.lines: Lines[R] = Lines(raw / f"{name}.jsonl", record, again, PRIVATE)
+    def __init__(self, raw: Path, name: str, record: type[R]) -> None:
+        self.lines: Lines[R] = Lines(raw / f"{name}.jsonl", record, "the query", PRIVATE)
         self._path = raw / f"{name}.jsonl.gz"
         self._record: type[R] = record
 
@@ -300,7 +298,6 @@ class AuditFolder(Folder[AuditManifest]):
         raw: What the engine answered. Nobody but the owner may read it.
         observations: What the engine answered.
         pairs: The scores of versions of documents.
-        texts: The texts of documents.
     """
 
     manifest_type = AuditManifest
@@ -313,7 +310,6 @@ class AuditFolder(Folder[AuditManifest]):
         raw = self.raw = folder / "raw"
         self.observations = Store(raw, "observations", Observation)
         self.pairs = Store(raw, "pairs", PairScores)
-        self.texts = Store(raw, "texts", KeptText, "its query")
         self._packed: Queries | None = None
         self._redaction: Redaction | None = None
 
@@ -398,8 +394,6 @@ class AuditFolder(Folder[AuditManifest]):
         found = self.pairs.lines.read()
         shown = map(redaction.of_record, found) if redaction else found
         self.pairs.pack(map(_line, sorted(shown, key=lambda record: record.key)))
-        texts = self.texts.lines
-        self.texts.pack(texts.lines_in_order(sorted(texts.done(), key=str)))
         self._packed = queries
         return packed
 
@@ -477,7 +471,7 @@ class AuditFolder(Folder[AuditManifest]):
     @property
     def _working(self) -> list[Path]:
         """What only a running audit needs."""
-        return [self.raw / f"{name}.jsonl" for name in ("observations", "pairs", "texts")]
+        return [self.raw / f"{name}.jsonl" for name in ("observations", "pairs")]
 
     def _remove_working_files(self) -> None:
         for path in self._working:

@@ -177,11 +177,6 @@ async def carry_out(
         FairqrError: As :meth:`AuditPlan.run` raises it, or a layout does not exist.
     """
     load_layout(layout)  # a wrong name is an error before anything is asked
-    if redact and plan.keep_texts:
-        raise InputError(
-            "Redaction hides the queries, and texts of documents would tell them; leave out either "
-            "--redact or --keep-texts."
-        )
     with folder.locked():
         folder.check(plan.manifest)
         if folder.exists() and folder.manifest().finished:

@@ -16,7 +16,6 @@ from fairqr.retrieval.table import CodedMemberships
 
 __all__ = [
     "AuditRecord",
-    "KeptText",
     "Observation",
     "PairScores",
 ]
@@ -138,22 +137,6 @@ class PairScores(AuditRecord):
 
     def _hidden(self, pseudonyms: Mapping[str, str], withheld: str) -> dict[str, Any]:
         return {"message": withheld if self.message else ""}
-
-
-class KeptText(Record):
-    """A document that was looked at, where texts are kept.
-
-    Attributes:
-        id: As the engine has it.
-        title: May be empty.
-        text: May be empty.
-    """
-
-    keys = ("id",)
-
-    id: str = Field(min_length=1)
-    title: str = ""
-    text: str = ""
 
 
 def _check_relevance(relevance: Iterable[float], size: int) -> None:

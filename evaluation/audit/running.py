@@ -6,13 +6,13 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from fairqr.base.errors import FairqrError, InputError, SourceError, TargetError, one_line
 from fairqr.base.statistics import stream
 from fairqr.base.weights.cache import is_pulled
-from fairqr.evaluation.audit.asking import Asker, Pace, RelevanceOfTexts, TextKeeper, paced
+from fairqr.evaluation.audit.asking import Asker, Pace, RelevanceOfTexts, paced
 from fairqr.evaluation.audit.bundle import (
     AuditedEngine,
     AuditFolder,
@@ -71,11 +71,6 @@ class AuditPlan:
     rate: float | None = None
     pairs: ScoredPairs | None = None
 
-    @property
-    def keep_texts(self) -> bool:
-        """Whether to keep the texts of documents."""
-        return bool(self.manifest.spec["keep_texts"])
-
     def requests(self, done: int = 0) -> int:
         """Return how many requests the queries that are left take, at most.
 
@@ -83,7 +78,7 @@ class AuditPlan:
             done: How many queries have been asked.
         """
         asker = self.asker
-        each = 1 + (asker.qrels is not None) + self.keep_texts
+        each = 1 + (asker.qrels is not None)
         if asker.texts is not None:
             each += 1 + bool(asker.widened)
         left = len(self.queries.queries) - done
@@ -116,9 +111,6 @@ class AuditPlan:
         for sentence in self.manifest.notes:
             watcher.note(sentence)
         asker = self.asker
-        if self.keep_texts:
-            keeper = TextKeeper(paced(asker.engine, asker.pace), folder.texts.lines)
-            asker = replace(asker, keeper=keeper)
         labels = _Labels(asker.engine.name, asker.attributes)
         queries = _AskedQueries(self, self.queries.queries, asker, labels)
         await queries.run(folder, concurrency=concurrency, watcher=watcher)
@@ -215,11 +207,6 @@ async def make_plan(
         shares = {name: tuple(counted[name].tolist()) for name in attributes if name in counted}
     pace = Pace(rate)
     slow = paced(engine, pace)
-    if spec.keep_texts and not await _gives_texts(slow, _searches(engine, queries)):
-        raise InputError(
-            f"'{engine.name}' gives no texts that could be kept; leave out --keep-texts, or name "
-            "the fields of its texts."
-        )
     asker = Asker(
         engine,
         tuple(attributes.values()),

@@ -102,11 +102,6 @@ class AuditSpec(BaseModel):
         description="Keep the titles of the documents that the report shows as examples; "
         "otherwise it shows their ids.",
     )
-    keep_texts: bool = Field(
-        False,
-        description="Keep the titles and texts of all documents that are looked at; by default no "
-        "texts are kept.",
-    )
     seed: Seed = Field(0, description="Chooses the sample, and the signs of the tests.")
 
     @model_validator(mode="after")

@@ -118,12 +118,6 @@ def audit(
     ] = None,
     seed: Annotated[int | None, typer.Option(help="{seed}", rich_help_panel="Measures")] = None,
     set_: Set = None,
-    keep_texts: Annotated[
-        bool | None,
-        typer.Option(
-            "--keep-texts", help="{keep_texts}", show_default=False, rich_help_panel=OUTPUT
-        ),
-    ] = None,
     redact: Annotated[
         bool,
         typer.Option("--redact", help="Replace all queries by pseudonyms.", rich_help_panel=OUTPUT),
