@@ -63,7 +63,7 @@ class Audit(AuditOutcome):
 
     @property
     def frames(self) -> AuditFrames:
-        """All figures as DataFrames, by group, by query, by choice, and the costs of mending."""
+        """All figures as DataFrames, by group, by query, and the costs of mending."""
         return frames_of(self)
 
     def to_frame(self) -> DataFrame:

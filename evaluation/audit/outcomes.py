@@ -181,7 +181,6 @@ def _audit_object(outcome: AuditOutcome) -> dict[str, Any]:
             for attribute, groups in outcome.attributes().items()
         ],
         "groups": _plain(figures.groups),
-        "other_choices": {"queries": figures.varied_over, "leans": _plain(figures.others)},
         "stability": _plain(figures.stability),
         "costs": [
             {"attribute": attribute, "points": _plain(points)}
@@ -298,11 +297,9 @@ CONTRIBUTION_COLUMNS = (
 def _tables(outcome: AuditOutcome) -> dict[str, Table]:
     """Return all tables of an audit, by their names in :class:`AuditFrames`."""
     pairs = outcome.pairs.comparisons if outcome.pairs else ()
-    choices = ("choice", "attribute", "group", "lean", "low", "high", "is_other")
     return {
         "groups": Table(GROUP_COLUMNS, _flat(outcome.figures.groups, ESTIMATES)),
         "queries": Table(QUERY_COLUMNS, _query_rows(outcome)),
-        "choices": Table(choices, _choice_rows(outcome)),
         "costs": Table(COST_COLUMNS, _cost_rows(outcome)),
         "contributions": Table(CONTRIBUTION_COLUMNS, _contributions(outcome)),
         "pairs": Table(
@@ -326,11 +323,6 @@ def _flat(figures: Iterable[Any], estimates: Iterable[str]) -> Iterator[dict[str
         elif isinstance(it, VersionComparison):
             row["p"] = it.difference.p
         yield row
-
-
-def _choice_rows(outcome: AuditOutcome) -> Iterator[dict[str, Any]]:
-    for row in _flat(outcome.figures.others, ["lean"]):
-        yield row | {"low": row["lean_low"], "high": row["lean_high"]}
 
 
 def _cost_rows(outcome: AuditOutcome) -> Iterator[dict[str, Any]]:
@@ -394,7 +386,6 @@ class AuditFrames:
     Attributes:
         groups: A row for each attribute and group, as in ``results.csv``.
         queries: A row for each query, attribute and group, as in ``queries.csv``.
-        choices: The lean of each group by other choices than the audit's own.
         costs: A row for each point of a curve of mending, and group.
         contributions: The queries that add most to a lean, with the ids that are shown and those
             that a fair re-ranking would show.
@@ -403,7 +394,6 @@ class AuditFrames:
 
     groups: DataFrame
     queries: DataFrame
-    choices: DataFrame
     costs: DataFrame
     contributions: DataFrame
     pairs: DataFrame

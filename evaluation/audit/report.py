@@ -129,7 +129,6 @@ def values_of(outcome: AuditOutcome, layout: Layout | None = None) -> dict[str, 
                 "left_out": max(0, len(groups) - MOST_GROUPS),
                 "groups": _first(groups),
                 "has_candidates": any(it.candidates for it in groups),
-                "others": [it for it in figures.others if it.attribute == attribute],
                 "unknown": figures.unknown[attribute],
                 "unlabelled": round(figures.unlabelled[attribute]),
                 "flips": [it.group for it in groups if it.flips],
@@ -137,8 +136,6 @@ def values_of(outcome: AuditOutcome, layout: Layout | None = None) -> dict[str, 
             for attribute, groups in attributes.items()
         },
         "few_candidates": FEW_CANDIDATES,
-        "turned": _turned(outcome),
-        "has_sure": any(it.is_sure for it in figures.groups),
         "contributions": list(_contributions(outcome)),
         "most_documents": MOST_DOCUMENTS,
         "messages": _messages(outcome),
@@ -188,16 +185,6 @@ def _step(step: float | None) -> str:
 
 def _exposures(point: CurvePoint) -> str:
     return "; ".join(f"{group} {percent(it.value)}" for group, it in point.exposure.items())
-
-
-def _turned(outcome: AuditOutcome) -> list[str]:
-    """Say of each choice that turns a sure verdict that it does."""
-    sure = {(it.attribute, it.group) for it in outcome.figures.groups if it.is_sure}
-    return [
-        f"{it.attribute}, {it.group}: by {it.choice} the lean points the other way."
-        for it in outcome.figures.others
-        if it.is_other and (it.attribute, it.group) in sure
-    ]
 
 
 def _contributions(outcome: AuditOutcome) -> Iterator[dict[str, Any]]:
