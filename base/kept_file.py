@@ -70,6 +70,17 @@ class KeptFile(Generic[Value]):
         except (OSError, sqlite3.Error):
             return
 
+    def after(self, key: str, size: int) -> dict[str, Value]:
+        """Return the values of the next keys in alphabetical order, at most ``size`` of them."""
+        if not self.path.exists():
+            return {}
+        query = "SELECT key, value FROM kept WHERE key > ? ORDER BY key LIMIT ?"
+        try:
+            with self._file.connection() as connection:
+                return dict(connection.execute(query, (key, size)).fetchall())
+        except (OSError, sqlite3.Error):
+            return {}
+
     def close(self) -> None:
         """Close the file; the next use opens it again."""
         self._file.close()
