@@ -52,7 +52,6 @@ CONTRACTS = {
         needed_outputs=frozenset({"keywords"}),
     ),
     "answer": _answers({"number", "title", "text"}, {"text"}),
-    "cited_answer": _answers({"number", "title", "text"}, {"number", "text"}),
     "names": _answers({"number", "title", "text"}, {"title"}),
     # The fields of documents of the LaMP tasks; see fairqr.evaluation.lamp.
     "lamp1": _answers({"title", "abstract"}, {"title"}),

@@ -18,19 +18,17 @@ from fairqr.base.errors import (
     one_line,
 )
 from fairqr.evaluation.audit.queries import AuditQuery
-from fairqr.evaluation.audit.records import KeptText, Observation
+from fairqr.evaluation.audit.records import Observation
 from fairqr.evaluation.experiments.engine import Done, failure_of
-from fairqr.evaluation.experiments.folder import Lines
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine
 from fairqr.retrieval.engines.run import RunEngine
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.relevance_of_texts import comparable_from
 from fairqr.retrieval.schema import Attribute
-from fairqr.retrieval.sendable import sendable
 from fairqr.retrieval.table import CodedMemberships, coded
 
-__all__ = ["Asker", "Pace", "RelevanceOfTexts", "TextKeeper", "paced"]
+__all__ = ["Asker", "Pace", "RelevanceOfTexts", "paced"]
 
 LOOKED_UP = 100
 """Up to so many relevant documents of several queries are looked up at a time."""
@@ -104,35 +102,6 @@ class _PacedEngine:
 def paced(engine: SearchEngine, pace: Pace) -> SearchEngine:
     """Return an engine for a graph that knows no pace; each of its requests waits for its turn."""
     return cast("SearchEngine", _PacedEngine(engine, pace))
-
-
-class TextKeeper:
-    """Reads documents from an engine and keeps them, each once.
-
-    Args:
-        engine: Gives the documents; what it lacks is not kept.
-        lines: Where they go.
-    """
-
-    def __init__(self, engine: SearchEngine, lines: Lines[KeptText]) -> None:
-        self._engine, self._lines = engine, lines
-        self._kept = set(lines.done())
-
-    async def keep(self, ids: Sequence[str]) -> None:
-        """Keep those of these documents that are not kept yet.
-
-        Raises:
-            FairqrError: The engine fails.
-        """
-        new = [id_ for id_ in ids if (id_,) not in self._kept]
-        if not new:
-            return
-        found = await self._engine.documents(new)
-        with self._lines.writing():
-            for it in found:
-                kept = KeptText(id=it.id, title=sendable(it.title), text=sendable(it.text))
-                self._lines.add(kept)
-        self._kept.update((id_,) for id_ in new)
 
 
 class _Pool:
@@ -253,7 +222,6 @@ class Asker:
         twice: The ids of the queries to ask a second time.
         words: Returns what the engine is asked for a query: its text by default.
         pace: Of the requests.
-        keeper: Keeps the texts of the documents that are looked at; None if nobody asked for that.
     """
 
     engine: SearchEngine
@@ -266,7 +234,6 @@ class Asker:
     twice: Collection[str] = frozenset()
     words: Callable[[AuditQuery], str] = _text_of
     pace: Pace = field(default_factory=Pace)
-    keeper: TextKeeper | None = None
     _relevant: RelevantDocuments = field(init=False)
 
     def __post_init__(self) -> None:
@@ -329,8 +296,6 @@ class Asker:
         relevance = await self.relevance_of(query, pool.ids)
         if searches and relevance is not None:
             levels = self._levels(pool.ids, np.array(relevance), searches)
-        if self.keeper is not None:
-            await self.keeper.keep(pool.ids)
         observation = Observation(
             query=query.id,
             status="ok" if hits.ids else "empty",

@@ -12,7 +12,6 @@ import contextlib
 import gzip
 import hashlib
 import itertools
-import json
 import os
 import re
 import secrets
@@ -35,16 +34,11 @@ from pydantic import (
 
 from fairqr.base.errors import InputError, first_problem, one_line
 from fairqr.base.files import open_beside, sha256_of
-from fairqr.base.kept_file import KeptFile
 from fairqr.evaluation.audit.queries import Queries
 from fairqr.evaluation.audit.records import (
-    AnsweredQuery,
     AuditRecord,
-    KeptText,
     Observation,
     PairScores,
-    ProbedQuery,
-    RefinedQuery,
 )
 from fairqr.evaluation.experiments.folder import (
     LOCK,
@@ -69,7 +63,6 @@ __all__ = [
 FIGURES = "audit.json"
 MANIFEST = "manifest.json"
 QUERIES = "raw/queries.json.gz"
-REPLIES = "raw/replies.jsonl.gz"
 TITLES = "raw/titles.json.gz"
 NEEDED = (FIGURES, QUERIES, "raw/observations.jsonl.gz")
 """What every audit has."""
@@ -85,9 +78,6 @@ PRIVATE_FOLDER = 0o700
 COMPRESSION = 1
 """Of gzip. At level 6 files would be an eighth smaller, and take four times as long to write."""
 
-REPLIES_AT_ONCE = 500
-MOST_REPLIES = 1 << 40
-"""Bytes; replies are read here, and none is dropped."""
 
 WITHHELD = "withheld"
 _SECRET = r"(?:pass(?:word|wd|phrase)|pwd|secret|token|api[-_]?key|access[-_]?key|authorization)"  # noqa: S105
@@ -147,9 +137,7 @@ class AuditManifest(FolderManifest):
         attributes: The attributes, with their groups, as the engine has them.
         relevance: What says which documents are relevant.
         encoder: What read the texts, if these were used.
-        models: What else was asked than the engine: ``pairs`` scored versions of documents, the
-            ``generator`` answered, the ``attributor`` judged answers, the ``ranker`` was probed,
-            the ``refiner`` refined queries.
+        pairs_by: What scored versions of documents; empty without any.
         corpus_shares: The shares of the groups in the whole corpus, if the target names them.
         redacted: Whether pseudonyms stand in place of the queries.
         finished: When, in ISO 8601; empty while the audit runs.
@@ -176,7 +164,7 @@ class AuditManifest(FolderManifest):
     attributes: dict[str, Attribute]
     relevance: Relevance
     encoder: str = ""
-    models: dict[str, str] = Field({})
+    pairs_by: str = ""
     corpus_shares: dict[str, tuple[float, ...]] = Field({})
     redacted: bool = False
     finished: str = ""
@@ -275,14 +263,13 @@ class Store(Generic[R]):
         raw: The folder.
         name: Of the files.
         record: The class of the records.
-        again: What is done again where a damaged line is removed, e.g. ``the query``.
 
     Attributes:
         lines: The records while the audit runs.
     """
 
-    def __init__(self, raw: Path, name: str, record: type[R], again: str = "the query") -> None:
-        self.lines: Lines[R] = Lines(raw / f"{name}.jsonl", record, again, PRIVATE)
+    def __init__(self, raw: Path, name: str, record: type[R]) -> None:
+        self.lines: Lines[R] = Lines(raw / f"{name}.jsonl", record, "the query", PRIVATE)
         self._path = raw / f"{name}.jsonl.gz"
         self._record: type[R] = record
 
@@ -308,14 +295,9 @@ class AuditFolder(Folder[AuditManifest]):
         folder: It is made where it is missing.
 
     Attributes:
-        raw: What the engine and models answered. Nobody but the owner may read it.
+        raw: What the engine answered. Nobody but the owner may read it.
         observations: What the engine answered.
-        refinements: What the refined queries of a model found.
         pairs: The scores of versions of documents.
-        answers: What became of documents in answers.
-        probes: What a model that was probed said.
-        texts: The texts of documents.
-        replies: The replies of models while the audit runs.
     """
 
     manifest_type = AuditManifest
@@ -327,12 +309,7 @@ class AuditFolder(Folder[AuditManifest]):
         super().__init__(folder)
         raw = self.raw = folder / "raw"
         self.observations = Store(raw, "observations", Observation)
-        self.refinements = Store(raw, "refinements", RefinedQuery)
         self.pairs = Store(raw, "pairs", PairScores)
-        self.answers = Store(raw, "answers", AnsweredQuery, "the question")
-        self.probes = Store(raw, "probes", ProbedQuery)
-        self.texts = Store(raw, "texts", KeptText, "its query")
-        self.replies = raw / "replies.sqlite"
         self._packed: Queries | None = None
         self._redaction: Redaction | None = None
 
@@ -390,8 +367,7 @@ class AuditFolder(Folder[AuditManifest]):
 
         Args:
             queries: All queries of the audit.
-            redact: Put pseudonyms in place of queries, and keep no replies of models, which may
-                quote a query.
+            redact: Put pseudonyms in place of queries.
 
         Returns:
             The queries as they were packed. What is computed and shown must come from these and
@@ -415,28 +391,11 @@ class AuditFolder(Folder[AuditManifest]):
                 f"The audit in {self.folder} has observed {observed:,} of {len(ids):,} queries; "
                 "run it again to go on with it."
             )
-        stores: list[Store[Any]] = [self.refinements, self.pairs, self.answers, self.probes]
-        for store in stores:
-            found = store.lines.read()
-            shown = map(redaction.of_record, found) if redaction else found
-            store.pack(map(_line, sorted(shown, key=lambda record: record.key)))
-        texts = self.texts.lines
-        self.texts.pack(texts.lines_in_order(sorted(texts.done(), key=str)))
-        _pack(self.folder / REPLIES, () if redact else self._kept_replies())
+        found = self.pairs.lines.read()
+        shown = map(redaction.of_record, found) if redaction else found
+        self.pairs.pack(map(_line, sorted(shown, key=lambda record: record.key)))
         self._packed = queries
         return packed
-
-    def _kept_replies(self) -> Iterator[bytes]:
-        if not self.replies.exists():
-            return
-        kept: KeptFile[str] = KeptFile(self.replies, MOST_REPLIES)
-        after = ""
-        while found := kept.after(after, REPLIES_AT_ONCE):
-            after = max(found)
-            for key, reply in found.items():
-                line = json.dumps({"key": key, "reply": reply}, ensure_ascii=False)
-                yield f"{line}\n".encode()
-        kept.close()
 
     def pack_titles(self, titles: Mapping[str, str]) -> None:
         """Compress the titles of documents, by id; no file is made of none."""
@@ -512,13 +471,9 @@ class AuditFolder(Folder[AuditManifest]):
     @property
     def _working(self) -> list[Path]:
         """What only a running audit needs."""
-        names = ("observations", "refinements", "pairs", "answers", "probes", "texts")
-        replies = [f"{self.replies.name}{end}" for end in ("", "-wal", "-shm")]
-        return [self.raw / name for name in (*(f"{name}.jsonl" for name in names), *replies)]
+        return [self.raw / f"{name}.jsonl" for name in ("observations", "pairs")]
 
     def _remove_working_files(self) -> None:
-        if self.replies.exists():
-            KeptFile[str](self.replies, MOST_REPLIES).close()
         for path in self._working:
             path.unlink(missing_ok=True)
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.exposure import LOG2, Discount, FloatArray, group_exposure, normalise
-from fairqr.retrieval.objective import Positions, best_ranking
+from fairqr.retrieval.objective import best_ranking
 from fairqr.retrieval.relevance import LIKELY
 from fairqr.retrieval.target import Part, Target
 
@@ -72,8 +72,6 @@ class Answer:
         is_judged: Whether relevance was judged, so that no re-ranking could know it.
         level: Documents less likely than this do not count for the target, nor as candidates: of
             some groups the pool has more of these than of others.
-        order: The rows that a re-ranking may choose from where relevance was judged, best first;
-            by default those that the engine answered.
     """
 
     members: FloatArray
@@ -81,7 +79,6 @@ class Answer:
     relevance: FloatArray | None
     is_judged: bool = False
     level: float = 0.0
-    order: Positions | None = None
 
     @cached_property
     def unlabelled(self) -> FloatArray:

@@ -201,10 +201,6 @@ class Gathered:
         reachable = np.minimum(self.array("target"), supply)
         return reachable - self.array("exposure"), True
 
-    def lean_means(self) -> list[Estimate]:
-        """Return the mean lean of each group, or the lack where no supply is known."""
-        return self._means(self.leans()[0])
-
     def unknown_mean(self) -> Estimate:
         """Return the mean share of the exposure that went to documents without a label."""
         return within(self._means(self.unknown()[:, None])[0], 0.0, 1.0)

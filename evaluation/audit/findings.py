@@ -56,7 +56,6 @@ def findings_of(outcome: AuditOutcome) -> list[str]:
             for attribute, groups in outcome.attributes().items()
             if not is_combination(attribute) and counts.answered
         ],
-        "refined": outcome.refined,
         "combined": len(combined),
         "less": _named(it for it in combined if it.verdict == "less"),
         "doubtful": _named(
@@ -71,7 +70,6 @@ def findings_of(outcome: AuditOutcome) -> list[str]:
         "sure_pairs": [
             it for it in compared if it.difference.p is not None and it.difference.p <= ALPHA
         ],
-        "probe": outcome.probe,
     }
     return paragraphs("audit_findings", values)
 

@@ -7,12 +7,11 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fairqr.base.errors import FairqrError, InputError, one_line
-from fairqr.evaluation.audit.answers import measure_answers
 from fairqr.evaluation.audit.asking import paced
 from fairqr.evaluation.audit.bundle import AuditFolder, AuditManifest
 from fairqr.evaluation.audit.findings import findings_of
@@ -20,10 +19,8 @@ from fairqr.evaluation.audit.layouts import DEFAULT, load_layout
 from fairqr.evaluation.audit.measuring import measure
 from fairqr.evaluation.audit.outcomes import AuditFrames, AuditOutcome, files_of, frames_of
 from fairqr.evaluation.audit.pair_files import Pairs
-from fairqr.evaluation.audit.pairs import BY_MODEL, compare_versions
-from fairqr.evaluation.audit.probes import measure_probes, sides_in
+from fairqr.evaluation.audit.pairs import compare_versions
 from fairqr.evaluation.audit.queries import Queries
-from fairqr.evaluation.audit.refinements import measure_refinements
 from fairqr.evaluation.audit.report import documents_to_name, draw_exposure, write_audit
 from fairqr.evaluation.audit.running import AuditPlan, make_plan, open_texts
 from fairqr.evaluation.audit.specification import AuditSpec
@@ -36,7 +33,6 @@ from fairqr.retrieval.schema import Schema
 from fairqr.retrieval.sendable import sendable
 
 if TYPE_CHECKING:
-    from langchain_core.language_models import BaseChatModel
     from pandas import DataFrame
 
 __all__ = ["Audit", "audit_engine", "carry_out", "read_audit", "recompute"]
@@ -67,7 +63,7 @@ class Audit(AuditOutcome):
 
     @property
     def frames(self) -> AuditFrames:
-        """All figures as DataFrames, by group, by query, by choice, and the costs of mending."""
+        """All figures as DataFrames, by group, by query, and the costs of mending."""
         return frames_of(self)
 
     def to_frame(self) -> DataFrame:
@@ -105,9 +101,6 @@ async def audit_engine(
     *,
     qrels: Qrels | None = None,
     pairs: Pairs | None = None,
-    model: str | BaseChatModel | None = None,
-    base_url: str | None = None,
-    attributor: str,
     rate: float | None = None,
     concurrency: int,
     watcher: StageWatcher,
@@ -126,9 +119,6 @@ async def audit_engine(
         qrels: Judgements by query id. Without them relevance is estimated from texts, where that
             is possible.
         pairs: Documents in several versions.
-        model: What refines queries, answers questions and is probed; nothing by default.
-        base_url: Of a server of chat models.
-        attributor: What judges which documents an answer used.
         rate: The most requests a second; no limit by default.
         concurrency: How many queries may be under way.
         watcher: Told how far it is.
@@ -140,13 +130,6 @@ async def audit_engine(
     Raises:
         FairqrError: The audit cannot be carried out; the message says what to do.
     """
-    models = None
-    if model is not None:
-        from fairqr.evaluation.audit.models import open_models  # Its imports take long.
-
-        models = open_models(
-            model, attributor, folder.replies, base_url=base_url, concurrency=concurrency
-        )
     texts, without_texts = None, ""
     if qrels is None:
         counter = watcher.count("encoding texts")
@@ -160,7 +143,6 @@ async def audit_engine(
         without_texts=without_texts,
         rate=rate,
         pairs=pairs,
-        asked=models,
         command=command,
     )
     if withhold_place:
@@ -195,11 +177,6 @@ async def carry_out(
         FairqrError: As :meth:`AuditPlan.run` raises it, or a layout does not exist.
     """
     load_layout(layout)  # a wrong name is an error before anything is asked
-    if redact and plan.keep_texts:
-        raise InputError(
-            "Redaction hides the queries, and texts of documents would tell them; leave out either "
-            "--redact or --keep-texts."
-        )
     with folder.locked():
         folder.check(plan.manifest)
         if folder.exists() and folder.manifest().finished:
@@ -271,7 +248,7 @@ def recompute(folder: Path) -> dict[str, bytes]:
 
 def _measured(folder: AuditFolder, manifest: AuditManifest) -> Audit:
     """Compute all figures of what is packed."""
-    spec, models = AuditSpec.model_validate(manifest.spec), manifest.models
+    spec = AuditSpec.model_validate(manifest.spec)
     queries = folder.queries()
     by_id = {query.id: query for query in queries.queries}
     schema = Schema(attributes=manifest.attributes)
@@ -284,34 +261,7 @@ def _measured(folder: AuditFolder, manifest: AuditManifest) -> Audit:
         corpus_shares=shares,
         relevance=manifest.relevance,
     )
-    parts: dict[str, Any] = {}
-    if scores := list(folder.pairs.read()):
-        by_model = spec.pairs_by == BY_MODEL
-        parts["pairs"] = compare_versions(
-            models["pairs"], scores, spec.seed, are_preferences=by_model
-        )
-    if answered := list(folder.answers.read()):
-        parts["answers"] = measure_answers(
-            answered,
-            by_id,
-            manifest.attributes,
-            generator=models["generator"],
-            attributor=models["attributor"],
-        )
-    if probed := list(folder.probes.read()):
-        sides, _ = sides_in(spec.probe, manifest.attributes)
-        parts["probe"] = measure_probes(probed, sides, models["ranker"], spec.seed)
-    if refined := list(folder.refinements.read()):
-        parts["refined"] = measure_refinements(
-            refined,
-            folder.observations.read(),
-            by_id,
-            spec,
-            schema,
-            corpus_shares=shares,
-            is_judged=manifest.relevance == "judged",
-            model=models["refiner"],
-        )
+    scores = list(folder.pairs.read())
     about = manifest.engine.model_dump(exclude={"state"})
     return Audit(
         folder=folder.folder,
@@ -324,5 +274,5 @@ def _measured(folder: AuditFolder, manifest: AuditManifest) -> Audit:
         titles=folder.titles(),
         begun=manifest.started[:10],
         is_redacted=manifest.redacted,
-        **parts,
+        pairs=compare_versions(manifest.pairs_by, scores, spec.seed) if scores else None,
     )

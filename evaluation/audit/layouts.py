@@ -24,7 +24,6 @@ Section = Literal[
     "rates",
     "seen",
     "labels",
-    "choices",
     "stability",
     "contributions",
     "costs",

@@ -27,27 +27,22 @@ from fairqr.evaluation.audit.queries import AuditQuery
 from fairqr.evaluation.audit.records import Observation
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.retrieval.dimension import TIMES, Dimension
-from fairqr.retrieval.exposure import Discount, FloatArray, intersection
+from fairqr.retrieval.exposure import FloatArray, intersection
 from fairqr.retrieval.schema import Schema
 from fairqr.retrieval.table import decoded
-from fairqr.retrieval.target import Target
 
 __all__ = [
     "AuditFigures",
     "Contribution",
     "Counts",
-    "OtherChoice",
     "Stability",
     "Unanswered",
     "answers_of",
     "choices_of",
     "dimensions_to_measure",
     "measure",
-    "single_attributes",
 ]
 
-VARIED_OVER = 500
-"""Other choices are measured over at most so many queries."""
 CONTRIBUTIONS = 10
 POWER = 0.8
 
@@ -82,25 +77,6 @@ class Counts:
     empty_share: float
     effective: float
     relevance: str
-
-
-@dataclass(frozen=True, slots=True)
-class OtherChoice:
-    """The lean of a group by another choice of ours.
-
-    Attributes:
-        choice: In words, such as ``k = 10``.
-        attribute: The attribute.
-        group: The group.
-        lean: By that choice.
-        is_other: Whether it points the other way than the audit's own.
-    """
-
-    choice: str
-    attribute: str
-    group: str
-    lean: Estimate
-    is_other: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +142,6 @@ class AuditFigures:
         tests: How many tests were corrected for: the declared family.
         unknown: The share of the exposure that went to documents without a label, by attribute.
         unlabelled: How many candidates have no label, by attribute.
-        others: The leans by other choices.
-        varied_over: Over how many queries these are.
         stability: None if no query was asked twice.
         costs: By attribute, the curve of relevance against divergence; may be empty.
         contributions: The queries that add most to the leans against groups that surely get less.
@@ -181,8 +155,6 @@ class AuditFigures:
     tests: int
     unknown: dict[str, Estimate]
     unlabelled: dict[str, float]
-    others: list[OtherChoice]
-    varied_over: int
     stability: Stability | None
     costs: dict[str, list[CurvePoint]]
     contributions: list[Contribution]
@@ -201,11 +173,6 @@ def dimensions_to_measure(schema: Schema, spec: AuditSpec) -> list[Dimension]:
     pairs = itertools.combinations(names, 2) if spec.intersections else ()
     every = [*names, *(TIMES.join(pair) for pair in pairs if not any(TIMES in it for it in pair))]
     return [Dimension.named(schema, name) for name in every]
-
-
-def single_attributes(schema: Schema, spec: AuditSpec) -> list[Dimension]:
-    """Return the attributes of an audit without their combinations: those that are mended."""
-    return [it for it in dimensions_to_measure(schema, spec) if len(it.factors) == 1]
 
 
 def choices_of(
@@ -259,8 +226,7 @@ def measure(
     """
     dimensions = dimensions_to_measure(schema, spec)
     choices = choices_of(spec, dimensions, corpus_shares or {})
-    others = dict(_other_choices(spec, choices, dimensions))
-    measured = [_Dimension(it, choices, others) for it in dimensions]
+    measured = [_Dimension(it, choices) for it in dimensions]
     order = stream(spec.seed, "order").permutation(len(queries))
     places = dict(zip(sorted(queries), order.tolist(), strict=True))
     tally: Counter[str] = Counter()
@@ -283,11 +249,10 @@ def measure(
         tally["hidden"] += observation.hidden
         tally["with_hidden"] += observation.hidden > 0
         tally["with_relevance"] += any(it > 0 for it in observation.relevance or ())
-        is_varied, is_mended = places[query.id] < VARIED_OVER, places[query.id] < spec.mend
-        tally["varied"] += is_varied
+        is_mended = places[query.id] < spec.mend
         answers = answers_of(observation, dimensions, is_judged=relevance == "judged")
         for it, answer in zip(measured, answers, strict=True):
-            it.add(query, observation, answer, is_varied=is_varied, is_mended=is_mended)
+            it.add(query, observation, answer, is_mended=is_mended)
     weight = sum(query.weight for query in queries.values())
     failed, empty = (lost[it] / weight if weight else 0.0 for it in ("failed", "empty"))
     error = ESTIMATE_ERROR if relevance == "estimated" else 0.0
@@ -321,8 +286,6 @@ def measure(
         tests=sum(it.test.p is not None for it in groups),
         unknown={it.name: it.gathered.unknown_mean() for it in measured},
         unlabelled={it.name: it.gathered.unlabelled() for it in measured},
-        others=[other for choice in others for it in measured for other in it.by(choice, groups)],
-        varied_over=tally["varied"],
         stability=_stability(twice),
         costs=costs,
         contributions=[found for it in measured for found in it.contributions(groups)],
@@ -330,24 +293,6 @@ def measure(
         unanswered=sorted(unanswered, key=lambda it: it.query),
         too_many_failed=failed > spec.failures,
     )
-
-
-def _other_choices(
-    spec: AuditSpec, own: Choices, dimensions: Iterable[Dimension]
-) -> Iterable[tuple[str, Choices]]:
-    for k in dict.fromkeys((max(1, spec.k // 2), min(2 * spec.k, spec.depth - 1))):
-        if k != spec.k:
-            yield f"k = {k}", replace(own, k=k)
-    for text in ("log2", "rbp(0.8)", f"top_k({spec.k})"):
-        discount = Discount.parse(text)
-        if discount != spec.discount:
-            yield f"discount {text}", replace(own, discount=discount)
-    targets = [Target(parts={"relevance": 1.0}), Target(parts={"uniform": 1.0})]
-    if all(d.attribute.population is not None for d in dimensions):
-        targets.insert(1, Target(parts={"population": 1.0}))
-    for target in targets:
-        if target != spec.target:
-            yield f"target {next(iter(target.parts))}", replace(own, target=target)
 
 
 def _stability(twice: list[tuple[float, bool, float]]) -> Stability | None:
@@ -364,7 +309,6 @@ class _Dimension:
     Args:
         dimension: The groups.
         choices: What the audit measures by.
-        others: Other choices, by what they are called.
 
     Attributes:
         name: Of the dimension.
@@ -372,15 +316,11 @@ class _Dimension:
         mendable: The answers to re-rank.
     """
 
-    def __init__(
-        self, dimension: Dimension, choices: Choices, others: Mapping[str, Choices]
-    ) -> None:
+    def __init__(self, dimension: Dimension, choices: Choices) -> None:
         self.name, self.gathered = dimension.name, Gathered(dimension)
         self.mendable: list[Mendable] = []
-        self._dimension, self._choices, self._others = dimension, choices, others
-        # Combinations would need the supply by each target, which takes long for many groups.
+        self._dimension, self._choices = dimension, choices
         self._is_single = len(dimension.factors) == 1
-        self._by_other = {it: Gathered(dimension) for it in others if self._is_single}
         self._kept: dict[tuple[str, bool], list[_Kept]] = {}
 
     def add(
@@ -389,7 +329,6 @@ class _Dimension:
         observation: Observation,
         answer: Answer,
         *,
-        is_varied: bool,
         is_mended: bool,
     ) -> None:
         """Take in the answer to a query.
@@ -398,14 +337,10 @@ class _Dimension:
             query: The query.
             observation: What was observed of it.
             answer: The same in this dimension.
-            is_varied: Whether to measure it by the other choices, too.
             is_mended: Whether to re-rank it.
         """
         shown = shown_by(answer, self._dimension, self._choices)
         self.gathered.add(query.weight, shown, query.id)
-        for choice, gathered in self._by_other.items() if is_varied else ():
-            other = shown_by(answer, self._dimension, self._others[choice])
-            gathered.add(query.weight, other)
         has_target = answer.relevance is not None and not np.isnan(shown.target).any()
         if is_mended and has_target and self._is_single:
             self.mendable.append(Mendable(answer, shown.target, query.weight))
@@ -426,14 +361,6 @@ class _Dimension:
     def curve(self) -> list[CurvePoint]:
         """Return what mending costs."""
         return curve(self.mendable, self._choices, self._dimension.groups)
-
-    def by(self, choice: str, groups: Iterable[GroupFigures]) -> Iterator[OtherChoice]:
-        """Yield the leans by another choice; none for combinations."""
-        if choice in self._by_other:
-            own = [it for it in groups if it.attribute == self.name]
-            for it, lean in zip(own, self._by_other[choice].lean_means(), strict=True):
-                is_other = bool(np.sign(lean.value) == -np.sign(it.test.value) != 0)
-                yield OtherChoice(choice, self.name, it.group, lean, is_other)
 
     def contributions(self, groups: Iterable[GroupFigures]) -> Iterator[Contribution]:
         """Yield the queries that add most to the leans against groups that surely get less."""

@@ -18,12 +18,10 @@ from fairqr.retrieval.relevance import relevance_by_rank
 __all__ = [
     "MENDED_WEIGHT",
     "WEIGHTS",
-    "Change",
     "CurvePoint",
     "Mendable",
     "Mended",
     "after_mending",
-    "compared_curves",
     "curve",
     "mended",
 ]
@@ -102,7 +100,7 @@ def mended(answer: Answer, target: FloatArray, choices: Choices, weight: float |
     if weight is None:
         return _measured(answer, target, choices, np.arange(shown, dtype=np.intp))
     if answer.is_judged:
-        rows = np.arange(answer.answered, dtype=np.intp) if answer.order is None else answer.order
+        rows = np.arange(answer.answered, dtype=np.intp)
         worth = relevance_by_rank(len(rows))
     else:
         rows = np.arange(len(answer.relevance), dtype=np.intp)
@@ -126,21 +124,6 @@ def _measured(answer: Answer, target: FloatArray, choices: Choices, rows: Positi
     return Mended(rows, distance, float(weights @ relevance[rows]), shares)
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What a wider pool changes at one step of a curve.
-
-    Attributes:
-        weight: Of the curve.
-        divergence: The mean divergence with the wider pool less that without it.
-        relevance: The same of the relevance, as a share of today's.
-    """
-
-    weight: float
-    divergence: Estimate
-    relevance: Estimate
-
-
 def after_mending(points: Iterable[CurvePoint]) -> CurvePoint | None:
     """Return where the re-rankings stand that weigh fairness as a search does by default."""
     return next((point for point in points if point.weight == MENDED_WEIGHT), None)
@@ -158,28 +141,6 @@ def curve(answers: Sequence[Mendable], choices: Choices, groups: Sequence[str]) 
         Nothing if no answer shows anything relevant with a known group.
     """
     return _points(*_rows(answers, choices), groups)
-
-
-def compared_curves(
-    found: Sequence[tuple[Mendable, Answer]], choices: Choices, groups: Sequence[str]
-) -> tuple[list[CurvePoint], list[CurvePoint], list[Change]]:
-    """Return what mending costs, what it costs with a wider pool, and the changes by weight.
-
-    Args:
-        found: For each query its answer, and the same with more documents behind those of the pool.
-        choices: What to measure by.
-        groups: Their names.
-    """
-    without, by = _rows([it for it, _ in found], choices)
-    with_more, _ = _rows([it._replace(answer=wider) for it, wider in found], choices)
-    changes = []
-    for weight, one in without.items():
-        if weight is not None:
-            more = with_more[weight] - one
-            (divergence,) = means(more[:, :1], by)
-            (relevance,) = ratios(more[:, 1:2], one[:, 2:3], by)
-            changes.append(Change(weight, divergence, relevance))
-    return _points(without, by, groups), _points(with_more, by, groups), changes
 
 
 def _rows(

@@ -16,15 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from fairqr.evaluation.audit.answers import STAGES, AnswerFigures
 from fairqr.evaluation.audit.estimates import Estimate
 from fairqr.evaluation.audit.figures import ALPHA, ESTIMATES, GroupFigures
 from fairqr.evaluation.audit.measuring import AuditFigures
 from fairqr.evaluation.audit.mending import CurvePoint
 from fairqr.evaluation.audit.pairs import PairFigures, VersionComparison
-from fairqr.evaluation.audit.probes import ProbeFigures
 from fairqr.evaluation.audit.queries import AuditQuery, Queries
-from fairqr.evaluation.audit.refinements import RefinedFigures
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.evaluation.reports.tables import frame
 from fairqr.evaluation.reports.text import plain
@@ -87,9 +84,6 @@ class AuditOutcome:
         titles: Of documents, by id, as far as they are known and may be shown.
         is_redacted: Whether no text of a query may be printed.
         pairs: What the versions of documents say; None if none were given.
-        answers: Whose documents answers use; None if no model was asked.
-        probe: What a model does as a ranker; None if none was probed.
-        refined: What mending costs with refined queries; None if no model refined any.
         begun: The day on which the audit was begun, in ISO 8601; empty if it is not known. Only the
             report has it, so that the figures of equal audits are equal.
     """
@@ -101,9 +95,6 @@ class AuditOutcome:
     titles: Mapping[str, str] = field(default_factory=dict)
     is_redacted: bool = False
     pairs: PairFigures | None = None
-    answers: AnswerFigures | None = None
-    probe: ProbeFigures | None = None
-    refined: RefinedFigures | None = None
     begun: str = ""
 
     def printed(self) -> dict[str, PrintedQuery]:
@@ -160,11 +151,7 @@ def audit_json(outcome: AuditOutcome) -> bytes:
 def _audit_object(outcome: AuditOutcome) -> dict[str, Any]:
     figures, queries = outcome.figures, outcome.queries
     counts = _plain(figures.counts)
-    refined, pairs, probe = (_plain(it) for it in (outcome.refined, outcome.pairs, outcome.probe))
-    if refined:
-        refined["costs"] = _listed("attribute", refined["costs"])
-    if probe:
-        probe["lists"] = _listed("asker", probe["lists"])
+    pairs = _plain(outcome.pairs)
     if pairs:
         tested = sum(it["difference"]["p"] is not None for it in pairs["comparisons"])
         pairs["tests"] = _tests(tested)
@@ -194,17 +181,13 @@ def _audit_object(outcome: AuditOutcome) -> dict[str, Any]:
             for attribute, groups in outcome.attributes().items()
         ],
         "groups": _plain(figures.groups),
-        "other_choices": {"queries": figures.varied_over, "leans": _plain(figures.others)},
         "stability": _plain(figures.stability),
         "costs": [
             {"attribute": attribute, "points": _plain(points)}
             for attribute, points in figures.costs.items()
         ],
-        "refined": refined,
         "contributions": list(_contributions(outcome)),
         "pairs": pairs,
-        "answers": _plain(outcome.answers),
-        "probe": probe,
     }
 
 
@@ -279,8 +262,6 @@ def files_of(outcome: AuditOutcome) -> dict[str, bytes]:
     }
     if outcome.pairs is not None:
         contents["pairs.csv"] = _csv(tables["pairs"], DIGITS)
-    if outcome.answers is not None:
-        contents["answers.csv"] = _csv(tables["answers"], DIGITS)
     return contents
 
 
@@ -305,7 +286,7 @@ QUERY_COLUMNS = (
     *("exposure", "target", "lean", "unlabelled"),
 )
 COST_COLUMNS = (
-    *("attribute", "curve", "weight", "divergence", "relevance"),
+    *("attribute", "weight", "divergence", "relevance"),
     *("group", "exposure", "low", "high"),
 )
 CONTRIBUTION_COLUMNS = (
@@ -316,19 +297,15 @@ CONTRIBUTION_COLUMNS = (
 def _tables(outcome: AuditOutcome) -> dict[str, Table]:
     """Return all tables of an audit, by their names in :class:`AuditFrames`."""
     pairs = outcome.pairs.comparisons if outcome.pairs else ()
-    answers = outcome.answers.groups if outcome.answers else ()
-    choices = ("choice", "attribute", "group", "lean", "low", "high", "is_other")
     return {
         "groups": Table(GROUP_COLUMNS, _flat(outcome.figures.groups, ESTIMATES)),
         "queries": Table(QUERY_COLUMNS, _query_rows(outcome)),
-        "choices": Table(choices, _choice_rows(outcome)),
         "costs": Table(COST_COLUMNS, _cost_rows(outcome)),
         "contributions": Table(CONTRIBUTION_COLUMNS, _contributions(outcome)),
         "pairs": Table(
             ("first", "second", "pairs", *_with_ends(*PAIR_ESTIMATES), "p"),
             _flat(pairs, PAIR_ESTIMATES),
         ),
-        "answers": Table(("attribute", "group", *_with_ends(*STAGES)), _flat(answers, STAGES)),
     }
 
 
@@ -348,18 +325,10 @@ def _flat(figures: Iterable[Any], estimates: Iterable[str]) -> Iterator[dict[str
         yield row
 
 
-def _choice_rows(outcome: AuditOutcome) -> Iterator[dict[str, Any]]:
-    for row in _flat(outcome.figures.others, ["lean"]):
-        yield row | {"low": row["lean_low"], "high": row["lean_high"]}
-
-
 def _cost_rows(outcome: AuditOutcome) -> Iterator[dict[str, Any]]:
-    curves = [("all", *it) for it in outcome.figures.costs.items()]
-    for attribute, cost in outcome.refined.costs.items() if outcome.refined else ():
-        curves += [("without", attribute, cost.without), ("refined", attribute, cost.refined)]
-    for kind, attribute, points in curves:
+    for attribute, points in outcome.figures.costs.items():
         for point in points:
-            values = (attribute, kind, point.weight, point.divergence.value, point.relevance.value)
+            values = (attribute, point.weight, point.divergence.value, point.relevance.value)
             for group, it in point.exposure.items():
                 row = (*values, group, it.value, it.low, it.high)
                 yield dict(zip(COST_COLUMNS, row, strict=True))
@@ -417,22 +386,17 @@ class AuditFrames:
     Attributes:
         groups: A row for each attribute and group, as in ``results.csv``.
         queries: A row for each query, attribute and group, as in ``queries.csv``.
-        choices: The lean of each group by other choices than the audit's own.
-        costs: A row for each point of a curve of mending, and group. ``curve`` is ``all``; with a
-            model, those over the refined queries are ``without`` it and ``refined``.
+        costs: A row for each point of a curve of mending, and group.
         contributions: The queries that add most to a lean, with the ids that are shown and those
             that a fair re-ranking would show.
         pairs: A row for each two versions of documents, as in ``pairs.csv``; empty without any.
-        answers: A row for each attribute and group, as in ``answers.csv``; empty without any.
     """
 
     groups: DataFrame
     queries: DataFrame
-    choices: DataFrame
     costs: DataFrame
     contributions: DataFrame
     pairs: DataFrame
-    answers: DataFrame
 
 
 def frames_of(outcome: AuditOutcome) -> AuditFrames:

@@ -7,9 +7,8 @@ al. 2023) does: a row is a query, a document, and the version that the document 
 from __future__ import annotations
 
 import hashlib
-import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -68,27 +67,10 @@ class Pairs:
     queries: tuple[PairQuery, ...]
     are_texts: bool
 
-    def two_by_two(self) -> Pairs:
-        """Return the same with each two versions of a document as a pair of their own."""
-        return replace(self, queries=tuple(map(_two_by_two, self.queries)))
-
     @property
     def fingerprint(self) -> str:
         """The SHA-256 of the content."""
         return hashlib.sha256(repr(self.queries).encode()).hexdigest()
-
-
-def _two_by_two(query: PairQuery) -> PairQuery:
-    by_pair: dict[str, list[PairDocument]] = {}
-    for document in query.documents:
-        by_pair.setdefault(document.pair, []).append(document)
-    documents = [
-        replace(document, pair=f"{name} {number}")
-        for name, versions in by_pair.items()
-        for number, two in enumerate(itertools.combinations(versions, 2))
-        for document in two
-    ]
-    return replace(query, documents=tuple(documents))
 
 
 def read_pairs(path: Path) -> Pairs:

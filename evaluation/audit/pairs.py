@@ -14,15 +14,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fairqr.agents.ranking.item_ranker import ItemRanker, RankItem
-from fairqr.agents.ranking.pairwise import PairwiseJudge
 from fairqr.agents.ranking.rankers import open_ranker
-from fairqr.base.errors import InputError, ModelError, ModelUnavailableError, one_line
-from fairqr.base.loops import run_together
+from fairqr.base.errors import InputError, ModelUnavailableError, one_line
 from fairqr.base.statistics import corrected_by_holm, stream
 from fairqr.evaluation.audit.bundle import AuditFolder
 from fairqr.evaluation.audit.estimates import (
     Estimate,
-    Statistic,
     jackknifed,
     randomisation_p,
     within,
@@ -30,19 +27,17 @@ from fairqr.evaluation.audit.estimates import (
 from fairqr.evaluation.audit.pair_files import PairDocument, PairQuery, Pairs
 from fairqr.evaluation.audit.parts import Part
 from fairqr.evaluation.audit.records import PairScores
-from fairqr.evaluation.experiments.engine import Done, is_away
-from fairqr.prompts.library import PromptLibrary
+from fairqr.evaluation.experiments.engine import Done
 from fairqr.retrieval.engines.engine import Query, SearchEngine, require
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.pools.base import PoolRetriever
 from fairqr.retrieval.pools.open import POOL_RETRIEVERS, open_pool_retriever
 
 if TYPE_CHECKING:
-    from fairqr.agents.chat import ChatModel
+    pass
 
 __all__ = [
     "BY_ENGINE",
-    "BY_MODEL",
     "PairFigures",
     "PairScorer",
     "ScoredPairs",
@@ -54,9 +49,6 @@ __all__ = [
 
 BY_ENGINE = "engine"
 """The name of the audited engine as what scores pairs."""
-
-BY_MODEL = "pairwise"
-"""The name of a language model that compares two versions, rather than to score each."""
 
 RANKERS = ("monot5", "monobert")
 """The rankers that give a score to each document."""
@@ -92,11 +84,7 @@ class ScoredPairs(Part[PairQuery, PairScores]):
         """Say how many versions are left."""
         left = self.tasks[done:]
         documents, queries = sum(len(it.documents) for it in left), len(left)
-        requests = ""
-        if self.is_by_engine:
-            requests = f", up to {queries:,} requests"
-        elif self.scorer.is_by_model:  # two documents are compared in both orders
-            requests = f", {documents:,} questions"
+        requests = f", up to {queries:,} requests" if self.is_by_engine else ""
         what = "query" if queries == 1 else "queries"
         return f"{documents:,} versions for {queries:,} {what} by '{self.scorer.name}'{requests}"
 
@@ -118,14 +106,12 @@ class PairScorer:
         start: Makes ready what is asked; raises ModelUnavailableError if something is missing.
         scores: Scores the documents.
         is_by_engine: Whether the audited engine is asked.
-        is_by_model: Whether a language model is asked, which compares two versions.
     """
 
     name: str
     start: Callable[[], Awaitable[None]]
     scores: Callable[[PairQuery], Awaitable[Scores]]
     is_by_engine: bool = False
-    is_by_model: bool = False
 
 
 def _engine_scorer(engine: SearchEngine) -> PairScorer:
@@ -160,41 +146,17 @@ def _ranker_scorer(ranker: ItemRanker) -> PairScorer:
     return PairScorer(ranker.name, ranker.start, scores)
 
 
-def _judge_scorer(judge: PairwiseJudge) -> PairScorer:
-    async def scores(query: PairQuery) -> Scores:
-        """Compare each two documents in both orders, so that a preference for a place cancels."""
-        items = [_read(it) for it in query.documents]
-        compared = await run_together(
-            judge.compare(query.text, one, other)
-            for one, other in zip(items[::2], items[1::2], strict=True)
-        )
-        found: Scores = []
-        for comparison in compared:
-            for reply in (comparison.one_first, comparison.other_first):
-                if is_away(reply.status, reply.usage):
-                    raise ModelError(reply.status, reply.message)
-            one = {"one": 1.0, "other": 0.0, None: 0.5}[comparison.winner]
-            found += [one, 1 - one]
-        return found
-
-    return PairScorer(f"{BY_MODEL}({judge.model.name})", judge.start, scores, is_by_model=True)
-
-
 def _read(document: PairDocument) -> RankItem:
     return RankItem(f"{document.pair} {document.version}", document.title, document.text)
 
 
-def open_pair_scorer(
-    name: str, pairs: Pairs, engine: SearchEngine, model: ChatModel | None = None
-) -> PairScorer:
+def open_pair_scorer(name: str, pairs: Pairs, engine: SearchEngine) -> PairScorer:
     """Return what scores pairs.
 
     Args:
-        name: ``engine`` for the audited one, a retriever over small pools, a ranker that scores, or
-            ``pairwise`` for the model, which compares each two documents that follow each other.
+        name: ``engine`` for the audited one, a retriever over small pools, or a ranker that scores.
         pairs: What is to be scored.
         engine: The audited one.
-        model: The model, if one is given.
 
     Raises:
         InputError: There is nothing of this name, or it cannot score what the file holds.
@@ -214,17 +176,11 @@ def open_pair_scorer(
             f"The pairs are ids of documents, and '{one_line(name, 80)}' reads texts; put the "
             "texts into a column 'text', or let the engine score them (--pairs-by engine)."
         )
-    if name == BY_MODEL:
-        if model is None:
-            raise InputError(
-                "Comparing pairs needs a chat model; name one with --model, such as openai:gpt-4o."
-            )
-        return _judge_scorer(PairwiseJudge(model, PromptLibrary().get(BY_MODEL)))
     if name in RANKERS:
         return _ranker_scorer(open_ranker(name))
     if name.partition(":")[0] in {it.partition("[")[0] for it in POOL_RETRIEVERS}:
         return _retriever_scorer(open_pool_retriever(name))
-    choices = ", ".join([BY_ENGINE, *POOL_RETRIEVERS, *RANKERS, BY_MODEL])
+    choices = ", ".join([BY_ENGINE, *POOL_RETRIEVERS, *RANKERS])
     raise InputError(f"Nothing scores pairs as '{one_line(name, 80)}'; choose {choices}.")
 
 
@@ -255,11 +211,9 @@ class VersionComparison:
         second: The other one.
         pairs: How many pairs have a score in both versions.
         difference: The mean score of the first less that of the second, in standard deviations of
-            these scores; where a model compared them, the share of pairs in which it prefers the
-            first less the share in which it prefers the second. With the p value of the paired
-            randomisation test.
-        higher: The share of pairs in which the first scores higher, or is preferred.
-        equal: The share of pairs in which both score the same, or none is preferred.
+            these scores, with the p value of the paired randomisation test.
+        higher: The share of pairs in which the first scores higher.
+        equal: The share of pairs in which both score the same.
     """
 
     first: str
@@ -276,7 +230,6 @@ class PairFigures:
 
     Attributes:
         scored_by: What scored them.
-        are_preferences: Whether a model compared them, so that there are no scores.
         queries: How many queries were asked.
         failed: How many of them failed.
         missing: How many documents have no score, since the engine does not hold them.
@@ -284,37 +237,31 @@ class PairFigures:
     """
 
     scored_by: str
-    are_preferences: bool
     queries: int
     failed: int
     missing: int
     comparisons: tuple[VersionComparison, ...]
 
 
-def compare_versions(
-    scorer: str, records: Iterable[PairScores], seed: int, *, are_preferences: bool = False
-) -> PairFigures:
+def compare_versions(scorer: str, records: Iterable[PairScores], seed: int) -> PairFigures:
     """Compare each two versions.
 
     Args:
         scorer: What scored them.
         records: One for each query.
         seed: Chooses the signs of the tests.
-        are_preferences: Whether a model compared the versions.
     """
-    statistic = _mean if are_preferences else _standardised
     listed = list(records)
     by_query = [_by_pair(it) for it in listed]
     versions = dict.fromkeys(version for it in listed for version in it.versions)
     found = [
         compared
         for first, second in itertools.combinations(versions, 2)
-        if (compared := _compared(first, second, by_query, seed, statistic)) is not None
+        if (compared := _compared(first, second, by_query, seed)) is not None
     ]
     corrected = corrected_by_holm([it.difference.p for it in found])
     return PairFigures(
         scored_by=scorer,
-        are_preferences=are_preferences,
         queries=len(listed),
         failed=sum(it.status == "failed" for it in listed),
         missing=sum(score is None for it in listed for score in it.scores),
@@ -339,7 +286,6 @@ def _compared(
     second: str,
     by_query: list[list[dict[str, float]]],
     seed: int,
-    statistic: Statistic,
 ) -> VersionComparison | None:
     """Return a comparison, its test not corrected; None if no document has both versions."""
     scores = [
@@ -352,7 +298,7 @@ def _compared(
     middle = np.concatenate(scores).mean()  # Squares of small numbers lose fewer digits.
     parts = np.array([_parts(it - middle) for it in scores])
     weights = np.ones(len(parts))
-    (difference,) = jackknifed(parts, weights, statistic)
+    (difference,) = jackknifed(parts, weights, _standardised)
     higher, equal = jackknifed(parts, weights, lambda totals: totals[..., 4:] / totals[..., :1])
     random = stream(seed, f"pairs {first} {second}")
     (p,) = randomisation_p(parts[:, 1:2], weights, random)
@@ -377,11 +323,6 @@ def _parts(scores: FloatArray) -> FloatArray:
         (difference == 0).mean(),
     )
     return np.array([1.0, *means])
-
-
-def _mean(totals: FloatArray) -> FloatArray:
-    """Return the mean difference, shape (…, 1)."""
-    return np.asarray(totals[..., 1:2] / totals[..., :1])
 
 
 def _standardised(totals: FloatArray) -> FloatArray:

@@ -1,6 +1,6 @@
 """What all parts of an audit share: how each is run, and goes on where it was.
 
-The queries of an audit are its first part. Refined queries, pairs, answers and a probe may follow.
+The queries of an audit are its first part. Pairs may follow.
 A part has tasks, one for each record that it keeps in ``raw/``, and does those whose record is
 missing.
 """
@@ -17,14 +17,12 @@ from fairqr.base.errors import (
     ModelUnavailableError,
     one_line,
 )
-from fairqr.base.statistics import stream
 from fairqr.evaluation.audit.bundle import AuditFolder, Store
-from fairqr.evaluation.audit.queries import AuditQuery
 from fairqr.evaluation.audit.records import AuditRecord
 from fairqr.evaluation.experiments.engine import Done, Keep, failure_of, run_tasks
 from fairqr.evaluation.experiments.progress import StageWatcher
 
-__all__ = ["Part", "Task", "sampled"]
+__all__ = ["Part", "Task"]
 
 
 class Task(Protocol):
@@ -132,12 +130,3 @@ class Part(Generic[T, R]):
             if self.is_by_engine and error.status == "unavailable":
                 raise IndexUnavailableError(str(error)) from None
             raise
-
-
-def sampled(
-    queries: Sequence[AuditQuery], count: int, seed: int, purpose: str = "answers"
-) -> tuple[AuditQuery, ...]:
-    """Choose a sample of the queries, the same one in whatever order they are given."""
-    ordered = sorted(queries, key=lambda query: query.id)
-    places = stream(seed, purpose).permutation(len(ordered))[:count]
-    return tuple(ordered[place] for place in sorted(places.tolist()))

@@ -15,18 +15,10 @@ from fairqr.evaluation.experiments.folder import Record
 from fairqr.retrieval.table import CodedMemberships
 
 __all__ = [
-    "AnsweredQuery",
-    "AskerName",
     "AuditRecord",
-    "KeptText",
     "Observation",
     "PairScores",
-    "ProbedQuery",
-    "RefinedQuery",
 ]
-
-AskerName = Literal["neutral", "unprotected", "protected"]
-"""Who a model that is probed believes to order a list for."""
 
 
 class AuditRecord(Record):
@@ -118,50 +110,6 @@ class Observation(AuditRecord):
         return self
 
 
-class RefinedQuery(AuditRecord):
-    """What the refined queries of one query found.
-
-    Attributes:
-        query: The id of the query.
-        status: ``refined``; ``enough`` if the relevant documents of the pool could give each group
-            its share, so that no model is asked; ``empty`` if there is nothing to mend; or
-            ``failed``.
-        keywords: The words of the model that were added to the query.
-        ids: The documents that the refined queries found beyond the pool of the observation.
-        groups: By attribute, the memberships of these documents.
-        relevance: For each document of the whole pool, that of the observation first, how likely it
-            is relevant; estimated together, since an estimate depends on the pool.
-        order: Places in the whole pool, best first by the original query: what a re-ranking that
-            knows no relevance goes by. Empty where relevance is estimated.
-        model_calls: Questions to the model.
-        tokens: What it read and wrote.
-    """
-
-    query: str = Field(min_length=1)
-    status: Literal["refined", "enough", "empty", "failed"]
-    keywords: tuple[str, ...] = ()
-    ids: tuple[str, ...] = ()
-    groups: dict[str, CodedMemberships] = Field({})
-    relevance: tuple[float, ...] = ()
-    order: tuple[int, ...] = ()
-    model_calls: int = Field(0, ge=0)
-    tokens: int = Field(0, ge=0)
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        size = len(self.relevance)
-        if (self.status == "refined") != bool(size):
-            raise ValueError(f"the status is '{self.status}' with {size} estimates")
-        _check_relevance(self.relevance, size)
-        if not all(0 <= place < size for place in self.order):
-            raise ValueError("'order' has a place that the pool lacks")
-        _check_groups(self.groups, len(self.ids), "the documents")
-        return self
-
-    def _hidden(self, pseudonyms: Mapping[str, str], withheld: str) -> dict[str, Any]:
-        return super()._hidden(pseudonyms, withheld) | {"keywords": ()}
-
-
 class PairScores(AuditRecord):
     """The scores of a query's documents; it names neither the query nor the documents.
 
@@ -170,9 +118,7 @@ class PairScores(AuditRecord):
         status: ``ok`` or ``failed``.
         pairs: For each document, the number of its pair within the query.
         versions: For each document, its version.
-        scores: For each document; None if the engine does not have it. Where a model compared two
-            versions, 1 for the one that it prefers in both orders, 0 for the other, and ½ for both
-            if it prefers neither.
+        scores: For each document; None if the engine does not have it.
     """
 
     query: int = Field(ge=1)
@@ -191,70 +137,6 @@ class PairScores(AuditRecord):
 
     def _hidden(self, pseudonyms: Mapping[str, str], withheld: str) -> dict[str, Any]:
         return {"message": withheld if self.message else ""}
-
-
-class AnsweredQuery(AuditRecord):
-    """What became of the documents of one query in the answer of a model.
-
-    Attributes:
-        query: The id of the query.
-        status: ``ok``; ``empty`` if the engine showed nothing, or the model wrote nothing; or
-            ``failed``.
-        cited: For each document that the model read, whether the answer names its number.
-        used: For each of them, whether the answer can rest on it; None if that was not judged.
-        shown: By attribute, the memberships of the documents that the engine showed; those that
-            were read come first.
-    """
-
-    query: str = Field(min_length=1)
-    status: Literal["ok", "empty", "failed"]
-    cited: tuple[bool, ...] = ()
-    used: tuple[bool | None, ...] = ()
-    shown: dict[str, CodedMemberships] = Field({})
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        if len(self.cited) != len(self.used) or bool(self.cited) != (self.status == "ok"):
-            raise ValueError("there are not as many documents cited as used, or no answer")
-        for name, coded in self.shown.items():
-            size = max(len(coded["rows"]), len(self.used))
-            _check_groups({name: coded}, size, "the documents")
-        return self
-
-
-class ProbedQuery(AuditRecord):
-    """What a model said of the documents of one query; it names no document.
-
-    Attributes:
-        query: The id of the query.
-        status: ``ok``; ``one_sided`` if the engine showed documents of one side only; or
-            ``failed``.
-        pairs: For each pair which side was preferred when the protected document came first, which
-            one when the other did, and the log-odds of both.
-        ratios: For each asker the exposure of a protected document by that of another one in the
-            list that the model ordered.
-    """
-
-    query: str = Field(min_length=1)
-    status: Literal["ok", "one_sided", "failed"]
-    pairs: tuple[tuple[str, str, float | None, float | None], ...] = ()
-    ratios: dict[AskerName, float] = Field({})
-
-
-class KeptText(Record):
-    """A document that was looked at, where texts are kept.
-
-    Attributes:
-        id: As the engine has it.
-        title: May be empty.
-        text: May be empty.
-    """
-
-    keys = ("id",)
-
-    id: str = Field(min_length=1)
-    title: str = ""
-    text: str = ""
 
 
 def _check_relevance(relevance: Iterable[float], size: int) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fairqr.base.errors import InputError
 from fairqr.base.files import write_beside
-from fairqr.evaluation.audit.answers import STAGES
 from fairqr.evaluation.audit.estimates import Estimate
 from fairqr.evaluation.audit.figures import FEW_CANDIDATES, GroupFigures
 from fairqr.evaluation.audit.findings import due_of, findings_of
@@ -20,7 +19,6 @@ from fairqr.evaluation.audit.mending import CurvePoint, after_mending
 from fairqr.evaluation.audit.outcomes import (
     AuditOutcome,
     PrintedQuery,
-    by_attribute,
     files_of,
     is_combination,
 )
@@ -131,7 +129,6 @@ def values_of(outcome: AuditOutcome, layout: Layout | None = None) -> dict[str, 
                 "left_out": max(0, len(groups) - MOST_GROUPS),
                 "groups": _first(groups),
                 "has_candidates": any(it.candidates for it in groups),
-                "others": [it for it in figures.others if it.attribute == attribute],
                 "unknown": figures.unknown[attribute],
                 "unlabelled": round(figures.unlabelled[attribute]),
                 "flips": [it.group for it in groups if it.flips],
@@ -139,17 +136,11 @@ def values_of(outcome: AuditOutcome, layout: Layout | None = None) -> dict[str, 
             for attribute, groups in attributes.items()
         },
         "few_candidates": FEW_CANDIDATES,
-        "turned": _turned(outcome),
-        "has_sure": any(it.is_sure for it in figures.groups),
-        "refined": outcome.refined,
         "contributions": list(_contributions(outcome)),
         "most_documents": MOST_DOCUMENTS,
         "messages": _messages(outcome),
         "pairs": outcome.pairs,
-        "answers": outcome.answers,
-        "answer_groups": by_attribute(outcome.answers.groups) if outcome.answers else {},
         "most_groups": MOST_GROUPS,
-        "probe": outcome.probe,
         "verdicts": VERDICTS,
         "share": _share,
         "in_points": _points,
@@ -194,16 +185,6 @@ def _weight(weight: float | None) -> str:
 
 def _exposures(point: CurvePoint) -> str:
     return "; ".join(f"{group} {percent(it.value)}" for group, it in point.exposure.items())
-
-
-def _turned(outcome: AuditOutcome) -> list[str]:
-    """Say of each choice that turns a sure verdict that it does."""
-    sure = {(it.attribute, it.group) for it in outcome.figures.groups if it.is_sure}
-    return [
-        f"{it.attribute}, {it.group}: by {it.choice} the lean points the other way."
-        for it in outcome.figures.others
-        if it.is_other and (it.attribute, it.group) in sure
-    ]
 
 
 def _contributions(outcome: AuditOutcome) -> Iterator[dict[str, Any]]:
@@ -293,31 +274,11 @@ def _messages(outcome: AuditOutcome) -> list[Markdown]:
     ]
 
 
-def _answer_bars(outcome: AuditOutcome) -> Iterator[Figure]:
-    if outcome.answers is None or not outcome.answers.groups:
-        return
-    panels: dict[str, list[Bar]] = {}
-    told = []
-    for attribute, groups in by_attribute(outcome.answers.groups).items():
-        for it in groups[:MOST_GROUPS]:
-            values = {stage: getattr(it, stage).value for stage in STAGES}
-            used = (values["used"], it.used.low, it.used.high)
-            marks = {stage: values[stage] for stage in STAGES[:-1]}
-            panels.setdefault(attribute, []).append(Bar(it.group, used, "used", marks))
-            listed = ", ".join(f"{stage} {percent(value)}" for stage, value in values.items())
-            told.append(f"{attribute}, {it.group}: {listed}")
-    yield Figure(
-        "answers",
-        f"Bars of shares by group. {'; '.join(told)}.",
-        draw_bars(panels, {"used": LINES[0][0]}, "share of the documents with a label"),
-    )
-
-
 def figures_of(outcome: AuditOutcome) -> list[Figure]:
     """Draw the figures; none without matplotlib."""
     if not can_draw() or not outcome.figures.counts.answered:
         return []
-    return [draw_exposure(outcome), *_cost_curves(outcome), *_answer_bars(outcome)]
+    return [draw_exposure(outcome), *_cost_curves(outcome)]
 
 
 def draw_exposure(outcome: AuditOutcome) -> Figure:
@@ -359,19 +320,8 @@ def draw_exposure(outcome: AuditOutcome) -> Figure:
 
 
 def _cost_curves(outcome: AuditOutcome) -> Iterator[Figure]:
-    yield from _cost_curve("cost", outcome.figures.costs.items())
-    if outcome.refined is not None:
-        lines = [
-            (f"{attribute}, {name}", curve)
-            for attribute, cost in outcome.refined.costs.items()
-            for name, curve in (("without the model", cost.without), ("with it", cost.refined))
-        ]
-        yield from _cost_curve("refined", lines)
-
-
-def _cost_curve(name: str, curves: Iterable[tuple[str, Sequence[CurvePoint]]]) -> Iterator[Figure]:
     points_: list[Mapping[str, object]] = []
-    for line, curve in curves:
+    for line, curve in outcome.figures.costs.items():
         for point in curve:
             label = "today" if point.weight is None else f"{point.weight:g}"
             x, y = point.divergence.value, 100 * point.relevance.value
@@ -379,7 +329,7 @@ def _cost_curve(name: str, curves: Iterable[tuple[str, Sequence[CurvePoint]]]) -
     if points_:
         listed = "; ".join(f"{it['line']}, {it['label']}: {it['y']:.1f}%" for it in points_)
         yield Figure(
-            name,
+            "cost",
             f"Lines of relevance over divergence: {listed}.",
             draw_series(
                 frame((), points_), "divergence from the target (nats)", "relevance (% of today's)"

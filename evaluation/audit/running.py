@@ -6,16 +6,13 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from dataclasses import dataclass
+from typing import Any
 
 from fairqr.base.errors import FairqrError, InputError, SourceError, TargetError, one_line
 from fairqr.base.statistics import stream
 from fairqr.base.weights.cache import is_pulled
-from fairqr.evaluation.audit.answers import PROMPT, Answers
-from fairqr.evaluation.audit.asking import Asker, Pace, RelevanceOfTexts, TextKeeper, paced
+from fairqr.evaluation.audit.asking import Asker, Pace, RelevanceOfTexts, paced
 from fairqr.evaluation.audit.bundle import (
     AuditedEngine,
     AuditFolder,
@@ -24,23 +21,18 @@ from fairqr.evaluation.audit.bundle import (
     without_secrets,
 )
 from fairqr.evaluation.audit.measuring import (
-    choices_of,
     dimensions_to_measure,
-    single_attributes,
 )
 from fairqr.evaluation.audit.pair_files import Pairs
-from fairqr.evaluation.audit.pairs import BY_MODEL, ScoredPairs, open_pair_scorer
-from fairqr.evaluation.audit.parts import Part, sampled
-from fairqr.evaluation.audit.probes import LIST, Probes, sides_in
+from fairqr.evaluation.audit.pairs import ScoredPairs, open_pair_scorer
+from fairqr.evaluation.audit.parts import Part
 from fairqr.evaluation.audit.queries import AuditQuery, Queries
 from fairqr.evaluation.audit.records import Observation
-from fairqr.evaluation.audit.refinements import Refinements
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.evaluation.collections.query_targets import check_target
 from fairqr.evaluation.experiments.engine import Done
 from fairqr.evaluation.experiments.progress import StageWatcher, time_left
 from fairqr.evaluation.qrels import Qrels
-from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.dimension import TIMES, Dimension
 from fairqr.retrieval.documents import Progress
 from fairqr.retrieval.encoders.encoder import text_of
@@ -51,9 +43,6 @@ from fairqr.retrieval.engines.run import RunEngine
 from fairqr.retrieval.relevance_of_texts import TextRelevance
 from fairqr.retrieval.schema import Attribute
 from fairqr.retrieval.source import Source
-
-if TYPE_CHECKING:
-    from fairqr.evaluation.audit.models import AskedModels
 
 __all__ = ["AuditPlan", "make_plan", "open_texts"]
 
@@ -73,19 +62,14 @@ class AuditPlan:
         queries: All of them.
         asker: Asks them.
         rate: The most requests a second.
-        later: What is asked once the queries were.
+        pairs: The versions of documents, which are scored once the queries were asked.
     """
 
     manifest: AuditManifest
     queries: Queries
     asker: Asker
     rate: float | None = None
-    later: tuple[Part[Any, Any], ...] = ()
-
-    @property
-    def keep_texts(self) -> bool:
-        """Whether to keep the texts of documents."""
-        return bool(self.manifest.spec["keep_texts"])
+    pairs: ScoredPairs | None = None
 
     def requests(self, done: int = 0) -> int:
         """Return how many requests the queries that are left take, at most.
@@ -94,7 +78,7 @@ class AuditPlan:
             done: How many queries have been asked.
         """
         asker = self.asker
-        each = 1 + (asker.qrels is not None) + self.keep_texts
+        each = 1 + (asker.qrels is not None)
         if asker.texts is not None:
             each += 1 + bool(asker.widened)
         left = len(self.queries.queries) - done
@@ -108,7 +92,7 @@ class AuditPlan:
         if self.rate:
             at_least = time_left(left / self.rate)
             said += f", at most {self.rate:g} a second, so at least {at_least}"
-        return "; then ".join([said, *(part.cost() for part in self.later)])
+        return f"{said}; then {self.pairs.cost()}" if self.pairs else said
 
     async def run(self, folder: AuditFolder, *, concurrency: int, watcher: StageWatcher) -> None:
         """Ask what has not been asked yet.
@@ -127,16 +111,13 @@ class AuditPlan:
         for sentence in self.manifest.notes:
             watcher.note(sentence)
         asker = self.asker
-        if self.keep_texts:
-            keeper = TextKeeper(paced(asker.engine, asker.pace), folder.texts.lines)
-            asker = replace(asker, keeper=keeper)
         labels = _Labels(asker.engine.name, asker.attributes)
         queries = _AskedQueries(self, self.queries.queries, asker, labels)
         await queries.run(folder, concurrency=concurrency, watcher=watcher)
         labels.check()
         folder.begin(self.manifest)
-        for part in self.later:
-            await part.run(folder, concurrency=concurrency, watcher=watcher)
+        if self.pairs:
+            await self.pairs.run(folder, concurrency=concurrency, watcher=watcher)
 
 
 @dataclass(frozen=True)
@@ -188,7 +169,6 @@ async def make_plan(
     without_texts: str = "",
     rate: float | None = None,
     pairs: Pairs | None = None,
-    asked: AskedModels | None = None,
     command: Sequence[str] = (),
 ) -> AuditPlan:
     """Check what an audit needs, before anything is asked.
@@ -202,7 +182,6 @@ async def make_plan(
         without_texts: Why there are no estimates, and what to do; a whole sentence.
         rate: The most requests a second.
         pairs: Documents in several versions, if there are any; ``spec.pairs_by`` scores them.
-        asked: The model that refines queries, and that ``spec.answers`` and ``spec.probe`` ask.
         command: How the audit was started, for the record.
 
     Raises:
@@ -228,11 +207,6 @@ async def make_plan(
         shares = {name: tuple(counted[name].tolist()) for name in attributes if name in counted}
     pace = Pace(rate)
     slow = paced(engine, pace)
-    if spec.keep_texts and not await _gives_texts(slow, _searches(engine, queries)):
-        raise InputError(
-            f"'{engine.name}' gives no texts that could be kept; leave out --keep-texts, or name "
-            "the fields of its texts."
-        )
     asker = Asker(
         engine,
         tuple(attributes.values()),
@@ -246,27 +220,7 @@ async def make_plan(
         words=_words(engine),
         pace=pace,
     )
-    models: dict[str, str] = {}
-    later: list[Part[Any, Any]] = []
-    if scored := await _pairs(spec, slow, pairs, asked):
-        later.append(scored)
-        models["pairs"] = scored.scorer.name
-    if answers := await _answers(spec, slow, queries, asked):
-        later.append(answers)
-        models |= {"generator": answers.generator.name, "attributor": answers.attributor.name}
-    if probes := await _probes(spec, slow, queries, asked, attributes, asker.words):
-        later.append(probes)
-        models["ranker"] = probes.model.name
-    if asked is not None:
-        why_not = _why_not_refined(spec, engine, asked, relevance)
-        if not why_not:
-            refinements = await _refinements(spec, asker, queries, asked, shares)
-            later.insert(0, refinements)
-            models["refiner"] = refinements.model.name
-        elif answers is None and probes is None and spec.pairs_by != BY_MODEL:
-            raise InputError(f"The model '{asked.name}' has nothing to do here: {why_not}.")
-        elif spec.refined:
-            notes.append(f"'{asked.name}' refines no queries: {why_not}.")
+    scored = await _pairs(spec, slow, pairs)
     inputs = {} if qrels is None else {"judgements": _fingerprint(qrels, queries)}
     if pairs is not None:
         inputs["pairs"] = pairs.fingerprint
@@ -291,11 +245,11 @@ async def make_plan(
         attributes={name: engine.schema.attribute(name) for name in attributes},
         relevance=relevance,
         encoder=MiniLmEncoder.name if relevance == "estimated" else "",
-        models=models,
+        pairs_by=scored.scorer.name if scored else "",
         corpus_shares=shares,
         notes=tuple(notes),
     )
-    return AuditPlan(manifest, queries, asker, rate, tuple(later))
+    return AuditPlan(manifest, queries, asker, rate, scored)
 
 
 def _dimensions(spec: AuditSpec, engine: SearchEngine) -> list[Dimension]:
@@ -338,9 +292,7 @@ def _notes(spec: AuditSpec, without_texts: str) -> list[str]:
     ]
 
 
-async def _pairs(
-    spec: AuditSpec, engine: SearchEngine, pairs: Pairs | None, asked: AskedModels | None
-) -> ScoredPairs | None:
+async def _pairs(spec: AuditSpec, engine: SearchEngine, pairs: Pairs | None) -> ScoredPairs | None:
     """Return the pairs to score, by what is started; None if there are none."""
     if pairs is None:
         if "pairs_by" in spec.model_fields_set:
@@ -348,116 +300,9 @@ async def _pairs(
                 "'pairs_by' says what scores pairs; name their file with --pairs, too."
             )
         return None
-    if spec.pairs_by == BY_MODEL:
-        pairs = pairs.two_by_two()
-    chat = None if asked is None else asked.chat
-    scorer = open_pair_scorer(spec.pairs_by, pairs, engine, chat)
+    scorer = open_pair_scorer(spec.pairs_by, pairs, engine)
     await scorer.start()
     return ScoredPairs(scorer, pairs.queries)
-
-
-async def _answers(
-    spec: AuditSpec, engine: SearchEngine, queries: Queries, asked: AskedModels | None
-) -> Answers | None:
-    """Return the questions to a model, which is started; None if there are none.
-
-    Raises:
-        InputError: Answers are wanted, and no model or no texts are there.
-        ModelUnavailableError: The model or the attributor cannot be started.
-    """
-    if not spec.answers:
-        return None
-    if asked is None or asked.generator is None:
-        raise InputError("Answers need a model; name one with --model, such as openai:gpt-4o.")
-    if spec.read > spec.k:
-        raise InputError(
-            f"The model is to read {spec.read} documents, and only {spec.k} count as shown; lower "
-            "'read', or raise k."
-        )
-    await asked.generator.start()
-    await asked.attributor.start()
-    return Answers(
-        engine,
-        asked.generator,
-        asked.attributor,
-        PromptLibrary().get(PROMPT),
-        spec.k,
-        spec.read,
-        sampled(queries.queries, spec.answers, spec.seed),
-    )
-
-
-async def _probes(
-    spec: AuditSpec,
-    engine: SearchEngine,
-    queries: Queries,
-    asked: AskedModels | None,
-    attributes: Mapping[str, Attribute],
-    words: Callable[[AuditQuery], str],
-) -> Probes | None:
-    """Return what to probe; None if nothing.
-
-    Raises:
-        InputError: A probe is wanted, and its sides or the model do not exist.
-        ModelUnavailableError: The model cannot be started.
-    """
-    if not spec.probe:
-        return None
-    sides, protected = sides_in(spec.probe, attributes)
-    if asked is None or asked.chat is None:
-        raise InputError(
-            "A probe needs a chat model; name one with --model, such as openai:gpt-4o."
-        )
-    await asked.chat.start()
-    chosen = sampled(queries.queries, spec.probed, spec.seed, "probe")
-    return Probes(engine, asked.chat, sides, protected, min(spec.k, LIST), chosen, words)
-
-
-def _why_not_refined(
-    spec: AuditSpec, engine: SearchEngine, asked: AskedModels, relevance: Relevance
-) -> str:
-    """Return why the model refines no queries, as a part of a sentence; empty if it does."""
-    if asked.refiner is None:
-        return "it only answers; say how many answers with --answers"
-    if not spec.refined:
-        return "it is to refine no queries; it could answer, be probed, or compare pairs"
-    if relevance == "unknown":
-        return "nothing says which documents are relevant"
-    if "new_queries" not in engine.capabilities:
-        return f"'{engine.name}' answers only the queries that it was made with"
-    return ""
-
-
-async def _refinements(
-    spec: AuditSpec,
-    asker: Asker,
-    queries: Queries,
-    asked: AskedModels,
-    corpus_shares: Mapping[str, Sequence[float]],
-) -> Refinements:
-    """Return the queries to refine, by a model that is started.
-
-    Raises:
-        ModelUnavailableError: The model cannot be started.
-        UnsupportedError: It needs an engine that can do more.
-    """
-    # Without a model no graph is needed, and its imports take long.
-    from fairqr.graph.search.rankers import model_of
-
-    model = model_of(asked.refiner, paced(asker.engine, asker.pace))
-    if model is None:
-        raise ValueError("no model is given")
-    await model.start()
-    dimensions = single_attributes(asker.engine.schema, spec)
-    shares = {name: np.array(held) for name, held in corpus_shares.items()}
-    return Refinements(
-        asker,
-        model,
-        spec,
-        tuple(dimensions),
-        choices_of(spec, dimensions, shares),
-        sampled(queries.queries, spec.refined, spec.seed, "refined"),
-    )
 
 
 async def open_texts(

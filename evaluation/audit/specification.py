@@ -80,33 +80,11 @@ class AuditSpec(BaseModel):
         ge=0,
         description="Work out for so many of the queries what a fair re-ranking would cost.",
     )
-    refined: int = Field(
-        50,
-        ge=0,
-        description="If a model is given, refine so many of the queries by it, to see what a fair "
-        "re-ranking would cost with what they find.",
-    )
     pairs_by: str = Field(
         "engine",
         description="What scores the versions of --pairs: the audited engine, or what reads texts: "
-        "dense[:ENCODER], splade[:MODEL], contriever[:MODEL], bm25, monot5 or monobert; or "
-        "pairwise, the model of --model, which compares two versions in both orders.",
+        "dense[:ENCODER], splade[:MODEL], contriever[:MODEL], bm25, monot5 or monobert.",
     )
-    answers: int = Field(
-        0,
-        ge=0,
-        description="Ask a model so many of the queries as questions, to see whose documents its "
-        "answers use.",
-    )
-    read: Count = Field(
-        5, description="How many of the documents that are shown a model reads to answer."
-    )
-    probe: str = Field(
-        "",
-        description="Probe a model as a ranker of what is shown: an attribute and the groups to "
-        "protect, such as gender=female.",
-    )
-    probed: Count = Field(10, description="On how many of the queries a model is probed.")
     failures: float = Field(
         0.1,
         ge=0,
@@ -123,11 +101,6 @@ class AuditSpec(BaseModel):
         True,
         description="Keep the titles of the documents that the report shows as examples; "
         "otherwise it shows their ids.",
-    )
-    keep_texts: bool = Field(
-        False,
-        description="Keep the titles and texts of all documents that are looked at; by default no "
-        "texts are kept.",
     )
     seed: Seed = Field(0, description="Chooses the sample, and the signs of the tests.")
 

@@ -18,7 +18,6 @@ from fairqr.base.errors import InputError, one_line, parameter_error
 from fairqr.evaluation.audit.bundle import AuditFolder
 from fairqr.evaluation.audit.finishing import Audit, audit_engine
 from fairqr.evaluation.audit.layouts import DEFAULT
-from fairqr.evaluation.audit.models import ATTRIBUTOR
 from fairqr.evaluation.audit.pair_files import read_pairs
 from fairqr.evaluation.audit.queries import (
     AuditQuery,
@@ -37,7 +36,6 @@ from fairqr.retrieval.source import Source
 
 if TYPE_CHECKING:
     from langchain_core.embeddings import Embeddings
-    from langchain_core.language_models import BaseChatModel
     from pandas import DataFrame
 
 __all__ = ["QuietWatcher", "audit", "audit_spec"]
@@ -52,9 +50,6 @@ async def audit(
     retriever: str | Encoder | Embeddings = "auto",
     folder: Path | str | None = None,
     pairs: Path | str | None = None,
-    model: BaseChatModel | str | None = None,
-    base_url: str | None = None,
-    attributor: str = ATTRIBUTOR,
     rate: float | None = None,
     concurrency: int = 4,
     redact: bool = False,
@@ -76,13 +71,7 @@ async def audit(
         folder: The folder for all files; an interrupted audit continues there. By default a
             temporary folder, which :meth:`Audit.write` copies.
         pairs: A file of documents in several versions, described in
-            ``docs/how-to/audit-with-a-model.md``.
-        model: Refines queries, to estimate what mending would cost; answers the questions of
-            ``answers``; is the model to ``probe``; and compares ``pairs`` by ``pairwise``. A
-            LangChain chat model or its name; for refining alone also ``feedback``, for answers
-            alone ``seq2seq:`` and a model.
-        base_url: The address of a server of chat models.
-        attributor: Judges which documents an answer used.
+            ``docs/how-to/audit-an-engine.md``.
         rate: The most requests a second; no limit by default.
         concurrency: How many queries to run at a time.
         redact: Replace all queries by pseudonyms.
@@ -128,9 +117,6 @@ async def audit(
                 AuditFolder(place),
                 qrels=judged,
                 pairs=versions,
-                model=model,
-                base_url=base_url,
-                attributor=attributor,
                 rate=rate,
                 concurrency=concurrency,
                 watcher=watcher or QuietWatcher(),

@@ -119,16 +119,9 @@ async def test_a_target_of_relevance_needs_relevance(engine: TantivyEngine) -> N
         await fairqr.audit(engine, WORDS, **{**OPTIONS, "target": "relevance:1"})
 
 
-async def test_pairs_and_what_belongs_to_a_model(engine: TantivyEngine, tmp_path: Path) -> None:
+async def test_pairs_are_scored_by_the_engine(engine: TantivyEngine, tmp_path: Path) -> None:
     pairs = tmp_path / "pairs.csv"
     rows = "".join(f"{word},m,{word}00\n{word},f,{word}10\n" for word in WORDS)
     pairs.write_text(f"query,version,document\n{rows}")
     audit = await fairqr.audit(engine, WORDS, pairs=pairs, **OPTIONS)
     assert audit.frames.pairs["higher"].tolist() == [1]
-    assert audit.frames.answers.empty
-    with pytest.raises(InputError, match="nothing says which documents are relevant"):
-        await fairqr.audit(engine, WORDS, model="openai:fake", **OPTIONS)
-    with pytest.raises(InputError, match="Answers need a model"):
-        await fairqr.audit(engine, WORDS, answers=3, **OPTIONS)
-    with pytest.raises(InputError, match="is to read 5 documents, and only 4"):
-        await fairqr.audit(engine, WORDS, answers=3, model="openai:fake", **OPTIONS)

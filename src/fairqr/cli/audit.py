@@ -15,7 +15,6 @@ from fairqr.cli.common import (
     MODELS,
     OUTPUT,
     AsJson,
-    BaseUrl,
     Corpus,
     open_to_search,
     print_json,
@@ -110,26 +109,6 @@ def audit(
         ),
     ] = None,
     pairs_by: Annotated[str | None, typer.Option(help="{pairs_by}", rich_help_panel=MODELS)] = None,
-    answers: Annotated[int | None, typer.Option(help="{answers}", rich_help_panel=MODELS)] = None,
-    probe: Annotated[str | None, typer.Option(help="{probe}", rich_help_panel=MODELS)] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="A model such as local:smollm2-135m or openai:gpt-4o. It refines queries, to see "
-            "what mending would cost with it; it also answers, is probed and compares pairs. "
-            "feedback only refines; seq2seq:google/flan-t5-small only answers.",
-            rich_help_panel=MODELS,
-        ),
-    ] = None,
-    base_url: BaseUrl = None,
-    attributor: Annotated[
-        str,
-        typer.Option(
-            help="The attributor, which judges which documents an answer used; 'fairqr attribution "
-            "list' lists them.",
-            rich_help_panel=MODELS,
-        ),
-    ] = "overlap",
     retriever: Retriever = "auto",
     rate: Annotated[
         float | None, typer.Option(help="{rate}", rich_help_panel="Load on the engine")
@@ -139,12 +118,6 @@ def audit(
     ] = None,
     seed: Annotated[int | None, typer.Option(help="{seed}", rich_help_panel="Measures")] = None,
     set_: Set = None,
-    keep_texts: Annotated[
-        bool | None,
-        typer.Option(
-            "--keep-texts", help="{keep_texts}", show_default=False, rich_help_panel=OUTPUT
-        ),
-    ] = None,
     redact: Annotated[
         bool,
         typer.Option("--redact", help="Replace all queries by pseudonyms.", rich_help_panel=OUTPUT),
@@ -219,9 +192,6 @@ def audit(
                 AuditFolder(output),
                 qrels=judged,
                 pairs=versions,
-                model=model,
-                base_url=base_url,
-                attributor=attributor,
                 rate=settings.rate,
                 concurrency=settings.concurrency,
                 watcher=progress,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,12 +10,11 @@ import numpy as np
 from fairqr.evaluation.audit.measuring import AuditFigures, measure
 from fairqr.evaluation.audit.outcomes import AuditOutcome
 from fairqr.evaluation.audit.queries import AuditQuery, Queries, collect_queries
-from fairqr.evaluation.audit.records import Observation, RefinedQuery
-from fairqr.evaluation.audit.refinements import measure_refinements
+from fairqr.evaluation.audit.records import Observation
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.retrieval.query_files import QueryRow
 from fairqr.retrieval.schema import Attribute, Schema
-from fairqr.retrieval.table import CodedMemberships, coded
+from fairqr.retrieval.table import coded
 
 __all__ = [
     "SCHEMA",
@@ -24,7 +22,6 @@ __all__ = [
     "observations_of",
     "outcome_of",
     "queries_of",
-    "refined",
     "spec_of",
     "words_of",
 ]
@@ -172,42 +169,3 @@ def outcome_of(
 
 _MEASURED: dict[str, AuditFigures] = {}
 """The figures of made-up audits; measuring takes a second, and they are the same each time."""
-
-
-def refined(outcome: AuditOutcome, model: str = "openai:fake", **observed: Any) -> AuditOutcome:
-    """Return a made-up audit with a model that found a relevant woman for each query.
-
-    Args:
-        outcome: Of :func:`outcome_of`.
-        model: The name of the model.
-        observed: What the audit was made with.
-    """
-    observations = observations_of(outcome.queries, **observed)
-    woman = {
-        "gender": CodedMemberships(patterns=[[1.0, 0.0]], rows=[0]),
-        "origin": CodedMemberships(patterns=[[0.0, 1.0, 0.0]], rows=[0]),
-    }
-    records = [
-        RefinedQuery(
-            query=it.query,
-            status="refined",
-            ids=("found",),
-            groups=woman,
-            relevance=(*(it.relevance or ()), 0.9),
-            model_calls=1,
-            tokens=110,
-        )
-        for it in observations
-        if it.status == "ok"
-    ]
-    found = measure_refinements(
-        records,
-        observations,
-        {query.id: query for query in outcome.queries.queries},
-        outcome.spec,
-        SCHEMA,
-        corpus_shares={},
-        is_judged=False,
-        model=model,
-    )
-    return replace(outcome, refined=found)

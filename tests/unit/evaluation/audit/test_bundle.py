@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairqr.agents.cache import ReplyFile
 from fairqr.base.errors import InputError
 from fairqr.evaluation.audit.bundle import (
     AuditedEngine,
@@ -552,25 +551,7 @@ def test_only_a_whole_audit_is_sealed(tmp_path: Path) -> None:
         finish(folder)
 
 
-async def test_replies_of_models_are_kept_in_order(tmp_path: Path) -> None:
-    folder = AuditFolder(tmp_path / "audit")
-    folder.begin(manifest())
-    observe(folder)
-    cache = ReplyFile(folder.replies)
-    await cache.put_many({f"key {n:04}": {"text": f"reply {n}"} for n in reversed(range(1200))})
-    digest = finish(folder)
-    assert verify(folder.folder, digest, figures).problems == ()
-    lines = gzip.decompress((folder.raw / "replies.jsonl.gz").read_bytes()).splitlines()
-    assert [json.loads(line)["key"] for line in lines] == [f"key {n:04}" for n in range(1200)]
-    assert json.loads(json.loads(lines[7])["reply"]) == {"text": "reply 7"}
-    assert {path.name for path in folder.raw.iterdir()} == {
-        "observations.jsonl.gz",
-        "queries.json.gz",
-        "replies.jsonl.gz",
-    }
-
-
-async def test_a_redacted_audit_holds_no_query(tmp_path: Path) -> None:
+def test_a_redacted_audit_holds_no_query(tmp_path: Path) -> None:
     """Neither a text, nor an id, nor a hash that somebody who guesses a query could compare."""
     folder = AuditFolder(tmp_path / "audit")
     begun = manifest(
@@ -581,8 +562,6 @@ async def test_a_redacted_audit_holds_no_query(tmp_path: Path) -> None:
     with folder.locked():
         folder.begin(begun)
         observe(folder)
-        cache = ReplyFile(folder.replies)
-        await cache.put_many({"key": {"keywords": [TEXTS[0]]}})
         digest = finish(folder, redact=True)
     assert verify(folder.folder, digest, figures).problems == ()
     held = all_bytes(folder.folder)
@@ -599,7 +578,6 @@ async def test_a_redacted_audit_holds_no_query(tmp_path: Path) -> None:
     assert [query.text for query in folder.queries().queries] == [f"query {n}" for n in range(1, 5)]
     messages = [found.message for found in folder.observations.read() if found.message]
     assert messages == ["withheld, as it may quote the query"]
-    assert not (folder.raw / "replies.jsonl.gz").exists()
 
 
 def test_redaction_keeps_all_but_the_names(tmp_path: Path) -> None:

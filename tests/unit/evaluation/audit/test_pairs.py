@@ -158,27 +158,6 @@ def test_missing_documents_and_failed_queries_are_counted() -> None:
     assert (it.pairs, it.higher.value, it.equal.value) == (2, 0.5, 0.5)
 
 
-def test_preferences_are_shares_of_pairs() -> None:
-    wins, losses, ties = [1.0, 0.0], [0.0, 1.0], [0.5, 0.5]
-    values = [[wins, ties]] * 8 + [[losses, wins]] * 2
-    found = compare_versions("s", scores_of(values, "m", "f"), seed=0, are_preferences=True)
-    (it,) = found.comparisons
-    assert found.are_preferences
-    assert (it.pairs, it.difference.value) == (20, pytest.approx(0.4))
-    assert (it.higher.value, it.equal.value) == (0.5, 0.4)
-    # Of ten queries eight lean to one side, and two to none: 2/2^8.
-    assert it.difference.p == pytest.approx(2 / 256)
-
-
-def test_each_two_versions_are_a_pair_for_a_model(tmp_path: Path) -> None:
-    lines = [f"nurse,{pair},{version},text" for pair in "12" for version in "fmn"]
-    found = read_pairs(written(tmp_path, HEAD, *lines)).two_by_two()
-    (query,) = found.queries
-    named = [(it.pair, it.version) for it in query.documents]
-    assert [version for _, version in named] == list("fmfnmn") * 2
-    assert len({pair for pair, _ in named}) == 6
-
-
 def test_scores_that_are_all_alike_have_no_spread() -> None:
     found = compare_versions("s", scores_of([[[1.0, 1.0]]] * 8, "m", "f"), seed=0)
     (it,) = found.comparisons

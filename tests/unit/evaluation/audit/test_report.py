@@ -107,11 +107,6 @@ def test_mending_says_how_far_it_gets() -> None:
     assert f"and {share} of today's distance from the target would be left." in cost
 
 
-def test_other_choices_turn_nothing_where_nothing_is_sure() -> None:
-    assert "No group has a sure verdict that another choice could turn." in _report(_small())
-    assert "another choice could turn" not in _report(_outcome())
-
-
 def test_what_a_group_gets_beyond_what_others_could_have_is_said_apart() -> None:
     female, male, *others = _outcome().figures.groups
     excess = replace(male.excess, value=male.excess.value - 0.1)
@@ -201,9 +196,7 @@ def test_many_groups_are_named_by_the_greatest_differences(tmp_path: Path) -> No
         )
         for number in range(1, 61)
     ]
-    figures = replace(
-        _outcome().figures, groups=groups, costs={}, contributions=[], by_query=[], others=[]
-    )
+    figures = replace(_outcome().figures, groups=groups, costs={}, contributions=[], by_query=[])
     outcome = replace(_outcome(), figures=figures)
     said = findings_of(outcome)
     assert [it.split()[2] for it in said[:9] if "other groups" not in it] == [
