@@ -68,21 +68,14 @@ async def test_titles_are_those_that_came_with_the_answers(
 ) -> None:
     """An endpoint reads nothing by id, so no request is added."""
     audit = await fairqr.audit(
-<<<<<<< HEAD:tests/integration/evaluation/test_audit_http.py
         source_of(model_server),
         WORDS,
         target="uniform:1",
         k=5,
         depth=20,
         again=0,
-        keep_texts=True,
         folder=tmp_path / "out",
     )
-=======
-        source_of(model_server), WORDS, target="uniform:1",
-        k=5, depth=20, again=0, folder=tmp_path / "out",
-    )  # fmt: skip
->>>>>>> wt-leaves:tests/integration/test_audit_http.py
     assert audit.titles["d00"] == "Person 0"
     assert "Person 0" in (tmp_path / "out/report.md").read_text()
     assert len(model_server.asked) == len(WORDS)
