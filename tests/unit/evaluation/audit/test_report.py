@@ -103,10 +103,8 @@ def test_mending_says_how_far_it_gets() -> None:
     costs = json.loads(audit_json(_outcome()))["costs"][0]["points"]
     left = next(it for it in costs if it["weight"] == 1)["divergence"]["value"]
     cost = next(it for it in findings_of(_outcome()) if "what mending would cost" in it)
-    assert (
-        f"and {100 * left / costs[0]['divergence']['value']:.1f}% of today's distance from the target would be left."
-        in cost
-    )
+    share = 100 * left / costs[0]["divergence"]["value"]
+    assert f"and {share:.1f}% of today's distance from the target would be left." in cost
 
 
 def test_other_choices_turn_nothing_where_nothing_is_sure() -> None:
