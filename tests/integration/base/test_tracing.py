@@ -339,7 +339,7 @@ async def test_a_run_that_ends_in_an_error_says_which(exported: Exported, corpus
     finally:
         await engine.aclose()
     failed = {it.name for it in exported.spans if it.status.status_code is StatusCode.ERROR}
-    assert failed == {"fairqr.retrieve", "invoke_workflow fairqr"}
+    assert failed == {"fairqr.sample", "invoke_workflow fairqr"}
     assert {(it.attributes or {}).get("error.type") for it in exported.spans} == {
         None,
         "NoMatchError",

@@ -241,10 +241,10 @@ class TestWhatIsAsked:
     def test_a_query_that_finds_nothing(self, quick: Main, people: Path, query: str) -> None:
         """No hits are a result of a search; an answer needs documents, and is refused."""
         asked = ("search", query, "--corpus", people, "--retriever", "bm25")
-        run = quick(*asked, "--json")
+        run = quick(*asked, "--model", "feedback", "--json")
         assert run.code == 0, run.stderr
         assert (run.result["stop_reason"], run.result["ranking"]) == ("no_hits", [])
-        assert "no document matches the query" in quick(*asked).stdout
+        assert "no document matches the query" in quick(*asked, "--model", "feedback").stdout
         refused = quick("answer", *asked[1:], "--model", "openai:fake")
         assert refused.code == 2
         assert "matches the query" in refused.stderr

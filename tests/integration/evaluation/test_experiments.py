@@ -56,7 +56,7 @@ def write_experiment(collection: Path, **changes: Any) -> Path:
         "systems": [
             {"name": "BM25", "method": "plain"},
             {"name": "ours, no refinement", "settings": {"max_iterations": 0}},
-            {"name": "ours", "settings": {"ask": "always"}},
+            {"name": "ours", "settings": {"ask": "always", "groups": "all"}},
             {"name": "FAIR-QR", "method": "fair-qr"},
         ],
         "report": ["table", "trade_off", "rounds", "drift", "cost"],

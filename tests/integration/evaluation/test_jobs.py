@@ -116,7 +116,7 @@ async def test_the_jobs_of_searches_are_plain_data(
     systems = [
         {"name": "BM25", "method": "plain"},
         {"name": "learnt", "method": "deltr", "train": {"folds": 2, "options": {"iterations": 9}}},
-        {"name": "ours", "settings": {"ask": "always"}},
+        {"name": "ours", "settings": {"ask": "always", "groups": "all"}},
     ]
     asked = read_experiment(write_experiment(collection, systems=systems)).spec()
     found, prompts = load_collection(collection), PromptLibrary()

@@ -50,8 +50,8 @@ __all__ = ["clean_environment", "collection", "command", "people"]
 SYSTEMS = [
     {"name": "BM25", "method": "plain"},
     {"name": "learnt", "method": "deltr", "train": {"folds": 2, "options": {"iterations": 20}}},
-    {"name": "ours, feedback", "model": "feedback", "settings": {"ask": "always"}},
-    {"name": "ours", "settings": {"ask": "always"}},
+    {"name": "ours, feedback", "model": "feedback", "settings": {"ask": "always", "groups": "all"}},
+    {"name": "ours", "settings": {"ask": "always", "groups": "all"}},
 ]
 
 

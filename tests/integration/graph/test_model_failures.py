@@ -352,7 +352,7 @@ class TestModelsThatRecover:
     ) -> None:
         """Nothing new is no failure: the loop ends with what it has."""
         model_server.does(GOOD)
-        result = await searched(model_server, people, fairness_weight=0, patience=5)
+        result = await searched(model_server, people, rerank="fusion", patience=5)
         assert result.stop_reason == "no_improvement"
         assert len(result.iterations) == 2
         assert result.best_iteration == 1
@@ -362,7 +362,7 @@ class TestModelsThatRecover:
     ) -> None:
         """What the rounds before have found is not thrown away."""
         model_server.does(GOOD, failure(400))
-        result = await searched(model_server, people, fairness_weight=0, patience=5)
+        result = await searched(model_server, people, rerank="fusion", patience=5)
         assert result.stop_reason == "model_failed"
         assert result.ranking != result.baseline.ranking
         assert result.divergence is not None
@@ -429,7 +429,7 @@ class TestBudgets:
         """No more requests than allowed, and the best of what they gave."""
         model_server.does(self.one_new_word_each_time())
         result = await searched(
-            model_server, people, budget={"model_calls": 1}, fairness_weight=0, patience=9
+            model_server, people, budget={"model_calls": 1}, rerank="fusion", patience=9
         )
         assert (result.stop_reason, len(model_server.asked)) == ("budget", 1)
         assert result.divergence is not None
@@ -446,7 +446,7 @@ class TestBudgets:
         """Tokens are counted as the server counts them (110 a request)."""
         model_server.does(self.one_new_word_each_time())
         result = await searched(
-            model_server, people, budget={"tokens": 200}, fairness_weight=0, patience=9
+            model_server, people, budget={"tokens": 200}, rerank="fusion", patience=9
         )
         assert (result.stop_reason, len(model_server.asked)) == ("budget", 2)
         assert result.usage.prompt_tokens + result.usage.completion_tokens == 220
@@ -454,12 +454,12 @@ class TestBudgets:
     async def test_seconds(self, model_server: ModelServer, people: Path) -> None:
         """A model that is still thinking when the time is up is not waited for."""
         model_server.does(GOOD)
-        one = await searched(model_server, people, fairness_weight=0, max_iterations=1)
+        one = await searched(model_server, people, rerank="fusion", max_iterations=1)
         seconds = max(3.0, one.usage.milliseconds / 100)  # ten times as long
         model_server.does(GOOD, Answer(never=True))
         begun = time.monotonic()
         result = await searched(
-            model_server, people, budget={"seconds": seconds}, fairness_weight=0, patience=9
+            model_server, people, budget={"seconds": seconds}, rerank="fusion", patience=9
         )
         assert time.monotonic() - begun < seconds + 30
         assert result.best_iteration == 1
@@ -474,7 +474,7 @@ class TestBudgets:
         """With one call left, one group is asked for, however many lack exposure."""
         model_server.does(only("Asia", "Africa"))
         result = await searched(
-            model_server, people, attribute="continent", budget={"model_calls": 1}
+            model_server, people, attribute="continent", budget={"model_calls": 1}, patience=9
         )
         assert len(model_server.asked) == 1
         assert result.stop_reason == "budget"
@@ -489,7 +489,7 @@ class TestBudgets:
             "--set",
             "budget.model_calls=1",
             "--set",
-            "fairness_weight=0",
+            "rerank=fusion",
             "--set",
             "patience=9",
         )

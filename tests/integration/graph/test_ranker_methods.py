@@ -182,6 +182,7 @@ async def test_a_ranker_follows_the_loop_and_the_same_is_not_asked_twice_without
         ranking={"depth": 12, "strategy": "all"},
         ask="always",
         groups="lacking",
+        final_step="exposure-aware",
         threshold=0.0,
         patience=9,
         max_iterations=2,
