@@ -1,0 +1,65 @@
+"""Every machine decides alike: processors without some instructions, and other kernels of BLAS."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from numpy._core import _multiarray_umath as kernels
+
+VARYING = {"seconds", "begun", "ended", "folder", "digest", "sha256", "versions"}
+FOUND = [name for name in kernels.__cpu_dispatch__ if kernels.__cpu_features__.get(name)]
+"""The instructions that numpy uses here beyond those that it was built for."""
+
+
+@functools.cache
+def decided(**environment: str) -> Any:
+    """What a process of its own decides."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.integration.whole.decided"],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+def compare(one: Any, other: Any, path: str = "") -> None:
+    """Texts, ids and counts are the same; figures are, but for the last digits."""
+    if isinstance(one, dict):
+        assert one.keys() == other.keys(), path
+        for name in one.keys() - VARYING:
+            compare(one[name], other[name], f"{path}.{name}")
+    elif isinstance(one, list):
+        assert len(one) == len(other), path
+        for number, pair in enumerate(zip(one, other, strict=True)):
+            compare(*pair, f"{path}[{number}]")
+    elif isinstance(one, float) and isinstance(other, float):
+        same = math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9)
+        assert same or (math.isnan(one) and math.isnan(other)), (path, one, other)
+    else:
+        assert one == other, path
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"NPY_DISABLE_CPU_FEATURES": " ".join(FOUND)},
+        {"OPENBLAS_CORETYPE": "Haswell"},
+        {"OPENBLAS_CORETYPE": "Nehalem"},
+        {"OPENBLAS_CORETYPE": "SkylakeX"},
+    ],
+    ids=lambda environment: "-".join(environment.values()).replace(" ", ","),
+)
+def test_another_machine_gives_the_same_lists_and_figures(environment: dict[str, str]) -> None:
+    here, there = decided(), decided(**environment)
+    assert len(here["steps"]) == 200
+    assert any(len(result["iterations"]) > 1 for result in here["searches"])
+    compare(here, there)
