@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -138,7 +137,12 @@ def fair_list(lists: RoundLists, number: int) -> FairListRecord:
         divergences=measured.divergences,
         relevance=relevance,
         objective=ObjectiveRecord(
-            **dataclasses.asdict(step.quality), weight=finite(step.weight), most=step.most
+            relevance=step.quality.relevance,
+            fairness=step.quality.fairness,
+            value=step.quality.value,
+            weight=finite(step.weight),
+            undefined=step.quality.undefined,
+            most=step.most,
         ),
     )
 
@@ -183,7 +187,7 @@ def judged(lists: RoundLists, final: Sequence[str], fair: FairListRecord) -> Jud
     place = {id_: number for number, id_ in enumerate(every)}
     kept = fair["objective"]["weight"]
     weight = math.inf if kept is None else kept
-    qualities = [
+    of_final, of_plain = (
         quality(
             [place[id_] for id_ in ids],
             chances_of(candidates),
@@ -193,12 +197,12 @@ def judged(lists: RoundLists, final: Sequence[str], fair: FairListRecord) -> Jud
             discount=candidates.discount,
         )
         for ids in (final, lists.plain.ids)
-    ]
+    )
     could = None
     if lists.chances is not None:
         supplies = zip(lists.dimensions, supply(candidates, lists.context.k), strict=True)
         could = {dimension.name: by_group(dimension, found) for dimension, found in supplies}
-    return Judged(*qualities, kept, could)
+    return Judged(of_final, of_plain, kept, could)
 
 
 def finite(weight: float) -> float | None:
