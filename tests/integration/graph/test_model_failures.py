@@ -73,6 +73,10 @@ async def searched(
         await engine.aclose()
 
 
+LOOP: dict[str, Any] = {"rerank": "fusion", "final_step": "exposure-aware", "threshold": 0}
+"""What lets a refined round win whose list is no more relevant."""
+
+
 def assert_made_without_it(result: SearchResult) -> None:
     """The ranking is what the fair step makes of the plain retrieval, and a sentence says why."""
     assert result.stop_reason == "model_failed"
@@ -352,7 +356,7 @@ class TestModelsThatRecover:
     ) -> None:
         """Nothing new is no failure: the loop ends with what it has."""
         model_server.does(GOOD)
-        result = await searched(model_server, people, rerank="fusion", patience=5)
+        result = await searched(model_server, people, **LOOP, patience=5)
         assert result.stop_reason == "no_improvement"
         assert len(result.iterations) == 2
         assert result.best_iteration == 1
@@ -454,12 +458,12 @@ class TestBudgets:
     async def test_seconds(self, model_server: ModelServer, people: Path) -> None:
         """A model that is still thinking when the time is up is not waited for."""
         model_server.does(GOOD)
-        one = await searched(model_server, people, rerank="fusion", max_iterations=1)
+        one = await searched(model_server, people, **LOOP, max_iterations=1)
         seconds = max(3.0, one.usage.milliseconds / 100)  # ten times as long
         model_server.does(GOOD, Answer(never=True))
         begun = time.monotonic()
         result = await searched(
-            model_server, people, budget={"seconds": seconds}, rerank="fusion", patience=9
+            model_server, people, budget={"seconds": seconds}, **LOOP, patience=9
         )
         assert time.monotonic() - begun < seconds + 30
         assert result.best_iteration == 1

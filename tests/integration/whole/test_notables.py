@@ -58,13 +58,11 @@ async def lowered(engine: SearchEngine, attribute: str, topics: int = 10) -> int
     for topic in TOPICS[:topics]:
         result = await search.search(topic["title"], attribute=attribute, ask="always")
         assert result.model == f"local:{MODEL}"
-        assert result.usage.model_calls + result.usage.cached_calls > 0 or (
-            result.stop_reason == "converged"
-        )
-        assert result.divergence is not None
-        assert result.baseline.divergence is not None
-        assert result.divergence <= result.baseline.divergence
-        better += result.divergence < result.baseline.divergence
+        assert result.usage.model_calls + result.usage.cached_calls > 0
+        assert result.objective is not None
+        assert result.baseline.objective is not None
+        assert result.objective.value >= result.baseline.objective.value
+        better += result.objective.fairness > result.baseline.objective.fairness
     return better
 
 
