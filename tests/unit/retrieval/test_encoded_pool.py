@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -238,3 +239,42 @@ async def test_an_index_with_vectors_of_its_own_is_searched_by_them(tmp_path: Pa
     assert isinstance(await with_retriever(lexical, encoder), EncodedPoolEngine)
     await with_retriever(lexical, Retriever("dense", encoder))
     assert isinstance(await with_retriever(lexical, encoder), HybridEngine)
+
+
+async def test_given_documents_need_no_engine_that_scores_them(tmp_path: Path) -> None:
+    """A document that a search found has the same estimate when given; their groups are read."""
+    lexical = built(tmp_path / "v1", generated(150))
+    cannot = WatchedEngine(lexical, without=["rescore"])
+    engine = await EncodedPoolEngine.open(cannot, CountingEncoder(), keeps_order=True)
+    assert "relevance" in engine.capabilities
+    assert "rescore" not in engine.capabilities
+    whole = await hits_of(engine, "w1 w2", 200)
+    assert whole.relevance is not None
+    wanted = dict(zip(whole.ids, whole.relevance.tolist(), strict=True))
+    missed = next(d.id for d in generated(150) if d.id not in wanted)
+    given = await hits_of(engine, "w1 w2", 9, only=[*whole.ids[30:35], missed])
+    assert given.relevance is not None
+    assert given.ids == [*whole.ids[30:35], missed]
+    assert given.relevance[:5] == pytest.approx([wanted[id_] for id_ in given.ids[:5]])
+    assert 0 < given.relevance[5] < 1
+    groups = [Query("", 9, only=("d001", "d002")), Query("w1", 3)]
+    found, expected = await engine.search(groups), await lexical.search(groups)
+    assert found[0].memberships["gender"].tolist() == expected[0].memberships["gender"].tolist()
+    assert found[1].ids == expected[1].ids
+
+
+@pytest.mark.parametrize("keeps_order", [True, False])
+async def test_without_texts_nothing_is_estimated(tmp_path: Path, keeps_order: bool) -> None:
+    class Textless(WatchedEngine):
+        """Documents that nobody may read."""
+
+        async def documents(self, ids: Sequence[str]) -> list[Document]:
+            return [Document(id_, "", "") for id_ in ids]
+
+    lexical = built(tmp_path / "v1", generated(50))
+    engine = await EncodedPoolEngine.open(
+        Textless(lexical), CountingEncoder(), keeps_order=keeps_order
+    )
+    found, expected = await hits_of(engine, "w1 w2", 9), await hits_of(lexical, "w1 w2", 9)
+    assert found.relevance is None
+    assert (found.ids, found.scores) == (expected.ids, expected.scores)
