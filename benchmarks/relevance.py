@@ -2,8 +2,8 @@
 
 ``python benchmarks/relevance.py --trec FOLDER`` reads notables and the joined subset of TREC Fair
 2022 in FOLDER, and encodes them by MiniLM first. The 200 documents of each topic with the most
-evidence are fitted. What it prints stands in :mod:`fairqr.retrieval.relevance` and in
-docs/explanation/relevance.md.
+evidence are fitted; for the evidence of ranks, the 200 best by BM25. No weight is below 0. What it
+prints stands in :mod:`fairqr.retrieval.relevance` and in docs/explanation/relevance.md.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ from scipy.stats import mannwhitneyu
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.retrieval.catalog import Catalog
+from fairqr.retrieval.encoders.opening import open_encoder
+from fairqr.retrieval.engines.encoded_pool import EncodedPoolEngine
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.engines.hybrid import HybridEngine
-from fairqr.retrieval.relevance import Calibration
+from fairqr.retrieval.relevance import Calibration, Calibrations
 
 POOL = 200
 BINS = np.linspace(0, 1, 6)
@@ -52,26 +54,36 @@ class Weighed(Calibration):
         return self.lexical * lexical + self.similarity * similarity
 
 
-async def sample_of(collection: Collection) -> Sample:
-    """Return the documents of all topics, in each form of the query."""
+async def opened(collection: Collection, *, by_rank: bool) -> HybridEngine | EncodedPoolEngine:
+    """Return the engine whose evidence counts."""
+    if by_rank:
+        words = await Catalog().resolve(collection.corpus_name)
+        return await EncodedPoolEngine.open(words, open_encoder("minilm"), keeps_order=True)
     # Makes the vectors that are missing, which the other retriever does not.
     dense = await Catalog().resolve(collection.corpus_name, retriever="dense:minilm")
     await dense.aclose()
     engine = await Catalog().resolve(collection.corpus_name, retriever="hybrid:minilm")
     assert isinstance(engine, HybridEngine)
+    return engine
+
+
+async def sample_of(collection: Collection, *, by_rank: bool = False) -> Sample:
+    """Return the documents of all topics, in each form of the query."""
+    engine = await opened(collection, by_rank=by_rank)
     kinds = Weighed(0, 1, 0), Weighed(0, 0, 1)
     found: list[tuple[float, float, float, int]] = []
     queries = 0
     for topic in collection.topics:
         relevant = set(collection.relevant(topic.id))
         for text in dict.fromkeys((topic.text(0), topic.text(10))):
-            engine.calibration = Weighed(0, 2, 1)
+            engine.calibrations = Calibrations(*[Weighed(0, 2, 1)] * 3)
             (pool,) = await engine.search([Query(text, POOL)])
             evidence: list[Mapping[str, float]] = []
             for kind in kinds:
-                engine.calibration = kind
+                engine.calibrations = Calibrations(kind, kind, kind)
                 (hits,) = await engine.search([Query(text, POOL, only=tuple(pool.ids))])
-                evidence.append(dict(zip(hits.ids, hits.scores, strict=True)))
+                assert hits.relevance is not None
+                evidence.append(dict(zip(hits.ids, hits.relevance.tolist(), strict=True)))
             lexical, similarity = evidence
             found += [
                 (lexical[id_], similarity[id_], float(id_ in relevant), queries) for id_ in pool.ids
@@ -81,7 +93,7 @@ async def sample_of(collection: Collection) -> Sample:
 
 
 def fitted(*samples: Sample) -> Calibration:
-    """Return the logistic regression with the highest likelihood."""
+    """Return the logistic regression with the highest likelihood, and no weight below 0."""
     lexical, similarity, relevant, _ = (
         np.concatenate(column) for column in zip(*samples, strict=True)
     )
@@ -90,7 +102,9 @@ def fitted(*samples: Sample) -> Calibration:
         logit = weights[0] + weights[1] * lexical + weights[2] * similarity
         return float(np.mean(np.logaddexp(0, logit) - relevant * logit))
 
-    intercept, by_words, by_vectors = minimize(loss, np.zeros(3)).x.tolist()
+    intercept, by_words, by_vectors = minimize(
+        loss, np.zeros(3), bounds=[(None, None), (0, None), (0, None)]
+    ).x.tolist()
     return Calibration(round(intercept, 3), round(by_words, 3), round(by_vectors, 3))
 
 
@@ -137,6 +151,12 @@ async def main(trec: Path) -> None:
             calibration = fitted(chosen[fitted_on])
             print(f"{fitted_on}{what}: {calibration}")
             print(f"  on {tested_on}: {held_out(calibration, chosen[tested_on])}")
+    ranks = {name: await sample_of(own, by_rank=True) for name, own in names.items()}
+    print("both, by rank:", fitted(*ranks.values()))
+    for fitted_on, tested_on in ((one, other), (other, one)):
+        calibration = fitted(ranks[fitted_on])
+        print(f"{fitted_on}, by rank: {calibration}")
+        print(f"  on {tested_on}: {held_out(calibration, ranks[tested_on])}")
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from fairqr.evaluation.collections.finding import find_collection
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.encoders.opening import open_encoder
 from fairqr.retrieval.engines.engine import Query
-from fairqr.retrieval.relevance import Calibration
+from fairqr.retrieval.relevance import Calibration, Calibrations
 from fairqr.retrieval.relevance_of_texts import TextRelevance, comparable_from
 
 ATTRIBUTES = ("gender", "continent")
@@ -125,7 +125,7 @@ async def pools_of(
             ids = [hits.ids[place] for place in places]
             evidence = []
             for kind in (Weighed(0, 1, 0), Weighed(0, 0, 1)):
-                estimate.calibration = kind
+                estimate.calibrations = Calibrations(kind, kind, kind)
                 found = await estimate.estimate_ids(text, ids)
                 assert found is not None
                 evidence.append(found)

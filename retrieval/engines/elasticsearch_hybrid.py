@@ -148,7 +148,10 @@ class FieldHybridEngine(EngineOverWords):
         return engine if len(engine.background.vectors) else None
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
-        """Answer all queries, each with at most ``n`` hits, in at most three requests."""
+        """Answer all queries in at most three requests.
+
+        Behind at most ``n`` hits of the server's own ranking come at most ``pool`` others.
+        """
         require_groups(self, queries)
         rankings = [query for query in queries if query.is_ranking]
         vectors = await asyncio.gather(*map(self._encoded, rankings))
@@ -185,7 +188,7 @@ class FieldHybridEngine(EngineOverWords):
         searches = []
         for one, vector in zip(rounds, moved, strict=True):
             wide = [] if one.query.only is not None else [self._nearest(one.query, vector)]
-            searches.append([*wide, self._cosines(one.query, one.scored.ids, vector)])
+            searches.append([*wide, *self._cosines(one.query, one.scored.ids, vector)])
         answers = iter(await self.lexical.msearch([body for own in searches for _, body in own]))
         found = [[self.lexical.hits(asked, next(answers)) for asked, _ in own] for own in searches]
         return [self._joined(*each) for each in zip(rounds, moved, found, strict=True)]
@@ -194,10 +197,16 @@ class FieldHybridEngine(EngineOverWords):
         """Return the vector of each query, moved toward the best documents of both rankings."""
         best = [fused_best([one.leading.ids, one.nearest.ids], self.options) for one in rounds]
         ids = list(dict.fromkeys(id_ for own in best for id_ in own))
-        matching = self.lexical.filtered(self.lexical.reader.among(ids))
-        body = {"query": matching, "size": len(ids), **self.lexical.reader.request}
-        (answer,) = await self.lexical.msearch([self._with_vectors(body)]) if ids else [None]
-        hits = answer["hits"]["hits"] if answer else []
+        bodies = [
+            {
+                "query": self.lexical.filtered(self.lexical.reader.among(piece)),
+                "size": len(piece),
+                **self.lexical.reader.request,
+            }
+            for piece in self._pieces(ids)
+        ]
+        answers = await self.lexical.msearch([self._with_vectors(body) for body in bodies])
+        hits = [hit for answer in answers for hit in answer["hits"]["hits"]]
         names = self.lexical.reader.ids(hits, self.lexical.source.index)
         vectors = dict(zip(names, self.field.read(hits, self._dimensions), strict=True))
         nothing = np.zeros((0, self._dimensions), dtype=np.float32)
@@ -214,14 +223,14 @@ class FieldHybridEngine(EngineOverWords):
         Args:
             one: The results of the first request.
             moved: The vector of the query after feedback.
-            found: The results of the last request; the last of them are the documents of
-                ``one.scored`` by cosine.
+            found: The results of the last request: the nearest documents, unless the query is
+                limited to given ones, and then those of ``one.scored`` by cosine.
         """
         if not (one.vector.any() or one.leading.ids):
             return first_of(one.scored, one.query.n)
         ids, memberships = [*one.scored.ids], one.scored.memberships
         there = set(ids)
-        for near in found[:-1]:
+        for near in found[:1] if one.query.only is None else []:
             new = [row for row, id_ in enumerate(near.ids) if id_ not in there]
             ids += [near.ids[row] for row in new]
             memberships = {
@@ -264,7 +273,10 @@ class FieldHybridEngine(EngineOverWords):
         depth = min(self.options.candidates, self.lexical.mapping.window)
         leading = replace(query, n=depth, only=None, within=None)
         if query.only is not None:
-            return [leading, replace(query, n=len(query.only) or 1)]
+            given = replace(query, n=len(query.only) or 1)
+            # A body that cannot score given documents still has their groups.
+            able = "rescore" in self.lexical.capabilities
+            return [leading, given if able else replace(given, text="", boost="")]
         return [leading] if query.within is None else [leading, replace(query, n=depth)]
 
     def _nearest(self, query: Query, vector: Float32Array) -> _Search:
@@ -274,12 +286,20 @@ class FieldHybridEngine(EngineOverWords):
         matching = self.field.nearest(vector, asked.n, requests.filters(asked))
         return asked, {"query": matching} | requests.reading(asked)
 
-    def _cosines(self, query: Query, ids: Sequence[str], vector: Float32Array) -> _Search:
-        """Return the search that returns the cosines of documents."""
+    def _cosines(self, query: Query, ids: Sequence[str], vector: Float32Array) -> list[_Search]:
+        """Return the searches that return the cosines of documents."""
         requests = self.lexical.requests
-        asked = replace(query, n=len(ids), only=tuple(ids))
-        matching = self.field.by_cosine(vector, {"bool": {"filter": requests.filters(asked)}})
-        return asked, {"query": matching} | requests.reading(asked)
+        searches = []
+        for piece in self._pieces(ids):
+            asked = replace(query, n=len(piece), only=tuple(piece))
+            matching = self.field.by_cosine(vector, {"bool": {"filter": requests.filters(asked)}})
+            searches.append((asked, {"query": matching} | requests.reading(asked)))
+        return searches
+
+    def _pieces(self, ids: Sequence[str]) -> list[Sequence[str]]:
+        """Return ids in pieces that the server returns in one search."""
+        most = self.lexical.mapping.window
+        return [ids[at : at + most] for at in range(0, len(ids), most)]
 
     def _with_vectors(self, body: Body) -> Body:
         """Return a search whose hits include their vectors."""

@@ -180,12 +180,13 @@ class EncodedPoolEngine(EngineOverWords):
         """Return what the engine answers; given documents just as they are if it scores none."""
         if "rescore" in self.lexical.capabilities:
             return await self.lexical.search(queries)
-        answers = iter(await self.lexical.search([q for q in queries if q.only is None]))
+        # Their groups are asked for without words.
+        given = [query.only if query.text else None for query in queries]
+        asked = [query for query, ids in zip(queries, given, strict=True) if ids is None]
+        answers = iter(await self.lexical.search(asked))
         return [
-            next(answers)
-            if query.only is None
-            else Hits(list(query.only), [0.0] * len(query.only), {})
-            for query in queries
+            next(answers) if ids is None else Hits([*dict.fromkeys(ids)], [0.0] * len({*ids}), {})
+            for ids in given
         ]
 
     def _encoded(self, query: Query, hits: Hits) -> Sequence[str]:

@@ -20,18 +20,16 @@ from fairqr.retrieval.encoders.encoder import text_of
 from fairqr.retrieval.encoders.opening import Retriever
 from fairqr.retrieval.engines import elasticsearch_hybrid
 from fairqr.retrieval.engines.elasticsearch_hybrid import FieldHybridEngine
-from fairqr.retrieval.engines.engine import Query, SearchEngine, lexical_of
-from fairqr.retrieval.engines.hybrid import HybridEngine
+from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, lexical_of
 from fairqr.retrieval.engines.opening import open_source
-from fairqr.retrieval.ranking import Ranking
-from fairqr.retrieval.relevance import CALIBRATION
+from fairqr.retrieval.relevance import CALIBRATED
 from fairqr.retrieval.retriever_parameters import Hybrid
 from fairqr.retrieval.source import ElasticsearchSource
 from tests.integration.attached_people import Server, described
 from tests.integration.counting_proxy import counting_proxy
 from tests.patience import PATIENCE
-from tests.unit.engines import compare_within, hits_of, ranked
-from tests.unit.retrieval.embedded import GENDER, built
+from tests.unit.engines import hits_of, ranked
+from tests.unit.retrieval.embedded import GENDER
 from tests.unit.retrieval.vector_encoders import CountingEncoder, stored_vector, word_vector
 
 pytestmark = pytest.mark.elasticsearch
@@ -149,7 +147,7 @@ def unit(vector: np.ndarray) -> np.ndarray:
 
 async def by_hand(
     lexical: SearchEngine, vectors: Mapping[str, np.ndarray], query: str, weight: float = 0.5
-) -> Ranking:
+) -> dict[str, float]:
     """The definition of docs/explanation/relevance.md, document by document."""
     by_words = await hits_of(lexical, query, 1000)
     asked = unit(word_vector(query, DIMENSIONS))
@@ -162,49 +160,55 @@ async def by_hand(
     near = [vectors[id_] for id_ in first if id_ in vectors]
     moved = unit(weight * asked + (1 - weight) * unit(np.mean(near, axis=0)))
     background = np.array([*vectors.values()]) @ moved
-    scores = dict(zip(by_words.ids, by_words.scores, strict=True))
+    ranks = {id_: rank for rank, id_ in enumerate(by_words.ids, start=1)}
     expected = {}
-    for id_ in {*scores, *vectors}:
-        share = np.array(scores.get(id_, 0.0) / by_words.scores[0])
+    for id_ in {*ranks, *vectors}:
+        evidence = np.array(61 / (60 + ranks[id_]) if id_ in ranks else 0.0)
         cosine = vectors[id_] @ moved if id_ in vectors else background.mean()
         similarity = (cosine - background.mean()) / background.std()
-        expected[id_] = float(CALIBRATION.probability(share, np.array(similarity)))
-    return Ranking.of(expected)
+        expected[id_] = float(CALIBRATED.rank.probability(evidence, np.array(similarity)))
+    return expected
+
+
+def estimates(hits: Hits) -> dict[str, float]:
+    """The probability that each hit is relevant."""
+    assert hits.relevance is not None
+    return dict(zip(hits.ids, hits.relevance.tolist(), strict=True))
 
 
 @pytest.mark.parametrize("url", SERVERS, indirect=True)
-async def test_scores_are_those_of_the_definition(url: str, tmp_path: Path) -> None:
+async def test_the_servers_ranking_stays_with_the_estimates_of_the_definition(
+    url: str, tmp_path: Path
+) -> None:
+    """Behind it stand the documents that only the vectors find, the most likely ones first."""
     with index(url, sent()) as source:
         async with opened(source, tmp_path) as engine:
             assert engine.retriever == "hybrid:words"
             assert {"vectors", "relevance", "rescore", "read_by_id"} <= engine.capabilities
             for query in QUERIES:
                 found = await hits_of(engine, query, 500)
-                expected = await by_hand(lexical_of(engine), VECTORS, query)
-                assert len(found) == 300
-                wanted = dict(zip(expected.ids, expected.scores, strict=True))
-                assert found.scores == pytest.approx([wanted[id_] for id_ in found.ids], abs=1e-5)
-                assert found.scores == pytest.approx(expected.scores, abs=1e-5)
+                server = await hits_of(lexical_of(engine), query, 500)
+                own = len(server)
+                assert found.own == own < 300
+                assert (found.ids[:own], found.scores[:own]) == (server.ids, server.scores)
+                wanted = await by_hand(lexical_of(engine), VECTORS, query)
+                assert estimates(found) == pytest.approx(
+                    {id_: wanted[id_] for id_ in found.ids}, abs=1e-5
+                )
+                others = [wanted[id_] for id_ in found.ids[own:]]
+                left = sorted((wanted[id_] for id_ in {*wanted} - {*server.ids}), reverse=True)
+                assert others == pytest.approx(left[:200], abs=1e-5)
+                assert set(found.scores[own:]) <= {0.0}
                 gender = GENDER.attributes["gender"]
                 groups = [list(DOCUMENTS[id_].membership(gender)) for id_ in found.ids]
                 assert found.memberships["gender"].tolist() == groups
                 for n in (1, 7, 50):
                     few = await hits_of(engine, query, n)
-                    assert (few.ids, few.scores) == (found.ids[:n], found.scores[:n])
-
-
-@pytest.mark.parametrize("url", SERVERS, indirect=True)
-async def test_an_embedded_index_ranks_nearly_alike(url: str, tmp_path: Path) -> None:
-    inside = await HybridEngine.open(built(tmp_path / "v1", DOCUMENTS.values()), CountingEncoder())
-    with index(url, sent()) as source:
-        async with opened(source, tmp_path) as engine:
-            for query in QUERIES:
-                ours = await ranked(inside, query, 300)
-                found = await ranked(engine, query, 300)
-                assert len({*ours.ids[:20]} & {*found.ids[:20]}) >= 19
-                here = dict(zip(ours.ids, ours.scores, strict=True))
-                there = dict(zip(found.ids, found.scores, strict=True))
-                assert max(abs(here[id_] - there[id_]) for id_ in here) < 0.01
+                    assert few.own == n
+                    assert (few.ids[:n], few.scores[:n]) == (found.ids[:n], found.scores[:n])
+                    assert few.relevance == pytest.approx(
+                        [wanted[id_] for id_ in few.ids], abs=1e-5
+                    )
 
 
 @pytest.mark.parametrize("url", SERVERS, indirect=True)
@@ -228,17 +232,15 @@ async def test_three_requests_answer_a_round(url: str, tmp_path: Path) -> None:
             ]
             found = await engine.search(queries)
             assert [request.path for request in proxy.passed] == ["/hybrid/_msearch"] * 3
-            kept = [
-                pair for pair in zip(whole.ids, whole.scores, strict=True) if pair[0] in {*some}
-            ]
-            given = list(zip(found[0].ids, found[0].scores, strict=True))
-            assert [id_ for id_, _ in given] == [id_ for id_, _ in kept]
-            assert [score for _, score in given] == pytest.approx([score for _, score in kept])
+            wanted = estimates(whole)
+            assert estimates(found[0]) == pytest.approx({id_: wanted[id_] for id_ in some})
+            by_words = await hits_of(lexical_of(engine), "w1 w2", 99, only=some)
+            assert (found[0].ids, found[0].scores) == (by_words.ids, by_words.scores)
             (count,) = await lexical_of(engine).search([Query("w1", 0)])
             assert found[1].total == count.total
             assert (await hits_of(engine, "w3", 20)).ids == found[2].ids
             assert set(found[3].ids) == {"d001", "d002"}
-            assert found[4].ids == whole.ids[:7]
+            assert found[4].ids[:7] == whole.ids[:7]
             (every,) = await lexical_of(engine).search(queries[-1:])
             assert (found[5].ids, found[5].scores) == (every.ids, every.scores)
             proxy.clear()
@@ -263,17 +265,19 @@ async def test_what_the_words_miss_is_found_but_not_what_is_filtered_away(
         chosen = {"bool": {"must_not": [{"term": {"gender": "hidden"}}]}}
         source = source.model_copy(update={"filter": chosen})
         async with opened(source, tmp_path) as engine:
-            assert silent in (await hits_of(engine, query, 20)).ids
-            assert silent not in (await hits_of(lexical_of(engine), query, 300)).ids
-            everything = await ranked(engine, query, 500)
-            assert len(everything) == 299
+            everything = await hits_of(engine, query, 500)
+            server = await hits_of(lexical_of(engine), query, 300)
+            assert everything.ids[: everything.own] == server.ids
+            assert silent in everything.ids[everything.own :][:5]
+            assert plain in server.ids
             assert hidden not in everything.ids
-            only = await ranked(engine, query, 9, only=[hidden, plain, silent])
-            assert only.ids == [id_ for id_ in everything.ids if id_ in (plain, silent)]
+            only = await hits_of(engine, query, 9, only=[hidden, plain, silent])
+            assert {*only.ids} == {plain, silent}
             del vectors[hidden]
-            expected = await by_hand(lexical_of(engine), vectors, query)
-            wanted = dict(zip(expected.ids, expected.scores, strict=True))
-            assert only.scores == pytest.approx([wanted[id_] for id_ in only.ids], abs=1e-5)
+            wanted = await by_hand(lexical_of(engine), vectors, query)
+            assert estimates(only) == pytest.approx(
+                {id_: wanted[id_] for id_ in (plain, silent)}, abs=1e-5
+            )
 
 
 @pytest.mark.parametrize("url", SERVERS, indirect=True)
@@ -286,7 +290,22 @@ async def test_a_group_is_searched_by_words_and_vectors(url: str, tmp_path: Path
             assert engine.filterable == {("gender", "female"), ("gender", "male")}
             queries = [Query(text, n) for text in QUERIES for n in (20, 300)]
             queries.append(Query("w1", 20, only=tuple(DOCUMENTS)[::3]))
-            compared = await compare_within(engine, queries, 300, counts=False, rounded=True)
+            compared = 0
+            for group in ("female", "male"):
+                limited = [replace(query, within=("gender", group)) for query in queries]
+                found = await engine.search(limited)
+                by_words = await lexical_of(engine).search(limited)
+                for query, hits, server in zip(limited, found, by_words, strict=True):
+                    assert (hits.ids[: hits.own], hits.scores[: hits.own]) == (
+                        server.ids,
+                        server.scores,
+                    )
+                    assert {DOCUMENTS[id_].fields["gender"] for id_ in hits.ids} == {group}
+                    wanted = await by_hand(lexical_of(engine), VECTORS, query.text)
+                    assert estimates(hits) == pytest.approx(
+                        {id_: wanted[id_] for id_ in hits.ids}, abs=1e-5
+                    )
+                    compared += len(hits)
             assert compared > 1000
             proxy.clear()
             await engine.search([replace(query, within=("gender", "male")) for query in queries])
@@ -352,13 +371,13 @@ async def test_cosines_count_however_a_field_is_kept_and_compared(
         async with opened(source, tmp_path) as engine:
             assert isinstance(engine, FieldHybridEngine)
             for query in QUERIES:
-                found = await ranked(engine, query, 300)
-                expected = await by_hand(lexical_of(engine), exact, query)
-                wanted = dict(zip(expected.ids, expected.scores, strict=True))
+                found = estimates(await hits_of(engine, query, 300))
+                wanted = await by_hand(lexical_of(engine), exact, query)
                 # A query's vector of bytes is rounded to 1/127 of its largest value.
                 error = 0.02 if "element_type" in field else 1e-4
-                assert found.scores == pytest.approx([wanted[i] for i in found.ids], abs=error)
-                assert len({*found.ids[:20]} & {*expected.ids[:20]}) >= 18
+                assert found == pytest.approx({id_: wanted[id_] for id_ in found}, abs=error)
+                best = sorted(wanted, key=lambda id_: -wanted[id_])[:20]
+                assert len({*found} & {*best}) >= 18
 
 
 async def test_a_query_has_whole_numbers_for_a_field_of_bytes(
@@ -401,18 +420,18 @@ async def test_each_parameter_has_an_effect(elasticsearch_url: str, tmp_path: Pa
     """And the defaults, written out, have none."""
     with index(elasticsearch_url, sent()) as source:
 
-        async def found(**changes: float) -> Ranking:
+        async def found(**changes: float) -> dict[str, float]:
             async with opened(source, tmp_path, **changes) as engine:
                 parts = ["hybrid:words", *(f"{n}={v}" for n, v in changes.items())]
                 shown = parts[:1] if changes == Hybrid().model_dump() else parts
                 assert engine.retriever == ",".join(shown)
-                return await ranked(engine, "w1 w2", 300)
+                return estimates(await hits_of(engine, "w1 w2", 300))
 
         default = await found()
         assert await found(**Hybrid().model_dump()) == default
         for changes in ({"feedback": 3}, {"weight": 0.8}, {"k": 0}, {"depth": 5}):
-            assert (await found(**changes)).scores != default.scores, changes
-        assert (await found(candidates=20)).scores != default.scores
+            assert await found(**changes) != default, changes
+        assert await found(candidates=20) != default
 
 
 async def test_the_field_says_which_encoder_searches_it(
@@ -475,3 +494,44 @@ async def test_a_fair_search_uses_the_field(elasticsearch_url: str, tmp_path: Pa
     assert result.retriever == "hybrid:words"
     assert len(result.ranking) == 10
     assert result.relevance is not None
+
+
+async def test_more_documents_than_the_server_returns_at_once_are_estimated(
+    elasticsearch_url: str, tmp_path: Path
+) -> None:
+    """The searches for cosines and for vectors are split, as those by words are."""
+    with index(elasticsearch_url, sent()) as source:
+        server = Server(elasticsearch_url)
+        async with opened(source, tmp_path, feedback=40) as engine:
+            whole = await hits_of(engine, "w1 w2", 300)
+            given = await hits_of(engine, "w1 w2", 300, only=[*DOCUMENTS])
+        server.ask("PUT", "/hybrid/_settings", {"index.max_result_window": 30})
+        async with opened(source, tmp_path, feedback=40) as engine:
+            few = await hits_of(engine, "w1 w2", 300)
+            again = await hits_of(engine, "w1 w2", 300, only=[*DOCUMENTS])
+    assert few.own == 30
+    assert few.ids[:30] == whole.ids[:30]
+    assert len(given) == len(again) == 300
+    assert again.scores == given.scores
+
+
+async def test_given_documents_are_estimated_if_the_body_cannot_score_them(
+    elasticsearch_url: str, tmp_path: Path
+) -> None:
+    body = {
+        "query": {"match": {"body": "{{query}}"}},
+        "rescore": {
+            "window_size": 50,
+            "query": {"rescore_query": {"match": {"title": "{{query}}"}}},
+        },
+    }
+    with index(elasticsearch_url, sent()) as source:
+        source = source.model_copy(update={"query": None, "body": body})
+        async with opened(source, tmp_path) as engine:
+            assert "rescore" not in engine.capabilities
+            whole = await hits_of(engine, "w1 w2", 300)
+            wanted = await by_hand(lexical_of(engine), VECTORS, "w1 w2")
+            some = whole.ids[::9]
+            given = await hits_of(engine, "w1 w2", 99, only=some)
+    assert {*given.ids} == {*some}
+    assert estimates(given) == pytest.approx({id_: wanted[id_] for id_ in some}, abs=1e-5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,13 @@ from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.engines.hybrid import HybridEngine
 from fairqr.retrieval.engines.opening import with_retriever
 from fairqr.retrieval.ranking import Ranking
-from fairqr.retrieval.relevance import CALIBRATION, SAMPLE_WORDS, fused_best, moved_toward
+from fairqr.retrieval.relevance import (
+    CALIBRATED,
+    SAMPLE_WORDS,
+    fused_best,
+    moved_toward,
+    rank_evidence,
+)
 from fairqr.retrieval.retriever_parameters import Hybrid
 from tests.unit.engines import WatchedEngine, answers_of, hits_of, ranked
 from tests.unit.retrieval.embedded import GENDER, built
@@ -52,10 +59,12 @@ def unit(vector: np.ndarray) -> np.ndarray:
     return vector / length if length else vector
 
 
-async def test_scores_are_those_of_the_definition(tmp_path: Path) -> None:
+@pytest.mark.parametrize("keeps_order", [True, False])
+async def test_estimates_are_those_of_the_definition(tmp_path: Path, keeps_order: bool) -> None:
+    """They stand beside the ranking of an engine that keeps its own, and rank other documents."""
     documents = {document.id: document for document in generated(150)}
     lexical = built(tmp_path / "v1", documents.values())
-    engine = await EncodedPoolEngine.open(lexical, CountingEncoder())
+    engine = await EncodedPoolEngine.open(lexical, CountingEncoder(), keeps_order=keeps_order)
     assert engine.retriever == "hybrid-pool:words"
     found = await hits_of(engine, "w1 w2", 500)
     by_words = await hits_of(lexical, "w1 w2", 200)
@@ -69,19 +78,25 @@ async def test_scores_are_those_of_the_definition(tmp_path: Path) -> None:
     ids = list(dict.fromkeys(id_ for hits in sample for id_ in hits.ids))
     background = np.array([vectors[id_] for id_ in ids]) @ moved
     likeness = (own @ moved - background.mean()) / background.std()
-    shares = np.array(by_words.scores) / by_words.scores[0]
-    chances = CALIBRATION.probability(shares, likeness)
+    chances = CALIBRATED.rank.probability(rank_evidence(by_words.ids, by_words.ids), likeness)
     wanted = dict(zip(by_words.ids, chances.tolist(), strict=True))
-    assert sorted(found.ids) == sorted(by_words.ids), "it finds what the engine finds"
-    assert found.scores == pytest.approx([wanted[id_] for id_ in found.ids], abs=1e-5)
-    assert found.scores == sorted(found.scores, reverse=True)
+    assert found.relevance is not None
+    assert found.relevance == pytest.approx([wanted[id_] for id_ in found.ids], abs=1e-5)
+    if keeps_order:
+        assert (found.ids, found.scores, found.own) == (by_words.ids, by_words.scores, None)
+    else:
+        assert sorted(found.ids) == sorted(by_words.ids), "it finds what the engine finds"
+        assert found.scores == found.relevance.tolist()
+        assert found.scores == sorted(found.scores, reverse=True)
     gender = GENDER.attributes["gender"]
     expected = [list(documents[id_].membership(gender)) for id_ in found.ids]
     assert found.memberships["gender"].tolist() == expected
 
 
 async def test_fewer_hits_are_the_best_of_the_pool(tmp_path: Path) -> None:
-    engine = await EncodedPoolEngine.open(built(tmp_path / "v1", generated(150)), CountingEncoder())
+    engine = await EncodedPoolEngine.open(
+        built(tmp_path / "v1", generated(150)), CountingEncoder(), keeps_order=False
+    )
     whole = await hits_of(engine, "w3", 200)
     few = await hits_of(engine, "w3", 5)
     assert (few.ids, few.scores) == (whole.ids[:5], whole.scores[:5])
@@ -93,7 +108,9 @@ async def test_each_parameter_has_an_effect(tmp_path: Path) -> None:
 
     async def found(**changes: float) -> Ranking:
         options = Hybrid.model_validate(changes)
-        engine = await EncodedPoolEngine.open(lexical, CountingEncoder(), options=options)
+        engine = await EncodedPoolEngine.open(
+            lexical, CountingEncoder(), options=options, keeps_order=False
+        )
         named = ",".join(["hybrid-pool:words", *(f"{n}={v}" for n, v in changes.items())])
         assert engine.retriever == (named if changes != DEFAULTS else "hybrid-pool:words")
         return await ranked(engine, "w1 w2", 200)
@@ -109,7 +126,9 @@ async def test_each_parameter_has_an_effect(tmp_path: Path) -> None:
 async def test_only_the_pool_is_encoded(tmp_path: Path) -> None:
     encoder = CountingEncoder()
     lexical = built(tmp_path / "v1", generated(150))
-    engine = await EncodedPoolEngine.open(lexical, encoder, options=Hybrid(pool=7))
+    engine = await EncodedPoolEngine.open(
+        lexical, encoder, options=Hybrid(pool=7), keeps_order=False
+    )
     sampled = set(encoder.taken())
     first = await lexical.documents((await hits_of(lexical, "w1", 7)).ids)
     assert len(await hits_of(engine, "w1", 50)) == 50
@@ -123,8 +142,10 @@ async def test_scores_do_not_depend_on_what_was_asked_before(tmp_path: Path) -> 
         CountingEncoder(),
         Hybrid(pool=10),
     )
-    alone = await hits_of(await EncodedPoolEngine.open(lexical, encoder, options=small), "w1", 100)
-    busy = await EncodedPoolEngine.open(lexical, encoder, options=small)
+    alone = await hits_of(
+        await EncodedPoolEngine.open(lexical, encoder, options=small, keeps_order=False), "w1", 100
+    )
+    busy = await EncodedPoolEngine.open(lexical, encoder, options=small, keeps_order=False)
     for word in range(12):
         await hits_of(busy, f"w{word}", 100)
     again = await hits_of(busy, "w1", 100)
@@ -133,7 +154,9 @@ async def test_scores_do_not_depend_on_what_was_asked_before(tmp_path: Path) -> 
 
 
 async def test_given_documents_get_the_scores_of_a_search(tmp_path: Path) -> None:
-    engine = await EncodedPoolEngine.open(built(tmp_path / "v1", generated(150)), CountingEncoder())
+    engine = await EncodedPoolEngine.open(
+        built(tmp_path / "v1", generated(150)), CountingEncoder(), keeps_order=False
+    )
     whole = await hits_of(engine, "w1 w2", 200)
     some = whole.ids[::7]
     found = await hits_of(engine, "w1 w2", 99, only=some)
@@ -145,7 +168,9 @@ async def test_given_documents_get_the_scores_of_a_search(tmp_path: Path) -> Non
 async def test_all_given_documents_are_encoded(tmp_path: Path) -> None:
     """Those below the pool, too, whatever else is given: other words have found them."""
     lexical, encoder = built(tmp_path / "v1", generated(150)), CountingEncoder()
-    engine = await EncodedPoolEngine.open(lexical, encoder, options=Hybrid(pool=5))
+    engine = await EncodedPoolEngine.open(
+        lexical, encoder, options=Hybrid(pool=5), keeps_order=False
+    )
     searched = await hits_of(engine, "w1", 500)
     given = await hits_of(engine, "w1", 3, only=searched.ids)
     assert len(given) == 3
@@ -166,7 +191,7 @@ async def test_all_given_documents_are_encoded(tmp_path: Path) -> None:
 async def test_a_text_is_read_and_encoded_once(tmp_path: Path) -> None:
     """One search, one for the background at first, and no text twice."""
     encoder, watched = CountingEncoder(), WatchedEngine(built(tmp_path / "v1", generated(150)))
-    engine = await EncodedPoolEngine.open(watched, encoder)
+    engine = await EncodedPoolEngine.open(watched, encoder, keeps_order=False)
     await engine.search([Query("w1", 20), Query("w2", 20)])
     assert watched.round_trips == 2
     first = len(encoder.taken())
@@ -181,7 +206,7 @@ async def test_what_was_read_is_not_kept_for_long_nor_are_too_many(
 ) -> None:
     """Texts that are read again and have not changed are not encoded again."""
     encoder, watched = CountingEncoder(), WatchedEngine(built(tmp_path / "v1", generated(150)))
-    engine = await EncodedPoolEngine.open(watched, encoder)
+    engine = await EncodedPoolEngine.open(watched, encoder, keeps_order=False)
     await hits_of(engine, "w1", 20)
     encoder.taken()
     watched.reads.clear()
@@ -198,7 +223,7 @@ async def test_what_was_read_is_not_kept_for_long_nor_are_too_many(
 
 async def test_counts_and_groups_are_the_engines_own(tmp_path: Path) -> None:
     lexical = built(tmp_path / "v1", generated(60))
-    engine = await EncodedPoolEngine.open(lexical, CountingEncoder())
+    engine = await EncodedPoolEngine.open(lexical, CountingEncoder(), keeps_order=False)
     asked = [
         Query("w1", 0),
         Query("", 0),
@@ -214,3 +239,42 @@ async def test_an_index_with_vectors_of_its_own_is_searched_by_them(tmp_path: Pa
     assert isinstance(await with_retriever(lexical, encoder), EncodedPoolEngine)
     await with_retriever(lexical, Retriever("dense", encoder))
     assert isinstance(await with_retriever(lexical, encoder), HybridEngine)
+
+
+async def test_given_documents_need_no_engine_that_scores_them(tmp_path: Path) -> None:
+    """A document that a search found has the same estimate when given; their groups are read."""
+    lexical = built(tmp_path / "v1", generated(150))
+    cannot = WatchedEngine(lexical, without=["rescore"])
+    engine = await EncodedPoolEngine.open(cannot, CountingEncoder(), keeps_order=True)
+    assert "relevance" in engine.capabilities
+    assert "rescore" not in engine.capabilities
+    whole = await hits_of(engine, "w1 w2", 200)
+    assert whole.relevance is not None
+    wanted = dict(zip(whole.ids, whole.relevance.tolist(), strict=True))
+    missed = next(d.id for d in generated(150) if d.id not in wanted)
+    given = await hits_of(engine, "w1 w2", 9, only=[*whole.ids[30:35], missed])
+    assert given.relevance is not None
+    assert given.ids == [*whole.ids[30:35], missed]
+    assert given.relevance[:5] == pytest.approx([wanted[id_] for id_ in given.ids[:5]])
+    assert 0 < given.relevance[5] < 1
+    groups = [Query("", 9, only=("d001", "d002")), Query("w1", 3)]
+    found, expected = await engine.search(groups), await lexical.search(groups)
+    assert found[0].memberships["gender"].tolist() == expected[0].memberships["gender"].tolist()
+    assert found[1].ids == expected[1].ids
+
+
+@pytest.mark.parametrize("keeps_order", [True, False])
+async def test_without_texts_nothing_is_estimated(tmp_path: Path, keeps_order: bool) -> None:
+    class Textless(WatchedEngine):
+        """Documents that nobody may read."""
+
+        async def documents(self, ids: Sequence[str]) -> list[Document]:
+            return [Document(id_, "", "") for id_ in ids]
+
+    lexical = built(tmp_path / "v1", generated(50))
+    engine = await EncodedPoolEngine.open(
+        Textless(lexical), CountingEncoder(), keeps_order=keeps_order
+    )
+    found, expected = await hits_of(engine, "w1 w2", 9), await hits_of(lexical, "w1 w2", 9)
+    assert found.relevance is None
+    assert (found.ids, found.scores) == (expected.ids, expected.scores)

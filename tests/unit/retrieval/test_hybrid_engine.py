@@ -17,7 +17,7 @@ from fairqr.retrieval.engines.engine import Query, lexical_of
 from fairqr.retrieval.engines.hybrid import HybridEngine
 from fairqr.retrieval.engines.tantivy import TantivyEngine
 from fairqr.retrieval.ranking import Ranking
-from fairqr.retrieval.relevance import CALIBRATION, Calibration, relevance_by_rank
+from fairqr.retrieval.relevance import CALIBRATED, Calibration, relevance_by_rank
 from fairqr.retrieval.retriever_parameters import Hybrid
 from tests.unit.engines import hits_of, ranked
 from tests.unit.retrieval.embedded import GENDER, built, remove, upsert
@@ -64,7 +64,7 @@ async def by_hand(engine: HybridEngine, documents: list[Document], query: str) -
     return Ranking.of(
         {
             id_: float(
-                CALIBRATION.probability(
+                CALIBRATED.words.probability(
                     np.array(scores.get(id_, 0.0) / max(by_words.scores)),
                     np.array((cosines[id_] - mean) / deviation),
                 )
@@ -183,9 +183,10 @@ async def test_a_query_without_words_finds_nothing(tmp_path: Path) -> None:
 
 def test_more_evidence_is_more_likely() -> None:
     low, high = np.linspace(0, 0.9, 10), np.linspace(0.1, 1, 10)
-    for kept in (0.0, 2.0):
-        assert (CALIBRATION.probability(high, kept) > CALIBRATION.probability(low, kept)).all()
-        assert (CALIBRATION.probability(kept, high) > CALIBRATION.probability(kept, low)).all()
+    for fit in CALIBRATED:
+        for kept in (0.0, 2.0):
+            assert (fit.probability(high, kept) > fit.probability(low, kept)).all()
+            assert (fit.probability(kept, high) > fit.probability(kept, low)).all()
     assert Calibration(0, 1, 1).probability(np.zeros(1), np.zeros(1)) == [0.5]
     ranks = relevance_by_rank(100)
     assert ranks[0] == 1

@@ -19,9 +19,8 @@ from fairqr.retrieval.encoders.encoder import text_of
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.engines.vectors import VectorEngine
 from fairqr.retrieval.pools.bm25 import MemoryIndex
-from fairqr.retrieval.relevance import SAMPLE_WORDS
+from fairqr.retrieval.relevance import CALIBRATED, SAMPLE_WORDS
 from fairqr.retrieval.relevance_of_texts import (
-    CALIBRATION,
     Reference,
     TextEvidence,
     TextRelevance,
@@ -123,9 +122,9 @@ async def test_estimates_are_those_of_the_definition(tmp_path: Path) -> None:
     for id_, estimate in found.items():
         likeness = (vectors[id_] @ moved - usual.mean()) / usual.std()
         logit = (
-            CALIBRATION.intercept
-            + CALIBRATION.lexical * scores[id_] / max(scores.values())
-            + CALIBRATION.similarity * likeness
+            CALIBRATED.texts.intercept
+            + CALIBRATED.texts.lexical * scores[id_] / max(scores.values())
+            + CALIBRATED.texts.similarity * likeness
         )
         assert estimate == pytest.approx(1 / (1 + math.exp(-logit)), abs=2e-5)
 

@@ -137,5 +137,6 @@ def test_the_default_target_does_without_a_population_where_none_is_stated() -> 
     assert DEFAULT_TARGET.without_population([GENDER, BARE]) == ["age"]
     found = DEFAULT_TARGET.resolve(BARE, {"retrieved": np.array([1.0, 3.0])})
     assert found == pytest.approx([0.25, 0.75])
+    DEFAULT_TARGET.check([GENDER, BARE])
     with pytest.raises(TargetError, match="no population for 'age'"):
-        DEFAULT_TARGET.check([GENDER, BARE])
+        Target.parse("retrieved:0.7,population:0.3").check([GENDER, BARE])
