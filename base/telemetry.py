@@ -164,9 +164,40 @@ class Span:
         self._otel.set_status(Status(StatusCode.ERROR, kind))
 
 
+class _Unheard(Span):
+    """A step that nobody listens to: it records nothing."""
+
+    def set(self, key: str, value: Any) -> None:
+        """Drop the value."""
+
+    def fail(self, kind: str) -> None:
+        """Drop the failure."""
+
+    @property
+    def wants_events(self) -> bool:
+        """Nothing receives events."""
+        return False
+
+    def event(self, name: str, **attributes: Any) -> None:
+        """Drop the event."""
+
+
+_UNHEARD = _Unheard(trace.INVALID_SPAN, content=False)
+
+
+def _is_heard() -> bool:
+    """Return whether an application has set up traces or logs, or a recorder runs."""
+    return (
+        recording_to() is not None
+        or not isinstance(_tracer, trace.ProxyTracer)
+        or not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+        or _logger.enabled()
+    )
+
+
 def current_span() -> Span:
-    """Return the innermost open span, or an invalid one that records nothing."""
-    return _current.get() or Span(trace.INVALID_SPAN, content=False)
+    """Return the innermost open span, or one that records nothing."""
+    return _current.get() or _UNHEARD
 
 
 def content_is_wanted() -> bool:
@@ -205,6 +236,9 @@ def span(name: str, /, *, kind: Kind = "internal", **attributes: Any) -> Iterato
         kind: The kind of the span.
         attributes: What is known at the start; a sampler may use it.
     """
+    if not _is_heard():
+        yield _UNHEARD
+        return
     parent, recorder = _current.get(), recording_to()
     # The setting is looked up once for all spans of a run.
     inherits = parent is not None and parent.recorder is recorder
