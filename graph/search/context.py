@@ -424,8 +424,9 @@ class Context(BaseModel):
         """The attributes whose target is pursued as the user wrote it; ``*`` for all of them."""
         if self.target is None:
             return ()
-        is_default = self.target.parts == DEFAULT_TARGET.parts
-        return tuple(self.target.shares) if is_default else ("*",)
+        # Beside shares of some attributes, the default parts are what the others get.
+        of_some = self.target.shares and self.target.parts == DEFAULT_TARGET.parts
+        return tuple(self.target.shares) if of_some else ("*",)
 
     @property
     def effective_target(self) -> Target:

@@ -220,7 +220,7 @@ async def test_without_estimates_nothing_is_said_to_be_withheld(lexical: SearchE
     result = await search(lexical, ask="never")
     assert (result.supply, result.gaps, result.baseline.gaps) == (None, None, None)
     assert result.relevance is None
-    unchecked, by_rank = result.explanation
+    _, unchecked, by_rank = result.explanation
     assert unchecked.startswith("We moved documents up without checking that they are relevant")
     assert by_rank.startswith(f"Relevance by rank: {result.objective.relevance:.2f}")
 
@@ -276,7 +276,9 @@ async def test_where_words_may_have_missed_documents_the_model_is_asked(
 ) -> None:
     """What it finds is judged by the original query, and singers are not relevant to it."""
     refiner = Asked()
-    engine = await EncodedPoolEngine.open(lexical, CountingEncoder(dimensions=64))
+    engine = await EncodedPoolEngine.open(
+        lexical, CountingEncoder(dimensions=64), keeps_order=False
+    )
     result = await search(engine, refiner, evidence=False, least_gain=0)
     assert set(refiner.groups) == {"female"}
     assert result.retriever == "hybrid-pool:words"
@@ -290,7 +292,7 @@ async def test_what_stands_below_the_pool_is_looked_at_once_a_refined_query_find
 ) -> None:
     """All women stand below the ten documents that are encoded, though they are relevant."""
     encoder, few = CountingEncoder(dimensions=64), Hybrid(pool=10)
-    engine = await EncodedPoolEngine.open(lexical, encoder, options=few)
+    engine = await EncodedPoolEngine.open(lexical, encoder, options=few, keeps_order=False)
     (found,) = await engine.search([Query("science physics atom", 500)])
     assert {id_[0] for id_ in found.ids[:10]} == {"m"}
     alone = await search(engine, ask="never")
