@@ -1,0 +1,246 @@
+"""An attached engine's own ranking stays what the server gives, whatever else is estimated."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fairqr import FairSearch, from_langchain
+from fairqr.graph.search.result import SearchResult
+from fairqr.retrieval.encoders.encoder import Encoder
+from fairqr.retrieval.encoders.minilm import MiniLmEncoder
+from fairqr.retrieval.encoders.opening import Retriever
+from fairqr.retrieval.engines.elasticsearch_hybrid import FieldHybridEngine
+from fairqr.retrieval.engines.encoded_pool import EncodedPoolEngine
+from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.engines.opening import open_source
+from fairqr.retrieval.relevance import CALIBRATED, Calibration
+from fairqr.retrieval.request_template import fill_template
+from fairqr.retrieval.source import ElasticsearchSource
+from tests.integration.attached_people import Server
+from tests.integration.graph.test_http_search import endpoint, source
+from tests.integration.graph.test_langchain_search import WordRetriever, retriever
+from tests.integration.model_server import (
+    Main,
+    ModelServer,
+    clean_environment,
+    model_server,
+    people,
+    quick,
+    says,
+)
+from tests.integration.retrieval.test_attached_hybrid import SERVERS, index, sent, url
+from tests.unit.retrieval.vector_encoders import CountingEncoder
+
+__all__ = [
+    "clean_environment",
+    "endpoint",
+    "model_server",
+    "people",
+    "quick",
+    "retriever",
+    "source",
+    "url",
+]
+
+pytestmark = pytest.mark.elasticsearch
+
+QUERY = "w1 w2"
+BOOSTED: dict[str, Any] = {
+    "query": {
+        "function_score": {
+            "query": {"match": {"body": "{{query}}"}},
+            "functions": [
+                {"filter": {"term": {"gender": "male"}}, "weight": 3},
+                {"filter": {"term": {"gender": "female"}}, "weight": 2},
+                {"field_value_factor": {"field": "popularity", "factor": 0.001}},
+            ],
+            "score_mode": "sum",
+        }
+    }
+}
+
+
+@contextmanager
+def boosted(url: str, **changes: Any) -> Iterator[ElasticsearchSource]:
+    """Describe an index whose own request prefers men and what is popular, for the block."""
+    documents = sent()
+    for number, document in enumerate(documents.values()):
+        document["popularity"] = number * 7919 % 997
+    with index(url, documents) as source:
+        parts = {"query": None, "body": BOOSTED, **changes}
+        yield source.model_copy(update=parts)
+
+
+def served(url: str, n: int) -> list[str]:
+    """The ids that the server itself gives."""
+    body = {**fill_template(BOOSTED, QUERY, n), "size": n}
+    hits = Server(url).ask("POST", "/hybrid/_search", body)["hits"]["hits"]
+    assert len({hit["_score"] for hit in hits}) == n, "no ties"
+    return [hit["_id"] for hit in hits]
+
+
+def ids_of(result: Any) -> list[str]:
+    return [place.id for place in result.ranking]
+
+
+async def searched(engine: SearchEngine, **options: Any) -> SearchResult:
+    """A fair search toward as much exposure for women as for men."""
+    target = "gender=female:0.5,male:0.5"
+    return await FairSearch(engine).search(
+        QUERY, attribute="gender", k=20, target=target, **{"ask": "never", **options}
+    )
+
+
+FIELD, TEXTS = Retriever("hybrid", CountingEncoder()), "hybrid:minilm"
+
+
+@pytest.mark.usefixtures("minilm_cache")
+@pytest.mark.parametrize("url", SERVERS, indirect=True)
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ("bm25", "bm25"),
+        ("auto", "hybrid-pool:minilm"),
+        (TEXTS, "hybrid-pool:minilm"),
+        (FIELD, "hybrid:words"),
+    ],
+)
+async def test_a_servers_own_request_gives_the_plain_ranking(
+    url: str, given: str | Retriever, named: str, tmp_path: Path
+) -> None:
+    """With its boosts, id by id, and never a document that only vectors find."""
+    with boosted(url) as source:
+        engine = await open_source(source, retriever=given, store=tmp_path)
+        assert engine.retriever == named
+        fair, plain = await searched(engine), await searched(engine, method="plain")
+        await engine.aclose()
+        expected = served(url, 20)
+    assert ids_of(fair.baseline) == ids_of(plain) == ids_of(plain.baseline) == expected
+    assert ids_of(fair) != expected
+    assert (fair.relevance is not None) == (named != "bm25")
+
+
+@pytest.mark.parametrize("kind", ["vectors", "texts"])
+async def test_documents_of_a_group_stay_in_the_servers_order_or_in_that_of_the_estimates(
+    elasticsearch_url: str, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAIRQR_CACHE_DIR", str(tmp_path / "cache"))
+    changes = {} if kind == "vectors" else {"vectors": None}
+    with boosted(elasticsearch_url, **changes) as source:
+        engine = await open_source(source, retriever=FIELD, store=tmp_path)
+        assert isinstance(engine, EncodedPoolEngine if kind == "texts" else FieldHybridEngine)
+        # By these, about half of what is found is likely relevant.
+        lenient = Calibration(intercept=-0.5, lexical=0.784, similarity=1.249)
+        engine.calibrations = CALIBRATED._replace(rank=lenient)
+        own, by_estimate = await searched(engine), await searched(engine, order="estimated")
+        await engine.aclose()
+        rank = {id_: place for place, id_ in enumerate(served(elasticsearch_url, 150))}
+    assert ids_of(own) != ids_of(by_estimate)
+    for group in ("female", "male"):
+        likely = [
+            place
+            for place in own.ranking
+            if place.groups["gender"] == {group: 1.0} and (place.relevance or 0) >= 0.5
+        ]
+        assert len(likely) > 2
+        known = [rank[place.id] for place in likely if place.id in rank]
+        assert known == sorted(known)
+        estimated = [
+            place.relevance or 0
+            for place in by_estimate.ranking
+            if place.groups["gender"] == {group: 1.0}
+        ]
+        assert all(one >= other - 1e-9 for one, other in itertools.pairwise(estimated))
+
+
+async def test_without_texts_nothing_is_estimated_and_the_result_says_so(
+    elasticsearch_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAIRQR_CACHE_DIR", str(tmp_path / "cache"))
+    with boosted(elasticsearch_url, vectors=None, title=None, text=()) as source:
+        engine = await open_source(source, retriever=FIELD, store=tmp_path)
+        result = await searched(engine)
+        await engine.aclose()
+        expected = served(elasticsearch_url, 20)
+    assert ids_of(result.baseline) == expected != ids_of(result)
+    assert result.relevance is None
+    said = "We moved documents up without checking that they are relevant"
+    assert sum(said in sentence for sentence in result.explanation) == 1
+
+
+@pytest.mark.parametrize("given", ["bm25", TEXTS])
+def test_no_hits_are_an_empty_result_and_hits_a_table(
+    elasticsearch_url: str, minilm_cache: Path, quick: Main, tmp_path: Path, given: str
+) -> None:
+    with boosted(elasticsearch_url, vectors=None) as source:
+        described = {**source.model_dump(mode="json", exclude_unset=True), "vectors": None}
+        described = {name: part for name, part in described.items() if part is not None}
+        file = tmp_path / "boosted.source.yaml"
+        file.write_text(yaml.safe_dump(described))
+        options = ("--corpus", str(file), "--retriever", given, "--set", "ask=never", "--json")
+        cache = {"FAIRQR_CACHE_DIR": str(minilm_cache)}
+        run = quick("search", "unheard", *options, **cache)
+        assert run.code == 0, run.stderr
+        assert run.result["ranking"] == run.result["baseline"]["ranking"] == []
+        # The table of what is found says who moved.
+        shown = quick("search", QUERY, *options[:-1], "-k", "10", **cache)
+        assert shown.code == 0, shown.stderr
+        assert "new" in shown.stdout.split()
+        assert "▼" in shown.stdout
+
+
+@pytest.mark.parametrize("given", ["bm25", "auto", TEXTS])
+def test_an_endpoints_ranking_is_the_plain_one(
+    source: Path, endpoint: ModelServer, people: Path, minilm_cache: Path, given: str
+) -> None:
+    rows = [json.loads(line) for line in people.read_text().splitlines()]
+    counts = {row["id"]: row["text"].lower().count("physicist") for row in rows}
+    expected = sorted((id_ for id_ in counts if counts[id_]), key=lambda i: (-counts[i], i))[:10]
+    with FairSearch.open(str(source), retriever=given) as search:
+        plain = search.search("physicist", attribute="gender", method="plain", k=10)
+        fair = search.search("physicist", attribute="gender", k=10, ask="never")
+    assert ids_of(plain) == ids_of(fair.baseline) == expected
+    assert (fair.relevance is None) == (given == "bm25")
+
+
+@pytest.mark.parametrize("encoder", [None, MiniLmEncoder()], ids=["bm25", "texts"])
+async def test_the_ranking_of_a_retriever_of_langchain_is_the_plain_one(
+    retriever: WordRetriever, minilm_cache: Path, encoder: Encoder | None
+) -> None:
+    gender = {"field": "about.gender", "groups": ["female", "male"]}
+    engine: SearchEngine = from_langchain(
+        retriever, schema={"attributes": {"gender": gender}}, name="people", title="name"
+    )
+    if encoder is not None:
+        engine = await EncodedPoolEngine.open(engine, encoder, keeps_order=True)
+    search = FairSearch(engine)
+    plain = await search.search("physicist", method="plain", k=10)
+    fair = await search.search("physicist", k=10, target="gender=female:0.5,male:0.5", ask="never")
+    direct = retriever.model_copy(update={"k": 10}).invoke("physicist")
+    expected = [document.id for document in direct]
+    assert ids_of(plain) == ids_of(fair.baseline) == expected
+    assert (fair.relevance is None) == (encoder is None)
+
+
+def test_a_round_is_refined_over_an_engine_that_cannot_score_given_documents(
+    source: Path, model_server: ModelServer, minilm_cache: Path, quick: Main
+) -> None:
+    """What the refined queries find is estimated by the original one."""
+    model_server.does(says({"keywords": ["woman", "laboratory"]}))
+    result = quick(
+        *("search", "physicist", "--corpus", source, "--attribute", "gender", "-k", "10"),
+        *("--retriever", TEXTS, "--set", "ask=always"),
+        *("--model", "openai:fake", "--base-url", model_server.base_url, "--json"),
+        FAIRQR_CACHE_DIR=str(minilm_cache),
+    ).result
+    assert len(result["iterations"]) > 1
+    assert result["retriever"] == "hybrid-pool:minilm"
+    assert all(0 < place["relevance"] < 1 for place in result["ranking"])
