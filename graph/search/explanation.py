@@ -46,10 +46,12 @@ def _not_estimated(result: SearchResult) -> Iterator[str]:
     is_estimated = any(place.relevance is not None for place in shown)
     before, after = ([place.id for place in it.ranking] for it in (result.baseline, result))
     if result.method == "fairqr" and after != before and not is_estimated:
-        yield (
-            "We moved documents up without checking that they are relevant: "
-            f"{result.retriever} does not estimate that; the retriever 'hybrid' does."
+        why = (
+            "the documents have no texts to compare"
+            if result.retriever.startswith("hybrid")
+            else f"{result.retriever} does not estimate that; the retriever 'hybrid' does"
         )
+        yield f"We moved documents up without checking that they are relevant: {why}."
 
 
 def _lacked(result: SearchResult) -> Iterator[str]:
