@@ -142,14 +142,15 @@ def test_relevance_and_both_gaps_are_shown(pages: Pages, service: str) -> None:
 
 
 def test_words_alone_have_no_estimates(pages: Pages, service: str) -> None:
-    """No column and no hint stand for missing numbers; what the model brought is told."""
+    """No column and no hint stand for missing numbers; what was not checked is told."""
     page, _ = pages()
     ask(page, service, "physicist", "bm25")
     result = result_of(page, service)
     assert result["relevance"] is None
     told = page.locator(".explanation li")
     expect(told).to_have_text(result["explanation"])
-    expect(told.last).to_contain_text("The model's queries brought no documents into this ranking.")
+    expect(told.nth(1)).to_contain_text("without checking that they are relevant")
+    expect(told.last).to_contain_text("Relevance by rank")
     expect(page.get_by_role("heading", name="Before and after")).to_be_visible()
     assert page.get_by_role("columnheader", name="Estimated relevance").count() == 0
     assert page.get_by_text("The percentage is the estimated chance").count() == 0
