@@ -145,13 +145,14 @@ def test_nothing_secret_comes_out_of_a_service(watched: Watched) -> None:
     for behaviour in (tells_the_key, failure(400, f"It is {MODEL_KEY}.")):
         service.model.does(behaviour)
         for number, model in enumerate(("openai:fake", "openai:guarded")):
-            found = service.search(model=model, query=f"{QUERY} {number}", max_iterations=1)
+            asked = {"query": f"{QUERY} {number}", "max_iterations": 1, "ask": "always"}
+            found = service.search(model=model, **asked)
             assert found.json()["stop_reason"] == "model_failed"
         asked = {"question": QUERY, "corpus": "people", "model": "openai:fake", "keep": True}
-        assert client.post("/v1/answer", json=asked).is_success  # it says what failed
+        assert client.post("/v1/answer", json=asked).status_code == 502  # it says what failed
         with client.stream("POST", "/v1/answer/stream", json=asked) as response:
-            assert [*events_of(response)][-1][1] == "end"
-    soon = {"budget": {"seconds": 1}, "model": "openai:gone"}
+            assert [*events_of(response)][-1][1] == "error"
+    soon = {"budget": {"seconds": 1}, "model": "openai:gone", "ask": "always"}
     assert service.search(**soon).json()["stop_reason"] in ("model_failed", "budget")
     service.model.does(answers_all)
     service.search(base_url=f"{service.model.base_url}/other", query=f"{QUERY} elsewhere")
