@@ -18,6 +18,7 @@ from fairqr.evaluation.experiments.specification import Experiment
 from fairqr.evaluation.experiments.store import Store
 from fairqr.evaluation.workers.tools import LocalPool
 from fairqr.prompts.library import PromptLibrary
+from tests.integration.local_model import ENCODER, linked
 from tests.unit.evaluation.watching import Watcher
 
 SUBSET = Path(__file__).parents[4] / "shared" / "data" / "trec2022"
@@ -26,9 +27,10 @@ SUBSET = Path(__file__).parents[4] / "shared" / "data" / "trec2022"
 @pytest.mark.model
 @pytest.mark.skipif(not SUBSET.is_dir(), reason=f"{SUBSET} is absent")
 async def test_ours_is_above_plain_retrieval_and_keeps_its_relevance(
-    model_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model_cache: Path, pulled_minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Over 23 topics, titles, gender: the product at least 8 % above, and nDCG above."""
+    linked(ENCODER, pulled_minilm, model_cache)
     monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path / "data"))
     collection = find_collection(SUBSET)
     experiment = Experiment.model_validate(
