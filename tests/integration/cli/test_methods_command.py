@@ -94,7 +94,7 @@ def test_what_there_is_to_choose_from_is_listed_without_a_query(command: Command
     assert run.code == 0
     for name in (*METHODS, *RERANKERS):
         assert f"  {name}: " in run.stdout
-    for word in ("trade_off", "diversity", "focus", "alpha", "tolerance", "weights", "Carbonell"):
+    for word in ("trade_off", "diversity", "focus", "alpha", "pursue", "weights", "Carbonell"):
         assert word in run.stdout
 
 
