@@ -417,7 +417,7 @@ class TestPrompts:
             *("--model", "openai:fake", "--base-url", "http://127.0.0.1:1/v1"),
             FAIRQR_PROMPTS_DIR=str(folder),
         )
-        assert "refine/v4.yaml is not valid YAML" in run.complaint()
+        assert "refine/v4.yaml, line 3 is not valid YAML" in run.complaint()
 
 
 class TestIndexes:
