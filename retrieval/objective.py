@@ -6,7 +6,7 @@ J = V · F^w, where
   that a document is relevant, d(r) the discount of rank r, and p_(1) ≥ p_(2) ≥ … are the highest
   estimates of the pool. It is 1 for the order of relevance, and 1 if every p is 0.
 - F = 1 − mean over attributes of JS(ε*, ε), in bits, is the **fairness**: ε is the exposure of the
-  groups and ε* its target. An attribute of which no document of the ranking has a label has no ε
+  groups and ε* its target. If no document of the ranking has a label of an attribute, that has no ε
   and is left out; a ranking with more defined attributes is preferred, whatever its J.
 - w ≥ 0 is the **weight of fairness**. With w = 0 only relevance counts, with w = ∞ only fairness.
 
@@ -69,13 +69,15 @@ class Quality:
         relevance: V, in [0, 1].
         fairness: F, in [0, 1].
         value: J = V · F^w.
+        most: The highest Σ d·p of the pool, of which V is a share.
         undefined: How many attributes have no exposure.
     """
 
     relevance: float
     fairness: float
     value: float
-    undefined: int = 0
+    most: float
+    undefined: int
 
 
 def fairness(
@@ -145,7 +147,7 @@ def quality(
     given = [group_exposure(members[rows], discount) for members in memberships]
     fair, undefined = fairness(given, targets)
     value = got * float(fair) ** weight if np.isfinite(weight) else float(fair)
-    return Quality(got, float(fair), value, int(undefined))
+    return Quality(got, float(fair), value, most, int(undefined))
 
 
 def _discounted(relevance: FloatArray, discount: Discount) -> float:

@@ -25,6 +25,7 @@ from fairqr.retrieval.divergence import DEFAULT_SMOOTHING, DEFAULT_THRESHOLD, Di
 from fairqr.retrieval.encoders.opening import AUTO
 from fairqr.retrieval.exposure import Discount
 from fairqr.retrieval.rerank import RRF_K
+from fairqr.retrieval.rerankers.fair import WithinGroups
 from fairqr.retrieval.rerankers.registry import RERANKERS
 from fairqr.retrieval.target import DEFAULT_TARGET, Target
 
@@ -63,7 +64,6 @@ Order = Literal["relevance", "original_query", "fusion", "none"]
 Rerank = Literal[Order, RankerName]
 Groups = Literal["most", "lacking", "all"]
 Ask = Literal["auto", "always", "never"]
-ListOrder = Literal["engine", "estimated"]
 if TYPE_CHECKING:
     FinalStep = str
 else:  # A re-ranker is registered in one place, which a type checker cannot read.
@@ -285,7 +285,7 @@ class Context(BaseModel):
         description="How much fairness counts beside relevance in the method fairqr: 0 is the "
         "order of relevance, 1 the default. If you set it, a target is only a direction.",
     )
-    order: ListOrder = Field(
+    order: WithinGroups = Field(
         "engine",
         description="The order of documents of the same groups in the method fairqr: the engine's, "
         "in which those that are probably not relevant come last, or by estimated relevance "

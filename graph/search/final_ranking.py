@@ -142,7 +142,7 @@ def fair_list(lists: RoundLists, number: int) -> FairListRecord:
             value=step.quality.value,
             undefined=step.quality.undefined,
             weight=finite(step.weight),
-            most=step.most,
+            most=step.quality.most,
         ),
     )
 

@@ -15,7 +15,8 @@ from fairqr.retrieval.objective import Positions, Quality, best_ranking, quality
 from fairqr.retrieval.relevance import LIKELY, relevance_by_rank
 from fairqr.retrieval.rerankers.base import Candidates, Reranked, RerankOptions, by_rank
 
-Order = Literal["engine", "estimated"]
+WithinGroups = Literal["engine", "estimated"]
+"""The order of documents of the same groups."""
 
 PURSUED = (1.0, 4.0, 16.0, 64.0, 256.0, np.inf)
 """The weights of fairness with which a given target is pursued."""
@@ -32,7 +33,7 @@ class FairOptions(RerankOptions):
         description="The weight of fairness beside relevance; 1 by default, or as high as a target "
         "of your own needs.",
     )
-    order: Order = Field(
+    order: WithinGroups = Field(
         "engine",
         description="The order of documents of the same groups: the engine's, in which those that "
         "are probably not relevant come last, or that of the estimated relevance.",
@@ -53,13 +54,11 @@ class Step:
         positions: The first k candidates in their new order.
         weight: The weight of fairness that led to it.
         quality: Its expected relevance and fairness, and the objective at this weight.
-        most: Σ d·p of the k most relevant candidates, by which expected relevance is normalised.
     """
 
     positions: Positions
     weight: float
     quality: Quality
-    most: float
 
 
 class FairReranker:
@@ -113,9 +112,7 @@ def take_step(candidates: Candidates, options: FairOptions, k: int) -> Step:
         weight=weight,
         discount=candidates.discount,
     )
-    best = np.sort(chances)[::-1][:k]
-    most = float((candidates.discount.weights(len(best)) * best).sum())
-    return Step(positions, weight, reached, most)
+    return Step(positions, weight, reached)
 
 
 def supply(candidates: Candidates, k: int) -> list[FloatArray]:
@@ -123,10 +120,11 @@ def supply(candidates: Candidates, k: int) -> list[FloatArray]:
 
     One array (G_a,) for each dimension; zeros if none of them has a label.
     """
-    likely = np.flatnonzero(chances_of(candidates) >= LIKELY)
+    chances = chances_of(candidates)
+    likely = np.flatnonzero(chances >= LIKELY)
     members = [own[likely] for own in candidates.memberships]
     nearest = best_ranking(
-        chances_of(candidates)[likely],
+        chances[likely],
         members,
         candidates.targets,
         weight=np.inf,
