@@ -40,6 +40,7 @@ __all__ = [
     "Calibration",
     "Calibrations",
     "fused_best",
+    "held_out",
     "moved_toward",
     "rank_evidence",
     "relevance_by_rank",
@@ -109,6 +110,17 @@ FITTED = {
     ),
 }
 """Fitted on one collection each, and tested on the other."""
+
+
+def held_out(collection: str) -> Calibrations:
+    """Return the fit for figures on a collection, which never learnt from its judgements.
+
+    Args:
+        collection: The name of a collection; that of a folder may end in a hyphen and a hash.
+    """
+    others = {"notables": "trec2022", "trec2022": "notables"}
+    other = others.get(collection.partition("-")[0])
+    return FITTED[other] if other else CALIBRATED
 
 
 def shares_of(scores: FloatArray, highest: float) -> FloatArray:

@@ -36,6 +36,7 @@ SHIPPED = (
     "iterations",
     "prompts",
     "retrievers",
+    "refiners",
     "fair_rag",
     "fair_rag_small",
     "llm_listwise",

@@ -37,8 +37,12 @@ from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.dimension import TIMES, Dimension, factors_of
 from fairqr.retrieval.encoders.encoder import PROBE
 from fairqr.retrieval.encoders.opening import AUTO, Retriever, automatic
+from fairqr.retrieval.engines.elasticsearch_hybrid import FieldHybridEngine
+from fairqr.retrieval.engines.encoded_pool import EncodedPoolEngine
 from fairqr.retrieval.engines.engine import Query, SearchEngine
+from fairqr.retrieval.engines.hybrid import HybridEngine
 from fairqr.retrieval.engines.tantivy_store import Announce
+from fairqr.retrieval.relevance import held_out
 from fairqr.retrieval.target import Target
 
 __all__ = ["Place", "Plan", "Search", "make_plan", "run_searches", "search", "search_by"]
@@ -228,6 +232,7 @@ class Place:
     """The engine and the model of some searches.
 
     Attributes:
+        collection: The name of the collection; estimates of relevance never learnt from it.
         corpus: As :meth:`fairqr.retrieval.catalog.Catalog.resolve` takes it.
         fingerprint: The engine's fingerprint must be this.
         retriever: ``bm25``, ``dense`` or ``dense:ENCODER``.
@@ -235,6 +240,7 @@ class Place:
         at_once: How many searches run at the same time, for the record.
     """
 
+    collection: str
     corpus: str
     fingerprint: str
     retriever: str
@@ -286,14 +292,20 @@ async def check_needs(tools: Tools, plan: Plan, cells: Sequence[Cell]) -> None:
 
 
 async def open_engine(
-    tools: Tools, corpus: str, retriever: str, progress: Announce | None = None
+    tools: Tools, collection: str, corpus: str, retriever: str, progress: Announce | None = None
 ) -> SearchEngine:
-    """Return the engine of a corpus, which is indexed first if it has to be."""
-    return await tools.keep(
-        f"engine {corpus} {retriever}",
-        corpus,
-        lambda: Catalog().resolve(corpus, retriever=retriever, progress=progress),
-    )
+    """Return the engine of a corpus, which is indexed first if it has to be.
+
+    Its estimates of relevance were not fitted on the collection that is to report them.
+    """
+
+    async def opened() -> SearchEngine:
+        engine = await Catalog().resolve(corpus, retriever=retriever, progress=progress)
+        if isinstance(engine, HybridEngine | EncodedPoolEngine | FieldHybridEngine):
+            engine.calibrations = held_out(collection)
+        return engine
+
+    return await tools.keep(f"engine {collection} {corpus} {retriever}", corpus, opened)
 
 
 async def search(tools: Tools, place: Place, task: Search) -> Done[SearchRecord]:
@@ -341,7 +353,7 @@ async def search_by(
 
 
 async def _open_graph(tools: Tools, place: Place) -> Any:
-    engine = await open_engine(tools, place.corpus, place.retriever)
+    engine = await open_engine(tools, place.collection, place.corpus, place.retriever)
     if (await engine.info()).fingerprint != place.fingerprint:
         raise InputError(
             f"The documents of '{place.corpus}' differ from those that the experiment began with; "
@@ -462,7 +474,11 @@ class _Run:
 
     async def _engine(self, corpus: str, retriever: str) -> SearchEngine:
         return await open_engine(
-            self.pool.tools, corpus, retriever, lambda name: self.watcher.count(f"preparing {name}")
+            self.pool.tools,
+            self.collection.name,
+            corpus,
+            retriever,
+            lambda name: self.watcher.count(f"preparing {name}"),
         )
 
     async def stages(self, cells: Sequence[Cell]) -> AsyncIterator[Stage[Topic, SearchRecord]]:
@@ -479,7 +495,14 @@ class _Run:
         if cell.system.asks_a_model or cell.system.ranker in ASKED:
             model = cell.system.model or experiment.model
         fingerprint = (await engine.info()).fingerprint
-        place = Place(corpus, fingerprint, cell.system.retriever, model, self.pool.at_once)
+        place = Place(
+            self.collection.name,
+            corpus,
+            fingerprint,
+            cell.system.retriever,
+            model,
+            self.pool.at_once,
+        )
         folds = self._folds(cell)
         context = cell.context(experiment).model_dump(exclude_unset=True)
 

@@ -40,7 +40,7 @@ async def test_ours_is_above_plain_retrieval_and_keeps_its_relevance(
             "attributes": ["gender"],
             "baseline": "BM25",
             "systems": [
-                {"name": "BM25", "method": "plain"},
+                {"name": "BM25", "method": "plain", "retriever": "bm25"},
                 {"name": "ours", "method": "fairqr", "retriever": "hybrid"},
             ],
         }

@@ -22,7 +22,7 @@ def test_the_quick_benchmarks_print_a_table_and_write_json(tmp_path: Path) -> No
         "top 500, p50",
         "added by the graph",
         "durability exit",
-        "exposure-aware",
+        "fair step",
     ):
         assert what in run.stdout
     for what in ("AWRF", "Plackett–Luce", "JSON files", "FA*IR", "DELTR", "xQuAD", "PM-2"):

@@ -133,6 +133,9 @@ def test_relevance_and_both_gaps_are_shown(pages: Pages, service: str) -> None:
         estimates = [float(text.strip("<>%")) for text in cells(table, ".chance")]
         wanted = [100 * place["relevance"] for place in ranking]
         assert estimates == pytest.approx(wanted, abs=1)
+    expect(page.get_by_role("table", name=f"After: {result['method']}")).to_contain_text(
+        re.compile("▲|new")
+    )
     reached = result["iterations"][0]["objective"]
     expect(page.locator(".rounds > li").first).to_contain_text(
         f"gives relevance {reached['relevance']:.2f} and fairness {reached['fairness']:.2f}"
