@@ -167,7 +167,7 @@ async def _requests(source: Any, proxy: Any) -> Row:
             attribute=("gender", "region"),
             max_iterations=ROUNDS,
             patience=ROUNDS,
-            threshold=0,
+            ask="always",
         )
     await engine.aclose()
     return Row(

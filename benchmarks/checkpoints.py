@@ -53,7 +53,7 @@ async def _kept(engine: SearchEngine, depth: int, durability: Literal["exit", "a
     refiner = InstantRefiner({group: group_words(group) for group in (*GENDERS, *REGIONS)})
     graph = build_search_graph(engine, refiner, checkpointer=saver)
     context = Context(
-        depth=depth, threshold=0, patience=ROUNDS + 1, max_iterations=ROUNDS, max_groups=4
+        depth=depth, ask="always", patience=ROUNDS + 1, max_iterations=ROUNDS, max_groups=4
     )
     done = await graph.ainvoke(
         {"query": queries(1)[0]},

@@ -24,7 +24,7 @@ __all__ = ["graph_rows", "tracing_rows"]
 ROUNDS = 5
 MAX_MILLISECONDS = 1.2
 # Never converged, never out of patience: every run has as many rounds.
-CONTEXT = Context(k=20, depth=20, threshold=0, patience=ROUNDS + 1, max_iterations=ROUNDS)
+CONTEXT = Context(k=20, depth=20, ask="always", patience=ROUNDS + 1, max_iterations=ROUNDS)
 ACCUMULATED = ("rankings", "iterations", "warnings")
 
 

@@ -33,9 +33,10 @@ def test_searches_fairly_and_says_what_to_try_next(command: Command, cache: Path
     run = command("demo", FAIRQR_CACHE_DIR=str(cache))
     assert run.code == 0, run
     before, after = run.stdout.split("\nre-ranked\n")
-    assert "divergence from the target 1.4508" in before
+    divergences = re.findall(r"divergence from the target ([0-9.]+)", run.stdout)
+    assert float(divergences[0]) > 1.4
+    assert float(divergences[-1]) < 0.3
     assert "  female: 0% of the exposure before" in after
-    assert "divergence from the target 0." in after
     assert "Émilie du Châtelet" in after
     assert "Known for the study of numbers" in after, "a document's text can be judged"
     assert "0 model calls" in run.stdout
