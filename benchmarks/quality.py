@@ -1,11 +1,12 @@
 """What retrieval, the fair step and the model each bring, on two collections: ``make quality``.
 
-``python benchmarks/quality.py [--trec FOLDER] [--without-model]`` searches for all topics of
-notables, and of the joined subset of TREC Fair 2022 in FOLDER, and prints for each attribute and
-form of the query how far each system is from BM25. The product is the mean over topics of
-nDCG@20 × AWRF@20 in bits. Estimates of relevance use the fit on the other collection, and each
-topic is ranked by weights that were trained without it (docs/explanation/relevance.md). Run
-``fairqr models pull`` first.
+``python benchmarks/quality.py [--trec FOLDER] [--without-model] [--attached]`` searches for all
+topics of notables, and of the joined subset of TREC Fair 2022 in FOLDER, and prints for each
+attribute and form of the query how far each system is from BM25. The product is the mean over
+topics of nDCG@20 × AWRF@20 in bits. Estimates of relevance use the fit on the other collection, and
+each topic is ranked by weights that were trained without it (docs/explanation/relevance.md). With
+``--attached`` the systems stand in front of a real Elasticsearch with the same documents, and no
+model is asked. Run ``fairqr models pull`` first.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -36,15 +38,18 @@ from fairqr.retrieval.engines.encoded_pool import EncodedPoolEngine
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.engines.hybrid import HybridEngine
 from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.relevance import FITTED, Calibrations
+from fairqr.retrieval.relevance import Calibrations, held_out
 from fairqr.retrieval.runs import Run
+
+# The servers of the integration tests.
+sys.path.append(str(Path(__file__).parents[1]))
 
 NDCG, AWRF = "nDCG@20", "AWRF@20(unit=bits)"
 PRODUCT = f"{NDCG}×{AWRF}"
-BASELINE, RETRIEVAL, POOL = "BM25", "hybrid", "encoded pool"
+BASELINE, RETRIEVAL, POOL, ENGINE = "BM25", "hybrid", "encoded pool", "Elasticsearch"
 HEADINGS = (
     *("system", "nDCG@20", "AWRF@20", "product", "nDCG", "product"),
-    *("p", "p, hybrid", "topics", "calls"),
+    *("p", "p, retrieval", "topics", "calls"),
 )
 FOLDS = 5
 DEPTH = 200
@@ -82,6 +87,15 @@ SYSTEMS = (
     System(POOL, "pool", {"method": "plain"}),
     System("encoded pool, fair step", "pool", {"ask": "never"}),
     System("encoded pool, model where it may help", "pool", {}, needs_model=True),
+)
+
+ATTACHED = (
+    System(BASELINE, "bm25", {"method": "plain"}),
+    System(ENGINE, "attached", {"method": "plain"}),
+    System("Elasticsearch, ranks alone", "attached", {"ask": "never"}),
+    System("Elasticsearch, 200 texts", "attached pool", {"ask": "never"}),
+    System("the same, order=estimated", "attached pool", {"ask": "never", "order": "estimated"}),
+    System("embedded hybrid, fair step", "hybrid", {"ask": "never"}),
 )
 
 
@@ -134,8 +148,8 @@ def table(
 ) -> list[tuple[str, ...]]:
     """Return the rows of a table.
 
-    Each system is compared with BM25, topic by topic, and those that work over the hybrid with the
-    hybrid alone. Each of the two columns of p is corrected by Holm's method.
+    Each system is compared with BM25, topic by topic, and those that work over another retrieval
+    with that alone. Each of the two columns of p is corrected by Holm's method.
     """
     evaluations = evaluate_all(
         runs,
@@ -156,10 +170,11 @@ def table(
     means = [own[shared].mean(axis=0) for own in values]
     names = [run.name for run in runs]
     products = {name: own[shared, 2] for name, own in zip(names, values, strict=True)}
-    over_hybrid = names[names.index(RETRIEVAL) + 1 :]
+    retrieval = ENGINE if ENGINE in names else RETRIEVAL
+    over_it = names[names.index(retrieval) + 1 :]
     ps = zip(
         compared(products, BASELINE, names[1:]),
-        compared(products, RETRIEVAL, over_hybrid),
+        compared(products, retrieval, over_it),
         strict=True,
     )
     rows: list[tuple[str, ...]] = [HEADINGS]
@@ -212,39 +227,78 @@ async def opened(corpus: str, calibrations: Calibrations) -> dict[str, SearchEng
     pool = await EncodedPoolEngine.open(words, open_encoder("minilm"), keeps_order=True)
     assert isinstance(hybrid, HybridEngine)
     hybrid.calibrations = pool.calibrations = calibrations
-
     return {"bm25": words, "hybrid": hybrid, "pool": pool}
 
 
-async def main(trec: Path | None, with_model: bool) -> None:
-    """Search, measure and print."""
+async def attached(
+    stack: AsyncExitStack, url: str, collection: Collection, calibrations: Calibrations
+) -> dict[str, SearchEngine]:
+    """Put the documents into Elasticsearch, and return what stands in front of it."""
+    from tests.integration.filled_elasticsearch import fill
+
+    filled = stack.enter_context(ExitStack())
+    source = fill(filled, url, collection.name, collection.corpus)
+    words = await Catalog().resolve(source, retriever="bm25")
+    texts = await Catalog().resolve(source, retriever="hybrid:minilm")
+    for engine in (words, texts):
+        stack.push_async_callback(engine.aclose)
+    assert isinstance(texts, EncodedPoolEngine)
+    texts.calibrations = calibrations
+    return {"attached": words, "attached pool": texts}
+
+
+async def main(trec: Path | None, with_model: bool, url: str | None) -> None:
+    """Search, measure and print.
+
+    Args:
+        trec: The folder of TREC Fair 2022, if it is there.
+        with_model: Whether to ask the model.
+        url: The Elasticsearch to stand in front of; None to measure the embedded engines.
+    """
     model = open_model("local:smollm2-135m") if with_model else None
     collections = {"notables": find_collection("notables")}
     if trec is not None and trec.is_dir():
         collections["trec2022"] = find_collection(trec)
     else:
         print("Skipped: TREC Fair 2022; name its folder by --trec.")
-    others = {"notables": "trec2022", "trec2022": "notables"}
-    for name, collection in collections.items():
-        engines = await opened(collection.corpus_name, FITTED[others[name]])
-        forms = (0, 10) if any(topic.keywords for topic in collection.topics) else (0,)
-        for attribute in ("gender", "continent"):
-            for keywords in forms:
-                systems = [s for s in SYSTEMS if with_model or not s.needs_model]
-                found = [
-                    await searched(collection, engines[s.retriever], s, attribute, keywords, model)
-                    for s in systems
-                ]
-                form = f"title and {keywords} keywords" if keywords else "title"
-                rows = table(
-                    collection, [run for run, _ in found], [c for _, c in found], attribute
-                )
-                printed(f"{name}, {attribute}, {form}", rows)
+    async with AsyncExitStack() as stack:
+        for name, collection in collections.items():
+            engines = await opened(collection.corpus_name, held_out(name))
+            if url:
+                engines |= await attached(stack, url, collection, held_out(name))
+            forms = (0, 10) if any(topic.keywords for topic in collection.topics) else (0,)
+            for attribute in ("gender", "continent"):
+                for keywords in forms:
+                    chosen = ATTACHED if url else SYSTEMS
+                    systems = [s for s in chosen if with_model or not s.needs_model]
+                    found = [
+                        await searched(
+                            collection, engines[s.retriever], s, attribute, keywords, model
+                        )
+                        for s in systems
+                    ]
+                    form = f"title and {keywords} keywords" if keywords else "title"
+                    rows = table(
+                        collection, [run for run, _ in found], [c for _, c in found], attribute
+                    )
+                    printed(f"{name}, {attribute}, {form}", rows)
+
+
+def run(trec: Path | None, with_model: bool, attached: bool) -> None:
+    """Measure, with a real Elasticsearch if it is to be attached."""
+    if not attached:
+        asyncio.run(main(trec, with_model, None))
+        return
+    from tests.integration.elasticsearch_server import running_server
+
+    with running_server() as server:
+        asyncio.run(main(trec, False, server.url))
 
 
 if __name__ == "__main__":
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--trec", type=Path, help="the joined subset of TREC Fair 2022")
     arguments.add_argument("--without-model", action="store_true")
+    arguments.add_argument("--attached", action="store_true")
     given = arguments.parse_args()
-    asyncio.run(main(given.trec, not given.without_model))
+    run(given.trec, not given.without_model, given.attached)
