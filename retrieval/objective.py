@@ -37,7 +37,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fairqr.retrieval.exposure import LOG2, Discount, FloatArray, group_exposure
+from fairqr.retrieval.exposure import LOG2, Discount, FloatArray, exposure, group_exposure
 
 PRICES = np.array([0.0, *np.geomspace(1 / 32, 64, 14), 1e6])
 STARTS = 40
@@ -129,6 +129,7 @@ def quality(
     *,
     weight: float = 1.0,
     discount: Discount = LOG2,
+    length: int | None = None,
 ) -> Quality:
     """Return V, F and J of a ranking.
 
@@ -140,9 +141,12 @@ def quality(
         targets: ε* of each attribute, shape (G_a,), sums to 1.
         weight: w, at least 0; it may be infinite.
         discount: The weight of each rank.
+        length: How many ranks there are to fill, where the ranking may be shorter; by default as
+            many as it fills.
     """
     rows = np.asarray(ranked, dtype=np.intp)
-    most = _discounted(np.sort(relevance)[::-1][: len(rows)], discount)
+    ranks = len(rows) if length is None else length
+    most = _discounted(np.sort(relevance)[::-1][:ranks], discount)
     got = _discounted(np.asarray(relevance)[rows], discount) / most if most > 0 else 1.0
     given = [group_exposure(members[rows], discount) for members in memberships]
     fair, undefined = fairness(given, targets)
@@ -180,7 +184,7 @@ def best_ranking(
         The positions of min(length, n) documents, from the first rank to the last.
     """
     pool = _Pool(relevance, memberships, targets, weight, discount, length, order)
-    if len(pool.patterns) < 2:
+    if len(pool.patterns) < 2 or not pool.length:
         # Only the relevance differs.
         return pool.positions(np.zeros(pool.length, dtype=np.intp))
     filled = pool.filled()
@@ -192,6 +196,48 @@ def best_ranking(
         return pool.positions(filled[best[0]])
     ends = [_exchanged(pool, filled[start]) for start in best[: max(2, STARTS // pool.length)]]
     return pool.positions(max(ends, key=lambda end: end[:2])[2])
+
+
+def attainable(memberships: FloatArray, discount: Discount, length: int) -> FloatArray:
+    """Return the most exposure that each group could get by itself, shape (G,).
+
+    All its documents stand first, and others fill the remaining ranks.
+
+    Args:
+        memberships: Of the documents to rank, shape (n, G).
+        discount: The weight of each rank.
+        length: How many ranks there are.
+    """
+    weights = discount.weights(min(length, len(memberships)))
+    if not len(weights):
+        return np.zeros(memberships.shape[1])
+    # Those with the largest share of the group first.
+    first = -np.sort(-memberships, axis=0)[: len(weights)]
+    return np.asarray(weights @ first / weights.sum())
+
+
+def supply(
+    memberships: FloatArray, target: FloatArray, discount: Discount, length: int
+) -> FloatArray:
+    """Return the exposure that documents could give to each group, shape (G,).
+
+    That is the target itself where each group could reach its share; that ranks are whole is not
+    held against an engine. Otherwise it is the exposure of the ranking that comes nearest to the
+    target; zeros if no document has a label.
+
+    Args:
+        memberships: Of the documents that are relevant, shape (n, G).
+        target: ε*, shape (G,).
+        discount: The weight of each rank.
+        length: How many ranks there are.
+    """
+    if (attainable(memberships, discount, length) >= target - 10**-DIGITS).all():
+        return target
+    chances = np.ones(len(memberships))
+    best = best_ranking(
+        chances, [memberships], [target], weight=np.inf, discount=discount, length=length
+    )
+    return exposure(memberships[best], discount)
 
 
 class _Pool:
@@ -297,7 +343,8 @@ class _Pool:
         value = np.log(np.maximum(fair, LEAST))
         if np.isfinite(self.weight):
             value = self.weight * value + np.log(np.maximum(expected, LEAST))
-        value = value + (1 + min(self.weight, 1 / LEAST)) * np.log(LEAST) * undefined
+        worst = 1 + (self.weight if np.isfinite(self.weight) else 0)
+        value = value + worst * np.log(LEAST) * undefined
         return np.asarray(np.where(np.isneginf(expected), -np.inf, value.round(DIGITS)))
 
 

@@ -12,12 +12,13 @@ from functools import cached_property
 import numpy as np
 
 from fairqr.retrieval.dimension import Dimension
-from fairqr.retrieval.exposure import LOG2, Discount, FloatArray, group_exposure, normalise
-from fairqr.retrieval.objective import best_ranking
+from fairqr.retrieval.exposure import LOG2, Discount, FloatArray, normalise
+from fairqr.retrieval.objective import attainable
+from fairqr.retrieval.objective import supply as supply_of
 from fairqr.retrieval.relevance import LIKELY
 from fairqr.retrieval.target import Part, Target
 
-__all__ = ["Answer", "Choices", "Shown", "attainable", "shown_by", "supply_of"]
+__all__ = ["Answer", "Choices", "Shown", "shown_by"]
 
 ROUNDING = 1e-9
 
@@ -174,9 +175,11 @@ def shown_by(answer: Answer, dimension: Dimension, choices: Choices) -> Shown:
             low = target + weight * (due / all_due - share)
             high = target + weight * ((due + relevant.unlabelled) / all_due - share)
         if relevant is not None and len(relevant.likely):
-            supply = supply_of(relevant.likely, target, choices)
+            supply = supply_of(relevant.likely, target, choices.discount, choices.k)
             is_labelled = relevant.likely.sum() >= len(relevant.likely) - ROUNDING
-            least = supply if is_labelled else attainable(relevant.likely, choices)
+            least = (
+                supply if is_labelled else attainable(relevant.likely, choices.discount, choices.k)
+            )
 
     selected, candidates, without_label = count, undefined, np.nan
     if relevant is not None:
@@ -220,43 +223,3 @@ def _target(dimension: Dimension, choices: Choices, share: FloatArray | None) ->
     if dimension.name in choices.corpus_shares:
         estimates["corpus"] = choices.corpus_shares[dimension.name]
     return choices.target.resolve(dimension.attribute, estimates)
-
-
-def attainable(relevant: FloatArray, choices: Choices) -> FloatArray:
-    """Return the most exposure that each group could get by itself, shape (G,).
-
-    All its documents stand first, and others fill the remaining ranks.
-
-    Args:
-        relevant: The memberships of the relevant documents, shape (n, G).
-        choices: What to measure by.
-    """
-    weights = choices.discount.weights(min(choices.k, len(relevant)))
-    # Those with the largest share of the group first.
-    first = -np.sort(-relevant, axis=0)[: len(weights)]
-    return np.asarray(weights @ first / weights.sum())
-
-
-def supply_of(relevant: FloatArray, target: FloatArray, choices: Choices) -> FloatArray:
-    """Return the exposure that relevant documents could give to each group, shape (G,).
-
-    That is the target itself where each group could reach its share; that ranks are whole is not
-    held against an engine. Otherwise it is the exposure of the ranking that comes nearest to the
-    target, which the fair step finds.
-
-    Args:
-        relevant: The memberships of the relevant documents, shape (n, G), n ≥ 1.
-        target: ε*, shape (G,).
-        choices: What to measure by.
-    """
-    if (attainable(relevant, choices) >= target - ROUNDING).all():
-        return target
-    best = best_ranking(
-        np.ones(len(relevant)),
-        [relevant],
-        [target],
-        weight=np.inf,
-        discount=choices.discount,
-        length=choices.k,
-    )
-    return normalise(group_exposure(relevant[best], choices.discount))

@@ -386,6 +386,24 @@ class Context(BaseModel):
             )
         return self
 
+    @model_validator(mode="after")
+    def _options_are_read(self) -> Context:
+        final_step = self.strategy.final_step
+        if final_step == "fair" and self.options:
+            raise ValueError(
+                "the fair step has no options of this kind; set fairness_weight and order instead"
+            )
+        if final_step == "none" and self.options:
+            raise ValueError("options are for a final step, but there is none; leave them out")
+        for name in ("fairness_weight", "order", "least_gain"):
+            is_set = getattr(self, name) != type(self).model_fields[name].default
+            if is_set and final_step != "fair":
+                raise ValueError(
+                    f"{name} is for the fair step, and the final step here is '{final_step}'; "
+                    "leave it out"
+                )
+        return self
+
     @property
     def strategy(self) -> Strategy:
         """The method's strategy, with this context's overrides."""

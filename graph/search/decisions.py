@@ -192,7 +192,8 @@ def groups_to_ask_about(
         for group, share in shares.items()
         if group != UNKNOWN
     ]
-    lacks.sort(key=lambda entry: -entry[0])
+    # An attribute of which nothing has a label comes last: what it lacks is not known.
+    lacks.sort(key=lambda entry: (not any(exposure[entry[1]].values()), -entry[0]))
     lacking = [entry for entry in lacks if entry[0] > 0]
     if which != "all" or not lacking:
         lacks = [entry for entry in lacking if entry[0] >= NEGLIGIBLE] or lacking[:1]

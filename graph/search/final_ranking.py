@@ -6,12 +6,10 @@ import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from fairqr.base.errors import InputError
-from fairqr.graph.search.context import Context, FinalStep
+from fairqr.graph.search.context import Context
 from fairqr.graph.search.decisions import best_iteration, preference
 from fairqr.graph.search.measurement import (
     Measurement,
@@ -24,10 +22,11 @@ from fairqr.graph.search.model_ranking import ModelRanking
 from fairqr.graph.search.round_lists import RoundLists, scores_of, scores_of_given
 from fairqr.graph.search.state import FairListRecord, ObjectiveRecord
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.objective import Quality, quality
+from fairqr.retrieval.objective import Quality, quality, supply
 from fairqr.retrieval.ranking import Ranking
-from fairqr.retrieval.rerankers.base import Candidates, Reranker, candidates_of, read_options
-from fairqr.retrieval.rerankers.fair import FairOptions, chances_of, supply, take_step
+from fairqr.retrieval.relevance import LIKELY
+from fairqr.retrieval.rerankers.base import Candidates, Reranker, candidates_of
+from fairqr.retrieval.rerankers.fair import FairOptions, chances_of, take_step
 from fairqr.retrieval.rerankers.registry import open_reranker
 
 __all__ = ["Final", "best_final", "better", "fair_list", "final_step", "judged"]
@@ -121,7 +120,9 @@ def _candidates(lists: RoundLists, order: Ranking) -> Candidates:
 def fair_list(lists: RoundLists, number: int) -> FairListRecord:
     """Apply the fair step to all documents that were found up to a round."""
     context, order = lists.context, lists.retrieved(number)
-    options = read_options("fair", FairOptions, step_options(context, "fair"))
+    options = FairOptions(
+        weight=context.fairness_weight, order=context.order, pursue=context.pursued
+    )
     step = take_step(_candidates(lists, order), options, context.k)
     taken = [order.ids[place] for place in step.positions]
     measured = lists.measured(taken)
@@ -195,13 +196,20 @@ def judged(lists: RoundLists, final: Sequence[str], fair: FairListRecord) -> Jud
             candidates.targets,
             weight=weight,
             discount=candidates.discount,
+            length=lists.context.k,
         )
         for ids in (final, lists.plain.ids)
     )
     could = None
     if lists.chances is not None:
-        supplies = zip(lists.dimensions, supply(candidates, lists.context.k), strict=True)
-        could = {dimension.name: by_group(dimension, found) for dimension, found in supplies}
+        likely = np.flatnonzero(chances_of(candidates) >= LIKELY)
+        parts = zip(lists.dimensions, candidates.memberships, candidates.targets, strict=True)
+        could = {
+            dimension.name: by_group(
+                dimension, supply(own[likely], target, candidates.discount, lists.context.k)
+            )
+            for dimension, own, target in parts
+        }
     return Judged(final_quality, plain_quality, kept, could)
 
 
@@ -211,25 +219,13 @@ def finite(weight: float) -> float | None:
 
 
 async def final_step(engine: SearchEngine, context: Context) -> Reranker | None:
-    """Return the re-ranker of the final step, if there is one.
+    """Return the re-ranker of the final step; None for the fair step, which rounds take.
 
     Raises:
         InputError: Its options are wrong, or its weights are missing.
     """
     name = context.strategy.final_step
-    if name == "none":
-        if context.options:
-            raise InputError("Options need a final step, but there is none; leave them out.")
+    if name in ("none", "fair"):
         return None
     # Opening may read weights from a file.
-    options = step_options(context, name)
-    return await asyncio.to_thread(open_reranker, name, options, engine=engine)
-
-
-def step_options(context: Context, name: FinalStep) -> dict[str, Any]:
-    """Return the options of a final step, which are the context's own for the fair step."""
-    own: dict[str, Any] = {}
-    if name == "fair":
-        own = {"weight": context.fairness_weight, "order": context.order}
-        own["pursue"] = context.pursued
-    return own | context.options
+    return await asyncio.to_thread(open_reranker, name, context.options, engine=engine)

@@ -111,27 +111,9 @@ def take_step(candidates: Candidates, options: FairOptions, k: int) -> Step:
         candidates.targets,
         weight=weight,
         discount=candidates.discount,
-    )
-    return Step(positions, weight, reached)
-
-
-def supply(candidates: Candidates, k: int) -> list[FloatArray]:
-    """Return the exposure nearest to the target that the likely relevant candidates could give.
-
-    One array (G_a,) for each dimension; zeros if none of them has a label.
-    """
-    chances = chances_of(candidates)
-    likely = np.flatnonzero(chances >= LIKELY)
-    members = [own[likely] for own in candidates.memberships]
-    nearest = best_ranking(
-        chances[likely],
-        members,
-        candidates.targets,
-        weight=np.inf,
-        discount=candidates.discount,
         length=k,
     )
-    return [exposure(own[nearest], candidates.discount) for own in members]
+    return Step(positions, weight, reached)
 
 
 def chances_of(candidates: Candidates) -> FloatArray:
@@ -144,11 +126,13 @@ def chances_of(candidates: Candidates) -> FloatArray:
 def _is_near(candidates: Candidates, positions: Positions, pursued: Sequence[str]) -> bool:
     """Return whether each group of the pursued dimensions is within a point of its target."""
     by_name = zip(candidates.dimensions, candidates.memberships, candidates.targets, strict=True)
-    return all(
-        bool((np.abs(exposure(own[positions], candidates.discount) - target) <= NEAR).all())
-        for name, own, target in by_name
-        if name in pursued or "*" in pursued
-    )
+    for name, own, target in by_name:
+        reached = exposure(own[positions], candidates.discount)
+        # Without any label there is no exposure, and no weight of fairness brings one.
+        is_far = reached.any() and (np.abs(reached - target) > NEAR).any()
+        if is_far and (name in pursued or "*" in pursued):
+            return False
+    return True
 
 
 def build(options: FairOptions, engine: SearchEngine) -> FairReranker:

@@ -43,14 +43,15 @@ class Pool(NamedTuple):
         fair, undefined = fairness(given, self.targets)
         most = weights @ np.sort(self.relevance)[::-1][: self.length]
         expected = self.relevance[every] @ weights / most if most else np.ones(len(every))
-        return min(zip(undefined.tolist(), (-expected * fair**self.weight).tolist(), strict=True))
+        values = fair if np.isinf(self.weight) else expected * fair**self.weight
+        return min(zip(undefined.tolist(), (-values).tolist(), strict=True))
 
 
 def a_pool(draw: np.random.Generator) -> Pool:
     """Up to seven documents, of up to three attributes of two to four groups each.
 
-    Some attributes have fractional memberships, some documents have no label, and some pools have
-    many documents of the same relevance.
+    Some attributes have fractional memberships, some documents have no label, some attributes no
+    labelled document, and some pools have many documents of the same relevance.
     """
     n = int(draw.integers(2, 8))
     length = int(draw.integers(1, min(n, 4) + 1))
@@ -62,12 +63,12 @@ def a_pool(draw: np.random.Generator) -> Pool:
         if kind < 0.3:
             own = np.where(draw.random((n, 1)) < 0.4, draw.dirichlet(np.ones(groups), n), own)
         if kind > 0.6:
-            own = own * (draw.random((n, 1)) < 0.6)
+            own = own * (draw.random((n, 1)) < (0.6 if kind < 0.95 else 0))
         members.append(own)
         targets.append(draw.dirichlet(np.full(groups, draw.choice([0.5, 3.0]))))
     tied = draw.integers(0, 4, n) / 3
     relevance = draw.beta(2, 2, n) if draw.random() < 0.7 else tied
-    return Pool(relevance, members, targets, length, float(draw.choice([0.5, 1.0, 1.0, 2.0])))
+    return Pool(relevance, members, targets, length, float(draw.choice([0.5, 1.0, 1.0, 2.0, np.inf])))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -94,6 +95,24 @@ def test_the_parts_are_those_of_their_definitions() -> None:
     assert found.relevance == pytest.approx(expected, rel=1e-12)
     assert found.fairness == pytest.approx(float(fair), rel=1e-12)
     assert found.value == pytest.approx(expected * float(fair) ** 2, rel=1e-12)
+
+
+def test_a_shorter_list_is_held_against_as_many_ranks() -> None:
+    """One document is not all that a list of three could have."""
+    relevance, members = np.array([0.9, 0.8, 0.7]), np.eye(2)[[0, 1, 0]]
+    one = quality([0], relevance, [members], [np.full(2, 0.5)], length=3)
+    assert one.relevance == pytest.approx(0.9 / (LOG2.weights(3) @ relevance))
+
+
+def test_an_attribute_without_labels_takes_nothing_from_the_others() -> None:
+    """Also where only fairness counts: then the other attribute is as near its target as alone."""
+    draw = np.random.default_rng(3)
+    members, none = np.eye(2)[draw.integers(0, 2, 200)], np.zeros((200, 2))
+    relevance, half = draw.random(200), np.full(2, 0.5)
+    for weight in (1.0, 256.0, np.inf):
+        alone = best_ranking(relevance, [members], [half], weight=weight, length=20)
+        beside = best_ranking(relevance, [members, none], [half, half], weight=weight, length=20)
+        assert beside.tolist() == alone.tolist()
 
 
 def test_extremes_of_fairness() -> None:

@@ -9,16 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairqr.evaluation.audit.exposures import (
-    Answer,
-    Choices,
-    attainable,
-    shown_by,
-    supply_of,
-)
+from fairqr.evaluation.audit.exposures import Answer, Choices, shown_by
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.divergence import kullback_leibler
 from fairqr.retrieval.exposure import LOG2, FloatArray, exposure, normalise
+from fairqr.retrieval.objective import attainable, supply
 from fairqr.retrieval.schema import Attribute
 from fairqr.retrieval.target import Target
 
@@ -91,7 +86,7 @@ def test_missing_labels_bound_exposure_and_target() -> None:
 
 def test_the_supply_is_the_target_where_each_group_can_reach_it() -> None:
     target = np.array([0.3, 0.7])
-    assert supply_of(members("aaabbb"), target, Choices(k=3)).tolist() == target.tolist()
+    assert supply(members("aaabbb"), target, LOG2, 3).tolist() == target.tolist()
 
 
 @settings(max_examples=60)
@@ -104,8 +99,8 @@ def test_the_supply_is_the_nearest_of_all_rankings(letters: str, parts: list[int
     """Up to what no exchange of ranks improves: .011 at most, in one case of a thousand."""
     target = np.array(parts) / sum(parts)
     choices, relevant = Choices(k=k), members(letters, "abc")
-    found = supply_of(relevant, target, choices)
-    if (attainable(relevant, choices) >= target - 1e-9).all():
+    found = supply(relevant, target, LOG2, choices.k)
+    if (attainable(relevant, LOG2, choices.k) >= target - 1e-9).all():
         assert found.tolist() == target.tolist()
         return
     length = min(k, len(letters))
@@ -120,7 +115,7 @@ def test_the_supply_is_exact_for_nearly_all_rankings() -> None:
         letters = "".join(draw.choice(list("abc"), draw.integers(1, 7)))
         target = normalise(draw.integers(1, 7, 3).astype(float))
         choices, relevant = Choices(k=int(draw.integers(1, 5))), members(letters, "abc")
-        found = supply_of(relevant, target, choices)
+        found = supply(relevant, target, LOG2, choices.k)
         rankings = itertools.permutations(range(len(letters)), min(choices.k, len(letters)))
         best = min(float(kullback_leibler(target, exposure(relevant[list(r)]))) for r in rankings)
         far += float(kullback_leibler(target, found)) > best + 1e-6
@@ -131,7 +126,7 @@ def test_the_supply_is_exact_for_nearly_all_rankings() -> None:
 @given(st.text("ab", min_size=1, max_size=6), st.integers(1, 4))
 def test_nothing_gives_more_than_is_attainable(letters: str, k: int) -> None:
     relevant, choices = members(letters), Choices(k=k)
-    most = attainable(relevant, choices)
+    most = attainable(relevant, LOG2, choices.k)
     length = min(k, len(letters))
     every = [
         exposure(relevant[list(r)]) for r in itertools.permutations(range(len(letters)), length)
