@@ -38,7 +38,7 @@ from fairqr.retrieval.engines.encoded_pool import EncodedPoolEngine
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.engines.hybrid import HybridEngine
 from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.relevance import Calibrations, held_out
+from fairqr.retrieval.relevance import FITTED, Calibrations, held_out
 from fairqr.retrieval.runs import Run
 
 # The servers of the integration tests.
@@ -263,9 +263,9 @@ async def main(trec: Path | None, with_model: bool, url: str | None) -> None:
         print("Skipped: TREC Fair 2022; name its folder by --trec.")
     async with AsyncExitStack() as stack:
         for name, collection in collections.items():
-            engines = await opened(collection.corpus_name, held_out(name))
+            engines = await opened(collection.corpus_name, FITTED[held_out(name)])
             if url:
-                engines |= await attached(stack, url, collection, held_out(name))
+                engines |= await attached(stack, url, collection, FITTED[held_out(name)])
             forms = (0, 10) if any(topic.keywords for topic in collection.topics) else (0,)
             for attribute in ("gender", "continent"):
                 for keywords in forms:

@@ -9,6 +9,7 @@ J = V · F^w, where
   groups and ε* its target. If no document of the ranking has a label of an attribute, that has no ε
   and is left out; a ranking with more defined attributes is preferred, whatever its J.
 - w ≥ 0 is the **weight of fairness**. With w = 0 only relevance counts, with w = ∞ only fairness.
+  Attributes may have weights of their own: then F takes their weighted mean, and w is their mean.
 
 Since dJ/J = dV/V + w·dF/F, a document is worth moving if it adds more fairness than it takes
 relevance, in shares. Near the target F is flat, so its last bit is not bought at any price.
@@ -56,6 +57,9 @@ DIGITS = 9
 LEAST = 1e-12
 """Smaller values of V and F count as this, so that they have a logarithm."""
 
+Weight = float | Sequence[float]
+"""w; or the weight of each attribute, all finite."""
+
 Positions = NDArray[np.intp]
 Patterns = NDArray[np.intp]
 """The pattern at each rank; or several such sequences."""
@@ -81,7 +85,7 @@ class Quality:
 
 
 def fairness(
-    exposures: Sequence[FloatArray], targets: Sequence[FloatArray]
+    exposures: Sequence[FloatArray], targets: Sequence[FloatArray], weight: Weight = 1.0
 ) -> tuple[FloatArray, NDArray[np.intp]]:
     """Return F of rankings, and how many attributes of each have no exposure.
 
@@ -89,20 +93,30 @@ def fairness(
         exposures: ε of each attribute, shape (…, G_a), not necessarily normalised; all zeros where
             no document has a label.
         targets: ε* of each attribute, shape (G_a,).
+        weight: w, or that of each attribute.
 
     Returns:
         Both of shape (…); F is 1 if no attribute is defined.
     """
-    return _fairness([np.moveaxis(np.asarray(e), -1, 0) for e in exposures], targets)
+    shares = _shares(weight, len(targets))
+    return _fairness([np.moveaxis(np.asarray(e), -1, 0) for e in exposures], targets, shares)
+
+
+def _shares(weight: Weight, attributes: int) -> FloatArray:
+    """Return the weights of attributes in the mean of F, as shares of their mean."""
+    if np.ndim(weight) == 0 or not np.any(weight):
+        return np.ones(attributes)
+    return np.asarray(weight, dtype=np.float64) / np.mean(weight)
 
 
 def _fairness(
-    exposures: Sequence[FloatArray], targets: Sequence[FloatArray]
+    exposures: Sequence[FloatArray], targets: Sequence[FloatArray], shares_of_mean: FloatArray
 ) -> tuple[FloatArray, NDArray[np.intp]]:
     """Do what :func:`fairness` does for exposures of shape (G_a, …), which is faster."""
     distance = np.zeros(exposures[0].shape[1:])
+    counted = np.zeros(distance.shape)
     defined = np.zeros(distance.shape, dtype=np.intp)
-    for given, target in zip(exposures, targets, strict=True):
+    for given, target, own in zip(exposures, targets, shares_of_mean.tolist(), strict=True):
         total = given.sum(axis=0)
         # Exchanges may leave a residue of rounding where nothing is left.
         is_known = total > 10**-DIGITS
@@ -110,9 +124,10 @@ def _fairness(
         aim = target.reshape(-1, *[1] * (shares.ndim - 1))
         # JS as the entropy of the middle less the mean entropy of both.
         bits = _entropy((shares + aim) / 2) - (_entropy(shares) + _entropy(target)) / 2
-        distance += np.where(is_known, np.maximum(bits, 0.0), 0.0)
+        distance += np.where(is_known, own * np.maximum(bits, 0.0), 0.0)
+        counted += own * is_known
         defined += is_known
-    return 1 - distance / np.maximum(defined, 1), len(targets) - defined
+    return 1 - distance / np.where(defined > 0, counted, 1.0), len(targets) - defined
 
 
 def _entropy(shares: FloatArray) -> FloatArray:
@@ -127,7 +142,7 @@ def quality(
     memberships: Sequence[FloatArray],
     targets: Sequence[FloatArray],
     *,
-    weight: float = 1.0,
+    weight: Weight = 1.0,
     discount: Discount = LOG2,
     length: int | None = None,
 ) -> Quality:
@@ -139,7 +154,7 @@ def quality(
         memberships: One array (n, G_a) for each attribute a. Rows that sum to less than 1 have
             unknown mass.
         targets: ε* of each attribute, shape (G_a,), sums to 1.
-        weight: w, at least 0; it may be infinite.
+        weight: w, at least 0, or that of each attribute; a single one may be infinite.
         discount: The weight of each rank.
         length: How many ranks there are to fill, where the ranking may be shorter; by default as
             many as it fills.
@@ -149,8 +164,9 @@ def quality(
     most = _discounted(np.sort(relevance)[::-1][:ranks], discount)
     got = _discounted(np.asarray(relevance)[rows], discount) / most if most > 0 else 1.0
     given = [group_exposure(members[rows], discount) for members in memberships]
-    fair, undefined = fairness(given, targets)
-    value = got * float(fair) ** weight if np.isfinite(weight) else float(fair)
+    fair, undefined = fairness(given, targets, weight)
+    power = float(np.mean(weight))
+    value = got * float(fair) ** power if np.isfinite(power) else float(fair)
     return Quality(got, float(fair), value, most, int(undefined))
 
 
@@ -163,7 +179,7 @@ def best_ranking(
     memberships: Sequence[FloatArray],
     targets: Sequence[FloatArray],
     *,
-    weight: float = 1.0,
+    weight: Weight = 1.0,
     discount: Discount = LOG2,
     length: int,
     order: Positions | None = None,
@@ -174,7 +190,7 @@ def best_ranking(
         relevance: p of each document, shape (n,), in [0, 1].
         memberships: One array (n, G_a) for each attribute a.
         targets: ε* of each attribute, shape (G_a,).
-        weight: w, at least 0; it may be infinite.
+        weight: w, at least 0, or that of each attribute; a single one may be infinite.
         discount: The weight of each rank.
         length: How many ranks to fill.
         order: All positions in the order in which documents of the same pattern are taken; by
@@ -258,7 +274,7 @@ class _Pool:
         relevance: FloatArray,
         memberships: Sequence[FloatArray],
         targets: Sequence[FloatArray],
-        weight: float,
+        weight: Weight,
         discount: Discount,
         length: int,
         order: Positions | None,
@@ -273,7 +289,8 @@ class _Pool:
         self.discounts = discount.weights(self.length)
         most = float((self.discounts * chances[by_relevance[: self.length]]).sum())
         self.weights = self.discounts / (most or 1.0)
-        self.weight = weight
+        self.weight = float(np.mean(weight))
+        self._shares = _shares(weight, len(targets))
         self._highest = float(chances.max(initial=0.0)) or 1.0
         places: dict[bytes, list[int]] = {}
         for place, row in zip(taken.tolist(), members[taken], strict=True):
@@ -281,6 +298,9 @@ class _Pool:
             if len(held) < self.length:
                 held.append(place)
         self._places = list(places.values())
+        number = {row: pattern for pattern, row in enumerate(places)}
+        best = members[by_relevance[: self.length]]
+        self._by_relevance = np.array([number[row.tobytes()] for row in best], dtype=np.intp)
         self.patterns = members[[held[0] for held in self._places]].reshape(-1, members.shape[1])
         self.available = np.array([len(held) for held in self._places], dtype=np.intp)
         self.relevance = np.zeros((len(self._places), self.length + 2))
@@ -296,7 +316,7 @@ class _Pool:
         return np.array([next(documents[pattern]) for pattern in sequence], dtype=np.intp)
 
     def filled(self) -> Patterns:
-        """Return the sequence filled at each price, shape (prices, length)."""
+        """Return the sequences filled at each price, and that of relevance, shape (m, length)."""
         target = np.concatenate(self._targets)
         # A document exposes an attribute through its labels; without a label it exposes nothing.
         given = [self.patterns[:, columns].sum(axis=1) for columns in self._groups]
@@ -319,7 +339,7 @@ class _Pool:
             sequences[:, rank] = chosen
             placed[rows, chosen] += 1
             due += weight * owed_after[chosen]
-        return np.unique(sequences, axis=0)
+        return np.unique(np.vstack([sequences, self._by_relevance]), axis=0)
 
     def expected(self, sequence: Patterns) -> float:
         """Return V of a sequence."""
@@ -339,7 +359,8 @@ class _Pool:
             given: Exposures, shape (G, m), not normalised.
             expected: V of the same rankings, shape (m,).
         """
-        fair, undefined = _fairness([given[rows] for rows in self._groups], self._targets)
+        exposures = [given[rows] for rows in self._groups]
+        fair, undefined = _fairness(exposures, self._targets, self._shares)
         value = np.log(np.maximum(fair, LEAST))
         if np.isfinite(self.weight):
             value = self.weight * value + np.log(np.maximum(expected, LEAST))

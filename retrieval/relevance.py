@@ -108,19 +108,21 @@ FITTED = {
         rank=Calibration(intercept=-1.78, lexical=0.0, similarity=0.88),
         texts=Calibration(intercept=-2.27, lexical=1.14, similarity=0.83),
     ),
+    "both": CALIBRATED,
 }
-"""Fitted on one collection each, and tested on the other."""
+"""Fitted on one collection each, and tested on the other; and what searches use."""
 
 
-def held_out(collection: str) -> Calibrations:
-    """Return the fit for figures on a collection, which never learnt from its judgements.
+def held_out(collection: str) -> str:
+    """Return which of :data:`FITTED` never learnt from the judgements of a collection.
 
     Args:
-        collection: The name of a collection; that of a folder may end in a hyphen and a hash.
+        collection: The name of a collection, with ``notables`` or ``2022`` in it if it has the
+            topics of one that the fits learnt from.
     """
-    others = {"notables": "trec2022", "trec2022": "notables"}
-    other = others.get(collection.partition("-")[0])
-    return FITTED[other] if other else CALIBRATED
+    if "notables" in collection:
+        return "trec2022"
+    return "notables" if "2022" in collection else "both"
 
 
 def shares_of(scores: FloatArray, highest: float) -> FloatArray:

@@ -42,7 +42,7 @@ from fairqr.retrieval.engines.encoded_pool import EncodedPoolEngine
 from fairqr.retrieval.engines.engine import Query, SearchEngine
 from fairqr.retrieval.engines.hybrid import HybridEngine
 from fairqr.retrieval.engines.tantivy_store import Announce
-from fairqr.retrieval.relevance import held_out
+from fairqr.retrieval.relevance import FITTED, held_out
 from fairqr.retrieval.target import Target
 
 __all__ = ["Place", "Plan", "Search", "make_plan", "run_searches", "search", "search_by"]
@@ -119,6 +119,8 @@ def make_plan(experiment: Experiment, collection: Collection, prompts: PromptLib
         dimension = Dimension.named(schema, attribute)
         if experiment.target is not None:
             Target.parse(experiment.target).check([dimension.attribute])
+    if any(not system.retriever.startswith(("bm25", "dense")) for system in experiment.systems):
+        notes.append(f"Estimates of relevance were fitted on: {held_out(collection.name)}.")
     longest = max(len(topic.keywords) for topic in collection.topics)
     forms = [form for form in experiment.query_forms() if not form.keywords or longest]
     if len(forms) < len(experiment.query_forms()):
@@ -302,7 +304,7 @@ async def open_engine(
     async def opened() -> SearchEngine:
         engine = await Catalog().resolve(corpus, retriever=retriever, progress=progress)
         if isinstance(engine, HybridEngine | EncodedPoolEngine | FieldHybridEngine):
-            engine.calibrations = held_out(collection)
+            engine.calibrations = FITTED[held_out(collection)]
         return engine
 
     return await tools.keep(f"engine {collection} {corpus} {retriever}", corpus, opened)

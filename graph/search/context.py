@@ -25,7 +25,7 @@ from fairqr.retrieval.divergence import DEFAULT_SMOOTHING, DEFAULT_THRESHOLD, Di
 from fairqr.retrieval.encoders.opening import AUTO
 from fairqr.retrieval.exposure import Discount
 from fairqr.retrieval.rerank import RRF_K
-from fairqr.retrieval.rerankers.fair import WithinGroups
+from fairqr.retrieval.rerankers.fair import HEAVIEST, WithinGroups
 from fairqr.retrieval.rerankers.registry import RERANKERS
 from fairqr.retrieval.target import DEFAULT_TARGET, Target
 
@@ -196,7 +196,7 @@ def _parse_target(value: object) -> object:
         isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
     ):
         return Target.parse(value)
-    return value
+    return None if value in ({}, [], ()) else value
 
 
 WrittenTarget = Annotated[Target | None, BeforeValidator(_parse_target)]
@@ -281,7 +281,7 @@ class Context(BaseModel):
     fairness_weight: float | None = Field(
         None,
         ge=0,
-        allow_inf_nan=False,
+        le=HEAVIEST,
         description="How much fairness counts beside relevance in the method fairqr: 0 is the "
         "order of relevance, 1 the default. If you set it, a target is only a direction.",
     )
@@ -440,7 +440,7 @@ class Context(BaseModel):
     @property
     def pursued(self) -> tuple[str, ...]:
         """The attributes whose target is pursued as the user wrote it; ``*`` for all of them."""
-        if self.target is None:
+        if self.target is None or self.fairness_weight is not None:
             return ()
         # Beside shares of some attributes, the default parts are what the others get.
         of_some = self.target.shares and self.target.parts == DEFAULT_TARGET.parts

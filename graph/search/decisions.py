@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -51,28 +50,23 @@ def best_iteration(iterations: Sequence[IterationRecord]) -> int:
 def preference(objective: ObjectiveRecord) -> tuple[float, ...]:
     """Return a key that sorts lists from best to worst.
 
-    A target of one's own is pursued with the lowest weight of fairness that reaches it, or else
-    with an infinite one. J is only comparable at the same weight; a list that reaches the target
-    with a lower weight pays less relevance for it.
+    A target of one's own comes first, and then the lowest weight of fairness that led so near to
+    it, which pays least relevance. J is only comparable at the same weight.
     """
-    weight = objective["weight"]
-    return objective["undefined"], math.inf if weight is None else weight, -worth(objective)
+    missed, weight = objective["missed"], objective["weight"]
+    return objective["undefined"], missed, weight, -worth(objective)
 
 
 def worth(objective: ObjectiveRecord) -> float:
-    """Return J on a scale that all rounds share, rounded as :mod:`fairqr.retrieval.objective`.
-
-    With an infinite weight, J is the fairness, and relevance does not count.
-    """
-    most = 1.0 if objective["weight"] is None else objective["most"]
-    return round(objective["value"] * most, DIGITS)
+    """Return J on a scale that all rounds share, rounded as :mod:`fairqr.retrieval.objective`."""
+    return round(objective["value"] * objective["most"], DIGITS)
 
 
 def expected_gain(iterations: Sequence[IterationRecord], share: float) -> float:
     """Return what another round is expected to add to J, as a share of it.
 
-    If its documents were as relevant as those of today's ranking, it could add up to V − J. With an
-    infinite weight of fairness, that is 1 − F. It is expected to add the mean share of that which
+    If its documents were as relevant as those of today's ranking, it could add up to V − J. It is
+    expected to add the mean share of that which
     rounds have added: those of this search with the same weight, and the one that a first round is
     expected to add.
 
@@ -89,9 +83,9 @@ def expected_gain(iterations: Sequence[IterationRecord], share: float) -> float:
         now, weight = worth(objective), objective["weight"]
         if left > 0 and weight == before:
             shares.append(max(0.0, now - last) / left)
-        most = 1.0 if weight is None else objective["relevance"] * objective["most"]
+        most = objective["relevance"] * objective["most"]
         last, left, before = now, most - now, weight
-    return sum(shares) / len(shares) * max(0.0, left) / last if last > 0 else 0.0
+    return round(sum(shares) / len(shares) * max(0.0, left) / last, DIGITS) if last > 0 else 0.0
 
 
 class Shortage(NamedTuple):

@@ -94,8 +94,7 @@ def _relevance(result: SearchResult) -> Iterator[str]:
         f"{before.relevance:.2f}. Fairness: {after.fairness:.2f}; before, {before.fairness:.2f}."
     )
     if after.weight != 1:
-        weight = "infinite" if after.weight is None else f"{after.weight:g}"
-        yield f"The weight of fairness was {weight}."
+        yield f"The weight of fairness was {after.weight:g}."
 
 
 def _by_model(result: SearchResult) -> Iterator[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -26,7 +25,7 @@ from fairqr.retrieval.objective import Quality, quality, supply
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.relevance import LIKELY
 from fairqr.retrieval.rerankers.base import Candidates, Reranker, candidates_of
-from fairqr.retrieval.rerankers.fair import FairOptions, chances_of, take_step
+from fairqr.retrieval.rerankers.fair import FairOptions, chances_of, take_step, weights_of
 from fairqr.retrieval.rerankers.registry import open_reranker
 
 __all__ = ["Final", "best_final", "better", "fair_list", "final_step", "judged"]
@@ -142,7 +141,8 @@ def fair_list(lists: RoundLists, number: int) -> FairListRecord:
             fairness=step.quality.fairness,
             value=step.quality.value,
             undefined=step.quality.undefined,
-            weight=finite(step.weight),
+            missed=step.missed,
+            weight=step.weight,
             most=step.quality.most,
         ),
     )
@@ -162,14 +162,14 @@ class Judged:
     Attributes:
         final: The objective of the final list.
         plain: The objective of the plain list.
-        weight: The weight of fairness of both; None if it is infinite.
+        weight: The weight of fairness of both.
         supply: By attribute, the exposure nearest to the target that the documents which are likely
             to be relevant could give; None if relevance was not estimated.
     """
 
     final: Quality
     plain: Quality
-    weight: float | None
+    weight: float
     supply: dict[str, dict[str, float]] | None
 
 
@@ -186,15 +186,14 @@ def judged(lists: RoundLists, final: Sequence[str], fair: FairListRecord) -> Jud
     every = list(dict.fromkeys([*last.ids, *final, *lists.plain.ids]))
     candidates = _candidates(lists, Ranking(every, [0.0] * len(every)))
     place = {id_: number for number, id_ in enumerate(every)}
-    kept = fair["objective"]["weight"]
-    weight = math.inf if kept is None else kept
+    weight = fair["objective"]["weight"]
     final_quality, plain_quality = (
         quality(
             [place[id_] for id_ in ids],
             chances_of(candidates),
             candidates.memberships,
             candidates.targets,
-            weight=weight,
+            weight=weights_of(candidates.dimensions, lists.context.pursued, weight),
             discount=candidates.discount,
             length=lists.context.k,
         )
@@ -210,12 +209,7 @@ def judged(lists: RoundLists, final: Sequence[str], fair: FairListRecord) -> Jud
             )
             for dimension, own, target in parts
         }
-    return Judged(final_quality, plain_quality, kept, could)
-
-
-def finite(weight: float) -> float | None:
-    """Return a weight of fairness as results show it: None if it is infinite."""
-    return weight if math.isfinite(weight) else None
+    return Judged(final_quality, plain_quality, weight, could)
 
 
 async def final_step(engine: SearchEngine, context: Context) -> Reranker | None:

@@ -79,6 +79,11 @@ async def assemble(
         # The engine only remembers documents that it has met, so these may still exist.
         documents |= {id_: Document(id_, title="", text="") for id_ in gone}
         warnings.append(f"The titles of {len(gone)} documents could not be read again.")
+    if fair and (missed := fair["objective"]["missed"]):
+        warnings.append(
+            f"The documents found do not suffice for the target: a group stays {missed} points "
+            "from its share."
+        )
     attributes = [factor.name for dimension in lists.dimensions for factor in dimension.factors]
     groups = _groups_of(lists.table, shown, engine.schema, attributes)
     chances, known = lists.chances or {}, lists.chances is not None

@@ -41,16 +41,16 @@ class Objective(_Frozen):
             relevant documents found would have.
         fairness: How near its exposure is to the target, in [0, 1].
         value: relevance · fairness^weight.
-        weight: The weight of fairness; None if it is infinite, and only fairness counts.
+        weight: The weight of fairness, of the attributes whose target was given.
     """
 
     relevance: float
     fairness: float
     value: float
-    weight: float | None = 1.0
+    weight: float = 1.0
 
     @classmethod
-    def of(cls, found: Quality, weight: float | None) -> Objective:
+    def of(cls, found: Quality, weight: float) -> Objective:
         """Return the objective of a list at a weight."""
         return cls(
             relevance=found.relevance, fairness=found.fairness, value=found.value, weight=weight

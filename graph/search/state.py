@@ -86,17 +86,18 @@ class RefinementRecord(TypedDict):
 class ObjectiveRecord(TypedDict):
     """How good a list is; see :mod:`fairqr.retrieval.objective`.
 
-    ``relevance`` is V, ``fairness`` is F, and ``value`` is J at the ``weight`` of fairness; the
-    weight is None if it is infinite.
-    ``undefined`` attributes have no exposure. ``most`` is what V is a share of; times it, values of
+    ``relevance`` is V, ``fairness`` is F, and ``value`` is J at the ``weight`` of fairness.
+    ``undefined`` attributes have no exposure. A group whose target was given ``missed`` it by so
+    many points; 0 if it is within one. ``most`` is what V is a share of; times it, values of
     different rounds can be compared.
     """
 
     relevance: float
     fairness: float
     value: float
-    weight: float | None
+    weight: float
     undefined: int
+    missed: int
     most: float
 
 

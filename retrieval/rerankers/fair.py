@@ -11,17 +11,19 @@ from pydantic import Field
 
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.exposure import FloatArray, exposure
-from fairqr.retrieval.objective import Positions, Quality, best_ranking, quality
+from fairqr.retrieval.objective import DIGITS, Positions, Quality, best_ranking, quality
 from fairqr.retrieval.relevance import LIKELY, relevance_by_rank
 from fairqr.retrieval.rerankers.base import Candidates, Reranked, RerankOptions, by_rank
 
 WithinGroups = Literal["engine", "estimated"]
 """The order of documents of the same groups."""
 
-PURSUED = (1.0, 4.0, 16.0, 64.0, 256.0, np.inf)
+PURSUED = tuple(4.0**power for power in range(8))
 """The weights of fairness with which a given target is pursued."""
 NEAR = 0.01
 """How near the exposure of each group must then come to its target."""
+HEAVIEST = 1e6
+"""Beyond this weight of fairness, relevance no longer counts."""
 
 
 class FairOptions(RerankOptions):
@@ -30,6 +32,7 @@ class FairOptions(RerankOptions):
     weight: float | None = Field(
         None,
         ge=0,
+        le=HEAVIEST,
         description="The weight of fairness beside relevance; 1 by default, or as high as a target "
         "of your own needs.",
     )
@@ -40,9 +43,9 @@ class FairOptions(RerankOptions):
     )
     pursue: tuple[str, ...] = Field(
         (),
-        description="Without a weight, choose the lowest of 1, 4, 16, 64 and 256 that brings each "
-        "group of these attributes (* for all) within a point of its target, or else go as near as "
-        "possible.",
+        description="Without a weight, give these attributes (* for all) the lowest of 1, 4, 16 … "
+        "16,384 that brings each of their groups within a point of its target, or else within a "
+        "point of the nearest that any of these weights comes.",
     )
 
 
@@ -52,13 +55,16 @@ class Step:
 
     Attributes:
         positions: The first k candidates in their new order.
-        weight: The weight of fairness that led to it.
+        weight: The weight of fairness that led to it, of the pursued dimensions if there are any.
         quality: Its expected relevance and fairness, and the objective at this weight.
+        missed: By how many points a group of a pursued dimension is from its target; 0 if by at
+            most one.
     """
 
     positions: Positions
     weight: float
     quality: Quality
+    missed: int
 
 
 class FairReranker:
@@ -86,34 +92,37 @@ def take_step(candidates: Candidates, options: FairOptions, k: int) -> Step:
     chances = chances_of(candidates)
     order = None
     if options.order == "engine" and candidates.relevance is not None:
-        order = np.argsort(chances < LIKELY, kind="stable")
-    if options.weight is not None:
-        weights: tuple[float, ...] = (options.weight,)
-    else:
-        weights = PURSUED if options.pursue else PURSUED[:1]
-    positions = np.zeros(0, dtype=np.intp)
+        order = np.argsort(chances.round(DIGITS) < LIKELY, kind="stable")
+    weights = PURSUED if options.weight is None else (options.weight,)
+    tried: list[tuple[float, float, Positions]] = []
     for weight in weights:
         positions = best_ranking(
             chances,
             candidates.memberships,
             candidates.targets,
-            weight=weight,
+            weight=weights_of(candidates.dimensions, options.pursue, weight),
             discount=candidates.discount,
             length=k,
             order=order,
         )
-        if _is_near(candidates, positions, options.pursue):
+        miss = _miss(candidates, positions, options.pursue)
+        tried.append((miss, weight, positions))
+        if miss <= NEAR or not options.pursue:
             break
+    nearest = min(miss for miss, *_ in tried)
+    enough = NEAR if nearest <= NEAR else nearest + NEAR
+    miss, weight, positions = next(one for one in tried if one[0] <= enough)
     reached = quality(
         positions,
         chances,
         candidates.memberships,
         candidates.targets,
-        weight=weight,
+        weight=weights_of(candidates.dimensions, options.pursue, weight),
         discount=candidates.discount,
         length=k,
     )
-    return Step(positions, weight, reached)
+    missed = 0 if miss <= NEAR else max(2, round(100 * miss))
+    return Step(positions, weight, reached, missed)
 
 
 def chances_of(candidates: Candidates) -> FloatArray:
@@ -123,16 +132,24 @@ def chances_of(candidates: Candidates) -> FloatArray:
     return np.asarray(candidates.relevance, dtype=np.float64)
 
 
-def _is_near(candidates: Candidates, positions: Positions, pursued: Sequence[str]) -> bool:
-    """Return whether each group of the pursued dimensions is within a point of its target."""
+def weights_of(dimensions: Sequence[str], pursued: Sequence[str], weight: float) -> list[float]:
+    """Return the weight of each dimension: only those that are pursued, if any, have this one."""
+    is_for_all = not pursued or "*" in pursued
+    return [weight if is_for_all or name in pursued else 1.0 for name in dimensions]
+
+
+def _miss(candidates: Candidates, positions: Positions, pursued: Sequence[str]) -> float:
+    """Return how far a group of the pursued dimensions is from its target, at most.
+
+    Dimensions of which no document has a label do not count: no weight brings them an exposure.
+    """
     by_name = zip(candidates.dimensions, candidates.memberships, candidates.targets, strict=True)
+    misses = [0.0]
     for name, own, target in by_name:
         reached = exposure(own[positions], candidates.discount)
-        # Without any label there is no exposure, and no weight of fairness brings one.
-        is_far = reached.any() and (np.abs(reached - target) > NEAR).any()
-        if is_far and (name in pursued or "*" in pursued):
-            return False
-    return True
+        if reached.any() and (name in pursued or "*" in pursued):
+            misses.append(float(np.abs(reached - target).max().round(DIGITS)))
+    return max(misses)
 
 
 def build(options: FairOptions, engine: SearchEngine) -> FairReranker:

@@ -54,6 +54,7 @@ def reached(
         value=value,
         weight=1.0,
         undefined=undefined,
+        missed=0,
         most=most,
     )
 
@@ -162,21 +163,15 @@ class TestStopOfTheDefaultMethod:
         assert best_iteration(judged(reached(0.9, 0.8, undefined=1), labelled)) == 1
 
     def test_a_target_of_ones_own_is_reached_before_anything_else_counts(self) -> None:
-        """Each round pursues it with the lowest weight that reaches it; infinity reaches none."""
+        """Each round pursues it with the lowest weight that comes as near as any."""
         missed, dear, cheap = (
-            reached(0.9, value) | {"weight": weight}
-            for value, weight in ((0.7, None), (0.3, 64.0), (0.2, 4.0))
+            reached(0.9, value) | {"weight": weight, "missed": points}
+            for value, weight, points in ((0.7, 1.0, 9), (0.3, 64.0, 0), (0.2, 4.0, 0))
         )
         assert best_iteration(judged(missed, dear)) == 1
         assert best_iteration(judged(missed, dear, cheap, dear)) == 2
-        nearer = reached(0.5, 0.8) | {"weight": None}
-        assert best_iteration(judged(missed, nearer)) == 1, "only fairness counts"
-
-    def test_without_a_finite_weight_only_fairness_is_left_to_gain(self) -> None:
-        missed = reached(0.4, 0.7, most=3.0) | {"weight": None}
-        assert expected_gain(judged(missed), SHARE) == pytest.approx(SHARE * 0.3 / 0.7)
-        dear = reached(0.9, 0.3, most=3.0) | {"weight": 64.0}
-        assert expected_gain(judged(missed, dear), SHARE) == pytest.approx(SHARE * 0.6 / 0.3)
+        nearer = reached(0.5, 0.2) | {"weight": 256.0, "missed": 5}
+        assert best_iteration(judged(missed, nearer)) == 1
 
 
 @pytest.mark.parametrize(

@@ -179,6 +179,13 @@ async def test_a_target_of_ones_own_is_pursued_and_the_result_says_what_was_paid
     assert written.objective.relevance < by_default.objective.relevance
 
 
+async def test_a_target_that_no_list_comes_near_is_told(hybrid: SearchEngine) -> None:
+    """Of five ranks, none or one shows women 97 %."""
+    result = await search(hybrid, ask="never", target="gender=female:0.97,male:0.03", k=5)
+    assert not is_near(result)
+    assert any("do not suffice for the target" in sentence for sentence in result.warnings)
+
+
 async def test_a_target_of_ones_own_is_a_direction_where_the_weight_is_given(
     hybrid: SearchEngine,
 ) -> None:

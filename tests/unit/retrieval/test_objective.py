@@ -68,7 +68,9 @@ def a_pool(draw: np.random.Generator) -> Pool:
         targets.append(draw.dirichlet(np.full(groups, draw.choice([0.5, 3.0]))))
     tied = draw.integers(0, 4, n) / 3
     relevance = draw.beta(2, 2, n) if draw.random() < 0.7 else tied
-    return Pool(relevance, members, targets, length, float(draw.choice([0.5, 1.0, 1.0, 2.0, np.inf])))
+    return Pool(
+        relevance, members, targets, length, float(draw.choice([0.5, 1.0, 1.0, 2.0, np.inf]))
+    )
 
 
 @pytest.mark.parametrize("seed", range(4))
