@@ -16,7 +16,6 @@ __all__ = ["record_divergence", "record_outcome", "record_verdict"]
 def record_divergence(
     step: Span,
     divergence: float | None,
-    threshold: float,
     exposure: Mapping[str, Mapping[str, float]],
     target: Mapping[str, Mapping[str, float]],
 ) -> None:
@@ -25,21 +24,17 @@ def record_divergence(
     Args:
         step: The step that made or measured the list.
         divergence: The divergence in nats, or None if it is undefined.
-        threshold: The divergence at which the search stops.
         exposure: The exposure in the list, by attribute and group.
         target: The target, by attribute and group.
     """
     if not step.wants_events:
         return
-    label = None
-    if divergence is not None:
-        label = "within_threshold" if divergence <= threshold else "above_threshold"
     worst = [
         f"{name}={group} has {exposure[name][group]:.1%} of the exposure; "
         f"its target is {target[name][group]:.1%}."
         for name, group in groups_to_ask_about(target, exposure, "most", 1)
     ]
-    step.evaluation("divergence", divergence, label=label, explanation="".join(worst) or None)
+    step.evaluation("divergence", divergence, explanation="".join(worst) or None)
 
 
 def record_verdict(step: Span, rank: int, verdict: Verdict) -> None:

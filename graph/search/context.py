@@ -305,8 +305,8 @@ class Context(BaseModel):
     threshold: float = Field(
         DEFAULT_THRESHOLD,
         ge=0,
-        description="With fair-qr, stop when the divergence from the target is at most this many "
-        "nats.",
+        description="Without the fair step, stop when the divergence from the target is at most "
+        "this many nats.",
     )
     direction: Direction = Field(
         "target_exposure",
@@ -395,12 +395,11 @@ class Context(BaseModel):
             )
         if final_step == "none" and self.options:
             raise ValueError("options are for a final step, but there is none; leave them out")
-        for name in ("fairness_weight", "order", "least_gain"):
-            is_set = getattr(self, name) != type(self).model_fields[name].default
-            if is_set and final_step != "fair":
+        by_objective = ("fairness_weight", "order", "least_gain")
+        for name in ("threshold",) if final_step == "fair" else by_objective:
+            if getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(
-                    f"{name} is for the fair step, and the final step here is '{final_step}'; "
-                    "leave it out"
+                    f"nothing reads {name} where the final step is '{final_step}'; leave it out"
                 )
         return self
 

@@ -48,7 +48,7 @@ def _not_estimated(result: SearchResult) -> Iterator[str]:
     if result.method == "fairqr" and after != before and not is_estimated:
         why = (
             "the documents have no texts to compare"
-            if result.retriever.startswith("hybrid")
+            if result.retriever.startswith(("hybrid", "run:"))
             else f"{result.retriever} does not estimate that; the retriever 'hybrid' does"
         )
         yield f"We moved documents up without checking that they are relevant: {why}."

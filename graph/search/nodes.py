@@ -342,9 +342,7 @@ class Nodes:
         )
         if not lists.plain.ids:
             reason = "no_hits"
-        record_divergence(
-            opened, measured.divergence, context.threshold, measured.exposure, state["target"]
-        )
+        record_divergence(opened, measured.divergence, measured.exposure, state["target"])
         opened.set("fairqr.exposure", measured.exposure)
         opened.set("fairqr.iteration", number)
         if reason:
@@ -449,9 +447,7 @@ class Nodes:
         opened.set("fairqr.corpus", result.corpus)
         opened.set("fairqr.best_iteration", result.best_iteration)
         opened.set("fairqr.stop_reason", result.stop_reason)
-        record_divergence(
-            opened, result.divergence, context.threshold, result.exposure, result.target
-        )
+        record_divergence(opened, result.divergence, result.exposure, result.target)
         if result.baseline.divergence is not None:
             opened.set("fairqr.baseline_divergence", result.baseline.divergence)
         update: Update = {"result": result.model_dump(mode="json")}

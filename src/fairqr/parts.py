@@ -232,8 +232,9 @@ def _read_schema(labels: object) -> object:
 class FairReranker(BaseDocumentCompressor):
     """Re-ranks what another retriever found, for those who keep their own retriever.
 
-    It moves documents only as far as the target needs, and calls no model. It cannot show what the
-    retriever did not find: a group with too few documents there stays under-represented.
+    It returns the most relevant fair ranking of them, by their ranks, and calls no model. It cannot
+    show what the retriever did not find: a group with too few documents there stays
+    under-represented.
 
     Attributes:
         labels: The attributes and their groups, or a YAML file of them. Each attribute has a

@@ -18,9 +18,7 @@ from fairqr.evaluation.inputs import as_groups
 from fairqr.graph.search.context import Context
 from fairqr.parts import FairReranker
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.schema import Schema
 from fairqr.retrieval.source import Source
-from fairqr.retrieval.target import Target
 
 __all__ = ["FairRerank", "FairRetriever"]
 
@@ -57,14 +55,12 @@ class FairRetriever(pt.Transformer):
 
 
 class FairRerank(pt.Transformer):
-    """Re-ranks the results of the pipeline before it, only as far as the target needs.
+    """Re-ranks the results of the pipeline before it: the most relevant fair list of them.
 
     Args:
         groups: The groups of the documents, as :func:`fairqr.evaluate` takes them. With a corpus or
             a source, we look up the documents of each ranking in it.
-        context: The options; ``k`` is how many documents to keep. By default we keep all, and the
-            target is half what was retrieved and half the population, or half uniform over the
-            groups if no population is known.
+        context: The options; ``k`` is how many documents to keep, all by default.
     """
 
     def __init__(self, groups: Any, *, context: Context | None = None) -> None:
@@ -90,7 +86,7 @@ class FairRerank(pt.Transformer):
         return _as_frame(rankings).merge(others.drop_duplicates(keys), on=keys)
 
     def _reranked(self, ids: Sequence[str], groups: Groups) -> list[str]:
-        context = self._context or Context(k=len(ids), target=_target(groups.schema))
+        context = self._context or Context(k=len(ids))
         attributes = groups.schema.attributes
         shares = {name: groups.labels.memberships(name, ids, "exclude") for name in attributes}
         passages = [
@@ -107,11 +103,6 @@ class FairRerank(pt.Transformer):
         ]
         reranker = FairReranker(labels=groups.schema, context=context)
         return [passage.page_content for passage in reranker.compress_documents(passages, "")]
-
-
-def _target(schema: Schema) -> Target | None:
-    populated = all(attribute.population for attribute in schema.attributes.values())
-    return None if populated else Target(parts={"retrieved": 0.5, "uniform": 0.5})
 
 
 def _check_columns(frame: pd.DataFrame, *names: str) -> None:

@@ -228,7 +228,6 @@ async def test_a_run_is_a_tree_of_steps_by_the_conventions(
     }
     first = next(it for step, it in evaluations if step == "fairqr.measure")
     assert isinstance(first["gen_ai.evaluation.score.value"], float)
-    assert first["gen_ai.evaluation.score.label"] == "above_threshold"
     assert "gender=female has" in str(first["gen_ai.evaluation.explanation"])
     judged = [it for step, it in evaluations if step == "fairqr.attribute"]
     assert [it["fairqr.document.rank"] for it in judged] == [1, 2, 3]

@@ -132,7 +132,8 @@ async def searched(
         proxy.clear()
         refiner = FeedbackRefiner(engine) if by_feedback else EagerRefiner()
         # The default asks about one group a round, and only if that is expected to help.
-        several: dict[str, Any] = {}
+        # Whatever comes of it, both rounds are searched.
+        several: dict[str, Any] = {"threshold": 0}
         if method == "fairqr":
             several = {"groups": "lacking", "ask": "always", "fairness_weight": 0}
         result = await FairSearch(engine, refiner).search(
@@ -141,8 +142,6 @@ async def searched(
             method=method,
             target="retrieved:0.5,uniform:0.5",
             k=10,
-            # Whatever comes of it, so that both rounds are searched.
-            threshold=0,
             patience=9,
             max_iterations=ROUNDS,
             **several,

@@ -117,7 +117,6 @@ class TestStopOfTheDefaultMethod:
             ([0.4], {"ask": "always", "max_iterations": 0}, "max_iterations"),
             ([0.4], {"ask": "never"}, "not_refining"),
             ([0.8], {"ask": "always", "least_gain": 9}, None),
-            ([0.8], {"ask": "always", "threshold": 9}, None),
         ],
     )
     def test_by_the_rounds_so_far(
