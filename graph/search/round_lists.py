@@ -119,7 +119,8 @@ class RoundLists:
         if strategy.pool == "last":
             seen = [r for r in seen if r["iteration"] == iteration]
         if strategy.pool != "per_group":
-            return list(dict.fromkeys(id_ for r in seen for id_ in r["ids"][: strategy.depth]))
+            found = [ranking_of(record, strategy.depth).ids for record in seen]
+            return list(dict.fromkeys(id_ for ids in found for id_ in ids))
         pool: dict[str, None] = {}
         for dimension in self.dimensions:
             quota = -(-(strategy.depth or 0) // len(dimension.groups))
@@ -212,7 +213,8 @@ def sought_of(record: RankingRecord, dimensions: Sequence[Dimension]) -> list[st
 
 def plain_of(record: RankingRecord) -> Ranking:
     """Return the engine's own ranking, without what was found by similarity."""
-    return ranking_of(record, record["own"])
+    own = record["own"]
+    return Ranking(record["ids"][:own], record["scores"][:own])
 
 
 def hits_of(record: RankingRecord) -> Hits:

@@ -197,7 +197,11 @@ class SearchEngine(Protocol):
         ...
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
-        """Answer all queries in one round trip, each with at most ``n`` hits."""
+        """Answer all queries in one round trip, each with at most ``n`` hits.
+
+        Behind those of its own ranking, an engine that estimates relevance may return more hits,
+        found by their similarity; see ``Hits.own``.
+        """
         ...
 
     async def documents(self, ids: Sequence[str]) -> list[Document]:

@@ -365,6 +365,19 @@ class Estimating(WatchedEngine):
         ]
 
 
+@pytest.mark.parametrize("women", [25], indirect=True)
+async def test_what_similarity_found_behind_the_depth_is_not_cut(lexical: SearchEngine) -> None:
+    class Near(Estimating):
+        """The men are its own ranking, and the women behind them are found by similarity."""
+
+        async def search(self, queries: Sequence[Query]) -> list[Hits]:
+            return [replace(hits, own=min(30, len(hits))) for hits in await super().search(queries)]
+
+    result = await search(Near(lexical, {}), ask="never", depth=20)
+    assert {place.id[0] for place in result.baseline.ranking} == {"m"}
+    assert {place.id[0] for place in result.ranking} == {"m", "w"}
+
+
 class TestOrderWithinAGroup:
     """Some men and women far up are probably not relevant, and the others ever more so."""
 
