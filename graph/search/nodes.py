@@ -284,8 +284,12 @@ class Nodes:
         by_relevance = context.strategy.rerank == "relevance"
         if not by_relevance or not can & {"rescore", "relevance"}:
             return {}
-        known = set(chances) if "relevance" in can else {*scores, *state["rankings"][0]["ids"]}
-        sought = [id_ for record in found for id_ in sought_of(record, self._dimensions(context))]
+        first, *earlier = state["rankings"]
+        known = set() if "relevance" in can else set(first["ids"])
+        dimensions = self._dimensions(context)
+        # What earlier rounds asked about may have got no answer, and would get none now.
+        known.update(id_ for record in earlier for id_ in sought_of(record, dimensions))
+        sought = [id_ for record in found for id_ in sought_of(record, dimensions)]
         ids = list(dict.fromkeys(id_ for id_ in sought if id_ not in known))
         for hits in await search_given(self._engine, state["query"], ids) if ids else ():
             if "rescore" in can:

@@ -378,6 +378,31 @@ async def test_what_similarity_found_behind_the_depth_is_not_cut(lexical: Search
     assert {place.id[0] for place in result.ranking} == {"m", "w"}
 
 
+@pytest.mark.parametrize("women", [1], indirect=True)
+async def test_documents_without_an_estimate_are_asked_about_once(lexical: SearchEngine) -> None:
+    class OnlyFound(Estimating):
+        """Estimates what it finds, but not what is given."""
+
+        async def search(self, queries: Sequence[Query]) -> list[Hits]:
+            found = zip(queries, await super().search(queries), strict=True)
+            return [replace(h, relevance=None) if q.only is not None else h for q, h in found]
+
+    class Another(Asked):
+        """Proposes another word in each round."""
+
+        async def refine(
+            self, request: RefinementRequest, deadline: float | None = None
+        ) -> Refinement:
+            return Refinement("ok", ("opera", "stage", "voice")[len(request.keywords) :][:1])
+
+    engine = OnlyFound(lexical, {})
+    result = await search(engine, Another(), ask="always", evidence=False, patience=9)
+    assert len(result.iterations) >= 3
+    given = [id_ for asked in engine.searches for q in asked if q.text for id_ in q.only or ()]
+    assert len(given) > 20
+    assert len(given) == len(set(given))
+
+
 class TestOrderWithinAGroup:
     """Some men and women far up are probably not relevant, and the others ever more so."""
 
