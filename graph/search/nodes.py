@@ -55,7 +55,7 @@ from fairqr.graph.search.state import (
 from fairqr.graph.steps import Update, context_of, forgotten, traced
 from fairqr.graph.usage import running_seconds, seconds_left, usage_record
 from fairqr.retrieval.dimension import Dimension, dimensions_of
-from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require
+from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require, searched
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.sendable import sendable
 from fairqr.retrieval.table import coded
@@ -266,7 +266,7 @@ class Nodes:
         with span(f"retrieval {engine.name}", kind=kind, **asked) as search:
             texts = [shown(query) for query in pending]
             search.content("gen_ai.retrieval.query.text", texts)
-            found = await engine.search([*queries, Query("", 0)] if counted else queries)
+            found = await searched(engine, [*queries, Query("", 0)] if counted else queries)
             search.set("fairqr.documents", [len(hits) for hits in found[: len(queries)]])
         return found[: len(queries)], found[-1].total if counted else None
 

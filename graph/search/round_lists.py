@@ -15,7 +15,7 @@ from fairqr.graph.search.measurement import Measurement, by_group, vector_of
 from fairqr.graph.search.state import QueryRecord, RankingRecord, State, ranking_of
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.divergence import kullback_leibler
-from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require
+from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require, searched
 from fairqr.retrieval.exposure import FloatArray, exposure, unknown_share
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.rerank import reciprocal_rank_fusion
@@ -244,7 +244,7 @@ async def scores_of_given(engine: SearchEngine, query: str, ids: Sequence[str]) 
 async def search_given(engine: SearchEngine, query: str, ids: Sequence[str]) -> list[Hits]:
     """Return what a query says of given documents, in lists that servers can return."""
     pieces = [ids[at : at + IDS_AT_ONCE] for at in range(0, len(ids), IDS_AT_ONCE)]
-    return await engine.search([Query(query, len(p), only=tuple(p)) for p in pieces])
+    return await searched(engine, [Query(query, len(p), only=tuple(p)) for p in pieces])
 
 
 def usual_shares(

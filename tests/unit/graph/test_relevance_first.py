@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+import math
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import pytest
 from fairqr import FairSearch
 from fairqr.agents.refiner import Refinement, RefinementRequest
 from fairqr.agents.replies import Usage
+from fairqr.base.errors import SourceError
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.engines.encoded_pool import EncodedPoolEngine
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine
@@ -401,6 +403,31 @@ async def test_documents_without_an_estimate_are_asked_about_once(lexical: Searc
     given = [id_ for asked in engine.searches for q in asked if q.text for id_ in q.only or ()]
     assert len(given) > 20
     assert len(given) == len(set(given))
+
+
+@pytest.mark.parametrize("women", [1], indirect=True)
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (lambda hits: {"ids": [hits.ids[0], *hits.ids[:-1]]}, "a document twice"),
+        (lambda hits: {"scores": [math.inf, *hits.scores[1:]]}, "a score that is not a finite"),
+        (lambda hits: {"scores": [*hits.scores[:-1], math.nan]}, "a score that is not a finite"),
+        (lambda hits: {"relevance": np.full(len(hits), np.nan)}, "a probability of relevance out"),
+        (lambda hits: {"relevance": np.full(len(hits), 1.5)}, "a probability of relevance out"),
+    ],
+)
+async def test_hits_that_nothing_can_be_computed_from_are_one_sentence(
+    lexical: SearchEngine, fault: Callable[[Hits], dict[str, Any]], said: str
+) -> None:
+    class Faulty(WatchedEngine):
+        """An engine that somebody wrote wrongly."""
+
+        async def search(self, queries: Sequence[Query]) -> list[Hits]:
+            found = await super().search(queries)
+            return [replace(hits, **fault(hits)) if len(hits) else hits for hits in found]
+
+    with pytest.raises(SourceError, match=f"returned {said}.*; correct the engine."):
+        await search(Faulty(lexical), ask="never")
 
 
 class TestOrderWithinAGroup:
