@@ -37,12 +37,15 @@ class _Loader(yaml.SafeLoader):
         known = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
-                if (key.tag, key.value) in known:
+                # True and true are one key, and so are 1 and 01. The signs << and = have no value.
+                is_sign = key.tag in ("tag:yaml.org,2002:merge", "tag:yaml.org,2002:value")
+                value = key.value if is_sign else self.construct_object(key)
+                if value in known:
                     raise _RefusedError(
                         key.start_mark.line + 1,
                         f"has '{one_line(key.value)}' twice; remove one of them.",
                     )
-                known.add((key.tag, key.value))
+                known.add(value)
         return node
 
 

@@ -45,6 +45,7 @@ __all__ = [
     "rank_evidence",
     "relevance_by_rank",
     "shares_of",
+    "standardised",
 ]
 
 
@@ -157,12 +158,22 @@ class Background:
         return [Query(word, SAMPLED_FOR_EACH) for word in SAMPLE_WORDS.split()]
 
     def standardised(self, query: Float32Array, cosines: FloatArray) -> FloatArray:
-        """Return cosines with a query in standard deviations above the mean; 0 for a nan."""
-        mean, deviation = USUAL_SIMILARITY
-        if len(self.vectors) > 1:
-            similar = self.vectors @ query
-            mean, deviation = float(similar.mean()), float(similar.std()) or 1.0
-        return np.asarray(np.nan_to_num((cosines - mean) / deviation))
+        """Return cosines with a query; see :func:`standardised`."""
+        return standardised(cosines, self.vectors @ query)
+
+
+def standardised(
+    cosines: FloatArray | Float32Array, sample: FloatArray | Float32Array
+) -> FloatArray:
+    """Return cosines in standard deviations above the mean of a sample of them.
+
+    A nan means "no vector": it becomes the mean, 0, and does not count in the sample.
+    """
+    mean, deviation = USUAL_SIMILARITY
+    sample = sample[~np.isnan(sample)]
+    if len(sample) > 1:
+        mean, deviation = float(sample.mean()), float(sample.std()) or 1.0
+    return np.asarray(np.nan_to_num((cosines - mean) / deviation))
 
 
 def moved_toward(query: Float32Array, best: Float32Array, weight: float) -> Float32Array:

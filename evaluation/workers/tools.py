@@ -47,13 +47,14 @@ class Tools:
 
         Args:
             place: It has room for one thing. Another one there is closed first, since large
-                models do not fit side by side.
+                models do not fit side by side. What jobs use at the same time needs a place of its
+                own.
             name: The name of the thing; anything that can be compared.
             opened: Opens it.
         """
         async with self._locks.setdefault(place, asyncio.Lock()):
             if place not in self._kept or self._kept[place][0] != name:
-                self._kept.pop(place, None)
+                await self._close(place)
                 self._kept[place] = (name, await opened())
             return cast("T", self._kept[place][1])
 
@@ -69,10 +70,13 @@ class Tools:
 
     async def aclose(self) -> None:
         """Close everything that can be closed."""
-        kept, self._kept = self._kept, {}
-        for _, opened in kept.values():
-            if hasattr(opened, "aclose"):
-                await opened.aclose()
+        for place in [*self._kept]:
+            await self._close(place)
+
+    async def _close(self, place: str) -> None:
+        _, opened = self._kept.pop(place, (None, None))
+        if hasattr(opened, "aclose"):
+            await opened.aclose()
 
 
 Job = Callable[Concatenate[Tools, P], Awaitable[T]]

@@ -55,7 +55,7 @@ from fairqr.graph.search.state import (
 from fairqr.graph.steps import Update, context_of, forgotten, traced
 from fairqr.graph.usage import running_seconds, seconds_left, usage_record
 from fairqr.retrieval.dimension import Dimension, dimensions_of
-from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require
+from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require, searched
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.sendable import sendable
 from fairqr.retrieval.table import coded
@@ -266,7 +266,7 @@ class Nodes:
         with span(f"retrieval {engine.name}", kind=kind, **asked) as search:
             texts = [shown(query) for query in pending]
             search.content("gen_ai.retrieval.query.text", texts)
-            found = await engine.search([*queries, Query("", 0)] if counted else queries)
+            found = await searched(engine, [*queries, Query("", 0)] if counted else queries)
             search.set("fairqr.documents", [len(hits) for hits in found[: len(queries)]])
         return found[: len(queries)], found[-1].total if counted else None
 
@@ -284,8 +284,12 @@ class Nodes:
         by_relevance = context.strategy.rerank == "relevance"
         if not by_relevance or not can & {"rescore", "relevance"}:
             return {}
-        known = set(chances) if "relevance" in can else {*scores, *state["rankings"][0]["ids"]}
-        sought = [id_ for record in found for id_ in sought_of(record, self._dimensions(context))]
+        first, *earlier = state["rankings"]
+        known = set() if "relevance" in can else set(first["ids"])
+        dimensions = self._dimensions(context)
+        # What earlier rounds asked about may have got no answer, and would get none now.
+        known.update(id_ for record in earlier for id_ in sought_of(record, dimensions))
+        sought = [id_ for record in found for id_ in sought_of(record, dimensions)]
         ids = list(dict.fromkeys(id_ for id_ in sought if id_ not in known))
         for hits in await search_given(self._engine, state["query"], ids) if ids else ():
             if "rescore" in can:

@@ -15,7 +15,7 @@ from fairqr.graph.search.measurement import Measurement, by_group, vector_of
 from fairqr.graph.search.state import QueryRecord, RankingRecord, State, ranking_of
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.divergence import kullback_leibler
-from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require
+from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require, searched
 from fairqr.retrieval.exposure import FloatArray, exposure, unknown_share
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.rerank import reciprocal_rank_fusion
@@ -119,7 +119,8 @@ class RoundLists:
         if strategy.pool == "last":
             seen = [r for r in seen if r["iteration"] == iteration]
         if strategy.pool != "per_group":
-            return list(dict.fromkeys(id_ for r in seen for id_ in r["ids"][: strategy.depth]))
+            found = [ranking_of(record, strategy.depth).ids for record in seen]
+            return list(dict.fromkeys(id_ for ids in found for id_ in ids))
         pool: dict[str, None] = {}
         for dimension in self.dimensions:
             quota = -(-(strategy.depth or 0) // len(dimension.groups))
@@ -212,7 +213,8 @@ def sought_of(record: RankingRecord, dimensions: Sequence[Dimension]) -> list[st
 
 def plain_of(record: RankingRecord) -> Ranking:
     """Return the engine's own ranking, without what was found by similarity."""
-    return ranking_of(record, record["own"])
+    own = record["own"]
+    return Ranking(record["ids"][:own], record["scores"][:own])
 
 
 def hits_of(record: RankingRecord) -> Hits:
@@ -242,7 +244,7 @@ async def scores_of_given(engine: SearchEngine, query: str, ids: Sequence[str]) 
 async def search_given(engine: SearchEngine, query: str, ids: Sequence[str]) -> list[Hits]:
     """Return what a query says of given documents, in lists that servers can return."""
     pieces = [ids[at : at + IDS_AT_ONCE] for at in range(0, len(ids), IDS_AT_ONCE)]
-    return await engine.search([Query(query, len(p), only=tuple(p)) for p in pieces])
+    return await searched(engine, [Query(query, len(p), only=tuple(p)) for p in pieces])
 
 
 def usual_shares(

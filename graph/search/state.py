@@ -213,5 +213,7 @@ class State(InputState, OutputState, total=False):
 
 
 def ranking_of(record: RankingRecord, depth: int | None = None) -> Ranking:
-    """Return the ranking of a record, cut to a depth."""
-    return Ranking(record["ids"][:depth], record["scores"][:depth])
+    """Return the engine's own ranking, cut to a depth, and behind it what similarity found."""
+    own = record["own"]
+    ids, scores = record["ids"], record["scores"]
+    return Ranking(ids[:own][:depth] + ids[own:], scores[:own][:depth] + scores[own:])

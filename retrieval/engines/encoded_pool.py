@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -41,6 +41,9 @@ __all__ = ["EncodedPoolEngine"]
 KEPT = 20_000
 SECONDS_KEPT = 600.0
 
+RANKED = 500
+"""How many ranks are evidence, as deep as the first search of a run."""
+
 
 class EncodedPoolEngine(EngineOverWords):
     """Estimates how likely what an engine finds is relevant, by its ranks and the texts.
@@ -51,8 +54,8 @@ class EncodedPoolEngine(EngineOverWords):
     We encode the first ``pool`` documents that it finds, or all documents that a query is limited
     to. Documents further down, or without text, get the mean similarity; if none of the pool has a
     text, nothing is estimated. The mean and deviation of similarities come from 200 documents that
-    common words find, since the engine may not list its documents. For ten minutes we do not read
-    a text again, for the 20,000 documents used last, and we never encode a text twice; see
+    common words find, since the engine may not list its documents. For ten minutes we do not ask
+    for a text again, for the 20,000 documents used last, and we never encode a text twice; see
     :class:`KeptVectors`. Within a group, the first ``pool`` documents are the group's, so a
     document may have its own similarity there but not in a search of all documents.
 
@@ -81,7 +84,7 @@ class EncodedPoolEngine(EngineOverWords):
         }
         self._texts = KeptVectors(encoder, mark)
         self._kept: OrderedDict[str, tuple[float, Float32Array]] = OrderedDict()
-        self._background = Background(self._vectors([]))
+        self._background = Background(self._stacked([], {}))
 
     @classmethod
     async def open(
@@ -111,8 +114,8 @@ class EncodedPoolEngine(EngineOverWords):
         engine = cls(lexical, encoder, mark, options or Hybrid(), keeps_order=keeps_order)
         found = await lexical.search(Background.sample())
         ids = list(dict.fromkeys(id_ for hits in found for id_ in hits.ids))
-        await engine._encode_missing(ids, progress)
-        engine._background = Background.of(engine._vectors(ids))
+        vectors = await engine._vectors(ids, progress)
+        engine._background = Background.of(engine._stacked(ids, vectors))
         return engine
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
@@ -126,7 +129,8 @@ class EncodedPoolEngine(EngineOverWords):
         ]
         # Ranks of given documents are those among the best of all.
         limited = [query for query in queries if query.is_ranking and _is_limited(query)]
-        best = [replace(query, n=pool, only=None, within=None) for query in limited]
+        depth = max(pool, RANKED)
+        best = [replace(query, n=depth, only=None, within=None) for query in limited]
         answers = await self._searched([*asked, *best])
         found, others = answers[: len(queries)], iter(answers[len(queries) :])
         pairs = [
@@ -134,35 +138,38 @@ class EncodedPoolEngine(EngineOverWords):
             for query, hits in zip(queries, found, strict=True)
             if query.is_ranking
         ]
-        await self._encode_missing(
+        vectors = await self._vectors(
             [
                 id_
                 for query, hits, leading in pairs
                 for id_ in (*leading.ids[:pool], *self._encoded(query, hits))
             ]
         )
-        estimated = iter([await self._estimated(*pair) for pair in pairs])
+        estimated = iter([await self._estimated(*pair, vectors) for pair in pairs])
         return [
             next(estimated) if query.is_ranking else hits
             for query, hits in zip(queries, found, strict=True)
         ]
 
-    async def _estimated(self, query: Query, hits: Hits, leading: Hits) -> Hits:
+    async def _estimated(
+        self, query: Query, hits: Hits, leading: Hits, known: Mapping[str, Float32Array]
+    ) -> Hits:
         asked = await encode_query(self._encoder, query.words, self._mark.dimensions)
-        candidates = self._vectors(leading.ids[: self.options.pool])
+        candidates = self._stacked(leading.ids[: self.options.pool], known)
         ranks = range(len(candidates))
         nearest = sorted(ranks, key=lambda rank: (-float(candidates[rank] @ asked), rank))
         best = candidates[fused_best([ranks, nearest], self.options)]
         moved = moved_toward(asked, best, self.options.weight)
         # Ignore vectors left over from other queries: a score must not depend on earlier
         # searches.
-        vectors = self._vectors(self._encoded(query, hits))
+        vectors = self._stacked(self._encoded(query, hits), known)
         cosines = np.full(len(hits), np.nan)
         cosines[: len(vectors)] = np.where(vectors.any(axis=1), vectors @ moved, np.nan)
         if not (candidates.any() or vectors.any()):
             return first_of(hits, query.n)
         chances = self.calibrations.rank.probability(
-            rank_evidence(hits.ids, leading.ids), self._background.standardised(moved, cosines)
+            rank_evidence(hits.ids, leading.ids[:RANKED]),
+            self._background.standardised(moved, cosines),
         )
         if self._keeps_order:
             return first_of(replace(hits, relevance=chances), query.n)
@@ -193,31 +200,40 @@ class EncodedPoolEngine(EngineOverWords):
         """Return the documents of a query whose own vectors count."""
         return hits.ids[: self.options.pool] if query.only is None else hits.ids
 
-    def _vectors(self, ids: Sequence[str]) -> Float32Array:
-        """Return the vectors of documents; zeros if not encoded."""
-        none = np.zeros(self._mark.dimensions, dtype=np.float32)
-        rows = [self._kept[id_][1] if id_ in self._kept else none for id_ in ids]
+    def _stacked(self, ids: Sequence[str], known: Mapping[str, Float32Array]) -> Float32Array:
+        """Return the vectors of documents, shape (len(ids), d)."""
+        rows = [known[id_] for id_ in ids]
         return np.stack(rows) if rows else np.zeros((0, self._mark.dimensions), dtype=np.float32)
 
-    async def _encode_missing(self, ids: Sequence[str], progress: Progress | None = None) -> None:
-        """Read and encode the documents whose vectors we do not have yet."""
+    async def _vectors(
+        self, ids: Sequence[str], progress: Progress | None = None
+    ) -> dict[str, Float32Array]:
+        """Return the vectors of documents, zeros without a text; read and encode the missing ones.
+
+        They are the caller's own, since another search may push them out of what is kept.
+        """
         now = time.monotonic()
-        wanted = list(dict.fromkeys(ids))
-        missing = [
-            id_
-            for id_ in wanted
-            if id_ not in self._kept or self._kept[id_][0] < now - SECONDS_KEPT
-        ]
-        if missing:
-            documents = await self.lexical.documents(missing)
-            vectors = await self._texts.encode([text_of(d) for d in documents], progress)
-            for document, vector in zip(documents, vectors, strict=True):
-                self._kept[document.id] = now, vector
-        for id_ in wanted:
-            if id_ in self._kept:
+        vectors: dict[str, Float32Array] = {}
+        missing: dict[str, None] = {}
+        for id_ in ids:
+            read, vector = self._kept.get(id_, (-np.inf, None))
+            if vector is None or read < now - SECONDS_KEPT:
+                missing[id_] = None
+            else:
+                vectors[id_] = vector
                 self._kept.move_to_end(id_)
-        while len(self._kept) > max(KEPT, len(wanted)):
+        if missing:
+            documents = await self.lexical.documents(list(missing))
+            encoded = await self._texts.encode([text_of(d) for d in documents], progress)
+            read_now = dict(zip((d.id for d in documents), encoded, strict=True))
+            none = np.zeros(self._mark.dimensions, dtype=np.float32)
+            for id_ in missing:
+                vectors[id_] = read_now.get(id_, none)
+                self._kept[id_] = now, vectors[id_]
+                self._kept.move_to_end(id_)
+        while len(self._kept) > KEPT:
             self._kept.popitem(last=False)
+        return vectors
 
 
 def _is_limited(query: Query) -> bool:

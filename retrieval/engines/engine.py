@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
-from fairqr.base.errors import InputError, UnsupportedError, one_line
+import numpy as np
+
+from fairqr.base.errors import InputError, SourceError, UnsupportedError, one_line
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.ranking import best_positions
@@ -27,6 +29,7 @@ __all__ = [
     "require",
     "require_engine",
     "require_groups",
+    "searched",
 ]
 
 Capability = Literal[
@@ -197,7 +200,11 @@ class SearchEngine(Protocol):
         ...
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
-        """Answer all queries in one round trip, each with at most ``n`` hits."""
+        """Answer all queries in one round trip, each with at most ``n`` hits.
+
+        Behind those of its own ranking, an engine that estimates relevance may return more hits,
+        found by their similarity; see ``Hits.own``.
+        """
         ...
 
     async def documents(self, ids: Sequence[str]) -> list[Document]:
@@ -249,6 +256,28 @@ class EngineOverWords:
     async def aclose(self) -> None:
         """Close the lexical engine."""
         await self.lexical.aclose()
+
+
+async def searched(engine: SearchEngine, queries: Sequence[Query]) -> list[Hits]:
+    """Search, and refuse hits that nothing could be computed from.
+
+    Raises:
+        SourceError: A hit comes twice, a score is not finite, or a probability is outside [0, 1].
+        FairqrError: Any error of the engine.
+    """
+    found = await engine.search(queries)
+    for hits in found:
+        chances = np.zeros(0) if hits.relevance is None else hits.relevance
+        if len(set(hits.ids)) < len(hits):
+            fault = "a document twice in one ranking"
+        elif not np.isfinite(hits.scores).all():
+            fault = "a score that is not a finite number"
+        elif not ((chances >= 0) & (chances <= 1)).all():
+            fault = "a probability of relevance outside of 0 to 1"
+        else:
+            continue
+        raise SourceError(f"The engine '{engine.name}' returned {fault}; correct the engine.")
+    return found
 
 
 def require_engine(given: object) -> None:

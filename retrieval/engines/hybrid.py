@@ -17,7 +17,13 @@ from fairqr.retrieval.engines.tantivy_snapshot import Snapshot
 from fairqr.retrieval.engines.vector_array import Rows, cosines, scores_of
 from fairqr.retrieval.engines.vectors import VectorEngine, live_documents
 from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.relevance import CALIBRATED, fused_best, moved_toward, shares_of
+from fairqr.retrieval.relevance import (
+    CALIBRATED,
+    fused_best,
+    moved_toward,
+    shares_of,
+    standardised,
+)
 from fairqr.retrieval.retriever_parameters import Hybrid
 
 __all__ = ["HybridEngine"]
@@ -30,7 +36,8 @@ class HybridEngine(VectorEngine):
     ten documents, and the vector moves halfway toward their mean. The scores are the probabilities
     of :mod:`fairqr.retrieval.relevance`. As in a search by vectors alone, every document is a hit,
     the unlikely ones last; a query without any word finds nothing. A document outside the
-    ``candidates`` that the words find counts as one without any of the words.
+    ``candidates`` that the words find counts as one without any of the words, and one without a
+    vector has the mean similarity.
     """
 
     kind = "hybrid"
@@ -71,7 +78,7 @@ class HybridEngine(VectorEngine):
         similar = cosines(vectors, moved)
         if query.only is None:
             among = self._rows_within(now, query, len(vectors))
-            live = live_documents(now, _highest(similar, query.n, among))
+            live = live_documents(now, _highest(standardised(similar, similar), query.n, among))
             known = set(numbers.values())
             new = {number: place for number, place in live.items() if number not in known}
             matching = self._those_within(now, query, by_words.ids)
@@ -88,7 +95,7 @@ class HybridEngine(VectorEngine):
         known_scores = np.array([scores.get(id_, 0.0) for id_ in ids])
         chances = self.calibrations.words.probability(
             shares_of(known_scores, by_words.scores[0] if by_words.scores else 0.0),
-            _standardised(vectors, moved, similar, rows),
+            standardised(_exact(vectors, moved, similar, rows), similar),
         )
         best_hits = now.hits(places, chances.tolist(), query.n)
         return replace(best_hits, relevance=np.array(best_hits.scores))
@@ -118,24 +125,25 @@ def _moved(
     return moved_toward(vector, vectors[first], options.weight)
 
 
-def _highest(similar: Float32Array, n: int, among: NDArray[np.bool_] | None = None) -> Rows:
-    """Return the rows of the n highest cosines, unordered; optionally only among some rows."""
+def _highest(
+    similar: FloatArray | Float32Array, n: int, among: NDArray[np.bool_] | None = None
+) -> Rows:
+    """Return the rows of the n highest values, unordered, nan last; optionally among some rows."""
     rows = np.arange(len(similar)) if among is None else np.flatnonzero(among)
     if n < len(rows):
         rows = rows[np.argpartition(-similar[rows], n)[:n]]
     return rows.astype(np.int64)
 
 
-def _standardised(
+def _exact(
     vectors: Float32Array, query: Float32Array, similar: Float32Array, rows: Rows
 ) -> FloatArray:
-    """Return the cosine of rows in standard deviations above the mean of all documents.
+    """Return the cosines of rows in double precision; nan for documents without a vector.
 
-    A document without a vector gets the mean, 0.
+    A score must not depend on the order of the other rows.
     """
-    mean, deviation = float(similar.mean()), float(similar.std())
-    likeness = np.full(len(rows), mean)
+    likeness = np.full(len(rows), np.nan)
     encoded = rows < len(vectors)
-    # Recomputed in double precision: a score must not depend on the order of the other rows.
+    encoded[encoded] = ~np.isnan(similar[rows[encoded]])
     likeness[encoded] = 2 * scores_of(vectors, query, rows[encoded]) - 1
-    return np.asarray((likeness - mean) / (deviation or 1.0))
+    return likeness

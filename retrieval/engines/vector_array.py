@@ -297,7 +297,7 @@ def _link_or_copy(source: str, target: str) -> None:
 
 
 def cosines(vectors: Float32Array, query: Float32Array) -> Float32Array:
-    """Return the cosine of every row with the query, shape (N,); 0 for rows of zeros.
+    """Return the cosine of every row with the query, shape (N,); nan for rows of zeros.
 
     The vectors are read block by block, as in :func:`nearest`.
     """
@@ -305,7 +305,8 @@ def cosines(vectors: Float32Array, query: Float32Array) -> Float32Array:
     products = np.empty(len(vectors), dtype=np.float32)
     for start in range(0, len(vectors), block):
         some = slice(start, start + block)
-        np.vecdot(vectors[some], query, out=products[some])
+        found = np.vecdot(vectors[some], query, out=products[some])
+        found[_are_zero(vectors[some], found, np.arange(len(found)))] = np.nan
     return products
 
 

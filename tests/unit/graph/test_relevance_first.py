@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+import math
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import pytest
 from fairqr import FairSearch
 from fairqr.agents.refiner import Refinement, RefinementRequest
 from fairqr.agents.replies import Usage
+from fairqr.base.errors import SourceError
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.engines.encoded_pool import EncodedPoolEngine
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine
@@ -370,6 +372,69 @@ class Estimating(WatchedEngine):
             replace(hits, relevance=np.array([self.chances.get(id_, 0.6) for id_ in hits.ids]))
             for hits in found
         ]
+
+
+@pytest.mark.parametrize("women", [25], indirect=True)
+async def test_what_similarity_found_behind_the_depth_is_not_cut(lexical: SearchEngine) -> None:
+    class Near(Estimating):
+        """The men are its own ranking, and the women behind them are found by similarity."""
+
+        async def search(self, queries: Sequence[Query]) -> list[Hits]:
+            return [replace(hits, own=min(30, len(hits))) for hits in await super().search(queries)]
+
+    result = await search(Near(lexical, {}), ask="never", depth=20)
+    assert {place.id[0] for place in result.baseline.ranking} == {"m"}
+    assert {place.id[0] for place in result.ranking} == {"m", "w"}
+
+
+@pytest.mark.parametrize("women", [1], indirect=True)
+async def test_documents_without_an_estimate_are_asked_about_once(lexical: SearchEngine) -> None:
+    class OnlyFound(Estimating):
+        """Estimates what it finds, but not what is given."""
+
+        async def search(self, queries: Sequence[Query]) -> list[Hits]:
+            found = zip(queries, await super().search(queries), strict=True)
+            return [replace(h, relevance=None) if q.only is not None else h for q, h in found]
+
+    class Another(Asked):
+        """Proposes another word in each round."""
+
+        async def refine(
+            self, request: RefinementRequest, deadline: float | None = None
+        ) -> Refinement:
+            return Refinement("ok", ("opera", "stage", "voice")[len(request.keywords) :][:1])
+
+    engine = OnlyFound(lexical, {})
+    result = await search(engine, Another(), ask="always", evidence=False, patience=9)
+    assert len(result.iterations) >= 3
+    given = [id_ for asked in engine.searches for q in asked if q.text for id_ in q.only or ()]
+    assert len(given) > 20
+    assert len(given) == len(set(given))
+
+
+@pytest.mark.parametrize("women", [1], indirect=True)
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (lambda hits: {"ids": [hits.ids[0], *hits.ids[:-1]]}, "a document twice"),
+        (lambda hits: {"scores": [math.inf, *hits.scores[1:]]}, "a score that is not a finite"),
+        (lambda hits: {"scores": [*hits.scores[:-1], math.nan]}, "a score that is not a finite"),
+        (lambda hits: {"relevance": np.full(len(hits), np.nan)}, "a probability of relevance out"),
+        (lambda hits: {"relevance": np.full(len(hits), 1.5)}, "a probability of relevance out"),
+    ],
+)
+async def test_hits_that_nothing_can_be_computed_from_are_one_sentence(
+    lexical: SearchEngine, fault: Callable[[Hits], dict[str, Any]], said: str
+) -> None:
+    class Faulty(WatchedEngine):
+        """An engine that somebody wrote wrongly."""
+
+        async def search(self, queries: Sequence[Query]) -> list[Hits]:
+            found = await super().search(queries)
+            return [replace(hits, **fault(hits)) if len(hits) else hits for hits in found]
+
+    with pytest.raises(SourceError, match=f"returned {said}.*; correct the engine."):
+        await search(Faulty(lexical), ask="never")
 
 
 class TestOrderWithinAGroup:

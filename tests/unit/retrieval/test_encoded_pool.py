@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.encoders.encoder import text_of
@@ -186,6 +188,69 @@ async def test_all_given_documents_are_encoded(tmp_path: Path) -> None:
         if score != pytest.approx(scores[id_])
     ]
     assert len(others) > 20, "in a search, what is below the pool has no similarity of its own"
+
+
+class PartlyTextless(WatchedEngine):
+    """An engine that returns the texts of every tenth document."""
+
+    async def documents(self, ids: Sequence[str]) -> list[Document]:
+        return [d for d in await super().documents(ids) if d.id.endswith("0")]
+
+
+async def test_ranks_below_the_pool_count_as_much_for_given_documents(tmp_path: Path) -> None:
+    lexical = PartlyTextless(built(tmp_path / "v1", generated(150)))
+    engine = await EncodedPoolEngine.open(
+        lexical, CountingEncoder(), options=Hybrid(pool=20), keeps_order=True
+    )
+    whole = await hits_of(engine, "w1 w2", 500)
+    assert whole.relevance is not None
+    chances = dict(zip(whole.ids, whole.relevance.tolist(), strict=True))
+    below = [id_ for id_ in whole.ids[20:] if not id_.endswith("0")]
+    given = await hits_of(engine, "w1 w2", 500, only=below)
+    assert given.relevance is not None
+    assert given.relevance == pytest.approx([chances[id_] for id_ in given.ids], rel=1e-9)
+
+
+async def test_texts_that_do_not_come_back_are_not_asked_for_again(tmp_path: Path) -> None:
+    lexical = PartlyTextless(built(tmp_path / "v1", generated(150)))
+    engine = await EncodedPoolEngine.open(lexical, CountingEncoder(), keeps_order=True)
+    first = await hits_of(engine, "w1", 50)
+    lexical.reads.clear()
+    again = await hits_of(engine, "w1", 50)
+    assert lexical.reads == []
+    assert first.relevance is not None
+    assert again.relevance is not None
+    assert again.relevance.tolist() == first.relevance.tolist()
+
+
+async def test_another_search_takes_no_vectors_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It pushes the first one's out of what is kept while that waits for its query's vector."""
+    waits, goes_on = asyncio.Event(), asyncio.Event()
+    goes_on.set()
+
+    class Waiting(CountingEncoder):
+        async def encode_query(self, text: str) -> NDArray[np.float64]:
+            if text == "w1":
+                waits.set()
+                await goes_on.wait()
+            return await super().encode_query(text)
+
+    lexical = built(tmp_path / "v1", generated(150))
+    engine = await EncodedPoolEngine.open(lexical, Waiting(), keeps_order=True)
+    alone = await hits_of(engine, "w1", 50)
+    monkeypatch.setattr(module, "KEPT", 1)
+    waits.clear()
+    goes_on.clear()
+    searching = asyncio.create_task(hits_of(engine, "w1", 50))
+    await waits.wait()
+    await hits_of(engine, "w2", 50)
+    goes_on.set()
+    found = await searching
+    assert alone.relevance is not None
+    assert found.relevance is not None
+    assert found.relevance.tolist() == alone.relevance.tolist()
 
 
 async def test_a_text_is_read_and_encoded_once(tmp_path: Path) -> None:

@@ -51,14 +51,15 @@ async def by_hand(engine: HybridEngine, documents: list[Document], query: str) -
     (by_words,) = await lexical_of(engine).search([Query(query, 1000)])
     vectors = {d.id: stored_vector(word_vector(text_of(d), 8)) for d in documents}
     asked = unit(word_vector(query, 8))
-    by_vector = sorted(vectors, key=lambda id_: (-(vectors[id_] @ asked), id_))
+    encoded = [id_ for id_, vector in vectors.items() if vector.any()]
+    by_vector = sorted(encoded, key=lambda id_: (-(vectors[id_] @ asked), id_))
     fused: dict[str, float] = {}
     for ranking in (by_words.ids[:200], by_vector[:200]):
         for rank, id_ in enumerate(ranking, start=1):
             fused[id_] = fused.get(id_, 0) + 1 / (60 + rank)
     first = sorted(fused, key=lambda id_: (-fused[id_], id_))[:10]
     moved = unit(asked + unit(np.mean([vectors[id_] for id_ in first], axis=0)))
-    cosines = {id_: float(vector @ moved) for id_, vector in vectors.items()}
+    cosines = {id_: float(vectors[id_] @ moved) for id_ in encoded}
     mean, deviation = np.mean(list(cosines.values())), np.std(list(cosines.values()))
     scores = dict(zip(by_words.ids, by_words.scores, strict=True))
     return Ranking.of(
@@ -66,7 +67,7 @@ async def by_hand(engine: HybridEngine, documents: list[Document], query: str) -
             id_: float(
                 CALIBRATED.words.probability(
                     np.array(scores.get(id_, 0.0) / max(by_words.scores)),
-                    np.array((cosines[id_] - mean) / deviation),
+                    np.array((cosines.get(id_, mean) - mean) / deviation),
                 )
             )
             for id_ in vectors
@@ -78,8 +79,12 @@ async def opened(lexical: TantivyEngine) -> HybridEngine:
     return await HybridEngine.open(lexical, CountingEncoder())
 
 
-async def test_scores_are_those_of_the_definition(tmp_path: Path) -> None:
-    documents = generated(300)
+@pytest.mark.parametrize("textless", [0, 100])
+async def test_scores_are_those_of_the_definition(tmp_path: Path, textless: int) -> None:
+    """Documents without text get the mean similarity, and do not shift it for others."""
+    blank = Document("", "", "...", {"gender": "female"})
+    documents = generated(300 - textless)
+    documents += [replace(blank, id=f"e{number}") for number in range(textless)]
     engine = await opened(built(tmp_path / "v1", documents))
     assert engine.retriever == "hybrid:words"
     assert "relevance" in engine.capabilities

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -79,23 +80,36 @@ def test_errors_come_back_as_they_were(error: FairqrError) -> None:
     assert str(found).endswith(str(error))
 
 
-async def test_a_worker_opens_each_thing_once_and_lets_go_of_the_one_before(tmp_path: Path) -> None:
+@dataclass(frozen=True)
+class Noted:
+    """A thing that notes when it is closed."""
+
+    name: str
+    notes: list[str]
+
+    async def aclose(self) -> None:
+        self.notes.append(f"{self.name} closed")
+
+
+async def test_a_worker_opens_each_thing_once_and_closes_the_one_before(tmp_path: Path) -> None:
     tools = Tools(PromptLibrary(), ReplyFile(tmp_path / "replies.sqlite"))
-    opened: list[str] = []
+    notes: list[str] = []
 
     async def use(place: str, name: str) -> str:
-        async def opening() -> str:
+        async def opening() -> Noted:
             await asyncio.sleep(0)
-            opened.append(f"{place} {name}")
-            return name
+            notes.append(f"{place} {name}")
+            return Noted(name, notes)
 
-        return await tools.keep(place, name, opening)
+        return (await tools.keep(place, name, opening)).name
 
     assert await asyncio.gather(*(use("model", "a") for _ in range(3))) == ["a"] * 3
     assert await use("index", "b") == "b"
     assert await use("model", "c") == "c"
     assert await use("model", "a") == "a"
-    assert opened == ["model a", "index b", "model c", "model a"]
+    assert notes == ["model a", "index b", "a closed", "model c", "c closed", "model a"]
+    await tools.aclose()
+    assert sorted(notes[6:]) == ["a closed", "b closed"]
 
 
 async def test_replies_are_told_once_and_to_the_end() -> None:
