@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import AIMessage
 
-__all__ = ["Answer", "answer_of", "has_structured_output", "message_of"]
-
 # Any other word may be free text of the server, which we must not record.
 FINISH_REASONS = ("stop", "length", "content_filter", "end_turn", "max_tokens", "stop_sequence")
 

@@ -32,18 +32,6 @@ from fairqr.base.settings import cache_dir
 if TYPE_CHECKING:
     from fairqr.agents.replies import Reply
 
-__all__ = [
-    "MAX_BYTES",
-    "MAX_REPLIES",
-    "ReplyCache",
-    "ReplyFile",
-    "ReplyMemory",
-    "cache_key",
-    "current_memory",
-    "kept_in",
-    "remembering",
-]
-
 MAX_BYTES = 512 * 1024 * 1024
 """How large a file of replies may grow.
 

@@ -27,8 +27,6 @@ from fairqr.base.telemetry import Span
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
-__all__ = ["ChatModel"]
-
 
 class ChatModel(LanguageModel):
     """A chat model that answers questions.

@@ -18,8 +18,6 @@ from fairqr.prompts.budget import (
 )
 from fairqr.prompts.template import PromptTemplate, fence
 
-__all__ = ["ChatGenerator"]
-
 INPUT_TOKENS = 2048
 """The default room of a prompt; every common chat model has more."""
 

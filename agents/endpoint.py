@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from langchain_core.messages import AIMessage
     from langchain_core.runnables import Runnable
 
-__all__ = ["Endpoint"]
-
 
 class Endpoint:
     """A model at its provider, behind one client per event loop.

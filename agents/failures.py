@@ -12,8 +12,6 @@ from fairqr.agents.replies import Status
 from fairqr.base.errors import ModelError, one_line
 from fairqr.base.retries import is_used_up, status_of
 
-__all__ = ["BrokenStreamError", "no_answer_within", "redacted", "translated"]
-
 _SECRET = re.compile(r"(?i)\b(?:(?:sk|pk|key)[-_]|bearer\s+)[\w*.-]{4,}")
 _BROKEN = frozenset({"ReadError", "RemoteProtocolError", "BrokenStreamError"})
 _SECRET_VARIABLE = re.compile(r"(?i)(?:_|^)(?:key|token|secret|password)$")

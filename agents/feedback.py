@@ -26,8 +26,6 @@ from fairqr.retrieval.feedback import (
 from fairqr.retrieval.table import DocumentTable
 from fairqr.retrieval.words import words_in, words_without_digits
 
-__all__ = ["FeedbackRefiner"]
-
 SHORTEST_WORD = 3
 
 

@@ -11,8 +11,6 @@ from fairqr.agents.answer import Answer
 from fairqr.agents.question import Question, Wanted
 from fairqr.agents.replies import parse_object
 
-__all__ = ["ChoiceForm", "Form", "ObjectForm", "TextForm"]
-
 
 class Form(Protocol):
     """A form of replies. Every form is read into a JSON object."""

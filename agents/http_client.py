@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["new_http_client"]
-
 # They describe how the body was sent; by now it is decoded.
 _OF_THE_BODY = ("content-encoding", "content-length", "transfer-encoding")
 

@@ -13,8 +13,6 @@ from fairqr.agents.replies import Reply, Usage, failed
 from fairqr.base.errors import FairqrError, ModelError, one_line
 from fairqr.base.neural import Pretrained
 
-__all__ = ["GoesOn", "failure_in_process", "run_in_process"]
-
 T = TypeVar("T")
 
 GoesOn = Callable[[], bool]

@@ -9,8 +9,6 @@ from typing import Any, Protocol
 
 from fairqr.agents.replies import Reply
 
-__all__ = ["Journal", "current_journal", "journaled"]
-
 
 class Journal(Protocol):
     """Keeps the replies of models in a run, until the run is over."""

@@ -6,8 +6,6 @@ from collections.abc import Iterable
 
 from fairqr.retrieval.words import folded_words, phrase_parts
 
-__all__ = ["MAX_KEYWORDS", "clean_keywords"]
-
 MAX_KEYWORDS = 8
 MAX_CHARACTERS = 40
 MAX_WORDS = 4

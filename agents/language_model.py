@@ -19,8 +19,6 @@ from fairqr.agents.question import OnToken, Question, Wanted
 from fairqr.agents.replies import Choice, Reply, TextReply, Usage
 from fairqr.agents.streaming import TokenRelay
 
-__all__ = ["Ask", "LanguageModel", "ask_once", "calling_after_replies", "text_of"]
-
 Ask = Callable[[float | None], Coroutine[Any, Any, tuple[Reply, float]]]
 """Asks within a number of seconds, and returns the reply and the model's milliseconds."""
 

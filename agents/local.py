@@ -22,16 +22,6 @@ from fairqr.base.loops import PerLoop
 from fairqr.base.weights.cache import is_pulled, weights_path
 from fairqr.base.weights.registry import lookup
 
-__all__ = [
-    "CONTEXT_TOKENS",
-    "SLOTS",
-    "LocalServer",
-    "check_local",
-    "local_server",
-    "local_turn",
-    "start_local",
-]
-
 SLOTS = 1
 """How many requests are answered at once; others wait. On a few cores, more would not be faster."""
 

@@ -15,8 +15,6 @@ from fairqr.retrieval.engines.engine import SearchEngine
 if TYPE_CHECKING:
     from fairqr.agents.ranking.causal import CausalModel
 
-__all__ = ["CAUSAL", "open_language_model", "open_model"]
-
 CAUSAL = "causal"
 """The prefix in the names of decoder-only models of transformers."""
 

@@ -12,16 +12,6 @@ from fairqr.base.errors import ModelUnavailableError
 from fairqr.base.retries import status_of
 from fairqr.base.settings import is_web_address, text_of
 
-__all__ = [
-    "base_url_for",
-    "options_as_data",
-    "parameters_for",
-    "refused_parameter",
-    "speaks_openai",
-    "split_name",
-    "variables_of",
-]
-
 TOP_TOKENS = 10
 """How many of the likeliest tokens we ask for; OpenAI gives up to 20, others fewer."""
 

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from fairqr.prompts.template import PromptTemplate
 
-__all__ = ["JsonSchema", "Messages", "OnToken", "Question", "Validate", "Wanted"]
-
 Messages = list[dict[str, str]]
 """Messages, each with a ``role`` and a ``content``."""
 

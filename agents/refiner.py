@@ -17,8 +17,6 @@ from fairqr.base.errors import first_problem
 from fairqr.prompts.template import PromptReference, PromptTemplate, fence
 from fairqr.retrieval.engines.engine import Hits
 
-__all__ = ["LLMRefiner", "Refinement", "RefinementRequest", "Refiner", "RoundRefiner"]
-
 RefinementStatus = Literal[Status, "empty", "repeated", "unknown_terms", "unsupported"]
 
 

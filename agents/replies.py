@@ -11,17 +11,6 @@ from typing import Any, Literal, cast
 
 from fairqr.base.errors import ModelError
 
-__all__ = [
-    "Choice",
-    "Reply",
-    "Status",
-    "TextReply",
-    "TextStatus",
-    "Usage",
-    "failed",
-    "parse_object",
-]
-
 Status = Literal[
     "ok",
     "parse_error",  # the reply has the wrong form; for JSON, we ask twice

@@ -31,8 +31,6 @@ from fairqr.prompts.budget import (
 )
 from fairqr.prompts.template import PromptTemplate, fence
 
-__all__ = ["BEAMS", "Seq2SeqGenerator"]
-
 BEAMS = 4
 LEAST_TOKENS = 64
 

@@ -11,8 +11,6 @@ from fairqr.agents.replies import Usage
 from fairqr.base.telemetry import Kind, Span, span
 from fairqr.prompts.template import PromptTemplate
 
-__all__ = ["input_messages", "model_span", "outcome", "output_messages"]
-
 Operation = Literal["chat", "text_completion"]
 
 # The names of providers in the conventions, if LangChain has other ones.

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from langchain_core.messages import AIMessage, AIMessageChunk
     from langchain_core.runnables import RunnableConfig
 
-__all__ = ["UNSTREAMED", "InterruptedStreamError", "TokenRelay", "streamed"]
-
 UNSTREAMED: RunnableConfig = {"tags": ["nostream"]}
 """Keeps LangGraph from showing the pieces of a reply in its stream ``messages``.
 

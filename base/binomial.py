@@ -10,14 +10,6 @@ import numpy as np
 from fairqr.base.errors import InputError
 from fairqr.base.statistics import Interval, check_level
 
-__all__ = [
-    "binomial_interval",
-    "binomial_tail",
-    "detectable_share",
-    "least_majority",
-    "sign_test",
-]
-
 
 def binomial_tail(successes: int, trials: int, share: float = 0.5) -> float:
     """Return P(X ≥ successes) for X ~ Binomial(trials, share), summed exactly.

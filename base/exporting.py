@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
 
-__all__ = ["Signal", "exporting", "wanted_exporters"]
-
 Signal = Literal["TRACES", "LOGS"]
 """What is sent, as OpenTelemetry's variables name it: spans (traces), or events (log records)."""
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from fairqr.base.errors import InputError
 
-__all__ = ["library"]
-
 
 def library(name: str, what: str, extra: str = "evaluation") -> Any:
     """Import a library and return its module.

@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-__all__ = ["open_beside", "sha256_of", "write_beside"]
-
 
 def write_beside(path: Path, content: str | bytes) -> None:
     """Write a temporary file in the same folder, and rename it to ``path`` once it is on disk."""

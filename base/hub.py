@@ -16,8 +16,6 @@ from typing import Any
 
 from fairqr.base.errors import one_line
 
-__all__ = ["PROBE_SECONDS", "quiet", "quiet_gguf", "why_no_hub"]
-
 PROBE_SECONDS = 4.0
 """The timeout of the request that checks the hub, for each step of the connection."""
 

@@ -16,8 +16,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-__all__ = ["KeptFile"]
-
 Value = TypeVar("Value", str, bytes)
 
 KEPT_SHARE = 0.9

@@ -9,8 +9,6 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Background", "PerLoop", "run_blocking", "run_together"]
-
 T = TypeVar("T")
 
 

@@ -19,17 +19,6 @@ from weakref import WeakValueDictionary
 from fairqr.base.errors import ModelUnavailableError, one_line
 from fairqr.base.hub import quiet, quiet_gguf, why_no_hub
 
-__all__ = [
-    "GGUF",
-    "Pretrained",
-    "load_causal",
-    "load_pretrained",
-    "state_of",
-    "stated_limit",
-    "to_float32",
-    "token_limit",
-]
-
 T = TypeVar("T")
 
 GGUF = ".gguf"

@@ -24,8 +24,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from fairqr.base.errors import ConfigError, first_problem, one_line
 from fairqr.base.settings import PRICES, file_section
 
-__all__ = ["Price", "Prices", "configured_prices", "tokens_text"]
-
 _MODEL = re.compile(r"[\w.-]+:[^\s,()?]+")
 
 

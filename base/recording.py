@@ -11,8 +11,6 @@ from typing import IO, Any
 
 from fairqr.base.errors import InputError
 
-__all__ = ["Recorder", "record_to", "recording_to"]
-
 _recorder: ContextVar[Recorder | None] = ContextVar("fairqr_recorder", default=None)
 
 

@@ -15,8 +15,6 @@ from typing import Any, TypeVar
 
 import tenacity
 
-__all__ = ["can_heal", "is_used_up", "retry_after", "with_retries"]
-
 T = TypeVar("T")
 
 # By name, so that this module imports none of the clients.

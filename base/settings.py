@@ -23,34 +23,6 @@ import platformdirs
 from fairqr.base.errors import ConfigError, one_line
 from fairqr.base.settings_file import CONFIG_VARIABLE, config_path, contents_of
 
-__all__ = [
-    "CREDENTIALS",
-    "DEFAULT_CORPUS",
-    "DEFAULT_MODEL",
-    "DEFAULT_POOL",
-    "PRICES",
-    "SERVICE",
-    "SETTINGS",
-    "Found",
-    "Setting",
-    "Source",
-    "beside",
-    "cache_dir",
-    "data_dir",
-    "default_corpus",
-    "default_model",
-    "file_section",
-    "find",
-    "is_kubernetes_port",
-    "is_on",
-    "is_web_address",
-    "path_of",
-    "prompts_dir",
-    "text_of",
-    "unknown_variables",
-    "variable_of",
-]
-
 DEFAULT_CORPUS = "notables"
 DEFAULT_MODEL = "local:smollm2-135m"
 DEFAULT_POOL = 20

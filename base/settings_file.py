@@ -12,8 +12,6 @@ import platformdirs
 
 from fairqr.base.errors import ConfigError, one_line
 
-__all__ = ["CONFIG_VARIABLE", "config_path", "contents_of"]
-
 CONFIG_VARIABLE = "FAIRQR_CONFIG"
 
 

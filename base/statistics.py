@@ -16,25 +16,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from fairqr.base.errors import InputError, one_line
 
-__all__ = [
-    "Interval",
-    "Randomisation",
-    "check_level",
-    "corrected_by_holm",
-    "holm",
-    "mean_interval",
-    "mean_with_ends",
-    "p_in_words",
-    "paired_randomisation",
-    "paired_t",
-    "ratio_interval",
-    "share_interval",
-    "stream",
-    "student_quantile",
-    "sums_ratio_interval",
-    "too_few",
-]
-
 FloatArray = NDArray[np.float64]
 
 PERMUTATIONS = 20_000

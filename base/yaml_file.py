@@ -9,8 +9,6 @@ import yaml
 
 from fairqr.base.errors import InputError, one_line
 
-__all__ = ["load_yaml", "parse_yaml"]
-
 
 class _RefusedError(Exception):
     """The file has something that we do not take; the arguments are its line and a sentence."""

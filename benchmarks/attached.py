@@ -25,8 +25,6 @@ from fairqr.retrieval.source import ElasticsearchSource
 # The servers of the integration tests.
 sys.path.append(str(Path(__file__).parents[1]))
 
-__all__ = ["attached_rows"]
-
 NAME = "attached"
 TOP = 500
 CLIENTS = 8

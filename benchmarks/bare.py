@@ -10,8 +10,6 @@ import tantivy
 from fairqr.retrieval.analysis import ANALYZER_NAME, english_analyzer
 from fairqr.retrieval.documents import Document
 
-__all__ = ["BareIndex"]
-
 # As ours.
 WRITER_BYTES = 64 << 20
 

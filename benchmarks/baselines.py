@@ -16,8 +16,6 @@ from fairqr.retrieval.rerankers.deltr import TOP_WEIGHT, DeltrBatch, deltr_loss
 from fairqr.retrieval.rerankers.pm2 import Pm2Objective
 from fairqr.retrieval.rerankers.xquad import XquadObjective
 
-__all__ = ["baseline_rows"]
-
 K, PROPORTION, ALPHA = 100, 0.5, 0.1
 PROPORTIONS = (0.1, 0.25, 0.4, 0.5, 0.6, 0.75, 0.9)
 BISECTIONS = 25

@@ -16,8 +16,6 @@ from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import Context
 from fairqr.retrieval.engines.engine import SearchEngine
 
-__all__ = ["checkpoint_rows"]
-
 MAX_MEGABYTES = 0.2
 ROUNDS = 5
 

@@ -25,8 +25,6 @@ from fairqr.agents.chat import ChatModel
 from fairqr.agents.refiner import Refiner
 from fairqr.retrieval.engines.engine import SearchEngine
 
-__all__ = ["concurrency_rows"]
-
 AT_ONCE = 100
 SLEEP = 0.05
 MAX_RATIO = 3.0

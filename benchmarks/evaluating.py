@@ -17,8 +17,6 @@ from fairqr.evaluation.qrels import read_qrels
 from fairqr.retrieval.exposure import TREC
 from fairqr.retrieval.runs import read_run
 
-__all__ = ["evaluating_rows"]
-
 RANKED, DOCUMENTS, JUDGED, SHOWN = 1_000, 200_000, 100, 20
 RELEVANCE = "nDCG@20,AP"
 MEASURES = [ir_measures.nDCG @ 20, ir_measures.AP]

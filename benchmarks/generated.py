@@ -12,8 +12,6 @@ import numpy as np
 
 from fairqr.retrieval.documents import Document
 
-__all__ = ["GENDERS", "REGIONS", "documents", "group_words", "queries", "write_corpus"]
-
 SEED = 20250
 WORDS = 50_000
 SHORTEST, LONGEST = 20, 200

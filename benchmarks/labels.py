@@ -13,8 +13,6 @@ from workspace import Workspace
 from fairqr.retrieval.label_store import LabelStore, digests, open_label_store
 from fairqr.retrieval.schema import Attribute
 
-__all__ = ["build_labels", "label_rows", "read_labels"]
-
 MAX_MEGABYTES = 1000.0
 MAX_MILLISECONDS = 1.0
 HITS = 500

@@ -19,8 +19,6 @@ from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.nodes import Nodes
 
-__all__ = ["graph_rows", "tracing_rows"]
-
 ROUNDS = 5
 MAX_MILLISECONDS = 1.2
 # Never converged, never out of patience: every run has as many rounds.

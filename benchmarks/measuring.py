@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["PeakMemory", "Row", "in_turns", "in_turns_async", "median", "p95"]
-
 
 @dataclass(frozen=True, slots=True)
 class Row:

@@ -9,8 +9,6 @@ from workspace import Workspace
 
 from fairqr.retrieval.engines.tantivy_writing import WRITER_BYTES
 
-__all__ = ["memory_rows"]
-
 BUFFER_MEGABYTES = WRITER_BYTES / (1 << 20)
 MAX_GROWTH = 1.5
 

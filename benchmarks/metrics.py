@@ -15,8 +15,6 @@ from fairqr.evaluation.fairness import awrf
 from fairqr.evaluation.relevance import ndcg
 from fairqr.retrieval.exposure import Discount
 
-__all__ = ["metric_rows"]
-
 RANKED, GROUPS, QUERIES = 1_000, 8, 50
 SAMPLES, SHOWN = 100, 5
 SEQUENCE = 20

@@ -15,8 +15,6 @@ from fairqr.retrieval.objective import best_ranking
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.rerank import reciprocal_rank_fusion
 
-__all__ = ["rerank_rows"]
-
 POOL = 1_000
 SHOWN = 20
 MAX_MILLISECONDS = 5.0

@@ -11,8 +11,6 @@ from workspace import Workspace
 from fairqr.retrieval.sampling.plackett_luce import PlackettLuce
 from fairqr.retrieval.sampling.streams import stream_of
 
-__all__ = ["sampling_rows"]
-
 SAMPLES, SHOWN, ALPHA = 100, 5, 4.0
 # How many times as fast it has to be, by the number of items.
 TARGETS = {100: 1.2, 1_000: 4, 100_000: 60, 1_000_000: 200}

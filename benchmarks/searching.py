@@ -13,8 +13,6 @@ from workspace import Workspace
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.engines.tantivy_writing import upsert_documents
 
-__all__ = ["search_rows", "update_rows"]
-
 TOP = 500
 MAX_SEARCH_RATIO = 1.5
 UPDATED = 100

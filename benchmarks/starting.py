@@ -16,8 +16,6 @@ from workspace import Workspace
 
 from fairqr.retrieval.catalog import Catalog
 
-__all__ = ["help_rows", "opening_rows"]
-
 MAX_MILLISECONDS = 120.0
 MAX_OPENING_MILLISECONDS = 200.0
 HEAVY = ("langgraph", "langchain", "langchain_core", "openai", "elasticsearch", "numpy", "tantivy")

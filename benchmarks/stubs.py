@@ -16,8 +16,6 @@ from fairqr.retrieval.engines.engine import Capability, EngineInfo, Hits, Query
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.schema import Attribute, Schema
 
-__all__ = ["InstantEngine", "InstantRefiner"]
-
 SCHEMA = Schema(
     attributes={
         "gender": Attribute(

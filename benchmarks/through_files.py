@@ -6,8 +6,6 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["exposure_through_files"]
-
 
 def exposure_through_files(
     folder: Path, samples: Sequence[Sequence[int]], useful: Sequence[bool]

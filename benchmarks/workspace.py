@@ -18,8 +18,6 @@ from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.corpus import find_corpus
 from fairqr.retrieval.engines.tantivy import TantivyEngine
 
-__all__ = ["Workspace"]
-
 HERE = Path(__file__).parent
 
 

@@ -14,8 +14,6 @@ from fairqr.evaluation.evaluate import evaluate
 from fairqr.evaluation.measures.base import Measure
 from fairqr.evaluation.measures.text import parse_measures
 
-__all__ = ["fair_measures"]
-
 
 class _Mean(ir_measures.measures.base.Agg):
     """The mean over the queries that have a value."""

@@ -23,8 +23,6 @@ from fairqr.retrieval.exposure import Discount, FloatArray
 from fairqr.retrieval.ranking import Reordered
 from fairqr.retrieval.target import Target
 
-__all__ = ["Batch"]
-
 T = TypeVar("T")
 
 

@@ -11,8 +11,6 @@ from fairqr.evaluation.batch import Batch
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.exposure import exposure
 
-__all__ = ["GroupShare", "GroupShares"]
-
 
 @dataclass(frozen=True, slots=True)
 class GroupShare:

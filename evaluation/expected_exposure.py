@@ -40,16 +40,6 @@ from fairqr.base.errors import InputError
 from fairqr.evaluation.scores import Reason, Score, Undefined
 from fairqr.retrieval.exposure import LOG2, Discount, FloatArray, group_exposure
 
-__all__ = [
-    "Bounds",
-    "ExpectedExposure",
-    "expected_exposure",
-    "exposure_bounds",
-    "group_expected_exposure",
-    "target_exposure",
-]
-
-
 ROOM = 1e-12
 """Bounds that are closer than this leave no room for a normalised value."""
 

@@ -27,8 +27,6 @@ from fairqr.retrieval.exposure import (
     normalise,
 )
 
-__all__ = ["Unit", "awrf", "awrf_of", "exposure_per_member", "ndkl", "prefix_divergences"]
-
 Unit = Literal["nats", "bits"]
 
 

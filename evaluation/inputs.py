@@ -23,8 +23,6 @@ from fairqr.retrieval.runs import TIES, Run, Ties, check_ties, read_run, refuse_
 from fairqr.retrieval.schema import NAME, UNKNOWN, Attribute, Schema, as_text
 from fairqr.retrieval.source import Source
 
-__all__ = ["as_groups", "as_qrels", "as_run"]
-
 QUERY, DOCUMENT = ("query_id", "qid"), ("doc_id", "docno")
 SCORE, GRADE = ("score",), ("relevance", "label", "rel")
 RUN_FORMS = (

@@ -13,8 +13,6 @@ from fairqr.evaluation.measures.product import factors
 from fairqr.evaluation.qrels import Qrels
 from fairqr.retrieval.runs import Run
 
-__all__ = ["Note", "Notes", "depth_of"]
-
 Kind = Literal[
     "unjudged_queries",
     "missing_queries",

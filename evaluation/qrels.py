@@ -17,8 +17,6 @@ from fairqr.base.files import write_beside
 from fairqr.retrieval.runs import trec_fields, whole_number, wrong_line
 from fairqr.retrieval.trec_columns import UnusualError, columns_of
 
-__all__ = ["Qrels", "read_qrels", "write_qrels"]
-
 HIGHEST_GRADE = 1_000_000
 
 Qrels = Mapping[str, Mapping[str, int]]

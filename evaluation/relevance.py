@@ -16,8 +16,6 @@ from numpy.typing import ArrayLike
 
 from fairqr.retrieval.exposure import LOG2, Discount, FloatArray
 
-__all__ = ["average_precision", "ndcg", "precision", "recall", "reciprocal_rank"]
-
 
 def ndcg(
     gains: ArrayLike, ideal: ArrayLike, discount: Discount = LOG2, k: int | None = None

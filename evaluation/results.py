@@ -34,8 +34,6 @@ from fairqr.evaluation.scores import Reason, Score, Undefined
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["Comparisons", "Evaluation", "MeasureResult", "Missing", "compare", "csv_text"]
-
 Missing = Literal["zero", "undefined"]
 
 

@@ -11,8 +11,6 @@ import numpy as np
 
 from fairqr.retrieval.exposure import FloatArray
 
-__all__ = ["Reason", "Score", "Scores", "Undefined"]
-
 
 class Reason(StrEnum):
     """Why a measure has no value for a query: a fixed word, and a sentence."""

@@ -20,8 +20,6 @@ from langgraph.types import Overwrite
 from fairqr.agents.journal import current_journal
 from fairqr.agents.replies import Reply, Usage
 
-__all__ = ["RunJournal", "kept_update", "run_journal"]
-
 _FINAL = ("ok", "parse_error", "refused", "invalid_request", "unsupported")
 """Asking again would not change these statuses. After others, such as a timeout, we ask again."""
 

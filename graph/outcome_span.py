@@ -10,8 +10,6 @@ from fairqr.graph.search.decisions import groups_to_ask_about
 from fairqr.graph.usage import UsageReport
 from fairqr.prompts.template import PromptReference
 
-__all__ = ["record_divergence", "record_outcome", "record_verdict"]
-
 
 def record_divergence(
     step: Span,

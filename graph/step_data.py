@@ -18,8 +18,6 @@ from fairqr.graph.search.state import (
 from fairqr.graph.stream import Step
 from fairqr.graph.usage import UsageRecord
 
-__all__ = ["AuditProgress", "StepData", "step_data"]
-
 
 class AuditProgress(BaseModel):
     """How far an audit is."""

@@ -21,18 +21,6 @@ from fairqr.graph.search.context import Context, checked_context
 from fairqr.graph.usage import running_from, running_seconds
 from fairqr.retrieval.engines.engine import SearchEngine
 
-__all__ = [
-    "CONCURRENCY",
-    "SEARCH",
-    "Node",
-    "Route",
-    "Update",
-    "context_of",
-    "forgotten",
-    "require_hits",
-    "traced",
-]
-
 CONCURRENCY = 8
 """How many rankings are answered or judged, or parts of a probe run, at the same time."""
 

@@ -20,8 +20,6 @@ from fairqr.graph.journal import RunJournal
 from fairqr.graph.search.context import Context
 from fairqr.graph.steps import SEARCH
 
-__all__ = ["Progress", "RunEvent", "Step", "run_graph"]
-
 
 @dataclass(frozen=True, slots=True)
 class Step:

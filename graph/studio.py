@@ -27,8 +27,6 @@ from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.encoders.opening import AUTO
 from fairqr.retrieval.engines.engine import SearchEngine
 
-__all__ = ["answer", "probe", "search"]
-
 # Imported early: some of these modules write files during import, and such a server does not allow
 # blocking calls in a run.
 for _module in ("hybrid", "encoded_pool"):

@@ -21,19 +21,6 @@ from typing_extensions import TypedDict
 from fairqr.agents.replies import Usage
 from fairqr.graph.search.context import Context
 
-__all__ = [
-    "UsageRecord",
-    "UsageReport",
-    "longest",
-    "running_from",
-    "running_seconds",
-    "seconds_left",
-    "total_usage",
-    "usage_of",
-    "usage_record",
-    "usage_report",
-]
-
 
 class UsageRecord(TypedDict):
     """What models have cost so far, as plain data in the state."""

@@ -11,20 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from fairqr.prompts.template import PromptTemplate, fence
 
-__all__ = [
-    "LEAST_SHARE",
-    "NO_DOCUMENTS",
-    "SAFE_SHARE",
-    "Count",
-    "NoRoomError",
-    "cut",
-    "estimated_tokens",
-    "fair_shares",
-    "message_tokens",
-    "render_documents",
-    "require_room",
-]
-
 Count = Callable[[str], int]
 """Returns the number of tokens of a text: 0 for an empty one, and never fewer for a longer one."""
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from fairqr.base.errors import PromptError
 from fairqr.prompts.template import PromptTemplate
 
-__all__ = ["CONTRACTS", "Contract", "check_contract"]
-
 
 @dataclass(frozen=True, slots=True)
 class Contract:

@@ -11,8 +11,6 @@ from fairqr.base.settings import prompts_dir
 from fairqr.prompts.contracts import check_contract
 from fairqr.prompts.template import PromptTemplate, load_template
 
-__all__ = ["DEFAULT_VERSIONS", "PromptLibrary"]
-
 SHIPPED = Path(__file__).parent / "templates"
 
 DEFAULT_VERSIONS = {"refine": "v4", "listwise": "v2", "pairwise": "v2"}

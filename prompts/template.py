@@ -16,8 +16,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from fairqr.base.errors import PromptError, first_problem
 from fairqr.base.yaml_file import parse_yaml
 
-__all__ = ["LARGEST", "Message", "PromptReference", "PromptTemplate", "fence", "load_template"]
-
 # Anything that a model may read as a tag, and so as the end of the data it was given: not only our
 # own tags, but also half a tag or a tag with attributes.
 _TAG = re.compile(r"<(?=\s*/?\s*[^\W\d])([^<>]*)(>?)")

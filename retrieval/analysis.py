@@ -13,8 +13,6 @@ import tantivy
 
 from fairqr.retrieval.words import folded_words
 
-__all__ = ["ANALYZER_NAME", "english_analyzer", "term_of", "terms_of"]
-
 ANALYZER_NAME = "fairqr_english"
 
 # A token is a run of letters, marks, digits and underscores; an apostrophe, full stop or middle dot

@@ -20,8 +20,6 @@ from fairqr.base.errors import (
 from fairqr.base.files import write_beside
 from fairqr.retrieval.source import Source, load_source
 
-__all__ = ["AttachedSources"]
-
 
 class _Note(BaseModel):
     """What we note about an attached source: where its file is."""

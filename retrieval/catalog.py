@@ -36,8 +36,6 @@ from fairqr.retrieval.engines.opening import (
 from fairqr.retrieval.engines.tantivy_store import Announce, EmbeddedIndexes
 from fairqr.retrieval.source import Source, TantivySource, is_source_file, load_source
 
-__all__ = ["Catalog", "check_name", "info_of"]
-
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 
 

@@ -25,15 +25,6 @@ from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.labels import LabelReader
 from fairqr.retrieval.schema import Schema, load_schema
 
-__all__ = [
-    "BUILT_IN",
-    "Corpus",
-    "CorpusReport",
-    "check_corpus",
-    "find_corpus",
-    "holds_documents",
-]
-
 BUILT_IN = {"notables": Path(__file__).parent / "corpora" / "notables"}
 """The corpora that come with fairqr, by name."""
 

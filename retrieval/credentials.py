@@ -37,8 +37,6 @@ from fairqr.base.settings import (
 from fairqr.base.settings_file import config_path
 from fairqr.retrieval.schema import validated
 
-__all__ = ["Credentials", "NamedCredentials", "credentials_for", "default_url", "named_credentials"]
-
 SECRETS = ("api_key", "username", "password")
 HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 

@@ -12,8 +12,6 @@ import numpy as np
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.schema import Attribute, Schema
 
-__all__ = ["TIMES", "Dimension", "dimensions_of", "factors_of"]
-
 TIMES = "×"
 
 

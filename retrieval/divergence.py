@@ -10,16 +10,6 @@ from numpy.typing import ArrayLike
 from fairqr.base.errors import InputError
 from fairqr.retrieval.exposure import FloatArray
 
-__all__ = [
-    "DEFAULT_SMOOTHING",
-    "DEFAULT_THRESHOLD",
-    "Direction",
-    "jensen_shannon",
-    "kullback_leibler",
-    "smooth",
-    "under_representation",
-]
-
 DEFAULT_SMOOTHING = 1e-3
 DEFAULT_THRESHOLD = 0.005
 """The divergence, in nats, at which exposure counts as near its target."""

@@ -15,22 +15,6 @@ from typing import IO, Any, Protocol, TypeVar
 from fairqr.base.errors import CorpusError, IndexUnavailableError, SourceError, one_line
 from fairqr.retrieval.schema import Attribute, Schema
 
-__all__ = [
-    "Document",
-    "DocumentLines",
-    "Progress",
-    "chunks",
-    "encodable",
-    "identifier",
-    "numbered_lines",
-    "open_text",
-    "parse_document",
-    "parse_line",
-    "parse_object",
-    "read_documents",
-    "value_at",
-]
-
 T = TypeVar("T")
 
 

@@ -16,8 +16,6 @@ from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine
 from fairqr.retrieval.exposure import FloatArray, intersection
 from fairqr.retrieval.words import folded_words, occurs
 
-__all__ = ["TOPIC_DEPTH", "Evidence", "Proposal", "frequencies", "gather_evidence"]
-
 TOPIC_DEPTH = 50
 GROUP_DEPTH = 200
 LEAST_SHARE = 0.1

@@ -20,8 +20,6 @@ from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.sendable import sendable
 from fairqr.retrieval.words import composed, folded_words, occurs
 
-__all__ = ["evidence_from_texts", "stems_of"]
-
 FEWEST_OTHERS = 100
 """With fewer results beyond the best 50, all are near the topic and show no difference."""
 

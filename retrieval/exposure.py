@@ -18,19 +18,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from fairqr.base.errors import InputError
 
-__all__ = [
-    "INVERSE_LOG",
-    "LOG2",
-    "TREC",
-    "Discount",
-    "FloatArray",
-    "exposure",
-    "group_exposure",
-    "intersection",
-    "normalise",
-    "unknown_share",
-]
-
 FloatArray = NDArray[np.float64]
 
 LONGEST_KEPT = 1 << 16

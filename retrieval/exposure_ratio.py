@@ -7,8 +7,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from fairqr.retrieval.exposure import INVERSE_LOG, Discount, FloatArray
 
-__all__ = ["expected_exposure_ratio", "exposure_ratio"]
-
 
 def exposure_ratio(protected: ArrayLike, discount: Discount = INVERSE_LOG) -> float | None:
     """Return the mean exposure of protected items divided by the mean exposure of the others.

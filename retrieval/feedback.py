@@ -12,8 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from fairqr.retrieval.engines.engine import Query, SearchEngine
 
-__all__ = ["document_frequencies", "most_weighted", "relevance_model", "shares_of"]
-
 
 def shares_of(words: Sequence[str]) -> dict[str, float]:
     """Return P(w|d) of a text: each word's share of all its words."""

@@ -19,8 +19,6 @@ from fairqr.retrieval.label_store import LabelStore, digests, with_groups
 from fairqr.retrieval.label_values import attribute_report, label_key, values_of
 from fairqr.retrieval.schema import UNKNOWN, Attribute, as_text
 
-__all__ = ["built_labels"]
-
 MAX_GROUPS = 1000
 """If only the file names the groups, more than this means that the wrong column was read."""
 

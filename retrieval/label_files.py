@@ -14,8 +14,6 @@ from typing import IO, Any, NamedTuple
 from fairqr.base.errors import SourceError, one_line
 from fairqr.retrieval.documents import identifier, parse_object
 
-__all__ = ["LabelRow", "LabelRows", "read_labels"]
-
 
 class LabelRow(NamedTuple):
     """One row of a file of labels.

@@ -29,8 +29,6 @@ from fairqr.retrieval.engines.report import AttributeReport
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.schema import Attribute
 
-__all__ = ["LabelStore", "digests", "open_label_store", "with_groups"]
-
 FORMAT = 2
 
 

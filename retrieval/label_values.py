@@ -8,8 +8,6 @@ from fairqr.base.errors import one_line
 from fairqr.retrieval.engines.report import AttributeReport, ValueCount
 from fairqr.retrieval.schema import Attribute
 
-__all__ = ["attribute_report", "label_key", "values_of"]
-
 MAX_VALUES = 1000
 
 

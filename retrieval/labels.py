@@ -20,8 +20,6 @@ from fairqr.retrieval.label_store import LabelStore, open_label_store
 from fairqr.retrieval.label_values import attribute_report, label_key, values_of
 from fairqr.retrieval.schema import Attribute, Schema
 
-__all__ = ["LabelReader"]
-
 MAX_CACHED = 10_000
 ENOUGH = 20
 """If this many documents have no label at all, it is not by chance."""

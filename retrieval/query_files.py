@@ -20,8 +20,6 @@ from typing import Any, NamedTuple
 from fairqr.base.errors import SourceError, one_line
 from fairqr.retrieval.documents import encodable, identifier, numbered_lines, parse_object
 
-__all__ = ["QueryColumns", "QueryRow", "csv_cells", "query_rows", "read_queries"]
-
 TEXTS = ("query", "text", "title")
 """Possible names of a query's text; the first that is present is used."""
 

@@ -10,9 +10,6 @@ from typing import TypeVar, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Ranking", "Reordered", "best_positions"]
-
-
 T = TypeVar("T")
 
 

@@ -31,24 +31,6 @@ from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.rerank import RRF_K
 from fairqr.retrieval.retriever_parameters import Hybrid
 
-__all__ = [
-    "CALIBRATED",
-    "FITTED",
-    "LIKELY",
-    "SAMPLE_WORDS",
-    "Background",
-    "Calibration",
-    "Calibrations",
-    "fused_best",
-    "held_out",
-    "moved_toward",
-    "rank_evidence",
-    "relevance_by_rank",
-    "shares_of",
-    "standardised",
-]
-
-
 Item = TypeVar("Item", int, str)
 
 LIKELY = 0.5

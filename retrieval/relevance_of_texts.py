@@ -53,14 +53,6 @@ from fairqr.retrieval.relevance import (
 from fairqr.retrieval.retriever_parameters import Hybrid
 from fairqr.retrieval.sendable import sendable
 
-__all__ = [
-    "Reference",
-    "TextEvidence",
-    "TextRelevance",
-    "bm25",
-    "comparable_from",
-]
-
 K1, B = 1.2, 0.75
 """Parameters of BM25, as in Lucene and tantivy."""
 

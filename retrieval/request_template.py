@@ -11,8 +11,6 @@ from typing import Any
 
 from fairqr.base.errors import one_line
 
-__all__ = ["QUERY", "SIZE", "check_template", "fill_template"]
-
 QUERY = "{{query}}"
 SIZE = "{{size}}"
 

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from fairqr.retrieval.exposure import LOG2, Discount, FloatArray
 from fairqr.retrieval.ranking import Ranking
 
-__all__ = ["RRF_K", "exposure_aware", "reciprocal_rank_fusion"]
-
 RRF_K = 60
 
 

@@ -10,8 +10,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from fairqr.base.errors import InputError, first_problem, one_line
 from fairqr.retrieval.rerank import RRF_K
 
-__all__ = ["Hybrid"]
-
 
 class Hybrid(BaseModel):
     """The parameters of hybrid retrieval; the calibration was fitted with the defaults."""

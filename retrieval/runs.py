@@ -24,19 +24,6 @@ from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.trec_columns import UnusualError, columns_of
 
-__all__ = [
-    "TIES",
-    "Run",
-    "Ties",
-    "check_ties",
-    "read_run",
-    "refuse_ties",
-    "trec_fields",
-    "whole_number",
-    "write_run",
-    "wrong_line",
-]
-
 Ties = Literal["rank", "id", "trec_eval", "error"]
 _TIES: tuple[Ties, ...] = get_args(Ties)
 TIES = {

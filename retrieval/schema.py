@@ -37,18 +37,6 @@ from fairqr.base.errors import (
 )
 from fairqr.base.yaml_file import load_yaml
 
-__all__ = [
-    "NAME",
-    "UNKNOWN",
-    "Attribute",
-    "Described",
-    "Range",
-    "Schema",
-    "as_text",
-    "load_schema",
-    "validated",
-]
-
 UNKNOWN = "unknown"
 """The name of the group for documents without a label, and for the unlabelled part of others."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["sendable"]
-
 
 def sendable(text: str) -> str:
     """Replace each lone surrogate, which JSON can carry and UTF-8 cannot, by ``?``."""

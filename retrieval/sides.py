@@ -12,8 +12,6 @@ from numpy.typing import ArrayLike, NDArray
 from fairqr.base.errors import InputError, one_line
 from fairqr.retrieval.schema import Attribute
 
-__all__ = ["SIDES_HELP", "Sides", "default_protected", "parse_sides"]
-
 SIDES_HELP = "The protected group: female; not Europe; or 'female vs male' to leave others out."
 
 DEFAULT = "female"

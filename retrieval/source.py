@@ -30,21 +30,6 @@ from fairqr.base.yaml_file import load_yaml
 from fairqr.retrieval.request_template import QUERY, check_template
 from fairqr.retrieval.schema import Attribute, Described, validated
 
-__all__ = [
-    "ElasticsearchSource",
-    "HttpSource",
-    "OpenSearchSource",
-    "QueryFields",
-    "RunSource",
-    "Source",
-    "TantivySource",
-    "VectorField",
-    "check_server",
-    "is_source_file",
-    "load_source",
-    "source_of",
-]
-
 SourceName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,99}$")]
 Address = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(lambda v: [v] if isinstance(v, str) else v)]

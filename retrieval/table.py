@@ -17,8 +17,6 @@ from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.engines.engine import Memberships
 from fairqr.retrieval.exposure import FloatArray, intersection
 
-__all__ = ["CodedMemberships", "DocumentTable", "coded", "decoded"]
-
 
 class CodedMemberships(TypedDict):
     """The memberships of a list of documents in one attribute, as plain data.

@@ -14,8 +14,6 @@ from fairqr.base.errors import TargetError
 from fairqr.retrieval.exposure import FloatArray, normalise
 from fairqr.retrieval.schema import Attribute
 
-__all__ = ["DEFAULT_TARGET", "Part", "Target", "can_be_weights", "retrieved_distribution"]
-
 Part = Literal["population", "uniform", "corpus", "retrieved", "relevance"]
 PARTS: tuple[Part, ...] = get_args(Part)
 TOLERANCE = 1e-6

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from fairqr.retrieval.documents import open_text
 from fairqr.retrieval.exposure import FloatArray
 
-__all__ = ["Columns", "UnusualError", "columns_of"]
-
 AT_ONCE = 1 << 22
 EXACT_DIGITS = 15
 WIDEST = 256

@@ -16,8 +16,6 @@ import tantivy
 
 from fairqr.retrieval.sendable import sendable
 
-__all__ = ["composed", "folded_words", "occurs", "phrase_parts", "words_in", "words_without_digits"]
-
 # The range holds the two zero-width joiners.
 _WORD = r"[\p{L}\p{N}](?:[\x{200c}-\x{200d}]*[\p{L}\p{M}\p{N}])*"
 _JOINED = rf"{_WORD}(?:['’.-]{_WORD})*"

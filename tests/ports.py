@@ -6,8 +6,6 @@ import itertools
 import os
 import socket
 
-__all__ = ["free_port"]
-
 _EACH = 1500
 _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 _PORTS = itertools.cycle(range(20_000 + _EACH * (_WORKER % 8), 20_000 + _EACH * (_WORKER % 8 + 1)))

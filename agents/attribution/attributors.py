@@ -14,8 +14,6 @@ from fairqr.base.errors import InputError
 from fairqr.base.settings import default_model
 from fairqr.prompts.library import PromptLibrary
 
-__all__ = ["ATTRIBUTORS", "DEFAULT_ATTRIBUTOR", "PAPER_ATTRIBUTOR", "open_attributor"]
-
 DEFAULT_ATTRIBUTOR = "overlap"
 """It works offline and at once; a study should use PAPER_ATTRIBUTOR."""
 

@@ -9,8 +9,6 @@ from fairqr.agents.attribution.verdicts import Attributor, Pair, Verdict
 from fairqr.agents.cache import ReplyCache, cache_key
 from fairqr.agents.replies import Usage
 
-__all__ = ["CachedAttributor", "Identified"]
-
 
 class Identified(Attributor, Protocol):
     """An attributor that states what its verdicts depend on."""

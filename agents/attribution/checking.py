@@ -22,21 +22,6 @@ from fairqr.base.binomial import binomial_interval
 from fairqr.base.files import write_beside
 from fairqr.base.settings import data_dir
 
-__all__ = [
-    "LEAST_PAIRS",
-    "AttributorCheck",
-    "Confusion",
-    "Finding",
-    "area_under_curve",
-    "check_attributor",
-    "identity_of",
-    "known_checks",
-    "recall",
-    "remember",
-    "unchecked_warning",
-]
-
-
 LEAST_PAIRS = 30
 """With fewer pairs, or pairs of only one class, we conclude nothing."""
 

@@ -16,8 +16,6 @@ from fairqr.base.loops import PerLoop
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import fence
 
-__all__ = ["DEFAULT_THRESHOLD", "PARALLEL", "LlmAttributor", "stretches"]
-
 DEFAULT_THRESHOLD = 0.5
 YES, NO = "Yes", "No"
 

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 from fairqr.base.errors import InputError
 
-__all__ = ["AttributorName", "check_threshold"]
-
 
 def check_threshold(threshold: float | None) -> float | None:
     """Return a threshold, or None, after checking that it is above 0 and at most 1.

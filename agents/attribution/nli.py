@@ -24,8 +24,6 @@ from fairqr.base.errors import ModelUnavailableError, one_line
 from fairqr.base.files import sha256_of
 from fairqr.base.neural import Pretrained, load_pretrained, token_limit
 
-__all__ = ["LEAST_ROOM", "OVERLAP", "TransformersAttributor", "Window", "windows_of"]
-
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 

@@ -20,8 +20,6 @@ from fairqr.base.errors import InputError
 from fairqr.retrieval.corpus import BUILT_IN, find_corpus
 from fairqr.retrieval.documents import Document
 
-__all__ = ["DEFAULT_PAIRS", "NOTABLES", "notables_pairs"]
-
 NOTABLES = "notables"
 DEFAULT_PAIRS = 200
 NAMES_EXCHANGED = 1 / 3

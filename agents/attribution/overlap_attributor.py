@@ -8,8 +8,6 @@ from fairqr.agents.attribution.naming import AttributorName
 from fairqr.agents.attribution.verdicts import Pair, Verdict, without_words
 from fairqr.retrieval.words import folded_words
 
-__all__ = ["DEFAULT_THRESHOLD", "OverlapAttributor", "content_words"]
-
 DEFAULT_THRESHOLD = 0.7
 """The share of the answer's content words from which a document counts as used. One of two words is
 too few, and so are two of three, since answers are often names."""

@@ -13,8 +13,6 @@ from fairqr.base.errors import InputError, first_problem
 from fairqr.base.files import write_beside
 from fairqr.retrieval.documents import numbered_lines
 
-__all__ = ["LabelledPair", "read_pairs", "write_pairs"]
-
 
 class LabelledPair(BaseModel):
     """A pair with a label.

@@ -8,16 +8,6 @@ from typing import Literal, Protocol
 
 from fairqr.agents.replies import Status, Usage
 
-__all__ = [
-    "RAW",
-    "Attributor",
-    "Pair",
-    "Verdict",
-    "VerdictStatus",
-    "hypothesis_of",
-    "without_words",
-]
-
 VerdictStatus = Literal[Status, "empty_answer", "empty_document", "answer_too_long"]
 """``empty_answer`` and ``empty_document``: there is nothing to judge. ``answer_too_long``: the
 answer leaves no room for a document. For the others, see :data:`Status`."""

@@ -32,8 +32,6 @@ from fairqr.agents.streaming import TokenRelay
 from fairqr.base.errors import ModelError
 from fairqr.base.neural import Pretrained, stated_limit
 
-__all__ = ["CausalModel"]
-
 
 class CausalModel(LanguageModel):
     """A decoder-only model that answers questions, one at a time.

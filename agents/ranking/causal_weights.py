@@ -14,16 +14,6 @@ from fairqr.base.neural import Pretrained, load_causal, state_of
 from fairqr.base.weights.cache import is_pulled, weights_path
 from fairqr.base.weights.registry import WEIGHTS
 
-__all__ = [
-    "ABOUT",
-    "ADAPTER",
-    "Source",
-    "base_sha256",
-    "lasting_name",
-    "load_source",
-    "source_of",
-]
-
 ADAPTER = "adapter_config.json"
 """The file that marks the folder of an adapter; peft writes it."""
 

@@ -11,16 +11,6 @@ from typing import Any
 
 from fairqr.agents.question import Messages
 
-__all__ = [
-    "Readings",
-    "encode",
-    "first_probabilities",
-    "label_tokens",
-    "readings",
-    "render",
-    "written",
-]
-
 Readings = Sequence[tuple[int, str]]
 """Tokens with their texts."""
 

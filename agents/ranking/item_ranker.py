@@ -9,17 +9,6 @@ from typing import Literal, Protocol
 from fairqr.agents.replies import Usage
 from fairqr.prompts.template import fence
 
-__all__ = [
-    "Asker",
-    "Cost",
-    "ItemRanker",
-    "ItemRanking",
-    "RankItem",
-    "Shown",
-    "before_those_who_ask",
-    "group_of",
-]
-
 Shown = Literal["title", "text", "title_text"]
 """What a ranker reads of an item."""
 

@@ -23,17 +23,6 @@ from fairqr.base.statistics import (
     too_few,
 )
 
-__all__ = [
-    "PROTECTED",
-    "UNPROTECTED",
-    "Averaged",
-    "LogOdds",
-    "PairFigures",
-    "PairOutcome",
-    "Share",
-    "pair_figures",
-]
-
 PROTECTED, UNPROTECTED = "protected", "unprotected"
 
 

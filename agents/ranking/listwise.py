@@ -14,8 +14,6 @@ from fairqr.agents.replies import Usage
 from fairqr.base.errors import InputError
 from fairqr.prompts.template import PromptTemplate
 
-__all__ = ["ListwiseRanker", "windows"]
-
 
 class ListwiseRanker:
     """Asks a language model to order windows, from the end of the list to its beginning.

@@ -11,8 +11,6 @@ from fairqr.agents.ranking.item_ranker import RankItem, Shown, before_those_who_
 from fairqr.prompts.budget import SAFE_SHARE, estimated_tokens, message_tokens, render_documents
 from fairqr.prompts.template import PromptTemplate, fence
 
-__all__ = ["ListwisePrompt"]
-
 TOKENS_AN_ITEM = 6
 """The most tokens of ``[12] > `` in common vocabularies."""
 

@@ -11,8 +11,6 @@ from fairqr.agents.question import OnToken, Question, Wanted
 from fairqr.agents.replies import Choice, Reply, Status, TextReply
 from fairqr.agents.streaming import TokenRelay
 
-__all__ = ["RankingModel", "asked_once"]
-
 
 class RankingModel(Protocol):
     """Writes a text, or gives probabilities for the first word of a reply.

@@ -20,8 +20,6 @@ from fairqr.agents.replies import Usage
 from fairqr.base.errors import InputError
 from fairqr.base.loops import PerLoop, run_together
 
-__all__ = ["PairwiseRanker", "Strategy", "most_comparisons"]
-
 Strategy = Literal["all", "sorting", "sliding"]
 """Every pair once; a merge sort; or bubble passes from the end of the list to its begin."""
 

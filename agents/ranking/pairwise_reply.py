@@ -8,16 +8,6 @@ from typing import Literal
 
 from fairqr.agents.replies import Status, Usage
 
-__all__ = [
-    "LABELS",
-    "Comparison",
-    "Position",
-    "Preference",
-    "PreferenceStatus",
-    "ReplyStatus",
-    "parse_preference",
-]
-
 LABELS = ("A", "B")
 """The labels of the first and the second document in the prompt ``pairwise``."""
 

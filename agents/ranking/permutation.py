@@ -10,8 +10,6 @@ from typing import Literal
 
 from fairqr.retrieval.words import words_without_digits
 
-__all__ = ["Permutation", "PermutationStatus", "parse_permutation"]
-
 PermutationStatus = Literal[
     "ok",
     "empty",  # nothing, or only white space

@@ -21,8 +21,6 @@ from fairqr.agents.ranking.rankers import RankerOptions
 from fairqr.base.errors import InputError, ModelUnavailableError, one_line
 from fairqr.base.neural import Pretrained, load_pretrained, to_float32, token_limit
 
-__all__ = ["MonoBertRanker", "MonoT5Ranker", "PointwiseRanker", "open_pointwise"]
-
 BATCH = 16
 """How many documents are read at once."""
 

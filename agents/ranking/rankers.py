@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from fairqr.agents.ranking.model import RankingModel
     from fairqr.prompts.library import PromptLibrary
 
-__all__ = ["RANKERS", "RankerName", "RankerOptions", "open_ranker"]
-
 RankerName = Literal["listwise", "pairwise", "monot5", "monobert"]
 
 RANKERS: Mapping[RankerName, str] = {

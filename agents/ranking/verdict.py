@@ -10,17 +10,6 @@ from fairqr.agents.ranking.lean import PairFigures, Share
 from fairqr.base.binomial import detectable_share
 from fairqr.base.statistics import Interval, corrected_by_holm, p_in_words
 
-__all__ = [
-    "ALPHA",
-    "LEAST",
-    "LEAST_QUERIES",
-    "Verdict",
-    "VerdictKind",
-    "p_of_lean",
-    "verdict",
-    "verdicts",
-]
-
 ALPHA = 0.05
 """The largest significant p value."""
 

@@ -15,8 +15,6 @@ from fairqr.agents.ranking.causal_weights import ABOUT
 from fairqr.base.errors import InputError
 from fairqr.base.files import write_beside
 
-__all__ = ["Checkpoint", "read_checkpoint", "write_adapter", "write_checkpoint"]
-
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:

@@ -18,8 +18,6 @@ import numpy as np
 from fairqr.agents.ranking.item_ranker import RankItem
 from fairqr.base.errors import InputError
 
-__all__ = ["Example", "TuningPair", "both_orders", "draw_winners", "fingerprint", "make_batches"]
-
 
 @dataclass(frozen=True, slots=True)
 class TuningPair:

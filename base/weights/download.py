@@ -15,18 +15,6 @@ import tenacity
 
 from fairqr.base.files import sha256_of
 
-__all__ = [
-    "CHUNK",
-    "AbsentError",
-    "BrokenError",
-    "Progress",
-    "RefusedError",
-    "bring_whole",
-    "download",
-    "is_whole",
-    "size_of",
-]
-
 Progress = Callable[[int, int], None]
 """Called with the number of bytes so far, and with the total (0 if unknown)."""
 

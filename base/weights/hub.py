@@ -19,8 +19,6 @@ from fairqr.base.weights.download import (
 )
 from fairqr.base.weights.registry import Weights, WeightsFile
 
-__all__ = ["HubError", "fetch_from_hub", "hub_part"]
-
 ENDPOINT = "https://huggingface.co"
 """The hub, unless ``HF_ENDPOINT`` names a mirror, as in other clients of the hub."""
 

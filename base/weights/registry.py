@@ -8,8 +8,6 @@ from typing import Literal
 
 from fairqr.base.errors import ModelUnavailableError
 
-__all__ = ["WEIGHTS", "Kind", "Weights", "WeightsFile", "lookup"]
-
 Kind = Literal["language model", "encoder"]
 
 

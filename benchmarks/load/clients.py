@@ -25,8 +25,6 @@ from benchmarks.load.attempts import (
     slug_of,
 )
 
-__all__ = ["Crowd", "new_client"]
-
 TIMEOUT = 120.0
 EVENTS_BEFORE_LEAVING = 2
 

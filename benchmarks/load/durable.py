@@ -16,8 +16,6 @@ from benchmarks.load.clients import Crowd, new_client
 from benchmarks.load.world import EMBEDDED, World
 from benchmarks.measuring import in_turns_async, median, p95
 
-__all__ = ["Durable", "durable"]
-
 SETTLED_SECONDS = 11.0
 """PostgreSQL's sessions report what they did after at most 10 s."""
 

@@ -19,8 +19,6 @@ from benchmarks.load.clients import Crowd, new_client
 from benchmarks.load.servers import Worker, wrong_clock
 from benchmarks.load.world import EMBEDDED, REMOTE, SETTINGS, World
 
-__all__ = ["FAULTS", "Survived", "missing_for", "survive"]
-
 T = TypeVar("T")
 
 CLIENTS = 8

@@ -19,8 +19,6 @@ from fairqr.agents.chat import ChatModel
 from fairqr.api import FairSearch
 from fairqr.retrieval.catalog import Catalog
 
-__all__ = ["main"]
-
 WARM_UP = 5
 
 

@@ -20,8 +20,6 @@ from benchmarks.load.watching import busy_seconds
 from benchmarks.load.world import EMBEDDED, REMOTE, World
 from benchmarks.measuring import median, p95
 
-__all__ = ["Rate", "rates"]
-
 CLIENTS = (1, 8, 32)
 PAIRS = (
     (EMBEDDED, "SQLite"),

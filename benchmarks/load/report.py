@@ -13,8 +13,6 @@ from benchmarks.load.faults import Survived
 from benchmarks.load.rates import Rate
 from benchmarks.load.soak import Soak
 
-__all__ = ["durable_lines", "fault_lines", "machine", "rate_lines", "soak_lines", "table"]
-
 INDEXES = {"embedded": "embedded", "remote": "Elasticsearch"}
 
 

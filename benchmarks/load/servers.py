@@ -21,8 +21,6 @@ from tests.integration import elasticsearch_server as es
 from tests.integration.java_server import configure, install, running, wait_for
 from tests.ports import free_port
 
-__all__ = ["Elasticsearch", "Model", "Process", "Worker", "local", "wrong_clock"]
-
 READY_SECONDS = 240
 ROOT = Path(__file__).parents[2]
 

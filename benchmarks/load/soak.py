@@ -20,8 +20,6 @@ from benchmarks.load.clients import Crowd, new_client
 from benchmarks.load.watching import Watch
 from benchmarks.load.world import EMBEDDED, World
 
-__all__ = ["Soak", "soak"]
-
 CLIENTS = 8
 SETTLING_SECONDS = 240
 FORGETTING_SECONDS = 150

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-__all__ = ["Sample", "Watch", "busy_seconds"]
-
 
 @dataclass(frozen=True, slots=True)
 class Sample:

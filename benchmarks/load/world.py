@@ -22,8 +22,6 @@ from fairqr.retrieval.corpus import find_corpus
 from tests.integration.filled_elasticsearch import fill, write_source
 from tests.integration.postgres_server import NOBODY, PostgresServer, running_postgres
 
-__all__ = ["EMBEDDED", "REMOTE", "World"]
-
 EMBEDDED, REMOTE = "embedded", "remote"
 """The names of the indexes: in the process of the service, and on Elasticsearch."""
 

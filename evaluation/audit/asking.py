@@ -28,8 +28,6 @@ from fairqr.retrieval.relevance_of_texts import comparable_from
 from fairqr.retrieval.schema import Attribute
 from fairqr.retrieval.table import CodedMemberships, coded
 
-__all__ = ["Asker", "Pace", "RelevanceOfTexts", "paced"]
-
 LOOKED_UP = 100
 """Up to so many relevant documents of several queries are looked up at a time."""
 

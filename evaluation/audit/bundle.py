@@ -50,16 +50,6 @@ from fairqr.evaluation.experiments.folder import (
 )
 from fairqr.retrieval.schema import Attribute
 
-__all__ = [
-    "AuditFolder",
-    "AuditManifest",
-    "AuditedEngine",
-    "Redaction",
-    "Relevance",
-    "Store",
-    "without_secrets",
-]
-
 FIGURES = "audit.json"
 MANIFEST = "manifest.json"
 QUERIES = "raw/queries.json.gz"

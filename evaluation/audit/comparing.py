@@ -29,8 +29,6 @@ from fairqr.evaluation.audit.outcomes import by_attribute
 from fairqr.evaluation.reports.writer import paragraphs, write_report
 from fairqr.retrieval.exposure import FloatArray
 
-__all__ = ["FIGURES", "Change", "Comparison", "as_json", "compare", "write_comparison"]
-
 ALPHA = 0.05
 FIGURES = ("lean", "exposure", "impact_ratio")
 SAME = ("k", "discount", "target", "depth", "widen")

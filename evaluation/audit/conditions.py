@@ -13,8 +13,6 @@ from fairqr.evaluation.audit.estimates import Estimate
 from fairqr.evaluation.audit.figures import ESTIMATES, GroupFigures
 from fairqr.evaluation.audit.measuring import AuditFigures
 
-__all__ = ["Condition", "broken", "parse_condition"]
-
 OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "<=": operator.le,
     "<": operator.lt,

@@ -25,19 +25,6 @@ import numpy as np
 from fairqr.base.statistics import student_quantile, too_few
 from fairqr.retrieval.exposure import FloatArray
 
-__all__ = [
-    "Estimate",
-    "divided",
-    "effective_queries",
-    "jackknifed",
-    "means",
-    "most_unseen",
-    "randomisation_p",
-    "ratios",
-    "shares",
-    "within",
-]
-
 LEVEL = 0.95
 PERMUTATIONS = 20_000
 EXACT_UP_TO = 14

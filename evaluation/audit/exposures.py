@@ -18,8 +18,6 @@ from fairqr.retrieval.objective import supply as supply_of
 from fairqr.retrieval.relevance import LIKELY
 from fairqr.retrieval.target import Part, Target
 
-__all__ = ["Answer", "Choices", "Shown", "shown_by"]
-
 ROUNDING = 1e-9
 
 

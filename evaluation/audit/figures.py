@@ -25,16 +25,6 @@ from fairqr.evaluation.audit.exposures import Shown
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.exposure import FloatArray
 
-__all__ = [
-    "ESTIMATES",
-    "ESTIMATE_ERROR",
-    "FOUR_FIFTHS",
-    "Gathered",
-    "GroupFigures",
-    "Verdict",
-    "corrected",
-]
-
 ALPHA = 0.05
 FOUR_FIFTHS = 0.8
 """The line of the Uniform Guidelines on Employee Selection Procedures (29 CFR 1607.4 D)."""

@@ -17,8 +17,6 @@ from fairqr.evaluation.audit.specification import AUDIT_TARGET
 from fairqr.evaluation.reports.text import MINUS
 from fairqr.evaluation.reports.writer import paragraphs
 
-__all__ = ["due_of", "findings_of"]
-
 SMALL = 0.0005
 """What is less than this rounds to 0.0 points or percent, and is not spoken of."""
 

@@ -35,8 +35,6 @@ from fairqr.retrieval.sendable import sendable
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["Audit", "audit_engine", "carry_out", "read_audit", "recompute"]
-
 LONGEST_TITLE = 200
 """Characters; a source may name a text as the title."""
 

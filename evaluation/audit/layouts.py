@@ -14,8 +14,6 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from fairqr.base.errors import InputError, one_line
 from fairqr.base.yaml_file import load_yaml
 
-__all__ = ["DEFAULT", "LAYOUTS", "Layout", "LayoutPart", "Section", "load_layout"]
-
 DEFAULT = "plain"
 LAYOUTS = (DEFAULT, "ll144", "dsa", "ai-act")
 

@@ -31,18 +31,6 @@ from fairqr.retrieval.exposure import FloatArray, intersection
 from fairqr.retrieval.schema import Schema
 from fairqr.retrieval.table import decoded
 
-__all__ = [
-    "AuditFigures",
-    "Contribution",
-    "Counts",
-    "Stability",
-    "Unanswered",
-    "answers_of",
-    "choices_of",
-    "dimensions_to_measure",
-    "measure",
-]
-
 CONTRIBUTIONS = 10
 POWER = 0.8
 

@@ -15,17 +15,6 @@ from fairqr.retrieval.exposure import FloatArray, exposure
 from fairqr.retrieval.objective import Positions, best_ranking
 from fairqr.retrieval.relevance import relevance_by_rank
 
-__all__ = [
-    "MENDED_WEIGHT",
-    "WEIGHTS",
-    "CurvePoint",
-    "Mendable",
-    "Mended",
-    "after_mending",
-    "curve",
-    "mended",
-]
-
 WEIGHTS = (0.25, 0.5, 1.0, 2.0, 4.0, 16.0)
 """The weights of fairness of the curve; see :mod:`fairqr.retrieval.objective`."""
 

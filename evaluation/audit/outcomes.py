@@ -30,18 +30,6 @@ from fairqr.retrieval.dimension import TIMES
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = [
-    "FORMAT",
-    "AuditFrames",
-    "AuditOutcome",
-    "PrintedQuery",
-    "audit_json",
-    "by_attribute",
-    "files_of",
-    "frames_of",
-    "is_combination",
-]
-
 FORMAT = 1
 """Of ``audit.json``; it changes when a name or the meaning of a figure does."""
 

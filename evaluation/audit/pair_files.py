@@ -16,8 +16,6 @@ from fairqr.base.errors import InputError, SourceError, one_line
 from fairqr.retrieval.documents import encodable, identifier, numbered_lines, parse_object
 from fairqr.retrieval.query_files import csv_cells
 
-__all__ = ["PairDocument", "PairQuery", "Pairs", "read_pairs"]
-
 COLUMNS = ("query", "pair", "version", "document", "title", "text")
 
 

@@ -36,17 +36,6 @@ from fairqr.retrieval.pools.open import POOL_RETRIEVERS, open_pool_retriever
 if TYPE_CHECKING:
     pass
 
-__all__ = [
-    "BY_ENGINE",
-    "PairFigures",
-    "PairScorer",
-    "ScoredPairs",
-    "VersionComparison",
-    "compare_versions",
-    "open_pair_scorer",
-    "scored",
-]
-
 BY_ENGINE = "engine"
 """The name of the audited engine as what scores pairs."""
 

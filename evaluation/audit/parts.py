@@ -22,8 +22,6 @@ from fairqr.evaluation.audit.records import AuditRecord
 from fairqr.evaluation.experiments.engine import Done, Keep, failure_of, run_tasks
 from fairqr.evaluation.experiments.progress import StageWatcher
 
-__all__ = ["Part", "Task"]
-
 
 class Task(Protocol):
     """What makes one record."""

@@ -15,8 +15,6 @@ from fairqr.base.statistics import stream
 from fairqr.retrieval.documents import Progress, chunks
 from fairqr.retrieval.query_files import QueryColumns, QueryRow, query_rows
 
-__all__ = ["MOST_QUERIES", "AuditQuery", "Queries", "collect_queries", "read_audit_queries"]
-
 MOST_QUERIES = 200_000
 """More different queries than this are not audited, and no more are drawn for a sample."""
 

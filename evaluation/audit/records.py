@@ -14,12 +14,6 @@ from pydantic import ConfigDict, Field, model_validator
 from fairqr.evaluation.experiments.folder import Record
 from fairqr.retrieval.table import CodedMemberships
 
-__all__ = [
-    "AuditRecord",
-    "Observation",
-    "PairScores",
-]
-
 
 class AuditRecord(Record):
     """What became of one query in a part of an audit.

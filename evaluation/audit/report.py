@@ -37,8 +37,6 @@ from fairqr.evaluation.reports.text import (
 )
 from fairqr.evaluation.reports.writer import Figure, write_report
 
-__all__ = ["documents_to_name", "draw_exposure", "figures_of", "values_of", "write_audit"]
-
 LEADING = 3
 """So many findings stand above the picture, so that both are seen first."""
 

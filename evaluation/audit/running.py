@@ -44,8 +44,6 @@ from fairqr.retrieval.relevance_of_texts import TextRelevance
 from fairqr.retrieval.schema import Attribute
 from fairqr.retrieval.source import Source
 
-__all__ = ["AuditPlan", "make_plan", "open_texts"]
-
 PROBED = 10
 """So many documents of so many queries tell whether an engine gives texts."""
 

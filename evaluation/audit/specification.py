@@ -13,8 +13,6 @@ from fairqr.evaluation.experiments.options import Count, Seed
 from fairqr.retrieval.exposure import Discount
 from fairqr.retrieval.target import Target
 
-__all__ = ["AUDIT_TARGET", "AuditSpec"]
-
 AUDIT_TARGET = Target(parts={"relevance": 1.0})
 """As many as the relevant documents have: the mildest thing that can be asked of a ranking."""
 

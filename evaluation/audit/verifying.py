@@ -25,8 +25,6 @@ from fairqr.evaluation.audit.bundle import (
     shown_name,
 )
 
-__all__ = ["Verification", "verify"]
-
 ROUNDING = 1e-10
 """Figures have 12 digits; where two machines round otherwise, the last digit may differ by one."""
 

@@ -24,8 +24,6 @@ from fairqr.base.errors import BuildInProgressError
 from fairqr.evaluation.qrels import Qrels, write_qrels
 from fairqr.retrieval.documents import Progress
 
-__all__ = ["DiskTable", "DocumentWriter", "ImportReport", "building", "locked", "write_judgements"]
-
 TELL_EVERY = 1000
 CACHE_KIB = 65_536
 COMPRESSION = 1

@@ -26,20 +26,6 @@ from fairqr.retrieval.corpus import BUILT_IN, SCHEMA, Corpus, find_corpus, holds
 from fairqr.retrieval.documents import numbered_lines
 from fairqr.retrieval.schema import validated
 
-__all__ = [
-    "About",
-    "Collection",
-    "Topic",
-    "is_standard",
-    "load_collection",
-    "missing_files",
-    "parse_topic",
-    "read_about",
-    "read_topics",
-    "splits_of",
-    "write_topics",
-]
-
 ABOUT = "collection.yaml"
 DEFAULT_TARGET = "relevance:0.5,population:0.5"
 _QRELS = re.compile(r"qrels(?:-(.+))?\.txt")

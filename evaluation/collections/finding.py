@@ -34,15 +34,6 @@ from fairqr.evaluation.collections.trec_fair import (
 from fairqr.retrieval.corpus import BUILT_IN
 from fairqr.retrieval.documents import Progress
 
-__all__ = [
-    "LOADERS",
-    "find_collection",
-    "find_loader",
-    "import_collection",
-    "list_collections",
-    "recognise",
-]
-
 LAYOUT = 1
 """Raise it when the layout of imports changes, so that folders are imported again."""
 

@@ -22,16 +22,6 @@ from fairqr.retrieval.engines.engine import Query, SearchEngine
 from fairqr.retrieval.exposure import FloatArray, intersection
 from fairqr.retrieval.schema import UNKNOWN, Schema
 
-__all__ = [
-    "Groups",
-    "Labels",
-    "UnknownPolicy",
-    "labels_from_engine",
-    "scan_corpus",
-    "scan_engine",
-    "schema_with_unknown",
-]
-
 UnknownPolicy = Literal["group", "exclude"]
 
 AT_ONCE = 10_000

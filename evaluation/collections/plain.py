@@ -22,8 +22,6 @@ from fairqr.retrieval.corpus import DOCUMENTS, SCHEMA, Corpus
 from fairqr.retrieval.documents import Progress, numbered_lines, parse_document, parse_line
 from fairqr.retrieval.schema import load_schema
 
-__all__ = ["import_jsonl", "import_subset", "is_subset"]
-
 SUBSET_SCHEMA = Path(__file__).parent / "schemas" / "trec2022-subset.yaml"
 SUBSET = About(
     title="TREC Fair 2022, a joined subset",

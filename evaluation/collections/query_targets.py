@@ -22,18 +22,6 @@ from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.exposure import TREC, Discount, FloatArray, normalise
 from fairqr.retrieval.target import Part, Target
 
-__all__ = [
-    "DEFAULT_TARGET",
-    "QueryTargets",
-    "TargetRule",
-    "TrecRule",
-    "as_target",
-    "check_target",
-    "query_targets",
-    "resolve_target",
-    "work_weights",
-]
-
 TrecRule = Literal["trec2021", "trec2022"]
 TREC_RULES: tuple[TrecRule, ...] = get_args(TrecRule)
 TargetRule = Target | TrecRule

@@ -16,8 +16,6 @@ from fairqr.evaluation.collections.query_targets import query_targets
 from fairqr.retrieval.documents import Progress
 from fairqr.retrieval.schema import UNKNOWN, Attribute
 
-__all__ = ["AttributeStatistics", "CollectionStatistics", "describe_collection"]
-
 
 @dataclass(frozen=True, slots=True)
 class AttributeStatistics:

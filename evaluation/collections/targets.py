@@ -18,8 +18,6 @@ from numpy.typing import ArrayLike
 
 from fairqr.retrieval.exposure import Discount, FloatArray, intersection, normalise
 
-__all__ = ["known_cells", "mean_membership", "trec_target", "with_unknown", "work_needed_exposure"]
-
 AT_ONCE = 4096
 """How many documents' products of memberships are held at a time."""
 

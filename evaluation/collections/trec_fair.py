@@ -37,8 +37,6 @@ from fairqr.retrieval.corpus import SCHEMA
 from fairqr.retrieval.documents import Progress, numbered_lines, open_text
 from fairqr.retrieval.schema import UNKNOWN, load_schema
 
-__all__ = ["import_ir_dataset", "import_trec_fair", "is_trec_fair"]
-
 Year = Literal[2021, 2022]
 
 OCEANIA = ("Australia and New Zealand", "Melanesia", "Micronesia", "Polynesia")

@@ -19,16 +19,6 @@ if TYPE_CHECKING:
 
     from fairqr.evaluation.reports.writer import Figure
 
-__all__ = [
-    "SHIPPED",
-    "ExperimentFile",
-    "LoadedExperiment",
-    "find_experiment",
-    "kind_of_folder",
-    "load_experiment",
-    "read_experiment",
-]
-
 FILES = Path(__file__).parent / "files"
 SHIPPED = (
     "fair_qr_table",

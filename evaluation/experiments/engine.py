@@ -31,23 +31,6 @@ from fairqr.evaluation.experiments.folder import Lines, Record
 from fairqr.evaluation.experiments.progress import StageWatcher, time_left
 from fairqr.evaluation.workers.tools import Pool, Tools
 
-__all__ = [
-    "GIVE_UP",
-    "Absence",
-    "Cautious",
-    "Done",
-    "Estimate",
-    "Keep",
-    "Patience",
-    "Stage",
-    "Timing",
-    "by_job",
-    "failure_of",
-    "is_away",
-    "run_stages",
-    "run_tasks",
-]
-
 N = TypeVar("N")
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")

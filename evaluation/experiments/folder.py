@@ -24,18 +24,6 @@ from fairqr.agents.replies import Usage
 from fairqr.base.errors import InputError, OtherRunError, first_problem, one_line
 from fairqr.base.files import write_beside
 
-__all__ = [
-    "LOCK",
-    "Folder",
-    "FolderManifest",
-    "Lines",
-    "Record",
-    "file_name",
-    "followed",
-    "read_settings",
-    "spent",
-]
-
 LIBRARIES = (
     "fairqr",
     "elasticsearch",

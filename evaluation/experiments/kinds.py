@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from fairqr.evaluation.reports.writer import Figure
     from fairqr.evaluation.workers.tools import Pool
 
-__all__ = ["FAIR_RAG", "KINDS", "SEARCH", "AnyExperiment", "Kind", "RunOptions", "check_pandas"]
-
 SEARCH = "search"
 FAIR_RAG = "fair_rag"
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from fairqr.evaluation.reports.writer import Figure
 
-__all__ = ["Measured"]
-
 
 class Measured(ABC):
     """The results of an experiment.

@@ -34,8 +34,6 @@ from fairqr.retrieval.runs import Run, write_run
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-__all__ = ["MeasuredSearches", "Table", "measure_experiment", "run_of"]
-
 RELEVANCE = (NDCG, Precision, Recall, AP, RR)
 FEEDBACK = "feedback"
 OF_THE_MODEL = ("budget", "max_iterations", "patience", "prompts", "temperature")

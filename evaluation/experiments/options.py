@@ -9,8 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fairqr.base.errors import InputError, one_line
 
-__all__ = ["Count", "Options", "Seed", "check_prompts"]
-
 # A switch such as "true" is no number.
 Count = Annotated[int, Field(ge=1, strict=True)]
 Seed = Annotated[int, Field(ge=0, strict=True)]

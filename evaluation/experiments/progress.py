@@ -6,8 +6,6 @@ from typing import Protocol
 
 from fairqr.retrieval.documents import Progress
 
-__all__ = ["StageWatcher", "time_left"]
-
 
 def time_left(seconds: float) -> str:
     """Return a duration of at least 0 seconds in words, coarsely."""

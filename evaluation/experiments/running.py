@@ -45,8 +45,6 @@ from fairqr.retrieval.engines.tantivy_store import Announce
 from fairqr.retrieval.relevance import FITTED, held_out
 from fairqr.retrieval.target import Target
 
-__all__ = ["Place", "Plan", "Search", "make_plan", "run_searches", "search", "search_by"]
-
 STORE = Store
 
 LOOKED_UP = 100

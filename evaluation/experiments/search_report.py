@@ -30,8 +30,6 @@ from fairqr.graph.search.context import METHODS
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["figures_of", "values_of"]
-
 FIGURES = ("trade_off", "exposure", "divergence", "drift")
 MOST_GROUPS = 7
 MOST_WARNINGS = 20

@@ -19,8 +19,6 @@ from fairqr.retrieval.encoders.opening import AUTO
 from fairqr.retrieval.rerankers.registry import TRAINED
 from fairqr.retrieval.target import DEFAULT_TARGET
 
-__all__ = ["Experiment", "QueryForm", "System", "Training"]
-
 Section = Literal["table", "trade_off", "rounds", "drift", "cost", "published"]
 
 _FORM = re.compile(r"title(?:\+([0-9]{1,3}))?")

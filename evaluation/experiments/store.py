@@ -10,8 +10,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from fairqr.evaluation.experiments.folder import Folder, FolderManifest, Lines, Record, file_name
 from fairqr.evaluation.experiments.specification import Experiment
 
-__all__ = ["Manifest", "Round", "SearchRecord", "Store"]
-
 
 class Manifest(FolderManifest):
     """What an experiment was run with.

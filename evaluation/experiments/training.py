@@ -23,8 +23,6 @@ from fairqr.retrieval.rerankers.weights import TrainedModel
 from fairqr.retrieval.schema import validated
 from fairqr.retrieval.table import DocumentTable
 
-__all__ = ["TRAINED", "folds_of", "gather", "train"]
-
 Trainer = Callable[[Examples, Any], TrainedModel]
 
 TRAINED: dict[str, tuple[type[Any], Trainer]] = {

@@ -14,8 +14,6 @@ from fairqr.base.errors import CorpusError, InputError, first_problem, one_line
 from fairqr.base.extras import library
 from fairqr.retrieval.documents import open_text
 
-__all__ = ["Entry", "Outputs", "find_files", "is_lamp", "read_entries", "read_json", "read_outputs"]
-
 QUESTIONS, OUTPUTS = "questions", "outputs"
 ENDINGS = (".json", ".json.gz")
 M = TypeVar("M", bound=BaseModel)

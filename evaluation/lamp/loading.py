@@ -15,8 +15,6 @@ from fairqr.evaluation.lamp.files import Entry, Outputs, find_files, read_entrie
 from fairqr.evaluation.lamp.tasks import LampTask, lamp_task
 from fairqr.evaluation.rag.collection import PoolDocument, RagCollection, RagQuery
 
-__all__ = ["load_lamp"]
-
 NO_GROUPS: Mapping[str, Mapping[str, float]] = {}
 LEFT_OUT = WITHOUT_TEXT, TWICE, ALIKE, ANSWER = (
     "without text",

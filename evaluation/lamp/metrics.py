@@ -21,16 +21,6 @@ from fairqr.base.extras import library
 from fairqr.evaluation.rag.collection import Utility
 from fairqr.retrieval.words import words_in
 
-__all__ = [
-    "Accuracy",
-    "FourMinusError",
-    "NamesRelevant",
-    "Rouge",
-    "official_metrics",
-    "rating_of",
-    "tag_label",
-]
-
 LOWEST_RATING, HIGHEST_RATING = 1.0, 5.0
 RougeKind = Literal["rouge1", "rougeL"]
 

@@ -15,8 +15,6 @@ from fairqr.base.errors import InputError, one_line
 from fairqr.evaluation.lamp.metrics import Accuracy, FourMinusError, Rouge
 from fairqr.evaluation.rag.collection import RagTask, Utility
 
-__all__ = ["LABELS", "TASKS", "LampTask", "lamp_task"]
-
 LABELS = (
     "sci-fi",
     "based on a book",

@@ -18,16 +18,6 @@ from fairqr.evaluation.collections.query_targets import TargetRule
 from fairqr.evaluation.scores import Reason, Score, Scores, Undefined
 from fairqr.retrieval.dimension import Dimension
 
-__all__ = [
-    "GROUPS_NEEDED",
-    "Convention",
-    "Measure",
-    "Need",
-    "QueryMeasure",
-    "RankingMeasure",
-    "value_text",
-]
-
 Convention = Literal["trec2022"]
 """A track whose definitions replace the defaults."""
 

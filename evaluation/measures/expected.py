@@ -21,8 +21,6 @@ from fairqr.evaluation.measures.groups import GroupMeasure, TakesConvention
 from fairqr.evaluation.scores import Reason, Score, Undefined
 from fairqr.retrieval.exposure import LOG2, TREC, Discount, FloatArray
 
-__all__ = ["EED", "EEL", "EER"]
-
 FAIR_RAG = "fair-rag"
 BY_ITEM = ("normalization", "items", "estimator")
 BY_GROUP = ("documents", "unknown", "convention")

@@ -27,17 +27,6 @@ from fairqr.retrieval.divergence import (
 from fairqr.retrieval.exposure import INVERSE_LOG, LOG2, TREC, Discount, FloatArray, exposure
 from fairqr.retrieval.target import Target
 
-__all__ = [
-    "AWRF",
-    "JS",
-    "KL",
-    "NDKL",
-    "Exposure",
-    "ExposureRatio",
-    "GroupMeasure",
-    "TakesConvention",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class GroupMeasure(Measure):

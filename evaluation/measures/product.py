@@ -16,8 +16,6 @@ from fairqr.evaluation.measures.base import Measure, Need, RankingMeasure
 from fairqr.evaluation.scores import Scores, Undefined
 from fairqr.retrieval.dimension import TIMES, Dimension
 
-__all__ = ["Product", "factors"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Product(RankingMeasure):

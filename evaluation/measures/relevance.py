@@ -19,8 +19,6 @@ from fairqr.evaluation.relevance import average_precision, ndcg, precision, reca
 from fairqr.evaluation.scores import Reason, Scores, Undefined
 from fairqr.retrieval.exposure import LOG2, TREC, Discount
 
-__all__ = ["AP", "NDCG", "RR", "Precision", "Recall"]
-
 
 class _Relevance(RankingMeasure):
     @property

@@ -21,8 +21,6 @@ from fairqr.evaluation.measures.product import Product
 from fairqr.evaluation.measures.relevance import AP, NDCG, RR, Precision, Recall
 from fairqr.retrieval.exposure import Discount
 
-__all__ = ["MEASURES", "parse_measure", "parse_measures"]
-
 MEASURES: tuple[type[Measure], ...] = (
     NDCG,
     Precision,

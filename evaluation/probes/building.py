@@ -39,18 +39,6 @@ from fairqr.retrieval.documents import Progress
 from fairqr.retrieval.engines.engine import Query, SearchEngine
 from fairqr.retrieval.sides import Sides, parse_sides
 
-__all__ = [
-    "Preparing",
-    "build_probe_collection",
-    "draw_items",
-    "first_queries",
-    "open_probe_collection",
-    "open_probe_collections",
-    "reorder",
-    "reorder_collection",
-    "source_fingerprint",
-]
-
 Preparing = Callable[[str], Progress]
 """Takes the name of a step, and returns a function that takes the number of documents done."""
 

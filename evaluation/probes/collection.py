@@ -17,21 +17,6 @@ from fairqr.base.errors import InputError, first_problem, one_line
 from fairqr.base.files import write_beside
 from fairqr.evaluation.experiments.folder import read_settings
 
-__all__ = [
-    "CELLS",
-    "Cell",
-    "Order",
-    "ProbeCollection",
-    "ProbeItem",
-    "ProbeManifest",
-    "ProbeQuery",
-    "cell_of",
-    "check_folder",
-    "read_probe_collection",
-    "shortfalls",
-    "write_probe_collection",
-]
-
 Cell = Literal[
     "relevant_unprotected",
     "relevant_protected",

@@ -32,19 +32,6 @@ from fairqr.retrieval.exposure_ratio import exposure_ratio
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = [
-    "KEYS",
-    "LEVEL",
-    "MeasuredListwise",
-    "judged",
-    "lean_test",
-    "list_measures",
-    "measure_listwise",
-    "places_of",
-    "ranker_name",
-    "ratio_of_relevance",
-]
-
 KEYS = ["collection", "ranker", "window", "asker"]
 RATIO = "exposure ratio"
 LEVEL = 0.05

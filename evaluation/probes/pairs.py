@@ -12,18 +12,6 @@ from fairqr.base.statistics import stream
 from fairqr.evaluation.probes.collection import Cell, ProbeCollection, ProbeItem, ProbeQuery
 from fairqr.evaluation.probes.specification import ListwiseExperiment, PairwiseExperiment
 
-__all__ = [
-    "GroupKind",
-    "ListTask",
-    "PairTask",
-    "ProbePair",
-    "group_pairs",
-    "planned_pairs",
-    "rank_item",
-    "relevance_pairs",
-    "tasks_of",
-]
-
 GroupKind = Literal["relevant", "irrelevant"]
 Kind = Literal["relevant", "irrelevant", "relevance"]
 

@@ -20,18 +20,6 @@ from fairqr.evaluation.probes.store import PairRecord, ProbeRunManifest
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = [
-    "SHARES",
-    "MeasuredPairwise",
-    "PairKind",
-    "ends_of",
-    "figure_row",
-    "figure_values",
-    "measure_pairwise",
-    "outcome_of",
-    "share_columns",
-]
-
 PairKind = Literal["relevant", "irrelevant", "both", "relevance"]
 """``both`` is relevant and irrelevant pairs together; ``relevance`` is about no group: a relevant
 item replaces the protected one, and an irrelevant one the other."""

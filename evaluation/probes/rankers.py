@@ -13,8 +13,6 @@ from fairqr.base.errors import InputError, one_line
 from fairqr.evaluation.probes.specification import ListwiseExperiment, Window
 from fairqr.prompts.library import PromptLibrary
 
-__all__ = ["INITIAL", "Initial", "NamedRanker", "open_probe_ranker", "parse_ranker", "windows_of"]
-
 INITIAL = "initial"
 """The order as it is given."""
 

@@ -24,8 +24,6 @@ from fairqr.evaluation.reports.writer import Figure
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["figures_of", "values_of"]
-
 Found = MeasuredListwise | MeasuredPairwise | MeasuredLora
 
 MOSTLY = 0.5

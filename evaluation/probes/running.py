@@ -41,17 +41,6 @@ from fairqr.evaluation.probes.store import (
 from fairqr.evaluation.workers.tools import Pool, Tools
 from fairqr.prompts.library import PromptLibrary
 
-__all__ = [
-    "ProbePlan",
-    "compare_pair",
-    "cost_in_words",
-    "make_probe_plan",
-    "measure",
-    "remaining_cost",
-    "run_plan",
-    "run_probe",
-]
-
 STORE = ProbeStore
 
 

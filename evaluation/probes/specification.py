@@ -12,19 +12,6 @@ from fairqr.base.errors import one_line
 from fairqr.evaluation.experiments.options import Count, Options, Seed
 from fairqr.evaluation.probes.collection import Order
 
-__all__ = [
-    "LISTWISE_KIND",
-    "LORA_KIND",
-    "PAIRWISE_KIND",
-    "ListwiseExperiment",
-    "LoraExperiment",
-    "PairwiseExperiment",
-    "ProbeExperiment",
-    "ProbeSettings",
-    "ProbeSource",
-    "Window",
-]
-
 LISTWISE_KIND, PAIRWISE_KIND, LORA_KIND = "llm_listwise", "llm_pairwise", "lora"
 
 _WINDOW = re.compile(r"([0-9]{1,4})/([0-9]{1,4})")

@@ -24,21 +24,6 @@ from fairqr.evaluation.probes.specification import (
     PairwiseExperiment,
 )
 
-__all__ = [
-    "CollectionEntry",
-    "LoraManifest",
-    "LoraStore",
-    "PairRecord",
-    "ProbeRunManifest",
-    "ProbeStore",
-    "PromptEntry",
-    "RankingRecord",
-    "Spent",
-    "SplitEntry",
-    "StepRecord",
-    "When",
-]
-
 PASSING = frozenset({"rate_limited", "timeout", "unavailable"})
 """The statuses of failures that say nothing of a model; what failed so is asked again when a run
 goes on."""

@@ -45,17 +45,6 @@ from fairqr.evaluation.probes.tuning_measures import measure_lora
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
 
-__all__ = [
-    "STORE",
-    "apart",
-    "encoder_of",
-    "judge_of",
-    "make_lora_plan",
-    "measure",
-    "run",
-    "split_queries",
-]
-
 STORE = LoraStore
 measure = measure_lora
 

@@ -41,8 +41,6 @@ from fairqr.evaluation.probes.store import LoraManifest, LoraStore, PairRecord
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["Couple", "MeasuredLora", "couples", "kind_changes", "measure_lora", "measure_pairs"]
-
 KINDS = {
     "relevant": ("relevant",),
     "irrelevant": ("irrelevant",),

@@ -29,20 +29,6 @@ from fairqr.retrieval.sampling.oracle import sample_oracle
 from fairqr.retrieval.sampling.plackett_luce import PlackettLuce, deterministic
 from fairqr.retrieval.sampling.streams import stream_of
 
-__all__ = [
-    "Asked",
-    "Draw",
-    "Key",
-    "Policies",
-    "PolicyTask",
-    "answer_policy",
-    "draw_rankings",
-    "draws_of",
-    "open_answerer",
-    "open_policies",
-    "score_pool",
-]
-
 Key = tuple[str, str, str, str, float | None, int, str]
 """See :attr:`fairqr.evaluation.rag.store.PolicyRecord.key`."""
 

@@ -9,8 +9,6 @@ from typing import Protocol
 from fairqr.agents.attribution.verdicts import RAW
 from fairqr.retrieval.schema import Schema
 
-__all__ = ["PoolDocument", "RagCollection", "RagQuery", "RagTask", "Utility"]
-
 
 class Utility(Protocol):
     """How good an answer is; more is better, and 0 is the least."""

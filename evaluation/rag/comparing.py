@@ -17,16 +17,6 @@ from fairqr.evaluation.rag.measuring import Name
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-__all__ = [
-    "EDGES",
-    "LEVEL",
-    "curve_of",
-    "curves_of",
-    "differences_of",
-    "intervals_of",
-    "points_of",
-]
-
 LEVEL = 0.05
 """A difference holds if its corrected p value is at most this."""
 

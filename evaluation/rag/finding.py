@@ -42,8 +42,6 @@ from fairqr.retrieval.documents import Document, numbered_lines, parse_document
 from fairqr.retrieval.pools.bm25 import MemoryIndex
 from fairqr.retrieval.schema import Schema, load_schema, validated
 
-__all__ = ["find_rag_collection"]
-
 POOL = 25
 """How many documents a question has by default."""
 

@@ -30,20 +30,6 @@ from fairqr.evaluation.rag.store import LabelManifest, LabelRecord, LabelStore
 from fairqr.evaluation.workers.tools import Pool, Tools
 from fairqr.prompts.template import PromptTemplate
 
-__all__ = [
-    "NO_BASELINE",
-    "LabelSummary",
-    "check_labels",
-    "given_labels",
-    "label_collection",
-    "label_manifest",
-    "label_stage",
-    "labelling_calls",
-    "summarise_labels",
-    "useful_positions",
-    "why_dropped",
-]
-
 NO_BASELINE = "the answer without documents failed"
 """Why a query without any known gain is dropped."""
 

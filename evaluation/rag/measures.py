@@ -31,18 +31,6 @@ from fairqr.evaluation.scores import Reason, Score, Undefined
 from fairqr.retrieval.exposure import Discount, FloatArray
 from fairqr.retrieval.schema import Attribute
 
-__all__ = [
-    "GroupExposure",
-    "UtilityBounds",
-    "disparity",
-    "group_exposure",
-    "is_answer",
-    "item_exposure",
-    "machine_user",
-    "memberships_of",
-    "relevance",
-]
-
 Normalization = Literal["bounds", "fair-rag"]
 
 Scope = Literal["all", "retriever"]

@@ -39,24 +39,6 @@ from fairqr.retrieval.schema import UNKNOWN
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = [
-    "OF_ANSWERS",
-    "OF_GROUPS",
-    "OF_RANKINGS",
-    "OF_USE",
-    "POLICY",
-    "Cell",
-    "MeasuredRag",
-    "Name",
-    "counts_of",
-    "frame_of",
-    "group_shares",
-    "means_of",
-    "measure_fair_rag",
-    "measure_record",
-    "policy_name",
-]
-
 _LAMP = (Accuracy, FourMinusError, Rouge)
 POLICY = ["collection", "generator", "retriever", "policy"]
 KEYS = [*POLICY, "seed", "query"]

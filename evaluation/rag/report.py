@@ -37,8 +37,6 @@ from fairqr.evaluation.scores import Reason
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["figures_of", "values_of"]
-
 MOST_REASONS = 20
 SAME = 1e-9
 """Means that differ by less differ by rounding."""

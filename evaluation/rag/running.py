@@ -65,8 +65,6 @@ from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
 from fairqr.retrieval.exposure import FloatArray
 
-__all__ = ["cost_of", "make_rag_plan", "open_collections", "run_fair_rag"]
-
 STORE = RagStore
 
 Cost = Counter[str]

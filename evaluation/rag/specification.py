@@ -11,8 +11,6 @@ from pydantic import Field, Strict, field_validator, model_validator
 from fairqr.base.errors import one_line
 from fairqr.evaluation.experiments.options import Count, Options, Seed
 
-__all__ = ["NO_ATTRIBUTOR", "FairRagExperiment", "Form"]
-
 Form = Literal["logits", "worths"]
 """How scores become a Plackett–Luce distribution; see :mod:`fairqr.retrieval.sampling`."""
 

@@ -17,18 +17,6 @@ from fairqr.evaluation.rag.collection import RagCollection
 from fairqr.evaluation.rag.specification import FairRagExperiment
 from fairqr.prompts.template import PromptTemplate
 
-__all__ = [
-    "AnswerRecord",
-    "CollectionEntry",
-    "LabelManifest",
-    "LabelRecord",
-    "LabelStore",
-    "Policy",
-    "PolicyRecord",
-    "RagManifest",
-    "RagStore",
-]
-
 Policy = Literal["deterministic", "plackett-luce", "oracle"]
 """The retriever's one ranking; samples of it at an α; or useful documents first, in random order
 otherwise, which no retriever can do."""

@@ -15,23 +15,6 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
-__all__ = [
-    "FAMILIES",
-    "GREY",
-    "INK",
-    "LINES",
-    "PAPER",
-    "RULE",
-    "bare",
-    "can_draw",
-    "draw_legend",
-    "new_figure",
-    "quiet_fonts",
-    "shortened",
-    "svg_of",
-    "wrapped",
-]
-
 INK = "#1b1b1f"
 PAPER = "#fffffe"
 RULE = "#d5d5dc"

@@ -13,8 +13,6 @@ from markdown_it.token import Token
 
 from fairqr.evaluation.reports.drawing import INK, PAPER, RULE
 
-__all__ = ["to_html"]
-
 TEMPLATES = Path(__file__).parent / "templates"
 SCALE = 1.5
 """How large a figure may be, in pixels of the page for each of its points."""

@@ -34,17 +34,6 @@ from fairqr.evaluation.reports.drawing import (
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = [
-    "Bar",
-    "draw_bars",
-    "draw_dots",
-    "draw_histograms",
-    "draw_panels",
-    "draw_series",
-    "draw_trade_off",
-    "shares_of",
-]
-
 APART = 0.16
 """How far from the middle of a row its dots stand, the distance of rows being 1."""
 

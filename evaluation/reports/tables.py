@@ -12,8 +12,6 @@ from fairqr.evaluation.reports.text import Markdown, shown
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["cell", "frame", "records_of", "table"]
-
 _NUMBER = re.compile(r"$|–(?:$| \*)|[*\\]*[+−<]?\s*[0-9][0-9.,]*%?(?:\*|$| / | of | \*)")
 
 

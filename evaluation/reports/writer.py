@@ -29,8 +29,6 @@ from fairqr.evaluation.reports.drawing import can_draw
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-__all__ = ["FOLDER", "Figure", "paragraphs", "render", "write_report"]
-
 FOLDER = "figures"
 TEMPLATES = Path(__file__).parent / "templates"
 

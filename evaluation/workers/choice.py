@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from fairqr.base.errors import InputError, one_line
 
-__all__ = ["DEFAULT_AT_ONCE", "MOST_AT_ONCE", "Workers", "parse_workers"]
-
 DEFAULT_AT_ONCE = 2
 """How many things are under way at the same time where nothing is said."""
 

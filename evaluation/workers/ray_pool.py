@@ -24,8 +24,6 @@ from fairqr.evaluation.workers.tools import Job, LocalPool, P, Pool, Tools
 from fairqr.evaluation.workers.worker import Failure, Replies, Worker, versions_here
 from fairqr.prompts.library import PromptLibrary
 
-__all__ = ["opened_pool"]
-
 T = TypeVar("T")
 
 RETRIES = 2

@@ -11,8 +11,6 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 from fairqr.agents.cache import ReplyCache, ReplyFile
 from fairqr.prompts.library import PromptLibrary
 
-__all__ = ["Job", "LocalPool", "Pool", "Tools"]
-
 T = TypeVar("T")
 P = ParamSpec("P")
 

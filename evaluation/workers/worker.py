@@ -16,8 +16,6 @@ from fairqr.base.errors import FairqrError, WorkersError, one_line
 from fairqr.evaluation.workers.tools import Job, Tools
 from fairqr.prompts.library import PromptLibrary
 
-__all__ = ["Failure", "Replies", "SharedReplies", "Worker", "versions_here"]
-
 
 @dataclass(frozen=True, slots=True)
 class Failure:

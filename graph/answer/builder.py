@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
     from langgraph.graph.state import CompiledStateGraph
 
-__all__ = ["answer_state_graph", "build_answer_graph"]
-
 
 def answer_state_graph(
     engine: SearchEngine,

@@ -8,8 +8,6 @@ from fairqr.agents.attribution.verdicts import RAW
 from fairqr.graph.search.context import Context, Method, checked_context
 from fairqr.retrieval.sampling.plackett_luce import LARGEST_ALPHA, Form
 
-__all__ = ["AnswerContext", "AnswerSettings", "answer_context"]
-
 
 class AnswerSettings(BaseModel):
     """How rankings are sampled, and how answers are written and judged.

@@ -42,8 +42,6 @@ from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.sampling.plackett_luce import PlackettLuce
 from fairqr.retrieval.sampling.streams import stream_of
 
-__all__ = ["PROMPT", "Nodes", "to_generate"]
-
 PROMPT = "answer"
 """The id of the prompt that asks for answers."""
 

@@ -11,16 +11,6 @@ from fairqr.graph.usage import UsageReport
 from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.sampling.plackett_luce import Form
 
-__all__ = [
-    "AnswerCounts",
-    "AnswerResult",
-    "AnswerText",
-    "AttributeExposure",
-    "ExposedDocument",
-    "GroupExposure",
-    "RankingAnswer",
-]
-
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -12,16 +12,6 @@ from fairqr.graph.search.state import InputState
 from fairqr.graph.search.state import OutputState as SearchOutput
 from fairqr.graph.usage import UsageRecord, longest
 
-__all__ = [
-    "AttributionTask",
-    "GenerationRecord",
-    "GenerationTask",
-    "OutputState",
-    "SampledRanking",
-    "State",
-    "VerdictRecord",
-]
-
 
 class SampledRanking(TypedDict):
     """A distinct ranking among the samples.

@@ -32,8 +32,6 @@ from fairqr.retrieval.dimension import Dimension, dimensions_of
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.exposure import FloatArray
 
-__all__ = ["attribution_rate", "group_shares", "mean_exposure", "summarised"]
-
 
 async def summarised(
     engine: SearchEngine,

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
     from langgraph.graph.state import CompiledStateGraph
 
-__all__ = ["build_probe_graph", "probe_state_graph"]
-
 
 def probe_state_graph(
     engine: SearchEngine,

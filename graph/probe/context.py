@@ -12,8 +12,6 @@ from fairqr.graph.search.ranking_context import require_step
 from fairqr.retrieval.dimension import factors_of
 from fairqr.retrieval.target import Target
 
-__all__ = ["ProbeContext", "ProbeKind", "ProbeSettings", "probe_context"]
-
 ProbeKind = Literal["pairwise", "listwise"]
 
 

@@ -33,8 +33,6 @@ from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.sides import Sides, parse_sides
 
-__all__ = ["Nodes", "sides_of", "to_probe"]
-
 PAIRS_AT_ONCE = 5
 """How many pairs a task compares, one after the other; tasks run at the same time."""
 

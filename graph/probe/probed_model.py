@@ -22,8 +22,6 @@ from fairqr.retrieval.engines.engine import SearchEngine
 if TYPE_CHECKING:
     from fairqr.agents.ranking.pairwise import Comparison, PairwiseJudge
 
-__all__ = ["ProbedModel"]
-
 GONE = "deleted"
 """The outcome of a pair if one of its documents was deleted meanwhile."""
 

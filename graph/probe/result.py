@@ -10,19 +10,6 @@ from fairqr.agents.ranking.item_ranker import Asker
 from fairqr.graph.usage import UsageReport
 from fairqr.prompts.template import PromptReference
 
-__all__ = [
-    "AskerOrder",
-    "ListwiseProbe",
-    "PairwiseProbe",
-    "ProbeResult",
-    "ProbeStatus",
-    "ProbeVerdict",
-    "ProbedDocument",
-    "ProbedPair",
-    "ProbedShare",
-    "Side",
-]
-
 ProbeStatus = Literal[
     "ok",
     "one_sided",  # a side has no documents, so there is nothing to compare

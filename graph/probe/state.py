@@ -12,8 +12,6 @@ from fairqr.graph.search.state import InputState
 from fairqr.graph.search.state import OutputState as SearchOutput
 from fairqr.graph.usage import UsageRecord, longest
 
-__all__ = ["OutputState", "ProbePlan", "ProbeTask", "ProbedRecord", "State"]
-
 
 class ProbePlan(TypedDict):
     """What to probe: the ids of the documents of both sides, the pairs, and the order of lists.

@@ -27,8 +27,6 @@ from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.exposure_ratio import exposure_ratio
 from fairqr.retrieval.sides import Sides
 
-__all__ = ["concluded"]
-
 
 def concluded(
     state: State,

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
     from langgraph.graph.state import CompiledStateGraph
 
-__all__ = ["RECURSION_LIMIT", "build_search_graph", "search_state_graph"]
-
 # Each round is four steps, of at most 100 rounds; anything beyond is a fault.
 RECURSION_LIMIT = 4 * 100 + 20
 

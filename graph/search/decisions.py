@@ -13,15 +13,6 @@ from fairqr.graph.search.state import GroupKey, IterationRecord, ObjectiveRecord
 from fairqr.retrieval.objective import DIGITS
 from fairqr.retrieval.schema import UNKNOWN
 
-__all__ = [
-    "best_iteration",
-    "budget_is_spent",
-    "decide_stop",
-    "groups_to_ask_about",
-    "preference",
-    "shortage",
-]
-
 # We ask no question for a group that lacks less than this share of the exposure.
 NEGLIGIBLE = 0.01
 

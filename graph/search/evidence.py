@@ -15,8 +15,6 @@ from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.evidence import Evidence, Proposal, frequencies, gather_evidence
 from fairqr.retrieval.evidence_from_texts import evidence_from_texts, stems_of
 
-__all__ = ["checked_refinements"]
-
 
 async def checked_refinements(
     engine: SearchEngine,

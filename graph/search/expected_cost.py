@@ -13,8 +13,6 @@ from fairqr.graph.search.model_ranking import items_of
 from fairqr.graph.search.state import CostRecord, State
 from fairqr.retrieval.engines.engine import SearchEngine
 
-__all__ = ["Reserve", "expected_cost", "for_the_loop"]
-
 Reserve = Callable[[str, Sequence[str], Context], Awaitable[Cost]]
 """Returns the largest cost of the steps after a search, from the query and the ids it found."""
 

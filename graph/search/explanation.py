@@ -6,8 +6,6 @@ from collections.abc import Iterator
 
 from fairqr.graph.search.result import SearchResult
 
-__all__ = ["explain"]
-
 LEAST_GAP = 0.01
 """Gaps below one percentage point are left out."""
 

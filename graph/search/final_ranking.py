@@ -28,8 +28,6 @@ from fairqr.retrieval.rerankers.base import Candidates, Reranker, candidates_of
 from fairqr.retrieval.rerankers.fair import FairOptions, chances_of, take_step, weights_of
 from fairqr.retrieval.rerankers.registry import open_reranker
 
-__all__ = ["Final", "best_final", "better", "fair_list", "final_step", "judged"]
-
 
 @dataclass(frozen=True, slots=True)
 class Final:

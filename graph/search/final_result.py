@@ -31,8 +31,6 @@ from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.schema import Schema
 from fairqr.retrieval.table import DocumentTable
 
-__all__ = ["assemble"]
-
 Shares = Mapping[str, Mapping[str, float]]
 
 _NOT_NEARER = (

@@ -15,18 +15,6 @@ from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.table import DocumentTable
 from fairqr.retrieval.target import Part, retrieved_distribution
 
-__all__ = [
-    "TARGET_DEPTH",
-    "Measurement",
-    "by_group",
-    "discounted_mean",
-    "estimate_target",
-    "mean_divergence",
-    "rank_key",
-    "undefined_target",
-    "vector_of",
-]
-
 TARGET_DEPTH = 500
 """How many results of the original query the target part ``retrieved`` uses."""
 

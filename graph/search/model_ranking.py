@@ -17,12 +17,6 @@ from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.rerankers.base import by_rank
 
-__all__ = [
-    "ModelRanking",
-    "counts_in_words",
-    "items_of",
-]
-
 
 async def items_of(engine: SearchEngine, ids: Sequence[str]) -> list[RankItem]:
     """Return these documents for a ranker; deleted documents are left out."""

@@ -61,8 +61,6 @@ from fairqr.retrieval.sendable import sendable
 from fairqr.retrieval.table import coded
 from fairqr.retrieval.target import can_be_weights
 
-__all__ = ["Nodes"]
-
 MAX_QUERY_CHARACTERS = 5000
 MOSTLY_UNKNOWN = 0.5
 GRACE = 0.25

@@ -9,8 +9,6 @@ from fairqr.graph.search.result import SearchResult
 from fairqr.prompts.template import fence
 from fairqr.retrieval.documents import Document
 
-__all__ = ["Place", "exposure_lines", "passage_lines", "passage_of"]
-
 LINE = 120
 """How many characters of a document's title, and of its text, are shown."""
 

@@ -17,18 +17,6 @@ from fairqr.graph.search.context import Context
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import SearchEngine
 
-__all__ = [
-    "ASKED",
-    "GivenModel",
-    "GivenRanker",
-    "Model",
-    "Rankers",
-    "is_language_model",
-    "model_of",
-    "require_method",
-    "require_refines",
-]
-
 ASKED: tuple[RankerName, ...] = ("listwise", "pairwise")
 """The rankers that ask a language model with a prompt; the others have their own model."""
 

@@ -11,8 +11,6 @@ from fairqr.graph.search.context import Context
 from fairqr.graph.search.state import GroupKey, QueryRecord, RefinementRecord, State
 from fairqr.graph.usage import usage_record
 
-__all__ = ["after_refinement", "refined_queries", "shown"]
-
 # The model replied, but its words do not help. Any other status that is not ok is a failure.
 _OF_NO_HELP = ("repeated", "unknown_terms", "unsupported")
 

@@ -15,19 +15,6 @@ from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.exposure import FloatArray, intersection
 from fairqr.retrieval.objective import Quality
 
-__all__ = [
-    "Baseline",
-    "Gaps",
-    "Iteration",
-    "Objective",
-    "RankedDocument",
-    "RefinedGroup",
-    "Reranking",
-    "SearchResult",
-    "WithoutModel",
-    "memberships_of",
-]
-
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -21,15 +21,6 @@ from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.rerank import reciprocal_rank_fusion
 from fairqr.retrieval.table import DocumentTable, decoded
 
-__all__ = [
-    "RoundLists",
-    "hits_of",
-    "plain_of",
-    "search_given",
-    "table_of",
-    "usual_shares",
-]
-
 IDS_AT_ONCE = 10_000
 """How many documents one query scores, since servers limit the hits of a search."""
 

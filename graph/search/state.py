@@ -12,22 +12,6 @@ from fairqr.graph.usage import UsageRecord, longest
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.table import CodedMemberships
 
-__all__ = [
-    "CostRecord",
-    "FairListRecord",
-    "GroupKey",
-    "InputState",
-    "IterationRecord",
-    "ObjectiveRecord",
-    "OutputState",
-    "QueryRecord",
-    "RankingRecord",
-    "RefinementRecord",
-    "State",
-    "StopReason",
-    "ranking_of",
-]
-
 StopReason = Literal[
     "converged",
     "little_to_gain",

@@ -24,17 +24,6 @@ from fairqr.graph.service.sources import (
     source_of,
 )
 
-__all__ = [
-    "Caps",
-    "Gathered",
-    "Limits",
-    "ModelEntry",
-    "ServiceSettings",
-    "gather",
-    "service_settings",
-    "service_variables",
-]
-
 _Count = Annotated[int, Field(ge=1)]
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 

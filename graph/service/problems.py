@@ -38,18 +38,6 @@ from fairqr.base.errors import (
     one_line,
 )
 
-__all__ = [
-    "CANCELLED",
-    "INTERNAL",
-    "MEDIA_TYPE",
-    "STATUSES",
-    "Refusal",
-    "busy",
-    "problem",
-    "problem_of",
-    "told_in_log",
-]
-
 log = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"

@@ -7,24 +7,6 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict
 
-__all__ = [
-    "KEY_START",
-    "LIVE",
-    "NOBODY",
-    "SCOPES",
-    "AccessKey",
-    "Claim",
-    "Event",
-    "EventName",
-    "Kind",
-    "Run",
-    "RunSummary",
-    "Scope",
-    "Status",
-    "is_id",
-    "path_of",
-]
-
 Kind = Literal["search", "answer", "probe", "audit"]
 Status = Literal["queued", "running", "done", "failed", "cancelled"]
 EventName = Literal["run", "step", "token", "end", "error"]

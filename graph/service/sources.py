@@ -14,8 +14,6 @@ from fairqr.base.errors import ConfigError, one_line
 from fairqr.base.settings import Source, beside, file_section, is_kubernetes_port, variable_of
 from fairqr.base.settings_file import config_path
 
-__all__ = ["Sources", "lay_over", "names_of", "of_file", "of_variables", "read_keys", "source_of"]
-
 Sources = dict[str, Source]
 """Where values are from, by names with dots within the section. A name stands for all below it."""
 

@@ -20,17 +20,6 @@ from fairqr.base.errors import InputError, ModelError
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.sendable import sendable
 
-__all__ = [
-    "Encoder",
-    "EncoderMark",
-    "Float32Array",
-    "encode_documents",
-    "encode_query",
-    "key_of",
-    "text_of",
-    "unit_rows",
-]
-
 Float32Array = NDArray[np.float32]
 
 PROBE = "Who discovered this, and when was it made known?"

@@ -19,8 +19,6 @@ from fairqr.retrieval.encoders.encoder import (
     encode_documents,
 )
 
-__all__ = ["KeptVectors"]
-
 MAX_BYTES = 512 * 1024 * 1024
 """The largest size of the file: about 300,000 vectors of 384 dimensions."""
 

@@ -12,8 +12,6 @@ from fairqr.base.retries import is_used_up, status_of, with_retries
 if TYPE_CHECKING:
     from langchain_core.embeddings import Embeddings
 
-__all__ = ["LangChainEncoder"]
-
 T = TypeVar("T")
 
 TEXTS_AT_ONCE = 128

@@ -24,8 +24,6 @@ from fairqr.base.errors import ModelUnavailableError, one_line
 from fairqr.base.weights.cache import is_pulled, weights_path
 from fairqr.retrieval.encoders.encoder import Float32Array
 
-__all__ = ["MiniLmEncoder"]
-
 GRAPH = Path(__file__).with_name("minilm.onnx")
 WEIGHTS, TOKENIZER = "model.safetensors", "tokenizer.json"
 TOKENS = 256

@@ -16,16 +16,6 @@ from fairqr.retrieval.retriever_parameters import Hybrid
 if TYPE_CHECKING:
     from langchain_core.embeddings import Embeddings
 
-__all__ = [
-    "AUTO",
-    "RETRIEVERS",
-    "Retriever",
-    "RetrieverName",
-    "as_encoder",
-    "automatic",
-    "open_encoder",
-]
-
 RetrieverName = Literal["auto", "bm25", "dense", "hybrid"]
 
 RETRIEVERS: dict[RetrieverName, str] = {

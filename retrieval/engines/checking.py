@@ -13,8 +13,6 @@ from fairqr.retrieval.engines.report import SourceReport, count_groups, sample_h
 from fairqr.retrieval.engines.tantivy_store import Announce
 from fairqr.retrieval.source import Source, TantivySource
 
-__all__ = ["check_source"]
-
 LOOKED_AT = 10_000
 """How many documents of an embedded index we check for labels."""
 

@@ -19,8 +19,6 @@ from fairqr.retrieval.engines.report import (
 )
 from fairqr.retrieval.words import words_without_digits
 
-__all__ = ["check"]
-
 SAMPLED = 1000
 SAMPLED_TEXTS = 20
 SHORTEST_WORD = 5

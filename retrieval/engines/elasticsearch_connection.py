@@ -10,8 +10,6 @@ from fairqr.base.errors import SourceError
 from fairqr.retrieval.credentials import Credentials, credentials_for, default_url
 from fairqr.retrieval.source import ElasticsearchSource, check_server
 
-__all__ = ["Connection"]
-
 
 class Connection(BaseModel):
     """Where a server is, and our credentials for it. Secrets never appear in messages.

@@ -19,8 +19,6 @@ from fairqr.retrieval.schema import UNKNOWN, Attribute, Range
 if TYPE_CHECKING:
     from fairqr.retrieval.engines.elasticsearch_engine import ElasticsearchEngine
 
-__all__ = ["corpus_shares", "is_countable", "value_reports"]
-
 Body = dict[str, Any]
 
 MOST_VALUES = 10_000

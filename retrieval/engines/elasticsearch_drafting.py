@@ -22,8 +22,6 @@ from fairqr.retrieval.engines.elasticsearch_server import AnotherProductError, S
 from fairqr.retrieval.schema import UNKNOWN, as_text
 from fairqr.retrieval.words import words_in
 
-__all__ = ["draft"]
-
 YAML_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
 TITLES = ("title", "headline", "heading", "subject", "label")
 PERSONS = ("name", "full_name", "fullname", "display_name")

@@ -48,8 +48,6 @@ from fairqr.retrieval.schema import Schema
 from fairqr.retrieval.sendable import sendable
 from fairqr.retrieval.source import ElasticsearchSource
 
-__all__ = ["ElasticsearchEngine"]
-
 Body = dict[str, Any]
 
 PREFERENCE = "fairqr"

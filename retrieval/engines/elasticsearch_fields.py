@@ -24,8 +24,6 @@ from fairqr.retrieval.engines.elasticsearch_mapping import (
 from fairqr.retrieval.schema import Attribute, as_text
 from fairqr.retrieval.source import ElasticsearchSource
 
-__all__ = ["HitReader", "LabelField", "check_fields", "plan_reading", "values_of"]
-
 Hit = Mapping[str, Any]
 
 DAY = "strict_date_optional_time"

@@ -11,8 +11,6 @@ from fairqr.retrieval.engines.elasticsearch_fields import HitReader, LabelField
 from fairqr.retrieval.engines.elasticsearch_mapping import DATES, NUMBERS
 from fairqr.retrieval.schema import Range, as_text
 
-__all__ = ["existing", "filterable", "group_query", "grouped"]
-
 Body = dict[str, Any]
 
 KEYWORDS = frozenset({"constant_keyword", "keyword", "version", "wildcard"})

@@ -29,8 +29,6 @@ from fairqr.retrieval.relevance import (
 )
 from fairqr.retrieval.retriever_parameters import Hybrid
 
-__all__ = ["FieldHybridEngine"]
-
 Body = dict[str, Any]
 
 SAMPLED, SEED = 500, 1

@@ -13,17 +13,6 @@ from urllib.parse import quote
 if TYPE_CHECKING:
     from fairqr.retrieval.engines.elasticsearch_server import Server
 
-__all__ = [
-    "DATES",
-    "NUMBERS",
-    "TEXTS",
-    "IndexMapping",
-    "MappedField",
-    "path_of",
-    "read_index",
-    "read_mapping",
-]
-
 NUMBERS = frozenset({"byte", "double", "float", "half_float", "integer", "long", "short"})
 NUMBERS |= {"scaled_float", "unsigned_long"}
 DATES = frozenset({"date", "date_nanos"})

@@ -12,8 +12,6 @@ from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.request_template import fill_template
 from fairqr.retrieval.source import ElasticsearchSource, QueryFields
 
-__all__ = ["Requests"]
-
 Body = dict[str, Any]
 
 OTHER_RANKINGS = ("knn", "retriever", "rank", "sub_searches", "rescore", "collapse")

@@ -24,16 +24,6 @@ from fairqr.base.retries import with_retries
 from fairqr.retrieval.engines.elasticsearch_connection import Connection
 from fairqr.retrieval.engines.limits import Limits
 
-__all__ = [
-    "AnotherProductError",
-    "BusyServer",
-    "Server",
-    "is_elasticsearch",
-    "refuse_redirects",
-    "warnings_of",
-    "with_port",
-]
-
 REDIRECTED = "the server redirects"
 PRIVILEGES = "'read' and 'view_index_metadata' on the index"
 

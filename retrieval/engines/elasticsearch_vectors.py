@@ -16,8 +16,6 @@ from fairqr.retrieval.engines.engine import Hits, Query
 from fairqr.retrieval.sendable import sendable
 from fairqr.retrieval.source import ElasticsearchSource
 
-__all__ = ["MOST_CANDIDATES", "VectorSearch", "cosines_of", "encoder_for"]
-
 Body = dict[str, Any]
 
 CANDIDATES = 1000

@@ -36,8 +36,6 @@ from fairqr.retrieval.relevance import (
 )
 from fairqr.retrieval.retriever_parameters import Hybrid
 
-__all__ = ["EncodedPoolEngine"]
-
 KEPT = 20_000
 SECONDS_KEPT = 600.0
 

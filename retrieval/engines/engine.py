@@ -14,24 +14,6 @@ from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.ranking import best_positions
 from fairqr.retrieval.schema import Schema
 
-__all__ = [
-    "NOT_TOLD",
-    "Capability",
-    "EngineInfo",
-    "EngineOverWords",
-    "Hits",
-    "Memberships",
-    "Query",
-    "SearchEngine",
-    "best_first",
-    "first_of",
-    "lexical_of",
-    "require",
-    "require_engine",
-    "require_groups",
-    "searched",
-]
-
 Capability = Literal[
     "new_queries",
     "read_by_id",

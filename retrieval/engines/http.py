@@ -30,8 +30,6 @@ from fairqr.retrieval.request_template import SIZE
 from fairqr.retrieval.sendable import sendable
 from fairqr.retrieval.source import HttpSource
 
-__all__ = ["HttpEngine", "check", "open_http"]
-
 ENOUGH = 10
 """If none of this many documents has a label, or a text, the source names the wrong place."""
 

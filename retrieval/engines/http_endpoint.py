@@ -23,8 +23,6 @@ from fairqr.retrieval.source import HttpSource
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["Endpoint"]
-
 _asking = ContextVar("asking", default=False)
 """Whether the current task is sending a request to an endpoint."""
 

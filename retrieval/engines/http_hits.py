@@ -16,8 +16,6 @@ from fairqr.retrieval.source import HttpSource
 if TYPE_CHECKING:
     from jmespath.parser import ParsedResult
 
-__all__ = ["AnswerReader", "ReadHits"]
-
 
 class ReadHits(NamedTuple):
     """The hits of one response, in its order; labels and links are fields of the documents."""

@@ -26,8 +26,6 @@ from fairqr.retrieval.relevance import (
 )
 from fairqr.retrieval.retriever_parameters import Hybrid
 
-__all__ = ["HybridEngine"]
-
 
 class HybridEngine(VectorEngine):
     """Ranks by the probability that a document is relevant, from words and vectors together.

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from langchain_core.retrievers import BaseRetriever
     from langchain_core.vectorstores import VectorStore
 
-__all__ = ["LangChainEngine", "check", "from_langchain"]
-
 WITHOUT_ID = (
     "Some documents have no id, so we use a hash of their text; two documents with the same text "
     "count as one."

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from langchain_core.retrievers import BaseRetriever
     from langchain_core.vectorstores import VectorStore
 
-__all__ = ["LangChainClient"]
-
 T = TypeVar("T")
 
 CONCURRENCY = 8

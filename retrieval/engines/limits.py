@@ -7,8 +7,6 @@ import threading
 import time
 from collections import deque
 
-__all__ = ["Limits"]
-
 
 class Limits:
     """Lets through as many requests as a server should get; use ``async with limits:`` for each.

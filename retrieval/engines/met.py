@@ -8,8 +8,6 @@ from threading import Lock
 
 from fairqr.retrieval.documents import Document
 
-__all__ = ["MetDocuments"]
-
 
 class MetDocuments:
     """The documents returned last, by id; several threads may use it.

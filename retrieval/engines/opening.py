@@ -31,15 +31,6 @@ from fairqr.retrieval.source import (
 if TYPE_CHECKING:
     from fairqr.retrieval.engines.tantivy import TantivyEngine
 
-__all__ = [
-    "encode_index",
-    "encode_written",
-    "index_of_source",
-    "name_of_index",
-    "open_source",
-    "with_retriever",
-]
-
 
 async def open_source(
     source: Source,

@@ -23,8 +23,6 @@ from fairqr.retrieval.engines.elasticsearch_server import (
 from fairqr.retrieval.engines.elasticsearch_vectors import VectorSearch
 from fairqr.retrieval.engines.engine import Query
 
-__all__ = ["OpenSearchServer", "OpenSearchVectors"]
-
 Body = dict[str, Any]
 
 

@@ -11,16 +11,6 @@ from fairqr.retrieval.engines.engine import Capability, Hits
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.schema import Attribute, Schema
 
-__all__ = [
-    "AttributeReport",
-    "SampleHit",
-    "SourceReport",
-    "ValueCount",
-    "count_groups",
-    "remarks_on_labels",
-    "sample_hits",
-]
-
 SAMPLE_SIZE = 5
 
 

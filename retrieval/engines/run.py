@@ -32,8 +32,6 @@ from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.runs import read_run
 from fairqr.retrieval.source import RunSource
 
-__all__ = ["RunEngine", "check", "open_run"]
-
 
 class RunEngine:
     """The rankings of one or several run files; see :class:`SearchEngine`.

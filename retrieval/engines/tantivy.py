@@ -26,8 +26,6 @@ from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.sendable import sendable
 from fairqr.retrieval.words import composed
 
-__all__ = ["TantivyEngine"]
-
 
 class TantivyEngine:
     """An embedded index, opened for reading; :class:`SearchEngine` documents its methods.

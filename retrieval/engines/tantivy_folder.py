@@ -20,19 +20,6 @@ from fairqr.retrieval.analysis import ANALYZER_NAME, english_analyzer
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.schema import Schema
 
-__all__ = [
-    "FORMAT",
-    "VECTORS",
-    "Manifest",
-    "columns_of",
-    "create_text",
-    "from_stored",
-    "open_text",
-    "read_manifest",
-    "refuse_damaged",
-    "to_stored",
-]
-
 FORMAT = 2
 
 VECTORS = "dense"

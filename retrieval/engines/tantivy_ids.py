@@ -15,8 +15,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["IdReader", "IdWriter"]
-
 IDS, OFFSETS = "ids.utf8", "ids.offsets"
 
 

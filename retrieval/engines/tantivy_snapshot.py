@@ -18,8 +18,6 @@ from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.ranking import best_positions
 from fairqr.retrieval.sendable import sendable
 
-__all__ = ["Addresses", "Snapshot"]
-
 Addresses = list[tantivy.DocAddress]
 
 NUMBERS_AT_ONCE = 10_000

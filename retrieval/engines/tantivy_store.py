@@ -30,8 +30,6 @@ from fairqr.retrieval.engines.tantivy_writing import (
 from fairqr.retrieval.engines.vector_array import carry_over
 from fairqr.retrieval.labels import LabelReader
 
-__all__ = ["Announce", "EmbeddedIndexes", "announced"]
-
 Announce = Callable[[str], Progress]
 """Called with the name of what is being made; returns the callback for the number of documents."""
 

@@ -28,8 +28,6 @@ from fairqr.retrieval.engines.tantivy_ids import IdReader, IdWriter
 from fairqr.retrieval.labels import LabelReader
 from fairqr.retrieval.words import composed
 
-__all__ = ["build_index", "remove_documents", "upsert_documents"]
-
 WRITER_BYTES = 64 << 20
 DOCUMENTS_AT_ONCE = 500
 

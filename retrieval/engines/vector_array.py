@@ -31,18 +31,6 @@ from fairqr.base.files import write_beside
 from fairqr.retrieval.encoders.encoder import EncoderMark, Float32Array, unit_rows
 from fairqr.retrieval.exposure import FloatArray
 
-__all__ = [
-    "Rows",
-    "StoredVectors",
-    "VectorFolder",
-    "carry_over",
-    "cosines",
-    "digest_of",
-    "encoder_names",
-    "nearest",
-    "scores_of",
-]
-
 BLOCK_BYTES = 16 << 20
 SLACK = 1e-5
 """The largest error we assume for the products of a block; single precision errs far less."""

@@ -37,8 +37,6 @@ from fairqr.retrieval.engines.vector_array import (
     scores_of,
 )
 
-__all__ = ["VectorEngine", "live_documents"]
-
 DOCUMENTS_AT_ONCE = 256
 """How many documents are lost at most if the process is killed; MiniLM needs four seconds."""
 

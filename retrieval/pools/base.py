@@ -10,8 +10,6 @@ import numpy as np
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.sendable import sendable
 
-__all__ = ["PoolRetriever", "scores_of_spoken"]
-
 
 class PoolRetriever(Protocol):
     """Scores the texts of a pool for a query; it keeps nothing of the pool.

@@ -18,8 +18,6 @@ from fairqr.retrieval.analysis import ANALYZER_NAME, english_analyzer
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.pools.base import scores_of_spoken
 
-__all__ = ["Bm25PoolRetriever", "MemoryIndex"]
-
 WRITER_BYTES = 15 << 20
 """The smallest memory that tantivy accepts, in bytes."""
 

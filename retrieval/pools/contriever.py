@@ -10,8 +10,6 @@ from typing import Any
 
 from fairqr.retrieval.pools.encoding import NeuralPoolRetriever
 
-__all__ = ["DEFAULT_CONTRIEVER", "ContrieverPoolRetriever"]
-
 DEFAULT_CONTRIEVER = "facebook/contriever"
 
 

@@ -10,8 +10,6 @@ from fairqr.retrieval.encoders.encoder import Encoder, encode_documents, encode_
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.pools.base import scores_of_spoken
 
-__all__ = ["DensePoolRetriever"]
-
 
 class DensePoolRetriever:
     """Scores by the cosine, in [-1, 1]; 0 for a text without any word the encoder knows.

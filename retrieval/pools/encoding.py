@@ -12,8 +12,6 @@ from fairqr.base.neural import Pretrained, load_pretrained, token_limit
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.pools.base import scores_of_spoken
 
-__all__ = ["NeuralPoolRetriever"]
-
 TEXTS_AT_ONCE = 64
 
 

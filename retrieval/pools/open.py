@@ -11,8 +11,6 @@ from fairqr.retrieval.pools.contriever import DEFAULT_CONTRIEVER, ContrieverPool
 from fairqr.retrieval.pools.dense import DensePoolRetriever
 from fairqr.retrieval.pools.splade import DEFAULT_SPLADE, SpladePoolRetriever
 
-__all__ = ["POOL_RETRIEVERS", "open_pool_retriever"]
-
 POOL_RETRIEVERS = {
     "bm25": "BM25 with the statistics of the pool",
     "splade[:MODEL]": f"sparse term weights of a masked language model; {DEFAULT_SPLADE}",

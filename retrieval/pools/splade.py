@@ -11,8 +11,6 @@ from typing import Any
 
 from fairqr.retrieval.pools.encoding import NeuralPoolRetriever
 
-__all__ = ["DEFAULT_SPLADE", "SpladePoolRetriever"]
-
 DEFAULT_SPLADE = "naver/splade_v2_max"
 
 

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.rerankers.base import Candidates, Reranked, by_rank, min_max
 
-__all__ = ["AspectReranker", "Aspects", "Objective", "diversified"]
-
 
 @dataclass(frozen=True, slots=True)
 class Aspects:

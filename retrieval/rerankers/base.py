@@ -15,17 +15,6 @@ from fairqr.retrieval.exposure import LOG2, Discount, FloatArray
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.table import DocumentTable
 
-__all__ = [
-    "Candidates",
-    "RerankOptions",
-    "Reranked",
-    "Reranker",
-    "by_rank",
-    "candidates_of",
-    "min_max",
-    "read_options",
-]
-
 
 class RerankOptions(BaseModel):
     """Base of re-rankers' options; each field has a default, a range and a description."""

@@ -17,15 +17,6 @@ from numpy.typing import ArrayLike, NDArray
 from fairqr.base.errors import InputError
 from fairqr.retrieval.exposure import FloatArray
 
-__all__ = [
-    "BinomialTable",
-    "TableSteps",
-    "adjusted_table",
-    "failure_probability",
-    "last_allowed",
-    "unadjusted_table",
-]
-
 IntArray = NDArray[np.intp]
 
 ROUNDING = 1e-11

@@ -29,18 +29,6 @@ from fairqr.retrieval.rerankers.listwise import (
 from fairqr.retrieval.rerankers.protection import PROTECTED_HELP, choose_protected, group_of_each
 from fairqr.retrieval.rerankers.weights import LinearModel, TrainedModel, group_positions
 
-__all__ = [
-    "DeltrBatch",
-    "DeltrModel",
-    "DeltrOptions",
-    "DeltrReranker",
-    "DeltrTraining",
-    "build",
-    "deltr_loss",
-    "fit_deltr",
-    "train_deltr",
-]
-
 TOP_WEIGHT = float(INVERSE_LOG.weights(1)[0])
 """v(1) = 1/ln 2, the weight of the first rank in the paper."""
 

@@ -50,18 +50,6 @@ from fairqr.retrieval.rerankers.listwise import (
 )
 from fairqr.retrieval.rerankers.weights import LinearModel, TrainedModel, group_positions
 
-__all__ = [
-    "DlfModel",
-    "DlfOptions",
-    "DlfReranker",
-    "DlfTraining",
-    "FairnessBatch",
-    "build",
-    "distribution_loss",
-    "target_feature",
-    "train_dlf",
-]
-
 
 class DlfTraining(BaseModel):
     """Options of the training of both models. It is deterministic: both start at zero."""

@@ -17,8 +17,6 @@ from fairqr.retrieval.rerankers.base import Candidates, candidates_of
 from fairqr.retrieval.rerankers.features import FEATURES, features
 from fairqr.retrieval.table import DocumentTable
 
-__all__ = ["Example", "Examples", "TargetOf", "gather_examples"]
-
 TargetOf = Callable[[Ranking, DocumentTable], Sequence[FloatArray]]
 """Returns the targets of the dimensions for the retrieved documents and their groups."""
 

@@ -6,8 +6,6 @@ from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.rerank import exposure_aware
 from fairqr.retrieval.rerankers.base import Candidates, Reranked, RerankOptions, by_rank
 
-__all__ = ["ExposureAwareReranker", "build"]
-
 
 class ExposureAwareReranker:
     """Fills the ranks one by one toward the target; the scores are 1/rank."""

@@ -21,8 +21,6 @@ from fairqr.retrieval.rerankers.protection import (
     group_of_each,
 )
 
-__all__ = ["FairTopKOptions", "FairTopKReranker", "build", "fair_top_k", "fair_top_k_table"]
-
 
 class FairTopKOptions(RerankOptions):
     """Options of FA*IR."""

@@ -10,8 +10,6 @@ from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.rerankers.base import min_max
 
-__all__ = ["FEATURES", "features"]
-
 FEATURES = (
     "bm25_min_max",
     "bm25_log",

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from fairqr.retrieval.rerankers.binomial_table import TableSteps, failure_probability, last_allowed
 
-__all__ = ["GroupTables", "group_tables"]
-
 
 @dataclass(frozen=True, slots=True)
 class GroupTables:

@@ -11,17 +11,6 @@ from numpy.typing import NDArray
 from fairqr.base.errors import InputError
 from fairqr.retrieval.exposure import FloatArray
 
-__all__ = [
-    "Minimum",
-    "Objective",
-    "Scaling",
-    "list_cross_entropy",
-    "log_softmax",
-    "minimise",
-    "padded",
-    "with_decay",
-]
-
 BoolArray = NDArray[np.bool_]
 Objective = Callable[[FloatArray], tuple[float, FloatArray]]
 """Returns the loss at some weights, and its gradient."""

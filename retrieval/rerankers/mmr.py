@@ -16,15 +16,6 @@ from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.rerankers.base import Candidates, Reranked, RerankOptions, min_max
 
-__all__ = [
-    "MmrOptions",
-    "MmrReranker",
-    "Similarity",
-    "TfIdfSimilarity",
-    "build",
-    "maximal_marginal_relevance",
-]
-
 Similarity = Callable[[int], FloatArray]
 """Returns the similarity, in [−1, 1], of the document at a position to each, shape (n,)."""
 

@@ -11,8 +11,6 @@ from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.rerankers.aspects import AspectReranker, Aspects
 from fairqr.retrieval.rerankers.base import RerankOptions
 
-__all__ = ["Pm2Objective", "Pm2Options", "build"]
-
 
 class Pm2Options(RerankOptions):
     """Options of PM-2. The paper tunes λ and states no default."""

@@ -14,8 +14,6 @@ from fairqr.retrieval.exposure import FloatArray, exposure
 from fairqr.retrieval.rerankers.base import Candidates
 from fairqr.retrieval.schema import UNKNOWN
 
-__all__ = ["PROTECTED_HELP", "Protected", "choose_protected", "group_of_each"]
-
 PROTECTED_HELP = (
     "The groups to protect, such as female or continent=Africa,Asia; 'all' for every group that "
     "lacks exposure in the first k. Defaults to the group that lacks most."

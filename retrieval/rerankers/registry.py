@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from fairqr.retrieval.engines.engine import SearchEngine
     from fairqr.retrieval.rerankers.base import Reranker, RerankOptions
 
-__all__ = ["RERANKERS", "TRAINED", "RerankerEntry", "open_reranker"]
-
 PACKAGE = "fairqr.retrieval.rerankers"
 
 

@@ -14,8 +14,6 @@ from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.rerankers.base import Candidates
 from fairqr.retrieval.rerankers.listwise import Scaling
 
-__all__ = ["LinearModel", "TrainedModel", "group_positions"]
-
 
 class LinearModel(BaseModel):
     """A linear function of standardised features.

@@ -11,8 +11,6 @@ from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.rerankers.aspects import AspectReranker, Aspects
 from fairqr.retrieval.rerankers.base import RerankOptions
 
-__all__ = ["XquadObjective", "XquadOptions", "build"]
-
 
 class XquadOptions(RerankOptions):
     """Options of xQuAD. The papers tune λ and state no default."""

@@ -8,8 +8,6 @@ from numpy.typing import ArrayLike, NDArray
 from fairqr.base.errors import InputError
 from fairqr.retrieval.sampling.plackett_luce import PlackettLuce
 
-__all__ = ["sample_oracle"]
-
 
 def sample_oracle(
     useful: ArrayLike, samples: int, k: int, stream: np.random.Generator

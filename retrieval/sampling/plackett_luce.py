@@ -24,8 +24,6 @@ from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.rerankers.base import min_max
 from fairqr.retrieval.sampling.races import race
 
-__all__ = ["LARGEST_ALPHA", "Form", "PlackettLuce", "deterministic"]
-
 Form = Literal["logits", "worths"]
 """How scores become weights; see the module's docstring."""
 

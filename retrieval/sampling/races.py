@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.sampling.tables import WeightTable
 
-__all__ = ["HEAD", "LazyRace", "close_gaps", "dense_race", "race"]
-
 IntArray = NDArray[np.intp]
 Scalar = TypeVar("Scalar", bound=np.generic)
 

@@ -7,8 +7,6 @@ import json
 
 import numpy as np
 
-__all__ = ["stream_of"]
-
 
 def stream_of(seed: int, *names: str) -> np.random.Generator:
     """Return the stream of random numbers for these names, e.g. a retriever and a query's id.

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from fairqr.retrieval.exposure import FloatArray
 
-__all__ = ["WeightTable"]
-
 BLOCKS = 1 << 14
 """This many sums are fast to build and to search; adding up a million one by one is not."""
 

@@ -10,8 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Advice", "advice_on"]
-
 SECONDS = 5
 """For one request to the service."""
 

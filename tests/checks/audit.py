@@ -17,8 +17,6 @@ from tests.checks.advisories import advice_on
 from tests.checks.licences import check_licences
 from tests.checks.lock import check_bounds, check_installed, check_lines, pins_of
 
-__all__ = ["main"]
-
 ROOT = Path(__file__).parents[2]
 
 

@@ -8,8 +8,6 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution
 
 from tests.checks.lock import Pin
 
-__all__ = ["EXCEPTIONS", "check_licences", "is_allowed", "licence_of"]
-
 ALLOWED = frozenset(
     {
         "0BSD",

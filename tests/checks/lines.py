@@ -21,8 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-__all__ = ["Figures", "count", "main", "problems", "python_lines", "text_lines"]
-
 ROOT = Path(__file__).parents[2]
 WIDTH = 100
 AROUND = ("tests", "benchmarks", "tools")

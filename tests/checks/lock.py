@@ -14,8 +14,6 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-__all__ = ["Pin", "check_bounds", "check_installed", "check_lines", "pins_of"]
-
 UNLOCKED = frozenset({"torch"})
 """Which of its builds fits depends on the machine, so the Makefile names its version."""
 

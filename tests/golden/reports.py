@@ -9,8 +9,6 @@ import os
 import re
 from pathlib import Path
 
-__all__ = ["check_report", "check_text"]
-
 FOLDER = Path(__file__).parent / "reports"
 _VARYING = re.compile(
     r"^(\| (?:begun|versions|prompt [^|]*|sha256 of [^|]*) \|).*$", flags=re.MULTILINE

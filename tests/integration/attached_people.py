@@ -20,21 +20,6 @@ from fairqr.retrieval.source import ElasticsearchSource, Source
 from tests.patience import PATIENCE
 from tests.unit.engines import compare_within
 
-__all__ = [
-    "ATTRIBUTES",
-    "LABELS",
-    "MAPPING",
-    "PEOPLE",
-    "Letters",
-    "Server",
-    "attached",
-    "compare_groups",
-    "described",
-    "people",
-    "people_with_vectors",
-    "state",
-]
-
 TOPICS = ["physicist", "tennis", "opera", "river", "railway", "theorem", "novel", "election"]
 PLACES = ["North.America", "a,b*", "_id", '"quoted"', "Ärmel"]
 

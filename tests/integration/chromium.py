@@ -14,8 +14,6 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 
 from tests.patience import PATIENCE
 
-__all__ = ["FAINT", "FOCUSED", "PHONE", "REPEATED", "WIDTH", "Pages", "Watched", "browser", "pages"]
-
 ARGUMENTS = [
     "--no-sandbox",
     "--disable-gpu",

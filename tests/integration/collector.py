@@ -19,8 +19,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["Collector", "collector"]
-
 
 @dataclass(frozen=True, slots=True)
 class Collector:

@@ -12,8 +12,6 @@ from urllib.parse import urlsplit
 
 from tests.patience import PATIENCE
 
-__all__ = ["CountingProxy", "Passed", "counting_proxy"]
-
 _PER_CONNECTION = {"connection", "keep-alive", "transfer-encoding", "content-length", "host"}
 
 

@@ -13,8 +13,6 @@ from elasticsearch import Elasticsearch, helpers
 from fairqr.retrieval.corpus import Corpus
 from fairqr.retrieval.source import ElasticsearchSource
 
-__all__ = ["fill", "write_source"]
-
 TEXT = {"type": "text", "analyzer": "english"}
 
 

@@ -27,17 +27,6 @@ import pytest
 
 from tests.patience import PATIENCE
 
-__all__ = [
-    "JAVA_OPTIONS",
-    "Package",
-    "as_nobody",
-    "configure",
-    "install",
-    "run_program",
-    "running",
-    "wait_for",
-]
-
 NOBODY = 65534
 JAVA_OPTIONS = "-Xms512m -Xmx512m -XX:TieredStopAtLevel=1"
 """Without Java's second compiler, which takes 40 % of the processor time until a server answers,

@@ -15,16 +15,6 @@ from filelock import FileLock
 from fairqr.base.weights.cache import pull, verify
 from fairqr.base.weights.registry import lookup
 
-__all__ = [
-    "ENCODER",
-    "MODEL",
-    "minilm_cache",
-    "model_cache",
-    "pulled_minilm",
-    "pulled_weights",
-    "shared_model_cache",
-]
-
 MODEL = "smollm2-135m"
 ENCODER = "minilm"
 

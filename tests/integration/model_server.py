@@ -26,28 +26,6 @@ import pytest
 from fairqr.cli.main import main
 from tests.patience import PATIENCE
 
-__all__ = [
-    "KEY",
-    "Answer",
-    "Asked",
-    "Command",
-    "Main",
-    "ModelServer",
-    "Run",
-    "clean_environment",
-    "command",
-    "completion",
-    "failure",
-    "model_server",
-    "people",
-    "quick",
-    "says",
-    "search_arguments",
-    "stream",
-    "weighs",
-    "write_people",
-]
-
 _OUTSIDE = ("FAIRQR_", "OPENAI_", "LANGCHAIN_", "LANGSMITH_", "OTEL_")
 
 KEY = "sk-test-SECRET-0123456789abcdef"

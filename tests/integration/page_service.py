@@ -17,8 +17,6 @@ from pathlib import Path
 from tests.integration.model_server import Command, ModelServer
 from tests.patience import PATIENCE
 
-__all__ = ["Wire", "served", "settings_for"]
-
 _ADDRESS = re.compile(r"http://(?:127\.0\.0\.1|localhost):\d+")
 
 

@@ -17,8 +17,6 @@ from tests.integration.model_server import Asked, ModelServer, says, weighs, wri
 from tests.integration.page_service import run_command, served, settings_for
 from tests.patience import PATIENCE
 
-__all__ = ["ACCEPT", "INITIALIZE", "Served", "a_service", "answers_all", "events_of", "until"]
-
 PHYSICIST = {
     "query": "physicist",
     "corpus": "people",

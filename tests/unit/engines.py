@@ -18,8 +18,6 @@ from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.schema import Schema
 
-__all__ = ["WatchedEngine", "answers_of", "compare_within", "hits_of", "ranked", "remove"]
-
 
 async def hits_of(
     engine: SearchEngine, text: str, n: int, *, boost: str = "", only: Sequence[str] | None = None

@@ -5,8 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 
-__all__ = ["attributes_of", "lead_of", "markdown"]
-
 SECTIONS = ("Args", "Attributes", "Raises", "Returns", "Yields")
 _SECTION = re.compile(rf"^({'|'.join(SECTIONS)}):\n((?:(?:    .*)?(?:\n|\Z))+)", re.MULTILINE)
 _ENTRY = re.compile(r"^(\*{0,2}[\w., ]+?): (.*(?:\n    .*)*)", re.MULTILINE)

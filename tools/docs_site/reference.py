@@ -47,8 +47,6 @@ from fairqr.retrieval.source import (
     VectorField,
 )
 
-__all__ = ["PAGES", "write_reference"]
-
 
 def write_reference(folder: Path) -> None:
     """Write all pages into a folder."""

@@ -18,18 +18,6 @@ from fairqr.graph.stream import Step
 from fairqr.retrieval.encoders.opening import RetrieverName
 from fairqr.retrieval.engines.engine import SearchEngine
 
-__all__ = [
-    "AuditRequest",
-    "AuditResult",
-    "AuditRun",
-    "AuditedQuery",
-    "Auditor",
-    "Tell",
-    "audited",
-    "check_audit",
-    "not_offered",
-]
-
 NAMED = 80
 """Characters of the first query in the name of an audit."""
 

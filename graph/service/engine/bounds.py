@@ -12,8 +12,6 @@ from fairqr.graph.service.configuration import Caps
 from fairqr.graph.service.engine.requests import RunRequest
 from fairqr.graph.service.records import Kind
 
-__all__ = ["bounded", "check_bound", "check_text", "with_answers"]
-
 _COMMON = {"k": "k", "depth": "depth", "max_iterations": "max_iterations"}
 _CAPPED: Mapping[Kind, Mapping[str, str]] = {
     "search": _COMMON,

@@ -10,8 +10,6 @@ from fairqr.base.errors import InputError
 from fairqr.graph.service.engine.checking import parsed
 from fairqr.graph.service.engine.requests import RunRequest
 
-__all__ = ["ChatRequest"]
-
 _ELSEWHERE = frozenset({"corpus", "question", "keep", "stream"})
 """Parameters of an answer for which chat completions have another form, or none."""
 

@@ -24,8 +24,6 @@ from fairqr.graph.service.engine.offers import NOTHING, Offers
 from fairqr.graph.service.engine.requests import REQUESTS, RunRequest
 from fairqr.graph.service.records import Kind
 
-__all__ = ["Request", "check_request", "parsed"]
-
 _OF_THE_SERVICE = frozenset(RunRequest.model_fields) | {"query", "question", "attributor"}
 
 

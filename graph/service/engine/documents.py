@@ -15,8 +15,6 @@ from fairqr.base.settings import is_web_address
 from fairqr.retrieval.documents import Document, value_at
 from fairqr.retrieval.engines.engine import Query, SearchEngine
 
-__all__ = ["DocumentLine", "ServedDocument", "links_of", "read_document", "read_lines"]
-
 LONGEST_LINK = 2000
 """The most characters of a web address; browsers guarantee no more."""
 

@@ -48,8 +48,6 @@ from fairqr.retrieval.documents import Progress
 from fairqr.retrieval.encoders.opening import AUTO
 from fairqr.retrieval.engines.engine import EngineInfo, SearchEngine
 
-__all__ = ["Engine"]
-
 log = logging.getLogger(__name__)
 
 REACHED_WITHIN = 3.0

@@ -9,8 +9,6 @@ from annotated_types import Le, Lt
 from pydantic import BaseModel, Field, create_model
 from pydantic.fields import FieldInfo
 
-__all__ = ["with_fields"]
-
 T = TypeVar("T", bound=BaseModel)
 
 LARGEST = 2**31 - 1

@@ -11,8 +11,6 @@ from fairqr.base.settings import prompts_dir
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
 
-__all__ = ["LivePrompts"]
-
 log = logging.getLogger(__name__)
 
 LOOKED_AT = 1.0

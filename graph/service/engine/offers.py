@@ -27,8 +27,6 @@ from fairqr.retrieval.corpus import BUILT_IN
 from fairqr.retrieval.rerankers.registry import TRAINED
 from fairqr.retrieval.source import Source, load_source
 
-__all__ = ["NOTHING", "Offers"]
-
 NOTHING = "none"
 """The name to give if nothing should judge answers."""
 

@@ -9,8 +9,6 @@ from typing import Generic, TypeVar
 
 from fairqr.base.errors import one_line
 
-__all__ = ["KeptOpen"]
-
 log = logging.getLogger(__name__)
 
 K = TypeVar("K", bound=Hashable)

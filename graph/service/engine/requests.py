@@ -14,17 +14,6 @@ from fairqr.graph.service.records import Kind
 from fairqr.retrieval.encoders.opening import RetrieverName
 from fairqr.retrieval.target import Target
 
-__all__ = [
-    "REQUESTS",
-    "AnswerRequest",
-    "BackgroundRun",
-    "ProbeRequest",
-    "RunRequest",
-    "SearchRequest",
-    "Seed",
-    "TargetOfRequest",
-]
-
 _Names = Annotated[str | list[str], Field(examples=[["gender"], "gender"])]
 TargetOfRequest = Annotated[
     str | list[str] | Target | None,

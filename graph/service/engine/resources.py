@@ -31,8 +31,6 @@ from fairqr.retrieval.documents import Progress
 from fairqr.retrieval.encoders.opening import AUTO
 from fairqr.retrieval.engines.engine import SearchEngine
 
-__all__ = ["Resources"]
-
 ENGINES, MODELS, GRAPHS = 1000, 32, 64
 """How many of each to keep open."""
 

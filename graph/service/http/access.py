@@ -19,8 +19,6 @@ from fairqr.graph.service.problems import problem_of
 from fairqr.graph.service.records import KEY_START, NOBODY, SCOPES, Scope
 from fairqr.graph.service.store import Store
 
-__all__ = ["MCP_PATH", "Caller", "Guard", "caller_of", "is_loopback", "needs_keys", "require_a_key"]
-
 OPEN = ("/", "/healthz", "/readyz", "/openapi.json")
 """Paths that need no key; nor do the files of the page."""
 

@@ -19,8 +19,6 @@ from fairqr.graph.service.http.routes.asking import carrier_of
 from fairqr.graph.service.mcp.tools import Origin, make_server
 from fairqr.graph.service.runs.ephemeral import EphemeralRuns
 
-__all__ = ["McpDoor"]
-
 SESSIONS = 1000
 """The most sessions of a worker; each takes about 70 kB until it ends or times out."""
 

@@ -17,14 +17,6 @@ from starlette.types import Receive, Scope, Send
 from fairqr.base.errors import FairqrError, one_line
 from fairqr.graph.service.problems import MEDIA_TYPE, problem, problem_of
 
-__all__ = [
-    "OPENAI",
-    "Json",
-    "ProblemResponse",
-    "handle_errors",
-    "openai_error",
-]
-
 log = logging.getLogger(__name__)
 
 _HTTP = {

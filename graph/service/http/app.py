@@ -26,8 +26,6 @@ from fairqr.graph.service.problems import problem, problem_of, told_in_log
 if TYPE_CHECKING:
     from fastapi.telemetry import TelemetryConfig
 
-__all__ = ["create_app"]
-
 log = logging.getLogger(__name__)
 
 _HEADERS = {

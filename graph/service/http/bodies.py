@@ -13,8 +13,6 @@ from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.http.answers import ProblemResponse
 from fairqr.graph.service.problems import problem
 
-__all__ = ["Bodies", "check_json"]
-
 DEEPEST = 32
 """The most levels of objects and lists in a body."""
 

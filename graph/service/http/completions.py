@@ -12,8 +12,6 @@ from fairqr.graph.service.http.answers import openai_error
 from fairqr.graph.service.http.sse import data_line
 from fairqr.graph.service.records import Event, Run
 
-__all__ = ["ChatCompletion", "Completing", "ModelCard", "ModelCards"]
-
 
 class ModelCard(BaseModel):
     """A source, as a model that answers from it."""

@@ -20,8 +20,6 @@ from fairqr.graph.service.problems import Refusal
 from fairqr.graph.service.records import LIVE, Run, Status
 from fairqr.graph.service.runs.doing import Observer
 
-__all__ = ["CONTENT_TYPE", "Metrics"]
-
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)

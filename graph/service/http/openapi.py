@@ -16,17 +16,6 @@ from fairqr.graph.service.http.access import needed
 from fairqr.graph.service.problems import MEDIA_TYPE
 from fairqr.graph.step_data import StepData
 
-__all__ = [
-    "ACCEPTED",
-    "CHUNKS",
-    "RESULT",
-    "STREAM",
-    "Problem",
-    "describe",
-    "openai_problems",
-    "problems",
-]
-
 TAGS = [
     {"name": "ask", "description": "Searches, answers and probes, as one response or as a stream."},
     {"name": "runs", "description": "Runs in the background, and past runs."},

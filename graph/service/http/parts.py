@@ -15,8 +15,6 @@ from fairqr.graph.service.http.metrics import Metrics
 from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
 
-__all__ = ["Parts", "Readiness", "parts_of"]
-
 CHECKED_FOR = 2.0
 """Seconds for which we reuse the answer of a check."""
 

@@ -17,8 +17,6 @@ from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.http.answers import ProblemResponse
 from fairqr.graph.service.problems import problem_of
 
-__all__ = ["Server", "bound", "url_of"]
-
 KEPT_ALIVE = 30
 """Seconds that a connection may be idle after a request."""
 

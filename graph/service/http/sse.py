@@ -15,8 +15,6 @@ from starlette.types import Receive, Scope, Send
 from fairqr.base.errors import FairqrError
 from fairqr.graph.service.records import Event
 
-__all__ = ["EventStream", "data_line", "encoded", "gone"]
-
 HEARTBEAT = b": still here\n\n"
 _LINE_BREAKS = re.compile("[\u0085\u2028\u2029]")
 

@@ -19,8 +19,6 @@ from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
 from fairqr.retrieval.documents import Progress
 
-__all__ = ["running"]
-
 
 @asynccontextmanager
 async def running(

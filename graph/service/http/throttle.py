@@ -11,8 +11,6 @@ from limits.aio.strategies import SlidingWindowCounterRateLimiter
 from fairqr.base.errors import BusyError
 from fairqr.graph.service.configuration import Limits
 
-__all__ = ["Throttle"]
-
 
 class Throttle:
     """Counts the requests of each key, or of each address without a key.

@@ -12,17 +12,6 @@ from fairqr.graph.search.result import SearchResult
 from fairqr.graph.service.engine.audits import AuditResult
 from fairqr.retrieval.documents import Document
 
-__all__ = [
-    "AuditSummary",
-    "AuditedGroup",
-    "FairAnswer",
-    "FairPassages",
-    "Sources",
-    "answer_of",
-    "passages_of",
-    "summary_of",
-]
-
 
 class _Small(BaseModel):
     model_config = ConfigDict(frozen=True)

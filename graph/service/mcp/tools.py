@@ -41,8 +41,6 @@ from fairqr.graph.stream import RunEvent
 from fairqr.prompts.template import fence
 from fairqr.retrieval.documents import Document
 
-__all__ = ["Origin", "make_server"]
-
 SHOWN = 10
 """The default number of documents that a tool shows."""
 

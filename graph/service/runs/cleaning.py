@@ -12,8 +12,6 @@ from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.records import LIVE, is_id
 from fairqr.graph.service.store import Store
 
-__all__ = ["clean"]
-
 
 async def clean(store: Store, settings: ServiceSettings) -> None:
     """Remove old files on this machine.

@@ -17,8 +17,6 @@ from fairqr.graph.service.records import EventName, Kind, Run
 from fairqr.graph.step_data import step_data
 from fairqr.graph.stream import RunEvent, Step
 
-__all__ = ["Observer", "Tell", "complain", "followed"]
-
 Tell = Callable[[EventName, dict[str, Any], Step | None], Awaitable[None]]
 """Takes the name and the data of an event, and its step, if it is one."""
 

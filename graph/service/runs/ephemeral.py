@@ -24,8 +24,6 @@ from fairqr.graph.service.runs.outcomes import done, failed, first_data, last_ev
 from fairqr.graph.service.runs.slots import Slots
 from fairqr.graph.stream import RunEvent, Step
 
-__all__ = ["EphemeralRun", "EphemeralRuns"]
-
 Stop = Literal["left", "drain", "revoked"]
 """Why a run is stopped: its client left, this process stops, or its key was revoked."""
 

@@ -25,8 +25,6 @@ from fairqr.graph.service.store import Store
 from fairqr.graph.service.store.database import heals
 from fairqr.graph.stream import RunEvent, Step
 
-__all__ = ["Execute", "Execution", "Stop"]
-
 Execute = Callable[[Run, RunJournal], AsyncGenerator[RunEvent, None]]
 """Runs a run, but not the steps in its journal; yields all that happens from the start."""
 

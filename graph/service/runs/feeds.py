@@ -8,8 +8,6 @@ from collections.abc import AsyncGenerator
 
 from fairqr.graph.service.records import Event
 
-__all__ = ["Feed"]
-
 LIMIT = 2000
 """The most events of a run in memory, pieces of text included."""
 

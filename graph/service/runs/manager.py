@@ -22,8 +22,6 @@ from fairqr.graph.service.runs.slots import Slots
 from fairqr.graph.service.runs.worker import Worker
 from fairqr.graph.service.store import Store
 
-__all__ = ["Runs"]
-
 FOLLOW = 0.5
 """Seconds between two looks at another worker's run, without news of it."""
 

@@ -7,8 +7,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["News"]
-
 
 class News:
     """Wakes the watchers of a run when something happens in it."""

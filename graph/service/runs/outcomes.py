@@ -9,8 +9,6 @@ from fairqr.base.errors import RunCancelledError
 from fairqr.graph.service.problems import problem_of
 from fairqr.graph.service.records import Event, Run, RunSummary, Status, path_of
 
-__all__ = ["done", "failed", "first_data", "last_event"]
-
 
 def first_data(run: Run) -> dict[str, Any]:
     """Return the data of the first event of a run."""

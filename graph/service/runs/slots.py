@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-__all__ = ["Slots"]
-
 
 class Slots:
     """Slots for runs of both kinds, first come, first served.

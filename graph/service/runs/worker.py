@@ -20,8 +20,6 @@ from fairqr.graph.service.runs.slots import Slots
 from fairqr.graph.service.store import Store
 from fairqr.graph.service.store.rows import CANCEL, QUEUED
 
-__all__ = ["Worker"]
-
 POLL = 1.0
 """Seconds between two looks for runs that other processes accepted or lost."""
 

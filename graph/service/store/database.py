@@ -16,8 +16,6 @@ from fairqr.base.errors import StoreUnavailableError, one_line
 if TYPE_CHECKING:
     from fairqr.graph.service.store.flavours import Flavour, Work
 
-__all__ = ["LASTING", "PATIENT", "Database", "heals", "lasting", "said"]
-
 PATIENT = 5.0
 """Seconds that a caller waits while the database is away."""
 

@@ -14,8 +14,6 @@ from fairqr.graph.service.store.database import LASTING, Database
 from fairqr.graph.service.store.rows import CANCEL, QUEUED, find, find_own, rows_of, run_of
 from fairqr.graph.service.store.tables import EVENTS, REPLIES, RUNS
 
-__all__ = ["LOSSES", "Endings"]
-
 LOSSES = 5
 """After this many workers went silent during a run, we blame the run and fail it."""
 

@@ -15,8 +15,6 @@ import sqlalchemy as sa
 from fairqr.base.errors import ConfigError
 from fairqr.graph.service.store.tables import RUNS
 
-__all__ = ["Flavour", "Work", "flavour_of"]
-
 T = TypeVar("T")
 Work = Callable[[sa.Connection], T]
 """Statements of one transaction. They must not wait for anything but the database."""

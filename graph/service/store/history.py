@@ -14,8 +14,6 @@ from fairqr.graph.service.store.database import LASTING, Database
 from fairqr.graph.service.store.rows import find_own, rows_of, run_of
 from fairqr.graph.service.store.tables import EVENTS, REPLIES, RUNS, SUMMARY
 
-__all__ = ["History"]
-
 _AT_ONCE = 500  # runs deleted in one transaction
 
 

@@ -16,8 +16,6 @@ from fairqr.graph.service.records import KEY_START, LIVE, SCOPES, AccessKey, Sco
 from fairqr.graph.service.store.endings import Endings
 from fairqr.graph.service.store.tables import KEYS, RUNS
 
-__all__ = ["DEFAULTSCOPES", "Keys"]
-
 DEFAULTSCOPES: tuple[Scope, ...] = ("read", "run")
 
 _SECRET = re.compile(KEY_START + r"([0-9a-f]{12})_[A-Za-z0-9_-]{43}", re.ASCII)

@@ -6,8 +6,6 @@ import sqlalchemy as sa
 
 from fairqr.base.errors import StoreUnavailableError
 
-__all__ = ["MIGRATIONS", "migrate"]
-
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         """CREATE TABLE runs (

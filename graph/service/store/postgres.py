@@ -18,8 +18,6 @@ from fairqr.base.errors import ConfigError, StoreUnavailableError
 from fairqr.graph.service.store.flavours import Flavour, Work
 from fairqr.graph.service.store.tables import RUNS
 
-__all__ = ["SCHEMA", "PostgreSQL"]
-
 T = TypeVar("T")
 
 SCHEMA = "fairqr"

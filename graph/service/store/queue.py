@@ -22,8 +22,6 @@ from fairqr.graph.service.store.endings import LOSSES
 from fairqr.graph.service.store.rows import QUEUED, run_of
 from fairqr.graph.service.store.tables import RUNS
 
-__all__ = ["Queue", "Renewal"]
-
 _OUTCOME = 60.0
 """Seconds after which a failed claim can no longer take effect."""
 

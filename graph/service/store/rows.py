@@ -11,15 +11,6 @@ from fairqr.base.errors import RunNotFoundError
 from fairqr.graph.service.records import Event, Run, is_id
 from fairqr.graph.service.store.tables import RUNS
 
-__all__ = [
-    "CANCEL",
-    "QUEUED",
-    "find",
-    "find_own",
-    "rows_of",
-    "run_of",
-]
-
 QUEUED = "queued"
 """The notification that a run waits."""
 

@@ -15,8 +15,6 @@ from fairqr.base.errors import ConfigError
 from fairqr.base.settings import data_dir
 from fairqr.graph.service.store.flavours import Flavour, Work
 
-__all__ = ["SQLite", "default_file"]
-
 T = TypeVar("T")
 
 _READERS = 3

@@ -12,8 +12,6 @@ from fairqr.graph.service.store.keys import Keys
 from fairqr.graph.service.store.migrations import migrate
 from fairqr.graph.service.store.queue import Queue
 
-__all__ = ["Store"]
-
 _OPEN = 5.0  # seconds that a server may still be starting
 
 

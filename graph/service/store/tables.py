@@ -8,8 +8,6 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.types import TypeDecorator
 
-__all__ = ["EVENTS", "KEYS", "REPLIES", "RUNS", "SUMMARY", "JsonText"]
-
 
 class JsonText(TypeDecorator[Any]):
     """JSON in a column of plain text, in ASCII.

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from fairqr.graph.answer.result import AnswerResult
     from fairqr.retrieval.engines.engine import SearchEngine
 
-__all__ = ["AnswerCommand", "answer"]
-
 AnswerCommand = ParameterCommand.of(
     "fairqr.graph.answer.context:AnswerContext", "fairqr.cli.running:AnswerRunSettings"
 )

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from fairqr.agents.attribution.checking import AttributorCheck
     from fairqr.agents.attribution.pairs import LabelledPair
 
-__all__ = ["app"]
-
 app = typer.Typer()
 
 NOTABLES = "notables"

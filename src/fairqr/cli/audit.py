@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from fairqr.retrieval.engines.engine import SearchEngine
     from fairqr.retrieval.source import RunSource
 
-__all__ = ["AuditGroup", "app"]
-
 FAILED = 3
 """The exit code if a condition of ``--fail-if`` holds."""
 

@@ -16,19 +16,6 @@ if TYPE_CHECKING:
 
     E = TypeVar("E", bound=ProbeExperiment)
 
-__all__ = [
-    "NOTABLES",
-    "Attribute",
-    "Built",
-    "Collection",
-    "Protected",
-    "Seed",
-    "Split",
-    "Words",
-    "experiment_of",
-    "source_of",
-]
-
 NOTABLES = "notables"
 
 Attribute = Annotated[

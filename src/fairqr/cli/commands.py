@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-__all__ = ["SECTIONS", "CommandList", "Entry"]
-
 
 class Entry(NamedTuple):
     """A command, or a group of commands.

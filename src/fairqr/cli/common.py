@@ -15,31 +15,6 @@ if TYPE_CHECKING:
 
     from fairqr.retrieval.engines.engine import SearchEngine
 
-__all__ = [
-    "MODELS",
-    "OUTPUT",
-    "AsJson",
-    "BaseUrl",
-    "Corpus",
-    "NoCache",
-    "PromptsFolder",
-    "Timeout",
-    "TraceContent",
-    "TracePath",
-    "Yes",
-    "agree",
-    "notes",
-    "open_to_search",
-    "pairs",
-    "print_json",
-    "print_row",
-    "printable",
-    "recorded",
-    "run",
-    "run_recorded",
-    "warn",
-]
-
 T = TypeVar("T")
 
 MODELS, OUTPUT = "Models", "Output"

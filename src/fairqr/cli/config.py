@@ -14,8 +14,6 @@ from fairqr.cli.common import AsJson, print_json, printable, warn
 if TYPE_CHECKING:
     from fairqr.base.settings import Source
 
-__all__ = ["app", "unknown_settings"]
-
 app = typer.Typer()
 
 HIDDEN = "(hidden)"

@@ -10,8 +10,6 @@ import typer
 from fairqr.base.errors import CorpusError
 from fairqr.cli.common import AsJson, print_json, run
 
-__all__ = ["app"]
-
 app = typer.Typer()
 
 

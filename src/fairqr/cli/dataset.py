@@ -16,8 +16,6 @@ from fairqr.cli.progress import Progress
 if TYPE_CHECKING:
     from fairqr.evaluation.collections.statistics import AttributeStatistics, CollectionStatistics
 
-__all__ = ["app"]
-
 app = typer.Typer()
 
 

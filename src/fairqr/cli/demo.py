@@ -13,8 +13,6 @@ from fairqr.base.errors import ModelUnavailableError
 from fairqr.cli.common import run
 from fairqr.cli.models import fetch
 
-__all__ = ["demo"]
-
 NEEDED = ("onnxruntime", "tokenizers", "xllamacpp")
 QUERY, CORPUS, ATTRIBUTE = "mathematician", "notables", "gender"
 

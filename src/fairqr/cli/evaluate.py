@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from fairqr.evaluation.qrels import Qrels
     from fairqr.retrieval.runs import Run
 
-__all__ = ["evaluate"]
-
 RELEVANCE = "nDCG@20,P@20,AP"
 FAIRNESS = "AWRF@20,nDCG@20×AWRF@20"
 

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from fairqr.evaluation.by_group import GroupShare
     from fairqr.evaluation.results import Comparisons, Evaluation, MeasureResult
 
-__all__ = ["print_comparisons", "print_evaluation", "print_measures"]
-
-
 _SHORT = {"the high end is best": "high", "the group's target is fair": "target"}
 
 

@@ -15,8 +15,6 @@ from fairqr.cli.progress import Progress
 if TYPE_CHECKING:
     from fairqr.evaluation.experiments.kinds import Kind
 
-__all__ = ["app"]
-
 app = typer.Typer()
 
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from fairqr.retrieval.corpus import Corpus
     from fairqr.retrieval.encoders.encoder import Encoder
 
-__all__ = ["app"]
-
 app = typer.Typer()
 
 Name = Annotated[str, typer.Argument(help="The name of the index.")]

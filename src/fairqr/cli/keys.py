@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from fairqr.graph.service.records import AccessKey
     from fairqr.graph.service.store import Store
 
-__all__ = ["app"]
-
 app = typer.Typer()
 
 T = TypeVar("T")

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from fairqr.evaluation.rag.labelling import LabelSummary
     from fairqr.evaluation.rag.store import LabelStore
 
-__all__ = ["app"]
-
 app = typer.Typer()
 
 MinUseful = Annotated[int, typer.Option(min=1, help="Drop questions with fewer useful documents.")]

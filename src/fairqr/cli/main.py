@@ -14,8 +14,6 @@ from fairqr.base.errors import FairqrError, one_line
 from fairqr.cli.commands import CommandList
 from fairqr.cli.common import printable
 
-__all__ = ["app", "main"]
-
 INTERRUPTED = 130
 # Some versions of typer bring a click of their own, so this class is found through typer.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]

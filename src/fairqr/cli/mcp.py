@@ -17,8 +17,6 @@ from fairqr.cli.serve import Offered, offered_models, with_corpora
 if TYPE_CHECKING:
     from fairqr.graph.service.configuration import ServiceSettings
 
-__all__ = ["mcp"]
-
 
 def mcp(
     corpus: Offered = None,

@@ -14,8 +14,6 @@ from fairqr.cli.progress import Progress
 if TYPE_CHECKING:
     from fairqr.base.weights.registry import Weights
 
-__all__ = ["app", "fetch"]
-
 app = typer.Typer()
 
 PREFIX = "local:"

@@ -40,18 +40,6 @@ if TYPE_CHECKING:
     M = TypeVar("M", bound=BaseModel)
     N = TypeVar("N", bound=BaseModel)
 
-__all__ = [
-    "Parameter",
-    "ParameterCommand",
-    "ParameterGroup",
-    "Set",
-    "checked",
-    "explain",
-    "options_of",
-    "parameters_of",
-    "read_parameters",
-]
-
 
 @dataclass(frozen=True)
 class Parameter:

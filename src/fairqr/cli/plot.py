@@ -17,8 +17,6 @@ from fairqr.evaluation.reports.drawing import quiet_fonts
 if TYPE_CHECKING:
     from fairqr.graph.search.result import SearchResult
 
-__all__ = ["check_plot", "draw"]
-
 # Each marker in twenty colours keeps many groups apart.
 MARKERS = "osD^vP*X"
 LEGEND = 30

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from fairqr.evaluation.probes.pairwise_measures import MeasuredPairwise
     from fairqr.evaluation.probes.store import ProbeRunManifest, ProbeStore
 
-__all__ = ["app"]
-
 app = typer.Typer()
 app.command("build")(build)
 app.command("query", cls=ProbeCommand)(query)

@@ -15,8 +15,6 @@ from fairqr.cli.progress import Progress
 if TYPE_CHECKING:
     from fairqr.evaluation.probes.collection import ProbeCollection
 
-__all__ = ["build"]
-
 
 def build(
     output: Annotated[Path, typer.Option("-o", "--output", help="The folder to write.")],

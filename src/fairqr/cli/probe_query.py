@@ -25,8 +25,6 @@ from fairqr.cli.search import Retriever
 if TYPE_CHECKING:
     from fairqr.graph.probe.result import ProbeResult
 
-__all__ = ["ProbeCommand", "query"]
-
 ProbeCommand = ParameterCommand.of(
     "fairqr.graph.probe.context:ProbeContext", "fairqr.cli.running:RunSettings"
 )

@@ -20,8 +20,6 @@ from fairqr.evaluation.probes.rankers import INITIAL
 from fairqr.evaluation.probes.store import CollectionEntry
 from fairqr.graph.probe.result import ListwiseProbe, PairwiseProbe, ProbedShare, ProbeResult
 
-__all__ = ["print_listwise", "print_measured", "print_pairwise", "print_probe"]
-
 WIDEST = 12
 """The longest word in the head of a table that is not broken, in characters."""
 

@@ -15,8 +15,6 @@ from fairqr.evaluation.experiments.progress import time_left
 if TYPE_CHECKING:
     from fairqr.retrieval.documents import Progress as DocumentProgress
 
-__all__ = ["Progress"]
-
 FIRST = 5
 """The number of steps after which we estimate the time left."""
 

@@ -10,8 +10,6 @@ import typer
 from fairqr.base.errors import PromptError
 from fairqr.cli.common import PromptsFolder
 
-__all__ = ["app"]
-
 app = typer.Typer()
 
 

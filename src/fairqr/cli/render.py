@@ -31,16 +31,6 @@ if TYPE_CHECKING:
 
     R = TypeVar("R", bound=Result)
 
-__all__ = [
-    "ProbeView",
-    "SearchView",
-    "View",
-    "exposure_bars",
-    "labels_of",
-    "origin",
-    "print_result",
-]
-
 BAR = 30
 NAME = 24
 TITLE = 30

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
         RankingAnswer,
     )
 
-__all__ = ["AnswerView", "print_answer"]
-
 _STEPS = {
     "retrieve": "measuring",
     "choose_group": "refining",

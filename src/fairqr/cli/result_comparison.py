@@ -15,8 +15,6 @@ from fairqr.graph.answer.result import AnswerResult
 from fairqr.graph.probe.result import ProbeResult
 from fairqr.graph.search.result import SearchResult
 
-__all__ = ["Row", "read_result", "rows_of"]
-
 ASKED = "asked"
 """The section of single values."""
 

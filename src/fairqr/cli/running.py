@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from fairqr.prompts.library import PromptLibrary
     from fairqr.retrieval.engines.engine import SearchEngine
 
-__all__ = ["AnswerRunSettings", "AuditRunSettings", "RunSettings", "SearchRunSettings"]
-
 
 class AuditRunSettings(BaseModel):
     """How an audit runs. These settings do not change the figures."""

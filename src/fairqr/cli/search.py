@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from fairqr.graph.search.context import Context
     from fairqr.graph.search.result import SearchResult
 
-__all__ = ["MethodName", "ModelName", "Retriever", "SearchCommand", "search", "searched"]
-
 SearchCommand = ParameterCommand.of(
     "fairqr.graph.search.context:Context", "fairqr.cli.running:SearchRunSettings"
 )

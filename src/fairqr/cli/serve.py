@@ -18,8 +18,6 @@ from fairqr.cli.progress import Progress
 if TYPE_CHECKING:
     from fairqr.graph.service.configuration import ServiceSettings
 
-__all__ = ["Offered", "ServeCommand", "offered_models", "require_service", "serve", "with_corpora"]
-
 ServeCommand = ParameterCommand.of("fairqr.graph.service.configuration:ServiceSettings")
 
 Offered = Annotated[

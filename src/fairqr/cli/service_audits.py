@@ -21,8 +21,6 @@ from fairqr.retrieval.engines.engine import SearchEngine
 if TYPE_CHECKING:
     from fairqr.evaluation.audit.finishing import Audit
 
-__all__ = ["ServiceAuditor"]
-
 EVALUATION = ("jinja2", "markdown_it", "matplotlib", "pandas", "scipy")
 """The libraries of the extra ``evaluation`` that audits need."""
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from fairqr.retrieval.engines.report import SourceReport
     from fairqr.retrieval.source import Source
 
-__all__ = ["app", "attach"]
-
 app = typer.Typer()
 
 Name = Annotated[str, typer.Argument(help="The name of an attached source.")]

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from fairqr.base.errors import one_line
 from fairqr.retrieval.engines.report import AttributeReport, SampleHit, SourceReport
 
-__all__ = ["lines_of"]
-
 VALUES = 20
 """How many values of an attribute are shown; ``--json`` has all that were checked."""
 

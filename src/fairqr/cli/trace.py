@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     Listed = tuple[str, RunSummary | None, str]
     """The name of a recorded run, its summary, and how it ended."""
 
-__all__ = ["app"]
-
 app = typer.Typer()
 
 NOTHING = "—"

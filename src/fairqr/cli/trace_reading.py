@@ -15,8 +15,6 @@ from typing_extensions import TypedDict
 
 from fairqr.base.errors import InputError, one_line
 
-__all__ = ["Event", "Span", "find_trace", "new_trace", "read_spans", "trace_folder", "traces_in"]
-
 
 class Event(TypedDict):
     """Something that happened within a step."""

@@ -9,8 +9,6 @@ from typing import Any
 
 from fairqr.cli.trace_reading import Span
 
-__all__ = ["RunSummary", "summary_of"]
-
 RUN = "invoke_workflow fairqr"
 _KINDS = {"fairqr.summarise": "answer", "fairqr.conclude": "probe", "fairqr.rerank": "search"}
 """The steps that end a part of a run, the last first."""

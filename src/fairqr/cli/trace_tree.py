@@ -14,8 +14,6 @@ from fairqr.cli.common import printable
 from fairqr.cli.terminal import counted
 from fairqr.cli.trace_reading import Event, Span
 
-__all__ = ["cost_text", "trees_of", "value_text"]
-
 INPUT, OUTPUT = "gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"
 
 # Shown at the start of a span's line, or not useful to people.

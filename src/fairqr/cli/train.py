@@ -12,8 +12,6 @@ from fairqr.base.errors import InputError
 from fairqr.cli.collection_options import NOTABLES, Collection, Split
 from fairqr.cli.common import open_to_search, pairs, run
 
-__all__ = ["train"]
-
 
 def train(
     method: Annotated[str, typer.Argument(help="The re-ranker to train: deltr or dlf.")],

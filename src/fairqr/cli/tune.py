@@ -20,8 +20,6 @@ from fairqr.cli.common import AsJson, PromptsFolder, run
 from fairqr.cli.parameters import ParameterCommand, Set
 from fairqr.cli.progress import Progress
 
-__all__ = ["TuneCommand", "tune"]
-
 TuneCommand = ParameterCommand.of("fairqr.evaluation.probes.specification:LoraExperiment")
 
 

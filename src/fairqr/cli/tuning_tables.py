@@ -15,8 +15,6 @@ from fairqr.cli.common import print_json
 if TYPE_CHECKING:
     from fairqr.evaluation.probes.tuning_measures import MeasuredLora
 
-__all__ = ["print_measured"]
-
 WIDTH = 140
 """The width of a table that is not shown on a terminal."""
 

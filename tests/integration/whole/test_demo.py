@@ -32,7 +32,7 @@ def cache(
 def test_searches_fairly_and_says_what_to_try_next(command: Command, cache: Path) -> None:
     run = command("demo", FAIRQR_CACHE_DIR=str(cache))
     assert run.code == 0, run
-    before, after = run.stdout.split("\nre-ranked\n")
+    _, after = run.stdout.split("\nre-ranked\n")
     divergences = re.findall(r"divergence from the target ([0-9.]+)", run.stdout)
     assert float(divergences[0]) > 1.4
     assert float(divergences[-1]) < 0.3

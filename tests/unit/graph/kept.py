@@ -8,8 +8,6 @@ from typing import Any
 from fairqr.graph.journal import RunJournal, kept_update
 from fairqr.graph.stream import Step
 
-__all__ = ["Kept"]
-
 
 class Kept:
     """Steps and replies, as plain data that has been through JSON."""

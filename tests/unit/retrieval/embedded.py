@@ -19,8 +19,6 @@ from fairqr.retrieval.engines.tantivy_writing import (
 )
 from fairqr.retrieval.schema import Schema
 
-__all__ = ["GENDER", "built", "corpus_of", "remove", "upsert"]
-
 GENDER = Schema.model_validate(
     {"attributes": {"gender": {"field": "gender", "groups": ["female", "male"]}}}
 )

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-__all__ = ["ELASTICSEARCH", "Answer", "Asked", "answering", "of_json"]
-
 Answer = tuple[int, dict[str, str], bytes]
 ELASTICSEARCH = {"x-elastic-product": "Elasticsearch", "content-type": "application/json"}
 

@@ -9,8 +9,6 @@ import numpy as np
 from langchain_core.embeddings import Embeddings
 from numpy.typing import NDArray
 
-__all__ = ["CountingEncoder", "WordEmbeddings", "stored_vector", "word_vector"]
-
 
 def word_vector(text: str, dimensions: int, salt: str = "") -> NDArray[np.float64]:
     """Return the sum of a random vector for each word; zeros for a text of full stops alone."""

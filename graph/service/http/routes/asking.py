@@ -32,15 +32,6 @@ from fairqr.graph.service.problems import problem_of
 from fairqr.graph.service.records import Event, Kind, Run, path_of
 from fairqr.graph.service.runs.ephemeral import EphemeralRun
 
-__all__ = [
-    "CLIENT_GONE",
-    "begin_ephemeral",
-    "carrier_of",
-    "router",
-    "run_ephemeral",
-    "unless_gone",
-]
-
 CLIENT_GONE = 499
 """The status in the metrics if the client disconnected."""
 

@@ -22,8 +22,6 @@ from fairqr.graph.service.http.parts import parts_of
 from fairqr.graph.service.http.routes.reading import Before, Id, RunList, run_of
 from fairqr.graph.service.records import Run
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/v1/audits", tags=["audits"], responses=problems(422, 429, 503))
 
 REPORT_POLICY = (

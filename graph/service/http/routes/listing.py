@@ -25,8 +25,6 @@ from fairqr.graph.service.records import Kind, Scope
 from fairqr.prompts.library import DEFAULT_VERSIONS
 from fairqr.retrieval.encoders.opening import RETRIEVERS
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/v1", tags=["offers"], responses=problems(429, 503))
 
 

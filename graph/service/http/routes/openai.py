@@ -32,8 +32,6 @@ from fairqr.graph.service.http.routes.asking import (
 from fairqr.graph.service.http.sse import EventStream
 from fairqr.graph.service.problems import problem_of
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/openai/v1", tags=["openai"], responses=openai_problems())
 
 

@@ -14,8 +14,6 @@ from fairqr.graph.service.http.metrics import CONTENT_TYPE
 from fairqr.graph.service.http.openapi import problems
 from fairqr.graph.service.http.parts import parts_of
 
-__all__ = ["router"]
-
 router = APIRouter(tags=["operation"])
 
 

@@ -20,8 +20,6 @@ from fairqr.graph.service.http.parts import parts_of
 from fairqr.graph.service.http.sse import EventStream
 from fairqr.graph.service.records import Kind, Run, RunSummary, Status
 
-__all__ = ["Before", "Id", "RunList", "router", "run_of"]
-
 router = APIRouter(prefix="/v1/runs", tags=["runs"], responses=problems(422, 429, 503))
 
 Id = Annotated[str, Path(description="The id of the run.", examples=["0" * 32], max_length=100)]

@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-__all__ = ["LABELS", "LONGEST", "WORDS", "relabelled", "tiny_nli"]
-
 LABELS = ("CONTRADICTION", "NEUTRAL", "ENTAILMENT")
 LONGEST = 64
 STEPS = 250

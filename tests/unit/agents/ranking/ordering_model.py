@@ -9,8 +9,6 @@ from fairqr.agents.question import OnToken, Question, Wanted
 from fairqr.agents.ranking.item_ranker import RankItem
 from fairqr.agents.replies import Choice, TextReply, Usage
 
-__all__ = ["OrderingModel", "articles", "order_of"]
-
 _PASSAGE = re.compile(r"^\[(\d+)\] Article (\d+)", re.MULTILINE)
 
 

@@ -7,16 +7,6 @@ from typing import Any
 
 import pytest
 
-__all__ = [
-    "CHAT",
-    "CONTEXT",
-    "LIMIT",
-    "tiny_causal",
-    "tiny_monobert",
-    "tiny_monot5",
-    "with_adapter",
-]
-
 TEXT = (
     "a fair ranking of papers gives each of equal merit the same exposure and users read the first "
     "few titles of an abstract passage A or B yes no true false which is more relevant to a query "

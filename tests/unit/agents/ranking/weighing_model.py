@@ -10,8 +10,6 @@ from fairqr.agents.question import OnToken, Question, Wanted
 from fairqr.agents.replies import Choice, TextReply, Usage
 from fairqr.base.errors import ModelUnavailableError
 
-__all__ = ["WeighingModel"]
-
 
 class WeighingModel:
     """Answers at once, and counts what it is asked.

@@ -16,16 +16,6 @@ from fairqr.retrieval.query_files import QueryRow
 from fairqr.retrieval.schema import Attribute, Schema
 from fairqr.retrieval.table import coded
 
-__all__ = [
-    "SCHEMA",
-    "WORDS",
-    "observations_of",
-    "outcome_of",
-    "queries_of",
-    "spec_of",
-    "words_of",
-]
-
 SCHEMA = Schema(
     attributes={
         "gender": Attribute(

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["lines", "write_2021", "write_2022"]
-
 PAGES_2022: list[dict[str, Any]] = [
     {"id": 12, "title": "Alba", "url": "https://en.wikipedia.org/wiki/Alba", "plain": "A farmer."},
     {"id": 307, "title": "Bruno", "url": "https://en.wikipedia.org/wiki/Bruno", "plain": "Maize."},

@@ -16,16 +16,6 @@ from fairqr.evaluation.experiments.specification import Experiment
 from fairqr.evaluation.experiments.store import Round, SearchRecord, Store
 from fairqr.prompts.library import PromptLibrary
 
-__all__ = [
-    "SYSTEMS",
-    "experiment",
-    "plan_of",
-    "records_of",
-    "write_collection",
-    "write_experiment",
-    "write_source",
-]
-
 SCHEMA = """attributes:
   gender: {field: gender, groups: [female, male], population: {female: 0.5, male: 0.5}}
   place:

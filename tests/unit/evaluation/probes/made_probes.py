@@ -38,20 +38,6 @@ from fairqr.evaluation.probes.store import (
     When,
 )
 
-__all__ = [
-    "ASKERS",
-    "Ranks",
-    "begin_listwise",
-    "begin_pairwise",
-    "begin_tuning",
-    "by_protection",
-    "collection",
-    "given",
-    "manifest",
-    "noisy",
-    "ranking",
-]
-
 ASKERS: tuple[Asker, ...] = ("neutral", "unprotected", "protected")
 
 Reply = Callable[[int], tuple[str, str]]

@@ -21,8 +21,6 @@ from fairqr.evaluation.rag.store import (
 )
 from fairqr.retrieval.schema import Schema
 
-__all__ = ["SCHEMA", "Exact", "Made", "made"]
-
 SCHEMA = Schema.model_validate(
     {"attributes": {"gender": {"field": "gender", "groups": ["female", "male"]}}}
 )

@@ -17,8 +17,6 @@ from fairqr.evaluation.workers.tools import Tools
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import Message, PromptTemplate
 
-__all__ = ["PROMPT", "Namer", "collection_of", "experiment_of", "query_of", "tools_with"]
-
 PROMPT = PromptTemplate(
     id="answer",
     version="v1",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-__all__ = ["Page", "read"]
-
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 INSIDE = {"tr": {"thead", "tbody"}, "td": {"tr"}, "th": {"tr"}, "li": {"ul"}, "caption": {"table"}}
 

@@ -12,8 +12,6 @@ from fairqr.graph.service.records import Event, Run
 from fairqr.graph.service.runs.doing import Observer
 from fairqr.graph.stream import RunEvent, Step
 
-__all__ = ["KEY", "RESULT", "WHOLE", "Steps", "Told", "shape"]
-
 KEY = "k"
 RESULT = {"ranking": ["d1"]}
 
