@@ -273,7 +273,7 @@ def print_result(result: SearchResult, passages: Mapping[str, str]) -> None:
         console.print(Padding(Text(printable(sentence)), (0, 0, 0, 2)))
     console.print(exposure_bars(result.exposure, result.target, console.width))
     for attribute, share in result.unknown.items():
-        if share:
+        if share >= 0.0005:  # below that it would read 0.0%
             unknown = f"{share:.1%} of the exposure has no label for '{printable(attribute)}'"
             console.print(Padding(Text(unknown, style="dim"), (0, 0, 0, 2)))
     if result.divergence is not None:
