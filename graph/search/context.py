@@ -275,6 +275,7 @@ class Context(BaseModel):
     least_gain: float = Field(
         0.01,
         ge=0,
+        allow_inf_nan=False,
         description="With ask=auto, the share that another round must be expected to add to "
         "expected relevance × fairness.",
     )

@@ -27,8 +27,9 @@ class Objective(_Frozen):
         relevance: Its expected relevance, in [0, 1]: the share that it has of what the most
             relevant documents found would have.
         fairness: How near its exposure is to the target, in [0, 1].
-        value: relevance · fairness^weight.
-        weight: The weight of fairness, of the attributes whose target was given.
+        value: relevance · fairness^w, where w is the mean weight of the attributes.
+        weight: The weight of fairness; if a target was given for some attributes, theirs, and that
+            of the others is 1.
     """
 
     relevance: float
