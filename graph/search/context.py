@@ -276,8 +276,7 @@ class Context(BaseModel):
         0.01,
         ge=0,
         allow_inf_nan=False,
-        description="With ask=auto, the share that another round must be expected to add to "
-        "expected relevance × fairness.",
+        description="With ask=auto, the share that another round has to promise of the objective.",
     )
     fairness_weight: float | None = Field(
         None,
