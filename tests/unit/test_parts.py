@@ -215,7 +215,7 @@ def test_without_a_population_a_re_ranker_says_what_its_target_is() -> None:
         FairReranker(labels=labels).compress_documents(found, "anything")
     assert caught[0].filename == __file__
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.filterwarnings("error", message="No population")
         chosen = Context(target="uniform:1")
         FairReranker(labels=labels, context=chosen).compress_documents(found, "anything")
 

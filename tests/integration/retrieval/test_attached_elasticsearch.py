@@ -327,9 +327,10 @@ async def test_more_neighbours_are_wanted_than_a_server_looks_at(server: Server)
     """It looks at no more than 10,000 candidates in one search."""
     field = {"type": "dense_vector", "dims": 6, "index": True, "similarity": "cosine"}
     mapping = {"properties": {**MAPPING["properties"], "vector": field}}
-    sex = {"sex": "F"}
-    vectors = {f"d{n:05}": [1, n, 1, 1, 1, 1] for n in range(10_050)}
-    documents = {id_: {"person": sex, "vector": row} for id_, row in vectors.items()}
+    # Vectors that lie in one direction have no connected graph of neighbours.
+    rows = np.random.default_rng(0).normal(size=(10_050, 6))
+    vectors = {f"d{n:05}": row.tolist() for n, row in enumerate(rows)}
+    documents = {id_: {"person": {"sex": "F"}, "vector": row} for id_, row in vectors.items()}
     with server.index("hr-many", documents, mapping, max_result_window=20_000):
         parts = {"vectors": {"field": "vector", "embeddings": "letters"}}
         source = described(server.url, "hr-many", **parts)

@@ -166,7 +166,7 @@ def test_settings_that_json_writes_otherwise_do_not_stop_a_run_from_going_on(
     collection: Collection, tmp_path: Path
 ) -> None:
     """A tuple, or a date of YAML, comes back from the manifest as something else."""
-    plan = plan_of(collection, tmp_path, systems=[{"name": "BM25", "method": "plain"}])
+    plan = plan_of(collection, tmp_path, systems=[{"name": "BM25", "method": "mmr"}])
     odd = plan.manifest.experiment.systems[0].model_copy(
         update={"settings": {"options": {"pair": (1, 2)}}}
     )
