@@ -30,7 +30,7 @@ from fairqr.retrieval.engines.engine import (
     SearchEngine,
     best_first,
 )
-from fairqr.retrieval.relevance import FITTED
+from fairqr.retrieval.relevance import FITTED, held_out
 from fairqr.retrieval.relevance_of_texts import TextRelevance
 
 FACTORS = (1.0, 0.7, 0.5)
@@ -67,7 +67,7 @@ async def audits(name: str, collection: Collection) -> None:
     """Print the lean against women by judgements and by estimates, for each factor."""
     engine = await Catalog().resolve(collection.corpus_name, retriever="bm25")
     texts = await TextRelevance.open(engine, open_encoder("minilm"))
-    texts.calibrations = FITTED["trec2022" if name == "notables" else "notables"]
+    texts.calibrations = FITTED[held_out(name)]
     queries = {it.id: AuditQuery(it.id, it.text(0)) for it in collection.topics}
     for factor in FACTORS:
         asked = Demoting(engine, factor)

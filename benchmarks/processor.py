@@ -1,6 +1,6 @@
 """The processor time of a fair search through the service, beside that of a plain search.
 
-``python benchmarks/processor.py [--rounds N]`` starts ``fairqr serve`` over notables, and an
+``python -m benchmarks.processor [--rounds N]`` starts ``fairqr serve`` over notables, and an
 application of FastAPI that only searches the same index and returns the same number of documents.
 One client asks both in turn for the titles of notables, without a model. What is printed is the
 time on processors that each process took for a request. The index must have vectors:
@@ -12,17 +12,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
-import uvicorn
 from fastapi import FastAPI
 from pydantic import BaseModel
 
+from benchmarks.load.watching import busy_seconds
+from benchmarks.loopback import serve
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.engines.engine import Query
@@ -52,13 +52,7 @@ async def plain() -> None:
             for one, score in zip(documents, hits.scores, strict=True)
         ]
 
-    server = uvicorn.Server(uvicorn.Config(app, "127.0.0.1", 0, log_level="warning"))
-    serving = asyncio.create_task(server.serve())
-    while not server.started:
-        await asyncio.sleep(0.05)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    print(f"http://127.0.0.1:{port}", flush=True)
-    await serving
+    await serve(app)
 
 
 @contextlib.contextmanager
@@ -74,33 +68,28 @@ def started(*command: str) -> Iterator[tuple[int, str]]:
         process.wait()
 
 
-def spent(process: int) -> float:
-    """Return the milliseconds that a process has had on processors."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return 1000 * (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def main(rounds: int) -> None:
     """Measure, and print the figures."""
     titles = [topic.title for topic in find_collection("notables").topics]
-    serve = (str(Path(sys.executable).with_name("fairqr")), "serve", "--corpus", "notables")
+    fairqr = (str(Path(sys.executable).with_name("fairqr")), "serve", "--corpus", "notables")
     ways = {"plain": {}, **{name: {"retriever": name} for name in MOST}}
     taken = dict.fromkeys(ways, 0.0)
     with (
-        started(*serve, "--port", "0") as fair,
-        started(sys.executable, __file__, "--plain") as bare,
+        started(*fairqr, "--port", "0") as fair,
+        started(sys.executable, "-m", "benchmarks.processor", "--plain") as bare,
         httpx.Client(timeout=60) as client,
     ):
         for number in range(-1, rounds):
             for name, more in ways.items():
                 process, address = bare if name == "plain" else fair
                 own = {} if name == "plain" else {"attributes": ["gender"], "ask": "never"}
-                begun = spent(process)
+                begun = busy_seconds(process)
                 for title in titles:
                     body = {"query": title, "k": SHOWN, **own, **more}
                     client.post(f"{address}/v1/search", json=body).raise_for_status()
                 if number >= 0:  # the first round only warms up
-                    taken[name] += (spent(process) - begun) / len(titles) / rounds
+                    busy = busy_seconds(process) - begun
+                    taken[name] += 1000 * busy / len(titles) / rounds
     for name, milliseconds in taken.items():
         ratio, most = milliseconds / taken["plain"], MOST.get(name)
         judged = f"≤ {most}× {'yes' if ratio <= most else 'NO'}" if most else ""

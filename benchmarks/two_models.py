@@ -1,6 +1,6 @@
 """Serves GGUF files of language models at one address, for the experiment ``refiners``.
 
-``python benchmarks/two_models.py NAME=FILE …`` prints the address to give by ``OPENAI_BASE_URL``,
+``python -m benchmarks.two_models NAME=FILE …`` prints its address, which ``OPENAI_BASE_URL`` names,
 and passes each question on to the model that it names, one at a time: the models share the
 processors. docs/results/quality.md says where files of Qwen2.5-Coder come from, and their hashes.
 """
@@ -12,9 +12,10 @@ import sys
 from typing import Any
 
 import httpx
-import uvicorn
 import xllamacpp
 from fastapi import FastAPI, Request, Response
+
+from benchmarks.loopback import serve
 
 CONTEXT_TOKENS = 2048
 LONGEST_SECONDS = 300
@@ -37,7 +38,7 @@ def app_of(addresses: dict[str, str]) -> FastAPI:
     """Return the application that passes questions on."""
     app, turn = FastAPI(), asyncio.Lock()
 
-    @app.post("/v1/chat/completions")
+    @app.post("/chat/completions")
     async def completions(request: Request) -> Response:
         body = await request.json()
         async with turn, httpx.AsyncClient(timeout=LONGEST_SECONDS) as client:
@@ -51,13 +52,7 @@ async def main(named: list[str]) -> None:
     """Serve until the process is ended."""
     servers = {name: started(path) for name, _, path in (one.partition("=") for one in named)}
     app = app_of({name: address for name, (_, address) in servers.items()})
-    server = uvicorn.Server(uvicorn.Config(app, "127.0.0.1", 0, log_level="warning"))
-    serving = asyncio.create_task(server.serve())
-    while not server.started:
-        await asyncio.sleep(0.1)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    print(f"http://127.0.0.1:{port}/v1", flush=True)
-    await serving
+    await serve(app)
 
 
 if __name__ == "__main__":
