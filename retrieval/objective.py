@@ -160,8 +160,7 @@ def quality(
             many as it fills.
     """
     rows = np.asarray(ranked, dtype=np.intp)
-    ranks = len(rows) if length is None else length
-    most = _discounted(np.sort(relevance)[::-1][:ranks], discount)
+    most = _discounted(np.sort(relevance)[::-1][: length or len(rows)], discount)
     got = _discounted(np.asarray(relevance)[rows], discount) / most if most > 0 else 1.0
     given = [group_exposure(members[rows], discount) for members in memberships]
     fair, undefined = fairness(given, targets, weight)

@@ -276,7 +276,7 @@ class Context(BaseModel):
         0.01,
         ge=0,
         allow_inf_nan=False,
-        description="With ask=auto, the share that another round has to promise of the objective.",
+        description="With ask=auto, the share of the objective that another round must promise.",
     )
     fairness_weight: float | None = Field(
         None,

@@ -57,9 +57,8 @@ def expected_gain(iterations: Sequence[IterationRecord], share: float) -> float:
     """Return what another round is expected to add to J, as a share of it.
 
     If its documents were as relevant as those of today's ranking, it could add up to V − J. It is
-    expected to add the mean share of that which
-    rounds have added: those of this search with the same weight, and the one that a first round is
-    expected to add.
+    expected to add the mean share of that which rounds have added: those of this search with the
+    same weight, and the one that a first round is expected to add.
 
     Args:
         iterations: The rounds.

@@ -134,20 +134,23 @@ def chances_of(candidates: Candidates) -> FloatArray:
 
 def weights_of(dimensions: Sequence[str], pursued: Sequence[str], weight: float) -> list[float]:
     """Return the weight of each dimension: only those that are pursued, if any, have this one."""
-    is_for_all = not pursued or "*" in pursued
-    return [weight if is_for_all or name in pursued else 1.0 for name in dimensions]
+    return [weight if not pursued or _is_among(pursued, name) else 1.0 for name in dimensions]
+
+
+def _is_among(pursued: Sequence[str], name: str) -> bool:
+    return name in pursued or "*" in pursued
 
 
 def _miss(candidates: Candidates, positions: Positions, pursued: Sequence[str]) -> float:
     """Return how far a group of the pursued dimensions is from its target, at most.
 
-    Dimensions of which no document has a label do not count: no weight brings them an exposure.
+    Only dimensions with labels count: no weight brings an exposure to the others.
     """
     by_name = zip(candidates.dimensions, candidates.memberships, candidates.targets, strict=True)
     misses = [0.0]
     for name, own, target in by_name:
         reached = exposure(own[positions], candidates.discount)
-        if reached.any() and (name in pursued or "*" in pursued):
+        if reached.any() and _is_among(pursued, name):
             misses.append(float(np.abs(reached - target).max().round(DIGITS)))
     return max(misses)
 
