@@ -144,19 +144,19 @@ def exposure(memberships: ArrayLike, discount: Discount = LOG2, k: int | None = 
     return normalise(group_exposure(memberships, discount, k))
 
 
-def unknown_share(
-    memberships: ArrayLike, discount: Discount = LOG2, k: int | None = None
-) -> FloatArray:
-    """Return the share of all exposure that went to unknown mass, in [0, 1], shape (…).
+def exposure_and_unknown(
+    memberships: ArrayLike, discount: Discount = LOG2
+) -> tuple[FloatArray, FloatArray]:
+    """Return the :func:`exposure`, and the share of it all that went to unknown mass.
 
-    It is 0 for an empty ranking.
+    Returns:
+        Shapes (…, G) and (…). The share is in [0, 1], and 0 for an empty ranking.
     """
-    members = np.asarray(memberships, dtype=np.float64)[..., :k, :]
+    members = np.asarray(memberships, dtype=np.float64)
+    known = group_exposure(members, discount)
     total = float(discount.weights(members.shape[-2]).sum())
-    known = group_exposure(members, discount).sum(axis=-1)
-    if total == 0:
-        return np.zeros_like(known)
-    return np.asarray(np.clip(1 - known / total, 0, 1))
+    unknown = 1 - known.sum(axis=-1) / total if total else np.zeros(known.shape[:-1])
+    return normalise(known), np.clip(unknown, 0, 1)
 
 
 def intersection(memberships: Sequence[ArrayLike]) -> FloatArray:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from fairqr.retrieval.exposure import INVERSE_LOG, Discount, FloatArray
+from fairqr.retrieval.exposure import INVERSE_LOG, Discount
 
 
 def exposure_ratio(protected: ArrayLike, discount: Discount = INVERSE_LOG) -> float | None:
@@ -24,29 +24,8 @@ def exposure_ratio(protected: ArrayLike, discount: Discount = INVERSE_LOG) -> fl
         covers only the first ranks).
     """
     mask = np.asarray(protected, dtype=bool)
-    return _ratio(discount.weights(mask.size), mask)
-
-
-def expected_exposure_ratio(
-    places: ArrayLike, protected: ArrayLike, discount: Discount = INVERSE_LOG
-) -> float | None:
-    """Return the expected :func:`exposure_ratio` over a distribution of rankings.
-
-    Args:
-        places: Shape (n, n): the probability that item i is at rank a, as ``places[i, a − 1]``.
-        protected: Shape (n,): whether item i belongs to the protected group.
-        discount: v.
-
-    Returns:
-        None if either group has no items, or if the others get no exposure.
-    """
-    mask = np.asarray(protected, dtype=bool)
-    return _ratio(np.asarray(places, dtype=np.float64) @ discount.weights(mask.size), mask)
-
-
-def _ratio(exposed: FloatArray, mask: NDArray[np.bool_]) -> float | None:
-    """Return the ratio of means, given each item's exposure and whether it is protected."""
     if mask.all() or not mask.any():
         return None
+    exposed = discount.weights(mask.size)
     others = float(exposed[~mask].mean())
     return float(exposed[mask].mean()) / others if others > 0 else None

@@ -25,6 +25,8 @@ relevant down. It remains to find a sequence of patterns:
 2. Improve the best of these by exchanges as long as J grows: swap the patterns of two ranks, or put
    another pattern at a rank.
 
+If there are few sequences, we look at each of them instead.
+
 Decisions compare values rounded to nine digits, and ties go to the first position. So all machines
 choose alike, although their logarithms and sums differ in the last bits.
 ``tests/unit/retrieval/test_objective.py`` compares the result with an exhaustive search.
@@ -32,6 +34,7 @@ choose alike, although their logarithms and sums differ in the last bits.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -41,9 +44,11 @@ from numpy.typing import NDArray
 from fairqr.retrieval.exposure import LOG2, Discount, FloatArray, exposure, group_exposure
 
 PRICES = np.array([0.0, *np.geomspace(1 / 32, 64, 14), 1e6])
-STARTS = 40
-"""How many ranks of filled rankings we try to improve by exchanges: the best two rankings of 20
-ranks, or more of shorter ones, which have more dead ends. It is always two at least."""
+STARTS = 800
+"""How many filled rankings we try to improve by exchanges, times the square of their length, as the
+work grows: two of 20 ranks, eight of 10. Shorter rankings have more dead ends."""
+EVERY = 10_000
+"""Up to this many sequences of patterns we look at each of them, and fill none."""
 EXCHANGED_RANKS = 50
 """The longest ranking for which we try exchanges. In longer ones each rank has little weight, so
 filling alone comes near the best."""
@@ -123,17 +128,17 @@ def _fairness(
         shares = given / np.where(is_known, total, 1.0)
         aim = target.reshape(-1, *[1] * (shares.ndim - 1))
         # JS as the entropy of the middle less the mean entropy of both.
-        bits = _entropy((shares + aim) / 2) - (_entropy(shares) + _entropy(target)) / 2
+        bits = (_times_log(shares) / 2 - _times_log((shares + aim) / 2)).sum(axis=0)
+        bits += _times_log(target).sum() / 2
         distance += np.where(is_known, own * np.maximum(bits, 0.0), 0.0)
         counted += own * is_known
         defined += is_known
     return 1 - distance / np.where(defined > 0, counted, 1.0), len(targets) - defined
 
 
-def _entropy(shares: FloatArray) -> FloatArray:
-    """Return −Σ p·log2 p of distributions, shape (G, …), with 0·log 0 = 0; shape (…)."""
-    logs = np.log2(np.maximum(shares, np.finfo(np.float64).tiny))
-    return np.asarray(-(shares * logs).sum(axis=0))
+def _times_log(shares: FloatArray) -> FloatArray:
+    """Return p·log2 p of each share, with 0·log 0 = 0."""
+    return np.asarray(shares * np.log2(np.maximum(shares, np.finfo(np.float64).tiny)))
 
 
 def quality(
@@ -202,14 +207,18 @@ def best_ranking(
     if len(pool.patterns) < 2 or not pool.length:
         # Only the relevance differs.
         return pool.positions(np.zeros(pool.length, dtype=np.intp))
-    filled = pool.filled()
-    given = np.stack([pool.given(sequence) for sequence in filled])
-    expected = np.array([pool.expected(sequence) for sequence in filled])
-    values = pool.values(given.T, expected)
+    is_small = len(pool.patterns) ** pool.length <= EVERY
+    sequences = pool.every() if is_small else pool.filled()
+    given, expected = pool.given(sequences), pool.expected(sequences)
+    values = pool.values(given, expected)
     best = np.lexsort((-expected.round(DIGITS), -values))
-    if pool.length > EXCHANGED_RANKS:
-        return pool.positions(filled[best[0]])
-    ends = [_exchanged(pool, filled[start]) for start in best[: max(2, STARTS // pool.length)]]
+    if is_small or pool.length > EXCHANGED_RANKS:
+        return pool.positions(sequences[best[0]])
+    starts = best[: max(2, STARTS // pool.length**2)]
+    ends = [
+        _exchanged(pool, sequences[start], given[:, start], expected[start], values[start])
+        for start in starts
+    ]
     return pool.positions(max(ends, key=lambda end: end[:2])[2])
 
 
@@ -300,7 +309,7 @@ class _Pool:
         self._places = list(places.values())
         number = {row: pattern for pattern, row in enumerate(places)}
         best = by_relevance[: self.length].tolist()
-        self._by_relevance = np.array([number[rows[place]] for place in best], dtype=np.intp)
+        self._by_relevance = [number[rows[place]] for place in best]
         self.patterns = members[[held[0] for held in self._places]].reshape(-1, members.shape[1])
         self.available = np.array([len(held) for held in self._places], dtype=np.intp)
         self.relevance = np.zeros((len(self._places), self.length + 2))
@@ -314,6 +323,13 @@ class _Pool:
         """Return the documents of a sequence of patterns."""
         documents = [iter(held) for held in self._places]
         return np.array([next(documents[pattern]) for pattern in sequence], dtype=np.intp)
+
+    def every(self) -> Patterns:
+        """Return all sequences that there are documents for, shape (m, length)."""
+        count = len(self.patterns)
+        found = np.indices((count,) * self.length).reshape(self.length, -1).T
+        needed = (found[..., None] == np.arange(count)).sum(axis=1)
+        return np.asarray(found[(needed <= self.available).all(axis=1)])
 
     def filled(self) -> Patterns:
         """Return the sequences filled at each price, and that of relevance, shape (m, length)."""
@@ -339,16 +355,18 @@ class _Pool:
             sequences[:, rank] = chosen
             placed[rows, chosen] += 1
             due += weight * owed_after[chosen]
-        return np.unique(np.vstack([sequences, self._by_relevance]), axis=0)
+        return np.array(sorted({*map(tuple, sequences.tolist()), tuple(self._by_relevance)}))
 
-    def expected(self, sequence: Patterns) -> float:
-        """Return V of a sequence."""
-        earlier = np.tril(sequence[:, None] == sequence, -1).sum(axis=1)
-        return float((self.weights * self.relevance[sequence, earlier]).sum())
+    def expected(self, sequences: Patterns) -> FloatArray:
+        """Return V of sequences of shape (…, length), shape (…)."""
+        ranks = np.arange(self.length)
+        is_earlier = (sequences[..., None] == sequences[..., None, :]) & (ranks < ranks[:, None])
+        worth = self.relevance[sequences, is_earlier.sum(axis=-1)]
+        return np.asarray((self.weights * worth).sum(axis=-1))
 
-    def given(self, sequence: Patterns) -> FloatArray:
-        """Return the exposure that a sequence gives to each group, not normalised."""
-        return np.asarray((self.discounts[:, None] * self.patterns[sequence]).sum(axis=0))
+    def given(self, sequences: Patterns) -> FloatArray:
+        """Return what sequences of shape (…, length) give to each group, shape (G, …)."""
+        return np.asarray((self.discounts * self.patterns.T[:, sequences]).sum(axis=-1))
 
     def values(self, given: FloatArray, expected: FloatArray) -> FloatArray:
         """Return what to maximise, rounded: log J, or log F if w is infinite.
@@ -378,17 +396,30 @@ def _as_bytes(rows: FloatArray) -> list[bytes]:
     return found
 
 
-def _exchanged(pool: _Pool, sequence: Patterns) -> tuple[float, float, Patterns]:
+@functools.lru_cache
+def _pairs(length: int) -> tuple[Positions, Positions]:
+    """Return the upper and the lower rank of each swap."""
+    return np.triu_indices(length, 1)
+
+
+def _exchanged(
+    pool: _Pool, sequence: Patterns, given: FloatArray, expected: float, value: float
+) -> tuple[float, float, Patterns]:
     """Improve a sequence by exchanges, each time by the best possible one.
+
+    Args:
+        pool: The documents.
+        sequence: The sequence.
+        given: What it gives to each group, not normalised.
+        expected: Its V.
+        value: What :meth:`_Pool.values` says of it.
 
     Returns:
         Its value and V, both rounded, and the sequence.
     """
-    now = sequence.copy()
-    given, expected = pool.given(now), round(pool.expected(now), DIGITS)
-    value = float(pool.values(given[:, None], np.array([expected]))[0])
+    now, expected = sequence.copy(), round(float(expected), DIGITS)
     discounts, groups = pool.discounts, np.ascontiguousarray(pool.patterns.T)
-    first, second = np.triu_indices(len(now), 1)
+    first, second = _pairs(len(now))
     apart = discounts[first] - discounts[second]
     least = LEAST_GAIN / (1 + pool.weight)
     for _ in range(MOST_EXCHANGES):

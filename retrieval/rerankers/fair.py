@@ -149,8 +149,10 @@ def _miss(candidates: Candidates, positions: Positions, pursued: Sequence[str]) 
     by_name = zip(candidates.dimensions, candidates.memberships, candidates.targets, strict=True)
     misses = [0.0]
     for name, own, target in by_name:
+        if not _is_among(pursued, name):
+            continue
         reached = exposure(own[positions], candidates.discount)
-        if reached.any() and _is_among(pursued, name):
+        if reached.any():
             misses.append(float(np.abs(reached - target).max().round(DIGITS)))
     return max(misses)
 

@@ -15,9 +15,9 @@ from fairqr.retrieval.exposure import (
     LOG2,
     Discount,
     exposure,
+    exposure_and_unknown,
     group_exposure,
     intersection,
-    unknown_share,
 )
 
 DISCOUNTS = ["log2", "trec", "rbp(0.8)", "top_k(3)", "inverse_log"]
@@ -86,7 +86,7 @@ def test_moving_a_document_up_never_costs_its_group_exposure(
 def test_known_and_unknown_exposure_make_up_all_of_it(members: np.ndarray) -> None:
     total = LOG2.weights(len(members)).sum()
     known = group_exposure(members).sum()
-    assert known / total + unknown_share(members) == pytest.approx(1)
+    assert known / total + exposure_and_unknown(members)[1] == pytest.approx(1)
 
 
 def test_many_rankings_at_once_are_measured_one_by_one() -> None:

@@ -4,33 +4,15 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fairqr.retrieval.exposure import LOG2, Discount
-from fairqr.retrieval.exposure_ratio import expected_exposure_ratio, exposure_ratio
+from fairqr.retrieval.exposure_ratio import exposure_ratio
 
 lists = st.lists(st.booleans(), min_size=2, max_size=40)
 mixed = lists.filter(lambda items: any(items) and not all(items))
-
-
-@st.composite
-def policies(draw: st.DrawFn) -> tuple[list[list[int]], list[bool]]:
-    """A few rankings of the same items, each as likely as the others, and who is protected."""
-    protected = draw(mixed)
-    rankings = draw(st.lists(st.permutations(range(len(protected))), min_size=1, max_size=4))
-    return rankings, protected
-
-
-def places_of(rankings: list[list[int]]) -> np.ndarray:
-    """The probability of each item at each rank."""
-    places = np.zeros((len(rankings[0]), len(rankings[0])))
-    for ranking in rankings:
-        for rank, item in enumerate(ranking):
-            places[item, rank] += 1 / len(rankings)
-    return places
 
 
 @given(mixed)
@@ -78,7 +60,6 @@ def test_a_list_by_hand() -> None:
 def test_an_empty_group_has_no_ratio(protected: list[bool]) -> None:
     """Typed as None: neither 0, nor infinite, nor NaN."""
     assert exposure_ratio(protected) is None
-    assert expected_exposure_ratio(np.eye(len(protected)), protected) is None
 
 
 def test_others_without_any_exposure_have_no_ratio() -> None:
@@ -86,36 +67,6 @@ def test_others_without_any_exposure_have_no_ratio() -> None:
     first = Discount("top_k", 1)
     assert exposure_ratio([True, False], first) is None
     assert exposure_ratio([False, True], first) == 0
-
-
-@given(policies())
-def test_over_rankings_it_is_the_ratio_of_expectations(
-    policy: tuple[list[list[int]], list[bool]],
-) -> None:
-    """Mean exposures over the rankings, item by item; not the mean of their ratios."""
-    rankings, protected = policy
-    total = {True: 0.0, False: 0.0}
-    for ranking in rankings:
-        for a, item in enumerate(ranking, start=1):
-            total[protected[item]] += 1 / math.log(1 + a) / len(rankings)
-    count = sum(protected)
-    expected = (total[True] / count) / (total[False] / (len(protected) - count))
-    found = expected_exposure_ratio(places_of(rankings), protected)
-    assert found == pytest.approx(expected, rel=1e-9)
-
-
-@given(mixed, st.sampled_from([LOG2, Discount("inverse_log"), Discount("rbp", 0.5)]))
-def test_a_uniform_distribution_is_fair(protected: list[bool], discount: Discount) -> None:
-    """Each item at each rank alike: the ratio is 1, whatever the discount and the groups' sizes."""
-    uniform = np.full((len(protected), len(protected)), 1 / len(protected))
-    assert expected_exposure_ratio(uniform, protected, discount) == pytest.approx(1, rel=1e-9)
-
-
-@given(mixed)
-def test_one_ranking_is_a_distribution_too(protected: list[bool]) -> None:
-    """That of a ranking that is always the same."""
-    found = expected_exposure_ratio(np.eye(len(protected)), protected)
-    assert found == pytest.approx(exposure_ratio(protected), rel=1e-12)
 
 
 def test_the_discount_is_that_of_the_paper() -> None:
