@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fairqr.retrieval.documents import Progress
 from fairqr.retrieval.encoders.encoder import Encoder, Float32Array
 from fairqr.retrieval.engines.engine import Capability, Hits, Query
 from fairqr.retrieval.engines.tantivy import TantivyEngine
-from fairqr.retrieval.engines.tantivy_snapshot import Snapshot
-from fairqr.retrieval.engines.vector_array import Rows, cosines, scores_of
-from fairqr.retrieval.engines.vectors import VectorEngine, live_documents
+from fairqr.retrieval.engines.tantivy_snapshot import Numbers, Snapshot
+from fairqr.retrieval.engines.vector_array import Rows, cosines, highest, scores_of
+from fairqr.retrieval.engines.vectors import VectorEngine
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.relevance import (
     CALIBRATED,
@@ -63,48 +61,46 @@ class HybridEngine(VectorEngine):
         """Answer a query by its words and its vector."""
         # A document's relevance is the same within its group as among all documents.
         candidates = replace(query, n=self.options.candidates, only=None, within=None)
-        by_words = self.lexical.answer(now, candidates)
+        by_words, scores = self._by_words(now, candidates)
         if not (vector.any() or len(by_words)):
-            nothing = now.hits([], [], 0)
+            nothing = Hits([], [], now.memberships([]))
             unlikely = nothing if query.only is None else self.lexical.answer(now, query)
             return replace(unlikely, relevance=np.zeros(len(unlikely)))
-        scores = dict(zip(by_words.ids, by_words.scores, strict=True))
-        addresses = now.addresses(by_words.ids)
-        numbers = dict(zip(addresses, now.numbers(list(addresses.values())), strict=True))
-        best = [numbers[id_] for id_ in by_words.ids[: self.options.depth]]
-        moved = _moved(now, vectors, vector, best, self.options)
+        moved = _moved(now, vectors, vector, by_words[: self.options.depth], self.options)
         similar = cosines(vectors, moved)
+        best_score = float(scores[0]) if len(scores) else 0.0
         if query.only is None:
-            among = self._rows_within(now, query, len(vectors))
-            live = live_documents(now, _highest(standardised(similar, similar), query.n, among))
-            known = set(numbers.values())
-            new = {number: place for number, place in live.items() if number not in known}
-            matching = self._those_within(now, query, by_words.ids)
-            ids = [*matching, *now.ids_of(list(new))]
-            places = [addresses[id_] for id_ in matching] + list(new.values())
+            numbers = by_words
+            members = self._members(now, query, len(vectors))
+            if members is not None:
+                numbers = numbers[members[numbers]]
+            nearest = highest(standardised(similar, similar), query.n, members)
+            numbers = np.union1d(numbers, nearest[now.are_live(nearest)])
         else:
-            found = now.addresses(self._those_within(now, query, query.only))
-            ids, places = list(found), list(found.values())
-            deeper = tuple(id_ for id_ in ids if id_ not in scores)
-            if deeper and query.text:
-                given = self.lexical.answer(now, replace(query, n=len(deeper), only=deeper))
-                scores |= dict(zip(given.ids, given.scores, strict=True))
-        rows = np.array(now.numbers(places), dtype=np.int64)
-        known_scores = np.array([scores.get(id_, 0.0) for id_ in ids])
+            numbers = self._given(now, query)
+            deeper = np.setdiff1d(numbers, by_words)
+            if len(deeper) and query.text:
+                ids = tuple(now.ids_of(deeper.tolist()))
+                given = replace(query, n=len(ids), only=ids, within=None)
+                more, their_scores = self._by_words(now, given)
+                by_words, scores = np.append(by_words, more), np.append(scores, their_scores)
+        of_words = np.zeros(max(numbers.max(initial=-1), by_words.max(initial=-1)) + 1)
+        of_words[by_words] = scores
         chances = self.calibrations.words.probability(
-            shares_of(known_scores, by_words.scores[0] if by_words.scores else 0.0),
-            standardised(_exact(vectors, moved, similar, rows), similar),
+            shares_of(of_words[numbers], best_score),
+            standardised(_exact(vectors, moved, similar, numbers), similar),
         )
-        best_hits = now.hits(places, chances.tolist(), query.n)
+        best_hits = now.hits(numbers, chances, query.n, query.attributes)
         return replace(best_hits, relevance=np.array(best_hits.scores))
+
+    def _by_words(self, now: Snapshot, query: Query) -> tuple[Numbers, FloatArray]:
+        """Return the numbers and scores of the best documents by BM25, best first."""
+        addresses, scores = now.ranked(self.lexical.parsed(now, query), query.n)
+        return np.array(now.numbers(addresses), dtype=np.int64), np.array(scores)
 
 
 def _moved(
-    now: Snapshot,
-    vectors: Float32Array,
-    vector: Float32Array,
-    best: Sequence[int],
-    options: Hybrid,
+    now: Snapshot, vectors: Float32Array, vector: Float32Array, best: Numbers, options: Hybrid
 ) -> Float32Array:
     """Return the query's vector, moved toward the best documents of both rankings.
 
@@ -112,25 +108,17 @@ def _moved(
         now: The index.
         vectors: The vectors of all documents.
         vector: The vector of the query.
-        best: The rows found by words, best first.
+        best: The documents found by words, best first.
         options: The parameters.
     """
     similar = cosines(vectors, vector)
-    rows = _highest(similar, options.depth)
-    rows = np.array(list(live_documents(now, rows)), dtype=np.int64)
+    rows = highest(similar, options.depth)
+    rows = rows[now.are_live(rows)]
     nearest = rows[np.lexsort((rows, -similar[rows]))]
-    first = [row for row in fused_best([best, nearest.tolist()], options) if row < len(vectors)]
-    return moved_toward(vector, vectors[first], options.weight)
-
-
-def _highest(
-    similar: FloatArray | Float32Array, n: int, among: NDArray[np.bool_] | None = None
-) -> Rows:
-    """Return the rows of the n highest values, unordered, nan last; optionally among some rows."""
-    rows = np.arange(len(similar)) if among is None else np.flatnonzero(among)
-    if n < len(rows):
-        rows = rows[np.argpartition(-similar[rows], n)[:n]]
-    return rows.astype(np.int64)
+    fused = fused_best([best.tolist(), nearest.tolist()], options)
+    return moved_toward(
+        vector, vectors[[row for row in fused if row < len(vectors)]], options.weight
+    )
 
 
 def _exact(

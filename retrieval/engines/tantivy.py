@@ -66,6 +66,7 @@ class TantivyEngine:
         self._analyzer = english_analyzer()
         self._lock = threading.Lock()
         self._stamp = self.stamp()
+        self._snapshot: Snapshot | None = None
         self._shares: tuple[tuple[int, int] | None, Mapping[str, FloatArray]] | None = None
         self._index = open_text(folder)
         try:
@@ -117,9 +118,16 @@ class TantivyEngine:
                 # We cannot load an index while it is being replaced; keep reading the old one.
                 with contextlib.suppress(ValueError):
                     self._index.reload()
-                    self._stamp = stamp
-            searcher = self._index.searcher()
-        return Snapshot(self.folder, self._index.schema, searcher, self._ids, self._columns)
+                    self._stamp, self._snapshot = stamp, None
+            if self._snapshot is None:
+                self._snapshot = Snapshot(
+                    self.folder,
+                    self._index.schema,
+                    self._index.searcher(),
+                    self._ids,
+                    self._columns,
+                )
+            return self._snapshot
 
     def _corpus_shares(self) -> Mapping[str, FloatArray]:
         # Counted once for each state of the index, since it reads all documents.
@@ -134,6 +142,14 @@ class TantivyEngine:
 
     def answer(self, now: Snapshot, query: Query) -> Hits:
         """Answer one query from a snapshot of the index; this blocks."""
+        if query.n >= 1:
+            return now.best(self.parsed(now, query), query.n, query.attributes)
+        anything = query.text or query.only is not None or query.within is not None
+        total = now.count(self.parsed(now, query)) if anything else len(now)
+        return Hits([], [], now.memberships([]), total)
+
+    def parsed(self, now: Snapshot, query: Query) -> tantivy.Query:
+        """Return a query in tantivy's own form."""
         occur, counts = tantivy.Occur, query.n < 1
         parts: list[tuple[tantivy.Occur, tantivy.Query]] = []
         if query.only is not None:
@@ -144,11 +160,7 @@ class TantivyEngine:
             # Given documents that do not match are hits of a ranking too, but are not counted.
             among = occur.Must if query.only is None or counts else occur.Should
             parts.append((among, self._matching(query)))
-        wanted = parts[0][1] if len(parts) == 1 else tantivy.Query.boolean_query(parts)
-        if counts:
-            total = now.count(wanted) if parts else len(now)
-            return Hits([], [], now.memberships([]), total)
-        return now.best(wanted, query.n)
+        return parts[0][1] if len(parts) == 1 else tantivy.Query.boolean_query(parts)
 
     def in_group(self, within: tuple[str, str]) -> tantivy.Query:
         """Return the query for documents with a share of a group, each with score 0."""

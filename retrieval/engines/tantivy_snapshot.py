@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 import tantivy
+from numpy.typing import NDArray
 
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.engine import Hits, Memberships
@@ -19,13 +21,16 @@ from fairqr.retrieval.ranking import best_positions
 from fairqr.retrieval.sendable import sendable
 
 Addresses = list[tantivy.DocAddress]
+Attributes = Sequence[str] | None
+Numbers = NDArray[np.int64]
 
-NUMBERS_AT_ONCE = 10_000
+SEGMENT = 2**32
+"""More than the documents of a segment, which tantivy numbers with 32 bits."""
 FEW = 100
 """Up to this many ids, finding them one by one is faster than as a set."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Snapshot:
     """An embedded index as it is at one moment; later writes do not show.
 
@@ -60,11 +65,16 @@ class Snapshot:
             query = tantivy.Query.boolean_query([(tantivy.Occur.Should, one) for one in each])
         return tantivy.Query.const_score_query(query, 0.0)
 
-    def best(self, query: tantivy.Query, n: int) -> Hits:
+    def best(self, query: tantivy.Query, n: int, attributes: Attributes = None) -> Hits:
         """Return the best n documents of a query; ties in order of id."""
+        addresses, scores = self.ranked(query, n)
+        return Hits(self.ids_at(addresses), scores, self.memberships(addresses, attributes))
+
+    def ranked(self, query: tantivy.Query, n: int) -> tuple[Addresses, list[float]]:
+        """Return where the best n documents of a query are, with their scores; ties by id."""
         n = min(n, len(self))
         if n < 1:
-            return Hits([], [], self.memberships([]))
+            return [], []
         # A segment is sorted by id; ties come in the order of segments, then of documents. So one
         # segment breaks ties by id; with several, we take all documents tied with the last one.
         limit = n if self.searcher.num_segments == 1 else n + 1
@@ -73,35 +83,65 @@ class Snapshot:
             limit *= 2
             found = self.searcher.search(query, limit, count=False).hits
         scores, addresses = [score for score, _ in found], [address for _, address in found]
-        return self.hits(addresses, scores, n, in_order=limit == n)
+        if limit > n:
+            best = best_positions(self.ids_at(addresses), scores)[:n].tolist()
+            scores = [scores[place] for place in best]
+            addresses = [addresses[place] for place in best]
+        return addresses, scores
 
     def hits(
-        self, addresses: Addresses, scores: Sequence[float], n: int, *, in_order: bool = False
+        self, numbers: Numbers, scores: FloatArray, n: int, attributes: Attributes = None
     ) -> Hits:
-        """Return the best n of these documents with their groups.
+        """Return the best n of the documents with these numbers; ties in order of id.
 
         Args:
-            addresses: The documents.
+            numbers: The numbers of documents that exist.
             scores: One score for each document.
-            n: How many to return.
-            in_order: Whether they are already the best n, best first, with ties in order of id.
+            n: How many to return, at least 1.
+            attributes: The attributes whose groups are needed; all by default.
         """
-        ids = self.ids_at(addresses)
-        if not in_order:
-            best = best_positions(ids, scores)[:n].tolist()
-            ids, scores = [ids[place] for place in best], [scores[place] for place in best]
-            addresses = [addresses[place] for place in best]
-        return Hits(ids, list(scores), self.memberships(addresses))
+        if n < len(numbers):
+            last = np.partition(scores, -n)[-n]
+            numbers, scores = numbers[scores >= last], scores[scores >= last]
+        ids = self.ids_of(numbers.tolist())
+        best = best_positions(ids, scores)[:n]
+        groups = self.memberships(self.at(numbers[best]), attributes)
+        return Hits([ids[place] for place in best.tolist()], scores[best].tolist(), groups)
 
     def count(self, query: tantivy.Query) -> int:
         """Return how many documents match, not counting deleted ones."""
         count: int = self.searcher.search(query, 1).count  # type: ignore[attr-defined]
         return count
 
-    def numbers_matching(self, query: tantivy.Query) -> list[int]:
-        """Return the numbers of all matching documents, unordered."""
+    def are_matching(self, query: tantivy.Query, numbers: int) -> NDArray[np.bool_]:
+        """Return which documents match, by number, at least for the first of these numbers."""
+        matching = np.zeros(max(numbers, len(self._packed)), dtype=np.bool_)
+        matching[self.numbers(self._all_matching(query))] = True
+        return matching
+
+    def are_live(self, numbers: Numbers) -> NDArray[np.bool_]:
+        """Return which of these numbers are of documents that were not deleted or replaced."""
+        known = numbers < len(self._packed)
+        known[known] = self._packed[numbers[known]] >= 0
+        return known
+
+    def at(self, numbers: Numbers) -> Addresses:
+        """Return where the documents with these numbers are; all must exist."""
+        segments, places = np.divmod(self._packed[numbers], SEGMENT)
+        return list(map(tantivy.DocAddress, segments.tolist(), places.tolist()))
+
+    @cached_property
+    def _packed(self) -> Numbers:
+        """The address of each document as one value, by number; −1 where there is none."""
+        every = self._all_matching(tantivy.Query.all_query())
+        numbers = self.numbers(every)
+        packed = np.full(max(numbers, default=-1) + 1, -1, dtype=np.int64)
+        packed[numbers] = [SEGMENT * address.segment_ord + address.doc for address in every]
+        return packed
+
+    def _all_matching(self, query: tantivy.Query) -> Addresses:
         found = self.searcher.search(query, max(1, len(self)), count=False).hits
-        return self.numbers([address for _, address in found])
+        return [address for _, address in found]
 
     def addresses(self, ids: Sequence[str]) -> dict[str, tantivy.DocAddress]:
         """Return the addresses of those documents that exist."""
@@ -126,14 +166,15 @@ class Snapshot:
         except (OSError, ValueError) as error:
             refuse_damaged(self.folder, error)
 
-    def memberships(self, addresses: Addresses) -> Memberships:
-        """Return the groups of the documents at these addresses."""
+    def memberships(self, addresses: Addresses, attributes: Attributes = None) -> Memberships:
+        """Return the groups of the documents at these addresses, in some attributes or all."""
+        wanted = {name: self.columns[name] for name in attributes or self.columns}
         if not addresses:
-            return {name: np.zeros((0, len(columns))) for name, columns in self.columns.items()}
+            return {name: np.zeros((0, len(columns))) for name, columns in wanted.items()}
         read = self.searcher.fast_field_values
         return {
             name: np.array([read(column, addresses) for column in columns], dtype=np.float64).T
-            for name, columns in self.columns.items()
+            for name, columns in wanted.items()
         }
 
     def documents(self, ids: Sequence[str]) -> list[Document]:
@@ -156,30 +197,13 @@ class Snapshot:
 
     def last_number(self) -> int:
         """Return the highest number of a document, or −1 if there are no documents."""
-        if not len(self):
-            return -1
-        every, highest = tantivy.Query.all_query(), {"last": {"max": {"field": "number"}}}
-        return int(self.searcher.aggregate(every, highest)["last"]["value"])
+        return len(self._packed) - 1
 
     def numbered_documents(self, after: int) -> Iterator[tuple[int, Document]]:
         """Yield the documents with higher numbers than this, in order of number."""
-        for first in range(after + 1, self.last_number() + 1, NUMBERS_AT_ONCE):
-            some = tantivy.Query.range_query(
-                self.text_schema,
-                "number",
-                tantivy.FieldType.Unsigned,
-                first,
-                first + NUMBERS_AT_ONCE - 1,
-            )
-            found = self.searcher.search(
-                some,
-                NUMBERS_AT_ONCE,
-                count=False,
-                order_by_field="number",
-                order=tantivy.Order.Asc,
-            ).hits
-            for number, address in found:
-                yield number, self._document(address)
+        for number, packed in enumerate(self._packed[after + 1 :].tolist(), start=after + 1):
+            if packed >= 0:
+                yield number, self._document(tantivy.DocAddress(*divmod(packed, SEGMENT)))
 
     def _document(self, address: tantivy.DocAddress) -> Document:
         return from_stored(self.searcher.doc(address)["source"][0])

@@ -287,53 +287,33 @@ def _link_or_copy(source: str, target: str) -> None:
 def cosines(vectors: Float32Array, query: Float32Array) -> Float32Array:
     """Return the cosine of every row with the query, shape (N,); nan for rows of zeros.
 
-    The vectors are read block by block, as in :func:`nearest`.
+    The vectors are read once, block by block.
     """
     block = max(1, BLOCK_BYTES // (4 * vectors.shape[1]))
     products = np.empty(len(vectors), dtype=np.float32)
     for start in range(0, len(vectors), block):
         some = slice(start, start + block)
+        # As fast as a matrix product, whose threads would compete for the cores.
         found = np.vecdot(vectors[some], query, out=products[some])
         found[_are_zero(vectors[some], found, np.arange(len(found)))] = np.nan
     return products
 
 
-def nearest(
-    vectors: Float32Array, query: Float32Array, n: int, among: NDArray[np.bool_] | None = None
+def highest(
+    values: FloatArray | Float32Array, n: int, among: NDArray[np.bool_] | None = None
 ) -> Rows:
-    """Return the rows with the n highest cosines with the query, unordered.
+    """Return the rows of the n highest values, unordered, optionally among some rows.
 
-    Rows that may tie with the last of them are included, so there may be more than n. Rows of zeros
-    have no cosine and are left out.
-
-    We read the vectors once, block by block. Beside one block's products, memory grows with n and
-    not with the number of vectors.
-
-    Args:
-        vectors: Shape (N, d), of length 1 or 0.
-        query: Shape (d,), of length 1.
-        n: At least 1.
-        among: The rows that may be returned, shape (N,); all by default.
+    Rows that may tie with the last of them are included, so there may be more than n. Rows of nan
+    are left out.
     """
-    block = max(1, BLOCK_BYTES // (4 * vectors.shape[1]))
-    rows = np.zeros(0, dtype=np.int64)
-    cosines = np.zeros(0, dtype=np.float32)
-    least = -np.inf
-    for start in range(0, len(vectors), block):
-        some = vectors[start : start + block]
-        # As fast as a matrix product, whose threads would compete for the cores.
-        products = np.vecdot(some, query)
-        wanted = products >= least
-        if among is not None:
-            wanted &= among[start : start + block]
-        found = np.flatnonzero(wanted)
-        found = found[~_are_zero(some, products, found)]
-        rows = np.concatenate([rows, found + start])
-        cosines = np.concatenate([cosines, products[found]])
-        if len(rows) > n:
-            least = float(np.partition(cosines, -n)[-n]) - SLACK
-            kept = cosines >= least
-            rows, cosines = rows[kept], cosines[kept]
+    known = ~np.isnan(values)
+    if among is not None:
+        known &= among[: len(values)]
+    rows = np.flatnonzero(known)
+    if n < len(rows):
+        some = values[rows]
+        rows = rows[some >= np.partition(some, -n)[-n] - SLACK]
     return rows
 
 
@@ -351,7 +331,7 @@ def scores_of(vectors: Float32Array, query: Float32Array, rows: Sequence[int] | 
     """
     some = vectors[np.asarray(rows, dtype=np.int64)].astype(np.float64)
     # Not a matrix product, which sums in a different order for more rows.
-    cosines = (some * query.astype(np.float64)).sum(axis=1)
+    cosines = np.vecdot(some, query.astype(np.float64))
     scores = np.clip((1 + cosines) / 2, 0, 1)
     scores[~some.any(axis=1)] = 0
     return np.asarray(scores)

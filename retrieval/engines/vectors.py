@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
 import numpy as np
-import tantivy
 from filelock import AsyncFileLock
 from numpy.typing import NDArray
 
@@ -28,12 +26,12 @@ from fairqr.retrieval.encoders.encoder import (
 from fairqr.retrieval.engines.engine import Capability, EngineOverWords, Hits, Query, require_groups
 from fairqr.retrieval.engines.tantivy import TantivyEngine
 from fairqr.retrieval.engines.tantivy_folder import VECTORS, refuse_damaged
-from fairqr.retrieval.engines.tantivy_snapshot import Snapshot
+from fairqr.retrieval.engines.tantivy_snapshot import Numbers, Snapshot
 from fairqr.retrieval.engines.vector_array import (
-    Rows,
     VectorFolder,
+    cosines,
     digest_of,
-    nearest,
+    highest,
     scores_of,
 )
 
@@ -171,27 +169,21 @@ class VectorEngine(EngineOverWords):
     ) -> Hits:
         """Answer a query by its vector."""
         if query.only is not None:
-            ids = self._those_within(now, query, query.only)
-            return _rescored(now, vectors, vector, ids, query.n)
-        return _found(now, vectors, vector, query.n, self._rows_within(now, query, len(vectors)))
+            return _rescored(now, vectors, vector, self._given(now, query), query.n)
+        return _found(now, vectors, vector, query.n, self._members(now, query, len(vectors)))
 
-    def _those_within(self, now: Snapshot, query: Query, ids: Sequence[str]) -> Sequence[str]:
-        """Return which of these documents have a share of the query's group."""
-        if query.within is None:
-            return ids
-        return self.lexical.answer(now, replace(query, text="", n=len(ids), only=tuple(ids))).ids
+    def _given(self, now: Snapshot, query: Query) -> Numbers:
+        """Return the numbers of a query's given documents that have a share of its group."""
+        given = now.addresses(query.only or ())
+        numbers = np.array(now.numbers(list(given.values())), dtype=np.int64)
+        members = self._members(now, query, 0)
+        return numbers if members is None else numbers[members[numbers]]
 
-    def _rows_within(self, now: Snapshot, query: Query, count: int) -> NDArray[np.bool_] | None:
-        """Return which of the first rows have a share of the query's group, shape (count,).
-
-        None if the query is not limited to a group.
-        """
+    def _members(self, now: Snapshot, query: Query, numbers: int) -> NDArray[np.bool_] | None:
+        """Return which documents have a share of a query's group, by number; None without one."""
         if query.within is None:
             return None
-        rows = np.array(now.numbers_matching(self.lexical.in_group(query.within)), dtype=np.int64)
-        members = np.zeros(count, dtype=np.bool_)
-        members[rows[rows < count]] = True
-        return members
+        return now.are_matching(self.lexical.in_group(query.within), numbers)
 
 
 def _found(
@@ -202,43 +194,23 @@ def _found(
     among: NDArray[np.bool_] | None,
 ) -> Hits:
     """Return the n documents most similar to the query; optionally only among some rows."""
-    n = min(n, len(now) if among is None else int(among.sum()))
-    if not n or not query.any():
-        return now.hits([], [], 0)
-    wanted = n
-    while True:
-        rows = nearest(vectors, query, wanted, among)
-        live = live_documents(now, rows)
-        if len(live) >= n or wanted >= len(vectors):
-            scores = scores_of(vectors, query, list(live))
-            return now.hits(list(live.values()), scores.tolist(), n)
-        wanted = min(2 * wanted, len(vectors))
-
-
-def live_documents(now: Snapshot, rows: Rows) -> dict[int, tantivy.DocAddress]:
-    """Return the addresses of the documents in some rows, without deleted or replaced ones."""
-    numbers = rows.tolist()
-    ids = now.ids_of(numbers)
-    addresses = now.addresses(ids)
-    current = dict(zip(addresses, now.numbers(list(addresses.values())), strict=True))
-    return {
-        number: addresses[id_]
-        for id_, number in zip(ids, numbers, strict=True)
-        if current.get(id_) == number
-    }
+    if not query.any():
+        return Hits([], [], now.memberships([]))
+    similar = cosines(vectors, query)
+    similar[~now.are_live(np.arange(len(vectors)))] = np.nan
+    rows = highest(similar, n, among)
+    return now.hits(rows, scores_of(vectors, query, rows), n)
 
 
 def _rescored(
-    now: Snapshot, vectors: Float32Array, query: Float32Array, ids: Sequence[str], n: int
+    now: Snapshot, vectors: Float32Array, query: Float32Array, numbers: Numbers, n: int
 ) -> Hits:
     """Return the best n of these documents; all have score 0 for a query without words."""
-    addresses = list(now.addresses(ids).values())
-    numbers = np.array(now.numbers(addresses), dtype=np.int64)
     scores = np.zeros(len(numbers))
     if query.any():
         encoded = numbers < len(vectors)
         scores[encoded] = scores_of(vectors, query, numbers[encoded])
-    return now.hits(addresses, scores.tolist(), n)
+    return now.hits(numbers, scores, n)
 
 
 @asynccontextmanager

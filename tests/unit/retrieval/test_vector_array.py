@@ -17,9 +17,10 @@ from fairqr.retrieval.engines import vector_array as module
 from fairqr.retrieval.engines.vector_array import (
     VectorFolder,
     carry_over,
+    cosines,
     digest_of,
     encoder_names,
-    nearest,
+    highest,
     scores_of,
 )
 
@@ -48,7 +49,7 @@ def test_the_best_by_blocks_are_the_best_of_all(problem: tuple) -> None:
     vectors, query, n, block = problem
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "BLOCK_BYTES", block * 4 * vectors.shape[1])
-        rows = nearest(vectors, query, n)
+        rows = highest(cosines(vectors, query), n)
     assert len(set(rows.tolist())) == len(rows)
     words = [row for row in range(len(vectors)) if vectors[row].any()]
     exact = dict(zip(words, scores_of(vectors, query, words).tolist(), strict=True))
@@ -61,7 +62,7 @@ def test_the_best_by_blocks_are_the_best_of_all(problem: tuple) -> None:
 def test_all_that_tie_with_the_last_are_among_them(problem: tuple) -> None:
     """So that whoever breaks ties by something else than the row can do it."""
     vectors, query, n, _ = problem
-    found = set(nearest(vectors, query, n).tolist())
+    found = set(highest(cosines(vectors, query), n).tolist())
     exact = scores_of(vectors, query, range(len(vectors)))
     words = [row for row in range(len(vectors)) if vectors[row].any()]
     if len(words) > n:
@@ -95,26 +96,6 @@ def test_a_score_does_not_depend_on_what_is_scored_beside() -> None:
             assert scores_of(vectors, query, rows).tolist() == together[np.asarray(rows)].tolist()
 
 
-def test_what_is_kept_does_not_grow_with_the_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However good each block is: rising cosines are the worst case for a running threshold."""
-    n, count = 10, 20_000
-    angles = np.linspace(np.pi, 0, count)
-    vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
-    kept: list[int] = []
-    concatenate = np.concatenate
-
-    def watched(parts: list[np.ndarray]) -> np.ndarray:
-        kept.append(sum(len(part) for part in parts))
-        return concatenate(parts)
-
-    monkeypatch.setattr(module, "BLOCK_BYTES", 100 * 8)
-    monkeypatch.setattr(module.np, "concatenate", watched)
-    rows = nearest(vectors, np.array([1, 0], dtype=np.float32), n)
-    assert set(range(count - n, count)) <= set(rows.tolist())
-    # Near the pole cosines lie within the slack, a hundred rows of them or so.
-    assert max(kept) < 600
-
-
 def test_single_precision_does_not_choose_among_near_ties() -> None:
     """Cosines may differ by less than it can tell; the best are found all the same."""
     random = np.random.default_rng(8)
@@ -125,7 +106,7 @@ def test_single_precision_does_not_choose_among_near_ties() -> None:
     best = np.argsort(-scores, kind="stable")[:n]
     rough = np.vecdot(vectors, query)
     assert len(np.unique(rough)) < len(np.unique(scores)), "it cannot tell some of them apart"
-    assert set(best.tolist()) <= set(nearest(vectors, query, n).tolist())
+    assert set(best.tolist()) <= set(highest(cosines(vectors, query), n).tolist())
 
 
 # --- on disk ----------------------------------------------------------------------------------
