@@ -38,7 +38,6 @@ _ON = ("1", "true", "yes", "on")
 _OFF = ("0", "false", "no", "off")
 # FAIRQR_CONFIG and the variables of our own tests: no reason to warn.
 _NOT_SETTINGS = (CONFIG_VARIABLE, "FAIRQR_TEST_", "FAIRQR_SKIP_")
-_OF_SERVICES = ("PORT", "SERVICE_HOST", "SERVICE_PORT")
 
 
 class Setting(NamedTuple):
@@ -192,21 +191,11 @@ def unknown_variables(known: Iterable[str]) -> list[str]:
         known: Variables that are known besides those of :data:`SETTINGS`.
     """
     names = {variable_of(setting.name) for setting in SETTINGS} | set(known)
-    # Kubernetes sets some for each Service. For one named fairqr, these are FAIRQR_PORT=tcp://… and
-    # FAIRQR_PORT_8080_TCP, for example.
-    ports = [name for name, value in os.environ.items() if is_kubernetes_port(name, value)]
-    services = [name.removesuffix("_PORT") for name in ports]
-    others = (*_NOT_SETTINGS, *(f"{name}_{part}" for name in services for part in _OF_SERVICES))
     return sorted(
         name
         for name in os.environ
-        if name.startswith("FAIRQR_") and name not in names and not name.startswith(others)
+        if name.startswith("FAIRQR_") and name not in names and not name.startswith(_NOT_SETTINGS)
     )
-
-
-def is_kubernetes_port(variable: str, value: str) -> bool:
-    """Return whether Kubernetes set this variable to the address of a Service."""
-    return variable.endswith("_PORT") and value.startswith(("tcp://", "udp://", "sctp://"))
 
 
 def _of_variable(setting: Setting, variable: str, given: str) -> str | bool:

@@ -45,10 +45,10 @@ class StepData(BaseModel):
         None, description="The number of the round that begins; 0 is the plain retrieval."
     )
     target: dict[str, dict[str, float]] | None = Field(
-        None, description="After `retrieve`: the target, by attribute and group."
+        None, description="After `begin`: the target, by attribute and group."
     )
     cost: CostRecord | None = Field(
-        None, description="After `retrieve`: what re-ranking by a model, or a probe, costs at most."
+        None, description="After `begin`: what re-ranking by a model, or a probe, costs at most."
     )
     round: IterationRecord | None = Field(
         None, description="After `measure`: the round that was measured."

@@ -6,7 +6,6 @@ keywords, or a killed run may be resumed the next day.
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -58,7 +57,7 @@ class UsageReport(BaseModel):
 
 def usage_record(usage: Usage) -> UsageRecord:
     """Return a usage as plain data."""
-    return cast("UsageRecord", dataclasses.asdict(usage))
+    return cast("UsageRecord", {name: getattr(usage, name) for name in UsageRecord.__annotations__})
 
 
 def usage_of(result: Mapping[str, Any]) -> Usage:

@@ -63,7 +63,7 @@ def search_state_graph(
     graph.add_node("refine", Node(nodes.refine))
     graph.add_node("rerank", Node(nodes.rerank))
     graph.add_edge(START, "begin")
-    graph.add_edge("begin", "retrieve")
+    graph.add_edge("begin", "measure")
     graph.add_edge("retrieve", "measure")
     graph.add_conditional_edges("measure", _unless_over("choose_group"), ["choose_group", "rerank"])
     graph.add_edge("choose_group", "refine")
@@ -83,7 +83,7 @@ def build_search_graph(
 ) -> CompiledStateGraph[State, Context, InputState, OutputState]:
     """Build the graph that searches fairly.
 
-    ``begin → retrieve → measure → [over: rerank | choose_group → refine → retrieve]``
+    ``begin → measure → [over: rerank | choose_group → refine → retrieve → measure]``
 
     Call it with ``await graph.ainvoke({"query": "…"}, context=Context(…))``; the state that comes
     back has ``result``, the object of :class:`fairqr.graph.search.result.SearchResult`.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar, cast
 
 from pydantic import (
     BaseModel,
@@ -403,7 +404,7 @@ class Context(BaseModel):
                 )
         return self
 
-    @property
+    @functools.cached_property
     def strategy(self) -> Strategy:
         """The method's strategy, with this context's overrides."""
         own = METHODS[self.method]
@@ -429,6 +430,12 @@ class Context(BaseModel):
         if self.rerank in READS:
             return own.rerank, cast("RankerName", self.rerank)
         return cast("Order", self.rerank), None
+
+    def __copy__(self) -> Self:
+        """Return a copy without what was computed from the fields, which may change in it."""
+        copied = super().__copy__()
+        copied.__dict__.pop("strategy", None)
+        return copied
 
     @property
     def rounds(self) -> int:

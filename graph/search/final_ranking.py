@@ -67,8 +67,8 @@ async def best_final(
         rounds = [record["index"] for record in [*refined, first]]
     fair = state.get("best_fair")
     if by_model is None and fair:
-        ranking = Ranking(fair["ids"], fair["scores"])
-        return Final(fair["iteration"], ranking, lists.measured(ranking.ids))
+        measured = Measurement(fair["exposure"], fair["divergences"], fair["unknown"])
+        return Final(fair["iteration"], Ranking(fair["ids"], fair["scores"]), measured)
     step = await final_step(engine, context)
     original_scores: Mapping[str, float] = {}
     if context.strategy.rerank == "original_query":
@@ -133,6 +133,7 @@ def fair_list(lists: RoundLists, number: int) -> FairListRecord:
         scores=[order.scores[place] for place in step.positions],
         exposure=measured.exposure,
         divergences=measured.divergences,
+        unknown=measured.unknown,
         relevance=relevance,
         objective=ObjectiveRecord(
             relevance=step.quality.relevance,

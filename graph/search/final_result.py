@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 
 from fairqr.agents.refiner import Refiner
@@ -51,20 +50,20 @@ async def assemble(
     target, or if the model failed before its first reply.
     """
     state, context = lists.state, lists.context
-    original = lists.plain
-    plain = lists.measured(original.ids)
-    best = Final(0, original, plain)
+    original, first = lists.plain, state["iterations"][0]
+    best: Final | None = None
     # If the model failed before its first reply, only the plain retrieval is left, or what a step
     # without the model made of it.
     failed = state["stop_reason"] == "model_failed" and len(state["iterations"]) == 1
     fair = state.get("best_fair")
     if original.ids and (not failed or fair):
         found = await best_final(engine, lists, by_model)
-        is_nearer = rank_key(found.measured.divergences) <= rank_key(plain.divergences)
+        is_nearer = rank_key(found.measured.divergences) <= rank_key(first["divergences"])
         if fair or is_nearer or not context.strategy.refines:
             best = found
-        elif by_model is not None and by_model.lists:
-            best = dataclasses.replace(best, warnings=(_NOT_NEARER,))
+    if best is None:
+        warned = (_NOT_NEARER,) if by_model is not None and by_model.lists else ()
+        best = Final(0, original, lists.measured(original.ids), warned)
     shown = list(dict.fromkeys([*best.ranking.ids, *original.ids]))
     documents = {document.id: document for document in await engine.documents(shown)}
     asked = by_model if by_model is not None and by_model.tried else None
@@ -131,12 +130,12 @@ async def assemble(
         without_model=_without_model(state, best) if refiner else None,
         baseline=Baseline(
             ranking=_places(original, documents, groups, chances),
-            exposure=plain.exposure,
-            divergence=plain.divergence,
-            divergences=plain.divergences,
+            exposure=first["exposure"],
+            divergence=first["divergence"],
+            divergences=first["divergences"],
             relevance=mean_relevance(original),
             objective=Objective.of(verdict.plain, verdict.weight) if verdict else None,
-            gaps=_gaps(state["target"], plain.exposure, supply),
+            gaps=_gaps(state["target"], first["exposure"], supply),
         ),
         usage=usage_report(asked.usage if asked else Usage(**state["usage"])),
         warnings=warnings,

@@ -67,11 +67,6 @@ def vector_of(dimension: Dimension, shares: Mapping[str, float]) -> FloatArray:
     return np.array([shares[group] for group in dimension.groups])
 
 
-def undefined_target(dimensions: Sequence[Dimension]) -> dict[str, dict[str, float]]:
-    """Return zeros for all groups: without documents there is nothing to expose."""
-    return {d.name: dict.fromkeys(d.groups, 0.0) for d in dimensions}
-
-
 def estimate_target(
     table: DocumentTable,
     dimensions: Sequence[Dimension],

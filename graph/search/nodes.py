@@ -34,7 +34,7 @@ from fairqr.graph.search.evidence import checked_refinements
 from fairqr.graph.search.expected_cost import Reserve, expected_cost, for_the_loop
 from fairqr.graph.search.final_ranking import better, fair_list, final_step
 from fairqr.graph.search.final_result import assemble
-from fairqr.graph.search.measurement import TARGET_DEPTH, estimate_target, undefined_target
+from fairqr.graph.search.measurement import TARGET_DEPTH, estimate_target
 from fairqr.graph.search.model_ranking import ModelRanking
 from fairqr.graph.search.refinement import after_refinement, refined_queries, shown
 from fairqr.graph.search.round_lists import (
@@ -55,7 +55,7 @@ from fairqr.graph.search.state import (
 from fairqr.graph.steps import Update, context_of, forgotten, traced
 from fairqr.graph.usage import running_seconds, seconds_left, usage_record
 from fairqr.retrieval.dimension import Dimension, dimensions_of
-from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require, searched
+from fairqr.retrieval.engines.engine import Query, SearchEngine, require, searched
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.sendable import sendable
 from fairqr.retrieval.table import coded
@@ -63,6 +63,9 @@ from fairqr.retrieval.target import can_be_weights
 
 MAX_QUERY_CHARACTERS = 5000
 MOSTLY_UNKNOWN = 0.5
+SHORT = 20
+"""Up to this many ranks, the fair step takes less than the 5 ms for which Python leaves the
+interpreter to a thread. So a thread would hold others up as long, and cost more."""
 GRACE = 0.25
 """Seconds after its deadline in which a refiner may still report its usage."""
 
@@ -118,7 +121,7 @@ class Nodes:
 
     @traced
     async def begin(self, state: State, runtime: Runtime[Context]) -> Update:
-        """Check the query and the context, before anything is spent."""
+        """Check the query and the context, run the query, and set the target."""
         context, opened = self._context(runtime), current_span()
         if not isinstance(state.get("query"), str):
             raise QueryError("There is no query; give the graph {'query': 'what to search for'}.")
@@ -141,21 +144,17 @@ class Nodes:
             for name in context.effective_target.without_population(attributes)
         ]
         if context.rounds:
-            instead = "set max_iterations to 0"
-            require(self._engine, "new_queries", "Refining the query", instead)
-        if context.rounds and context.strategy.rerank == "original_query":
-            require(self._engine, "rescore", "The order 'original_query'")
-        refiner = self._refiner_for(context)
-        if context.rounds and refiner is None:
-            raise ModelUnavailableError(
-                "No model is given to refine with; name one, or set ask to never."
-            )
-        if refiner is not None and context.rounds:
+            require(self._engine, "new_queries", "Refining the query", "set max_iterations to 0")
+            if context.strategy.rerank == "original_query":
+                require(self._engine, "rescore", "The order 'original_query'")
+            if (refiner := self._refiner_for(context)) is None:
+                raise ModelUnavailableError(
+                    "No model is given to refine with; name one, or set ask to never."
+                )
             await refiner.start()
         # Find wrong options and missing weights now.
         await final_step(self._engine, context)
-        ranker = self._ranker_for(context)
-        if ranker is not None:
+        if (ranker := self._ranker_for(context)) is not None:
             await ranker.start()
         original = QueryRecord(text=query, boost="", attribute=None, group=None)
         return {
@@ -165,42 +164,98 @@ class Nodes:
             "seconds": Overwrite(0.0),
             "iteration": 0,
             "pending": [original],
-            "rankings": Overwrite([]),
             "rescored": {},
             "estimated": {},
             "first_fair": None,
             "best_fair": None,
             "iterations": Overwrite([]),
-            "warnings": Overwrite(warnings),
             "keywords": {},
             "topic_words": [],
             "refinements": [],
             "usage": usage_record(Usage()),
             "stop_reason": None,
             "cost": None,
+            **await self._plain(original, context, warnings),
+        }
+
+    async def _plain(self, original: QueryRecord, context: Context, warned: list[str]) -> Update:
+        """Run the original query, and set the target by what it retrieves."""
+        dimensions = self._dimensions(context)
+        n = max(context.strategy.depth or context.k, TARGET_DEPTH)
+        records, reported, size = await self._retrieved([original], n, context, 0)
+        if size is not None and context.k > size:
+            raise InputError(
+                f"k is {context.k}, but '{self._engine.name}' has only {size} documents; lower k."
+            )
+        ranking, warnings = plain_of(records[0]), [*warned, *reported]
+        if not ranking.ids:
+            warnings.append(
+                f"No document of '{self._engine.name}' matches the query; try other words."
+            )
+            return {
+                "rankings": Overwrite(records),
+                "warnings": Overwrite(warnings),
+                "target": {d.name: dict.fromkeys(d.groups, 0.0) for d in dimensions},
+            }
+        shares = await self._corpus_shares(context)
+        target = estimate_target(table_of(records), dimensions, ranking, context, shares)
+        if context.effective_target.parts.get("retrieved") and not can_be_weights(ranking.scores):
+            warnings.append(
+                "The engine's scores cannot be used as weights, so the retrieved documents count "
+                "by 1/rank in the target."
+            )
+        current_span().set("fairqr.target", target)
+        ranker, query = self._ranker_for(context), original["text"]
+        cost = await expected_cost(self._engine, ranker, self._reserve, query, ranking.ids, context)
+        return {
+            "rankings": Overwrite(records),
+            "warnings": Overwrite(warnings),
+            "corpus_shares": {name: shared.tolist() for name, shared in shares.items()},
+            "target": target,
+            "cost": cost,
         }
 
     @traced
     async def retrieve(self, state: State, runtime: Runtime[Context]) -> Update:
-        """Run the pending queries."""
+        """Run the refined queries of a round."""
         context, opened = self._context(runtime), current_span()
-        depth = context.strategy.depth or context.k
-        first = state["iteration"] == 0
-        n = max(depth, TARGET_DEPTH) if first else depth
         opened.set("fairqr.iteration", state["iteration"])
         # The queries are made here, so that a person may change the keywords before.
-        pending = state["pending"]
-        if not first:
-            pending = refined_queries(state, context) or [state["rankings"][0]["query"]]
+        pending = refined_queries(state, context) or [state["rankings"][0]["query"]]
+        depth = context.strategy.depth or context.k
+        records, reported, _ = await self._retrieved(pending, depth, context, state["iteration"])
+        return {
+            **await self._given(state, context, records),
+            "rankings": records,
+            "pending": pending,
+            "warnings": [warning for warning in reported if warning not in state["warnings"]],
+        }
 
-        rankings, size = await self._retrieved(pending, n, count=first)
-        reported = dict.fromkeys(warning for hits in rankings for warning in hits.warnings)
-        warnings = [warning for warning in reported if warning not in state.get("warnings", [])]
-        dimensions = self._dimensions(context)
-        attributes = {factor.name for dimension in dimensions for factor in dimension.factors}
+    async def _retrieved(
+        self, pending: Sequence[QueryRecord], n: int, context: Context, iteration: int
+    ) -> tuple[list[RankingRecord], list[str], int | None]:
+        """Run queries.
+
+        Returns:
+            The hits of each query, the warnings, and the number of all documents, which the
+            original query counts if the engine can.
+        """
+        engine = self._engine
+        factors = [one for dimension in self._dimensions(context) for one in dimension.factors]
+        attributes = tuple(dict.fromkeys(factor.name for factor in factors))
+        queries = [Query(q["text"], n, boost=q["boost"], attributes=attributes) for q in pending]
+        asked = {"gen_ai.operation.name": "retrieval", "gen_ai.data_source.id": engine.name}
+        counted = not iteration and "document_frequencies" in engine.capabilities
+        kind: Kind = "internal" if engine.in_process else "client"
+        with span(f"retrieval {engine.name}", kind=kind, **asked) as search:
+            search.set("gen_ai.retrieval.top_k", n)
+            search.content("gen_ai.retrieval.query.text", [shown(query) for query in pending])
+            found = await searched(engine, [*queries, Query("", 0)] if counted else queries)
+            search.set("fairqr.documents", [len(hits) for hits in found[: len(queries)]])
+        size = found.pop().total if counted else None
         records = [
             RankingRecord(
-                iteration=state["iteration"],
+                iteration=iteration,
                 query=query,
                 ids=hits.ids,
                 own=len(hits) if hits.own is None else hits.own,
@@ -208,65 +263,10 @@ class Nodes:
                 relevance=None if hits.relevance is None else hits.relevance.tolist(),
                 memberships=coded(hits.memberships, attributes),
             )
-            for query, hits in zip(pending, rankings, strict=True)
+            for query, hits in zip(pending, found, strict=True)
         ]
-        if not first:
-            given = await self._given(state, context, records)
-            return given | {"rankings": records, "pending": pending, "warnings": warnings}
-        if size is not None and context.k > size:
-            raise InputError(
-                f"k is {context.k}, but '{self._engine.name}' has only {size} documents; lower k."
-            )
-        original = plain_of(records[0])
-        if not original.ids:
-            nothing = undefined_target(dimensions)
-            warnings.append(
-                f"No document of '{self._engine.name}' matches the query; try other words."
-            )
-            return {"rankings": records, "warnings": warnings, "target": nothing}
-        shares = await self._corpus_shares(context)
-        target = estimate_target(table_of(records), dimensions, original, context, shares)
-        if context.effective_target.parts.get("retrieved") and not can_be_weights(original.scores):
-            warnings.append(
-                "The engine's scores cannot be used as weights, so the retrieved documents count "
-                "by 1/rank in the target."
-            )
-        opened.set("fairqr.target", target)
-        cost = await expected_cost(
-            self._engine,
-            self._ranker_for(context),
-            self._reserve,
-            state["query"],
-            original.ids,
-            context,
-        )
-        return {
-            "rankings": records,
-            "warnings": warnings,
-            "corpus_shares": {name: shared.tolist() for name, shared in shares.items()},
-            "target": target,
-            **({"cost": cost} if cost else {}),
-        }
-
-    async def _retrieved(
-        self, pending: Sequence[QueryRecord], n: int, *, count: bool
-    ) -> tuple[list[Hits], int | None]:
-        """Return the hits of each pending query, and the number of all documents if counted."""
-        engine = self._engine
-        queries = [Query(query["text"], n, boost=query["boost"]) for query in pending]
-        asked = {
-            "gen_ai.operation.name": "retrieval",
-            "gen_ai.data_source.id": engine.name,
-            "gen_ai.retrieval.top_k": n,
-        }
-        counted = count and "document_frequencies" in engine.capabilities
-        kind: Kind = "internal" if engine.in_process else "client"
-        with span(f"retrieval {engine.name}", kind=kind, **asked) as search:
-            texts = [shown(query) for query in pending]
-            search.content("gen_ai.retrieval.query.text", texts)
-            found = await searched(engine, [*queries, Query("", 0)] if counted else queries)
-            search.set("fairqr.documents", [len(hits) for hits in found[: len(queries)]])
-        return found[: len(queries)], found[-1].total if counted else None
+        reported = dict.fromkeys(warning for hits in found for warning in hits.warnings)
+        return records, list(reported), size
 
     async def _given(
         self, state: State, context: Context, found: Sequence[RankingRecord]
@@ -316,7 +316,10 @@ class Nodes:
         update: Update = {}
         objective = None
         if context.strategy.final_step == "fair" and lists.plain.ids:
-            fair = await asyncio.to_thread(fair_list, lists, number)
+            if context.k > SHORT or context.pursued:
+                fair = await asyncio.to_thread(fair_list, lists, number)
+            else:
+                fair = fair_list(lists, number)
             objective = fair["objective"]
             update = {"best_fair": better(state.get("best_fair"), fair)}
             if number == 0:

@@ -237,13 +237,6 @@ class SearchResult(_Frozen):
     usage: UsageReport
     warnings: list[str] = []
 
-    @property
-    def improvement(self) -> float | None:
-        """How much lower the divergence is than the plain retrieval's, in nats."""
-        if self.divergence is None or self.baseline.divergence is None:
-            return None
-        return self.baseline.divergence - self.divergence
-
 
 def memberships_of(places: Sequence[RankedDocument], dimension: Dimension) -> FloatArray:
     """Return the share of each group in the documents of a ranking, shape (len(places), G)."""

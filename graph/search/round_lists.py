@@ -16,7 +16,7 @@ from fairqr.graph.search.state import QueryRecord, RankingRecord, State, ranking
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.divergence import kullback_leibler
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require, searched
-from fairqr.retrieval.exposure import FloatArray, exposure, unknown_share
+from fairqr.retrieval.exposure import FloatArray, exposure_and_unknown
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.rerank import reciprocal_rank_fusion
 from fairqr.retrieval.table import DocumentTable, decoded
@@ -72,9 +72,8 @@ class RoundLists:
         for dimension in self.dimensions:
             name = dimension.name
             members = self.table.memberships(dimension, ids[: context.k])
-            vector = exposure(members, context.discount)
-            exposures[name] = by_group(dimension, vector)
-            unknown[name] = float(unknown_share(members, context.discount))
+            vector, to_unknown = exposure_and_unknown(members, context.discount)
+            exposures[name], unknown[name] = by_group(dimension, vector), float(to_unknown)
             divergences[name] = None
             if vector.any():
                 target = vector_of(dimension, self.state["target"][name])
@@ -92,6 +91,8 @@ class RoundLists:
         it is what the queries of the round retrieved.
         """
         rankings, order = self.state["rankings"], self.context.strategy.rerank
+        if len(rankings) == 1:
+            return ranking_of(rankings[0], self.context.strategy.depth)
         if self._by_scores:
             scores = scores_of(rankings[0]) | self.state.get("rescored", {})
             # Documents of equal scores stay where the engine put them.

@@ -108,6 +108,7 @@ class IterationRecord(TypedDict):
 class FairListRecord(TypedDict):
     """The ranking that the fair step made of all documents found up to a round.
 
+    ``unknown`` is the share of exposure that went to documents without a label, by attribute.
     ``relevance`` is the mean probability of relevance over the ranking, weighted by the discount,
     or None if none is estimated.
     """
@@ -117,6 +118,7 @@ class FairListRecord(TypedDict):
     scores: list[float]
     exposure: dict[str, dict[str, float]]
     divergences: dict[str, float | None]
+    unknown: dict[str, float]
     relevance: float | None
     objective: ObjectiveRecord
 

@@ -11,7 +11,7 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel
 
 from fairqr.base.errors import ConfigError, one_line
-from fairqr.base.settings import Source, beside, file_section, is_kubernetes_port, variable_of
+from fairqr.base.settings import Source, beside, file_section, variable_of
 from fairqr.base.settings_file import config_path
 
 Sources = dict[str, Source]
@@ -44,7 +44,7 @@ def of_variables(section: str, model: type[BaseModel]) -> dict[str, tuple[str, A
     for name, kind in names_of(model):
         variable = variable_of(f"{section}.{name}")
         value = os.environ.get(variable)
-        if not value or _is_kubernetes(variable, value):
+        if not value:
             continue
         parts = [part.strip() for part in value.split(",") if part.strip()]
         if get_origin(kind) is dict:
@@ -120,16 +120,3 @@ def _leaves(values: Mapping[str, Any], within: str = "") -> Iterator[str]:
             yield from _leaves(value, f"{within}{name}.")
         else:
             yield f"{within}{name}"
-
-
-def _is_kubernetes(variable: str, value: str) -> bool:
-    """Tell whether Kubernetes set a variable, as it does beside a Service that is named fairqr.
-
-    It then sets FAIRQR_PORT=tcp://ADDRESS:PORT, and the two parts in FAIRQR_SERVICE_HOST and
-    FAIRQR_SERVICE_PORT, which are where others reach the service, not where it is to listen. Beside
-    one that is named fairqr-service it sets FAIRQR_SERVICE_PORT=tcp://ADDRESS:PORT.
-    """
-    if is_kubernetes_port(variable, value):
-        return True
-    host, _, port = os.environ.get("FAIRQR_PORT", "").removeprefix("tcp://").rpartition(":")
-    return (variable, value) in (("FAIRQR_SERVICE_HOST", host), ("FAIRQR_SERVICE_PORT", port))

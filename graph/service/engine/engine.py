@@ -40,7 +40,7 @@ from fairqr.graph.service.engine.offers import Offers
 from fairqr.graph.service.engine.requests import RunRequest
 from fairqr.graph.service.engine.resources import Resources
 from fairqr.graph.service.records import Kind, Run
-from fairqr.graph.stream import RunEvent, Step, run_graph
+from fairqr.graph.stream import RunEvent, Step, result_of, run_graph
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
 from fairqr.retrieval.catalog import Catalog
@@ -142,7 +142,7 @@ class Engine:
         return check_request(kind, asked, self.settings.caps, self.offers)
 
     async def execute(
-        self, request: Request, id_: str, journal: RunJournal | None = None
+        self, request: Request, id_: str, journal: RunJournal | None = None, steps: bool = True
     ) -> AsyncGenerator[RunEvent, None]:
         """Run a request, and yield what happens. Iterate over it and close it in the same task.
 
@@ -150,6 +150,7 @@ class Engine:
             request: A request that :meth:`checked` returned.
             id_: The id of the run; its trace gets this name.
             journal: The journal of a durable run.
+            steps: Whether to yield steps, or only the result.
 
         Raises:
             FairqrError: The run fails.
@@ -159,8 +160,11 @@ class Engine:
             context = await _fitting(request, engine)
             if journal is not None and engine.in_process:
                 journal.version = (await engine.info()).fingerprint
-            events = run_graph(graph, request.query, context, journal=journal)
             with self._recorded(id_, more=journal is not None and journal.resumed):
+                if not steps:
+                    yield await result_of(graph, request.query, context)
+                    return
+                events = run_graph(graph, request.query, context, journal=journal)
                 async with aclosing(events):
                     async for event in events:
                         yield event

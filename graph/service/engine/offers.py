@@ -66,11 +66,10 @@ class Offers:
         self._settings = settings
         self._catalog = catalog
         self._prompts = prompts
-        self._model = model
-        self._models = settings.models or {
-            default_model(): ModelEntry(),
-            FeedbackRefiner.name: ModelEntry(),
-        }
+        self._model = model or default_model()
+        self._corpus = default_corpus()
+        usual = (default_model(), FeedbackRefiner.name)
+        self._models = settings.models or {name: ModelEntry() for name in usual}
         self.sources = _sources(settings.sources, catalog)
         # Every listed source is offered; `corpora` limits the rest.
         self._corpora = settings.corpora and (*settings.corpora, *self.sources)
@@ -78,7 +77,7 @@ class Offers:
     def corpora(self) -> list[str]:
         """Return the names of all offered corpora, the default first."""
         known = [*dict.fromkeys((*self.sources, *BUILT_IN, *self._catalog.names()))]
-        first: str | None = default_corpus()
+        first: str | None = self._corpus
         if self._corpora:
             known = [name for name in known if _is_among(name, self._corpora)]
             first = next((name for name in self._corpora if name in known), None)
@@ -92,12 +91,13 @@ class Offers:
             IndexNotFoundError: It does not exist.
         """
         if name is None:
-            offered = self.corpora()
-            if not offered:
+            # Without reading folders, if possible: this happens in each request.
+            known = filter(self._is_known, self._corpora or [self._corpus])
+            if (usual := next(known, None) or next(iter(self.corpora()), None)) is None:
                 raise IndexNotFoundError(
                     "The service has no index yet; create one with 'fairqr index create'."
                 )
-            return offered[0]
+            return usual
         try:
             check_name(name)  # anything else could be a path
         except InputError:
@@ -105,9 +105,12 @@ class Offers:
         if self._corpora and not _is_among(name, self._corpora):
             raise _not_offered("index", f"'{name}'", "indexes")
         # Last, since it reads folders and happens twice in each run.
-        if not (name in BUILT_IN or name in self.sources or name in self._catalog.names()):
+        if not self._is_known(name):
             raise IndexNotFoundError(f"There is no index '{name}'; GET /v1/indexes lists all.")
         return name
+
+    def _is_known(self, name: str) -> bool:
+        return name in BUILT_IN or name in self.sources or name in self._catalog.names()
 
     def link(self, corpus: str | None) -> str | None:
         """Return the field with the documents' web addresses, if the source names one."""
@@ -120,10 +123,9 @@ class Offers:
     @property
     def default_model(self) -> str:
         """The model for requests that name none."""
-        name = self._model or default_model()
-        if self._entry(name):
-            return name
-        return next((name for name in self._models if not _is_glob(name)), name)
+        if self._entry(self._model):
+            return self._model
+        return next((name for name in self._models if not _is_glob(name)), self._model)
 
     def models(self) -> list[str]:
         """Return the configured names and patterns of models, the default first."""

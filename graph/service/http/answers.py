@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
@@ -10,6 +11,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
@@ -20,11 +22,7 @@ from fairqr.graph.service.problems import MEDIA_TYPE, problem, problem_of
 log = logging.getLogger(__name__)
 
 _HTTP = {
-    404: (
-        "not-found",
-        "Not found",
-        "There is nothing at this path; see /openapi.json.",
-    ),
+    404: ("not-found", "Not found", "There is nothing at this path; see /openapi.json."),
     405: (
         "method-not-allowed",
         "Method not allowed",
@@ -45,6 +43,8 @@ class Json(JSONResponse):
 
     def render(self, content: Any) -> bytes:
         """Return the content as UTF-8."""
+        with contextlib.suppress(ValueError):
+            return to_json(content, inf_nan_mode="null")
         text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         return text.encode(errors="replace")
 

@@ -91,7 +91,8 @@ def check_json(body: bytes) -> dict[str, Any] | None:
             return _malformed(
                 f"The body has more than {DEEPEST} levels of objects and lists; send a flatter one."
             )
-        text = json.dumps(value, ensure_ascii=False).encode()
+        # Only an escape can be a lone surrogate or NUL.
+        text = json.dumps(value, ensure_ascii=False).encode() if b"\\u" in body else b""
     except (ValueError, RecursionError):
         return _malformed("Send one JSON object in UTF-8.")
     if b"\\u0000" in text.replace(b"\\\\", b""):

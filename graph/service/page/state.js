@@ -4,7 +4,7 @@
 export function begun(run) {
   return {
     run,
-    step: run.status === "queued" ? "queued" : "begin",
+    step: run.status === "queued" ? "queued" : "prepare",
     target: {},
     rounds: new Map(),
     search: null,
@@ -41,7 +41,7 @@ export const rounds = (state) =>
   [...state.rounds.values()].sort((one, other) => one.index - other.index);
 
 const STEPS = {
-  retrieve(state, { target }) {
+  begin(state, { target }) {
     if (target) state.target = target;
   },
   measure(state, told) {

@@ -175,7 +175,7 @@ class SearchView(View):
         super().show(event)
         if not isinstance(event, StepData):
             return
-        if event.step == "retrieve":
+        if event.step in ("begin", "retrieve"):
             self._target = event.target or self._target
             self.say("measuring")
         elif event.round is not None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     )
 
 _STEPS = {
-    "retrieve": "measuring",
+    "begin": "measuring",
     "choose_group": "refining",
     "refine": "searching",
     "rerank": "sampling",

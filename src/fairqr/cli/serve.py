@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -33,12 +34,12 @@ Offered = Annotated[
 LIBRARIES = ("fastapi", "limits", "prometheus_client", "sqlalchemy", "uvicorn")
 """The libraries of the extra ``service``."""
 
+YOUNG_OBJECTS = 10_000
+"""A search has some thousands at once, and leaves hardly any."""
+
 
 def serve(
-    host: Annotated[
-        str | None,
-        typer.Option(help="{host}"),
-    ] = None,
+    host: Annotated[str | None, typer.Option(help="{host}")] = None,
     port: Annotated[int | None, typer.Option(help="{port}")] = None,
     corpus: Offered = None,
     model: Annotated[
@@ -49,10 +50,7 @@ def serve(
         ),
     ] = None,
     base_url: BaseUrl = None,
-    database: Annotated[
-        str | None,
-        typer.Option(help="{database}", metavar="URL"),
-    ] = None,
+    database: Annotated[str | None, typer.Option(help="{database}", metavar="URL")] = None,
     require_keys: Annotated[bool, typer.Option("--require-keys", help="{require_keys}")] = False,
     concurrency: Annotated[int | None, typer.Option(min=1, help="{concurrency}")] = None,
     traces: Annotated[Path | None, typer.Option(help="{traces}")] = None,
@@ -103,6 +101,11 @@ async def _serve(settings: ServiceSettings, corpora: list[str], model: str | Non
             typer.echo(f"fairqr listens on {url}")
             typer.echo(f"  the page: {url}/   the API: {url}/openapi.json   ({keys})")
 
+        # What is loaded by now stays, so no collection of garbage has to look at it and hold all
+        # requests up; and a request may make many objects before there is one.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(YOUNG_OBJECTS)
         await Server(app, settings, drain).run_on(listener, started)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -153,22 +152,6 @@ def test_unknown_variables_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     found = settings.unknown_variables(["FAIRQR_SERVICE_PORT"])
     assert "FAIRQR_MODLE" in found
     assert not {"FAIRQR_CONFIG", "FAIRQR_SERVICE_PORT", "FAIRQR_MODEL"} & {*found}
-
-
-def test_what_kubernetes_says_of_services_is_nothing_to_warn_of(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name in [name for name in os.environ if name.startswith("FAIRQR_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("FAIRQR_PORT", "9000")
-    assert settings.unknown_variables([]) == ["FAIRQR_PORT"]
-    address = "tcp://10.0.0.1:80"
-    for name in ("FAIRQR", "FAIRQR_MODELS"):
-        for part in ("PORT", "PORT_80_TCP", "SERVICE_PORT_HTTP"):
-            monkeypatch.setenv(f"{name}_{part}", address)
-        monkeypatch.setenv(f"{name}_PORT_80_TCP_ADDR", "10.0.0.1")
-    monkeypatch.setenv("FAIRQR_MODELS_SERVICE_HOST", "10.0.0.1")
-    assert settings.unknown_variables([]) == []
 
 
 def _line(setting: settings.Setting) -> str:

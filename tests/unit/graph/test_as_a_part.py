@@ -117,7 +117,7 @@ async def test_a_parent_may_have_a_context_and_a_checkpointer_of_its_own(
         )
         if "result" in update
     ]
-    assert names[:3] == ["greet", "begin", "retrieve"]
+    assert names[:3] == ["greet", "begin", "measure"]
     state = (await parent.aget_state(config)).values
     assert state["seen_by"] == "Ada"
     del state["result"]["usage"], alone["result"]["usage"]
@@ -163,8 +163,8 @@ async def test_a_node_of_ones_own_stands_between_two_of_ours(engine: SearchEngin
         return {"rankings": Overwrite([{**found, **columns, "memberships": members}])}
 
     graph.add_node("hide", hide)
-    graph.edges.remove(("retrieve", "measure"))
-    graph.add_edge("retrieve", "hide")
+    graph.edges.remove(("begin", "measure"))
+    graph.add_edge("begin", "hide")
     graph.add_edge("hide", "measure")
     found = await graph.compile().ainvoke({"query": "physicist"})
     plain = await build_search_graph(engine).ainvoke(
@@ -347,7 +347,7 @@ def test_code_that_is_not_asynchronous_runs_the_graphs_too(
     state = desk_of(answer).compile().invoke({"query": "physicist"}, context=Theirs("Ada"))
     assert state["seen_by"] == "Ada"
     names = [name for step in search.stream({"query": "physicist"}) for name in step]
-    assert names[:2] == ["begin", "retrieve"]
+    assert names[:2] == ["begin", "measure"]
 
 
 class Failing:

@@ -317,7 +317,7 @@ async def test_what_stands_below_the_pool_is_looked_at_once_a_refined_query_find
     assert result.without_model.divergence == pytest.approx(alone.divergence)
     brought = {p.id for p in result.ranking} - {p.id for p in alone.ranking}
     assert result.without_model.documents == len(brought)
-    assert f"brought {len(brought)} documents into this ranking" in " ".join(result.explanation)
+    assert f"brought {len(brought)} document" in " ".join(result.explanation)
 
 
 async def test_always_asks_and_never_does_not(hybrid: SearchEngine) -> None:

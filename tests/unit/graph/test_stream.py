@@ -80,7 +80,7 @@ def plain(steps: list[Step]) -> Any:
 async def test_wherever_it_is_left_it_goes_on_and_comes_to_the_same(engine: SearchEngine) -> None:
     graph = build_search_graph(engine, "feedback")
     whole = await told(graph, kept=Kept())
-    assert [step.name for step in whole][:4] == ["begin", "retrieve", "measure", "choose_group"]
+    assert [step.name for step in whole][:4] == ["begin", "measure", "choose_group", "refine"]
     assert len({step.id for step in whole}) == len(whole)
     for number in range(1, len(whole) + 1):
         kept = Kept()

@@ -177,8 +177,16 @@ async def _submitted(request: Request, kind: Kind, asked: RunRequest) -> Run:
     )
 
 
-async def begin_ephemeral(request: Request, kind: Kind, asked: RunRequest) -> EphemeralRun:
+async def begin_ephemeral(
+    request: Request, kind: Kind, asked: RunRequest, *, steps: bool = True
+) -> EphemeralRun:
     """Check a request, and start an ephemeral run of it when a slot is free.
+
+    Args:
+        request: The request.
+        kind: The kind of the run.
+        asked: The body of the request.
+        steps: Whether somebody follows its steps, or only waits for its result.
 
     Raises:
         FairqrError: The request is wrong or not allowed, or the service is too busy.
@@ -188,7 +196,7 @@ async def begin_ephemeral(request: Request, kind: Kind, asked: RunRequest) -> Ep
     return await parts.runs.ephemeral.begin(
         kind,
         checked.query,
-        lambda id_: parts.engine.execute(checked, id_),
+        lambda id_: parts.engine.execute(checked, id_, steps=steps),
         key=caller_of(request.scope).id,
         carrier=carrier_of(request),
     )
@@ -196,7 +204,7 @@ async def begin_ephemeral(request: Request, kind: Kind, asked: RunRequest) -> Ep
 
 async def run_ephemeral(request: Request, kind: Kind, asked: RunRequest) -> Run:
     """Start an ephemeral run, and return it when it is over; see :func:`begin_ephemeral`."""
-    return await (await begin_ephemeral(request, kind, asked)).end()
+    return await (await begin_ephemeral(request, kind, asked, steps=False)).end()
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T | None:

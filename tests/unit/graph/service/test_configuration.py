@@ -87,23 +87,6 @@ class TestWhatWins:
         assert service_settings().traces == file.parent / "runs"
         assert service_settings().sources == (file.parent / "a.source.yaml", Path("/b.yaml"))
 
-    def test_what_kubernetes_says_of_a_service_named_fairqr_is_not_for_us(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """It sets variables of our names, with the address where others reach the service."""
-        monkeypatch.setenv("FAIRQR_PORT", "tcp://10.0.0.1:80")
-        monkeypatch.setenv("FAIRQR_SERVICE_HOST", "10.0.0.1")
-        monkeypatch.setenv("FAIRQR_SERVICE_PORT", "80")
-        assert (service_settings().host, service_settings().port) == ("127.0.0.1", 8080)
-        monkeypatch.setenv("FAIRQR_SERVICE_HOST", "0.0.0.0")
-        assert service_settings().host == "0.0.0.0"
-
-    def test_nor_is_what_it_says_of_one_named_fairqr_service(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("FAIRQR_SERVICE_PORT", "tcp://10.0.0.1:80")
-        assert service_settings().port == 8080
-
 
 class TestModels:
     FILE = """[service.models."openai:gpt-4.1"]
