@@ -77,7 +77,7 @@ def _empty_graph() -> Any:
         builder.add_node(name, nothing)
     builder.add_node("refine", count)
     builder.add_edge(START, "begin")
-    builder.add_edge("begin", "retrieve")
+    builder.add_edge("begin", "measure")
     builder.add_edge("retrieve", "measure")
     builder.add_conditional_edges(
         "measure",
