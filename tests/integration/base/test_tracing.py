@@ -159,6 +159,7 @@ async def test_a_run_is_a_tree_of_steps_by_the_conventions(
     assert exported.tree == {
         (run, None),
         *((f"fairqr.{step}", run) for step in steps),
+        (name, "fairqr.begin"),
         (name, "fairqr.retrieve"),
         ("fairqr.refine_group", "fairqr.refine"),
         ("chat fake", "fairqr.refine_group"),
@@ -574,7 +575,7 @@ class TestLangSmith:
         assert posted
         assert {it["headers"]["x-api-key"] for it in posted} == {"ls-key"}
         text = "".join(it["text"] for it in posted)
-        assert '"name":"retrieve"' in text
+        assert '"name":"measure"' in text
         assert QUERY in text
         assert KEY not in json.dumps(collector.requests)
 

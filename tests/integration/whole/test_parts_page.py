@@ -105,7 +105,7 @@ def a_search(names: dict[str, Any]) -> None:
 
 def a_subgraph(names: dict[str, Any]) -> None:
     steps = names["steps"]
-    assert steps[:3] == ["greet", "begin", "retrieve"]
+    assert steps[:3] == ["greet", "begin", "measure"]
     assert steps[-2:] == ["rerank", "look_up"]
     assert names["state"]["greeting"] == "Hello Ada"
     assert len(names["state"]["result"]["ranking"]) == 5

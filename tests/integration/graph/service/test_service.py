@@ -179,11 +179,7 @@ def test_a_stream_tells_each_step_and_goes_on_where_it_was_left(service: Served)
     assert [number for number, _, _ in told] == [*range(1, len(told) + 1)]
     assert told[0][1] == "run"
     assert {name for _, name, _ in told[1:-1]} == {"step"}
-    assert [data["step"] for _, name, data in told if name == "step"][:3] == [
-        "begin",
-        "retrieve",
-        "measure",
-    ]
+    assert [data["step"] for _, name, data in told if name == "step"][:2] == ["begin", "measure"]
     rounds = [it["round"]["index"] for it in described(told) if it["step"] == "measure"]
     assert rounds == [*range(len(rounds))]
     assert described(told)[-1] == {"step": "rerank"}, "the result comes once"
