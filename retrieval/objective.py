@@ -107,21 +107,26 @@ def fairness(
     return _fairness([np.moveaxis(np.asarray(e), -1, 0) for e in exposures], targets, shares)
 
 
-def _shares(weight: Weight, attributes: int) -> FloatArray:
+def _mean(weight: Weight) -> float:
+    """Return w itself, or the mean of those of the attributes."""
+    return float(weight if isinstance(weight, (int, float)) else sum(weight) / len(weight))
+
+
+def _shares(weight: Weight, attributes: int) -> list[float]:
     """Return the weights of attributes in the mean of F, as shares of their mean."""
-    if np.ndim(weight) == 0 or not np.any(weight):
-        return np.ones(attributes)
-    return np.asarray(weight, dtype=np.float64) / np.mean(weight)
+    if isinstance(weight, (int, float)) or not any(weight):
+        return [1.0] * attributes
+    return [own / _mean(weight) for own in weight]
 
 
 def _fairness(
-    exposures: Sequence[FloatArray], targets: Sequence[FloatArray], shares_of_mean: FloatArray
+    exposures: Sequence[FloatArray], targets: Sequence[FloatArray], shares_of_mean: Sequence[float]
 ) -> tuple[FloatArray, NDArray[np.intp]]:
     """Do what :func:`fairness` does for exposures of shape (G_a, …), which is faster."""
     distance = np.zeros(exposures[0].shape[1:])
     counted = np.zeros(distance.shape)
     defined = np.zeros(distance.shape, dtype=np.intp)
-    for given, target, own in zip(exposures, targets, shares_of_mean.tolist(), strict=True):
+    for given, target, own in zip(exposures, targets, shares_of_mean, strict=True):
         total = given.sum(axis=0)
         # Exchanges may leave a residue of rounding where nothing is left.
         is_known = total > 10**-DIGITS
@@ -169,7 +174,7 @@ def quality(
     got = _discounted(np.asarray(relevance)[rows], discount) / most if most > 0 else 1.0
     given = [group_exposure(members[rows], discount) for members in memberships]
     fair, undefined = fairness(given, targets, weight)
-    power = float(np.mean(weight))
+    power = _mean(weight)
     value = got * float(fair) ** power if np.isfinite(power) else float(fair)
     return Quality(got, float(fair), value, most, int(undefined))
 
@@ -297,7 +302,7 @@ class _Pool:
         self.discounts = discount.weights(self.length)
         most = float((self.discounts * chances[by_relevance[: self.length]]).sum())
         self.weights = self.discounts / (most or 1.0)
-        self.weight = float(np.mean(weight))
+        self.weight = _mean(weight)
         self._shares = _shares(weight, len(targets))
         self._highest = float(chances.max(initial=0.0)) or 1.0
         places: dict[bytes, list[int]] = {}
