@@ -173,7 +173,7 @@ def quality(
     most = _discounted(np.sort(relevance)[::-1][: length or len(rows)], discount)
     got = _discounted(np.asarray(relevance)[rows], discount) / most if most > 0 else 1.0
     given = [group_exposure(members[rows], discount) for members in memberships]
-    fair, undefined = fairness(given, targets, weight)
+    fair, undefined = _fairness(given, targets, _shares(weight, len(targets)))
     power = _mean(weight)
     value = got * float(fair) ** power if np.isfinite(power) else float(fair)
     return Quality(got, float(fair), value, most, int(undefined))
