@@ -17,9 +17,10 @@ from fairqr.base.statistics import corrected_by_holm, stream
 from fairqr.evaluation.audit.bundle import AuditFolder, AuditManifest
 from fairqr.evaluation.audit.estimates import (
     Estimate,
+    differences,
     divided,
     effective_queries,
-    jackknifed,
+    estimate,
     means,
     randomisation_p,
 )
@@ -144,7 +145,7 @@ def compare(first: Audit, second: Audit) -> Comparison:
         queries=len(common),
         only_first=len(_ids(first) - _ids(second)),
         only_second=len(_ids(second) - _ids(first)),
-        effective=effective_queries(weights),
+        effective=float(effective_queries(weights)),
         tests=sum(it.change.p is not None for it in changes),
         changes=tuple(changes),
         too_many_failed=tuple(
@@ -202,9 +203,9 @@ def _changes(
         random = stream(seed, f"comparison {attribute} {figure}")
         tests = randomisation_p(two - one, by, random)
         totals = [by @ values / by.sum() for values in (one, two)]
-        for group, was, is_, change, p in zip(
-            groups, *totals, means(two - one, by), tests, strict=True
-        ):
+        is_share = figure == "exposure"
+        changed = differences(two, one, by) if is_share else means(two - one, by)
+        for group, was, is_, change, p in zip(groups, *totals, changed, tests, strict=True):
             yield Change(attribute, group, figure, was.item(), is_.item(), replace(change, p=p))
     parts = np.concatenate(
         [it.array(name)[at] for it, at in sides for name in ("selected", "candidates")], axis=1
@@ -234,7 +235,7 @@ def _impact_ratios(
         one, two = relative(t)
         return two - one
 
-    found = jackknifed(parts, weights, changed)
+    found = estimate(parts, weights, changed)
     for group, was, is_, change in zip(groups, *relative(totals), found, strict=True):
         yield Change(attribute, group, "impact_ratio", was.item(), is_.item(), change)
 

@@ -1,35 +1,41 @@
 """Figures over queries with weights: their intervals, and tests that a mean is 0.
 
 Each figure is a function of totals over queries, such as a mean or a ratio of two sums. Its
-interval is a delete-one-query jackknife (Miller 1974): the figure is computed again without each
-query, and the spread of these values says how much it depends on which queries were asked. A query
+interval is a delete-one-query jackknife (Miller 1974) on a scale where the figure is symmetric: the
+logit of a share, the logarithm of a ratio, and otherwise its own. The figure is computed again
+without each query, and the changes c say how much it depends on which queries were asked. A query
 is a cluster, so one that is asked a thousand times counts as one query with a weight of 1,000.
 
-For a weighted mean this is the heteroscedasticity-consistent variance HC3 (MacKinnon & White 1985).
-Student's quantile is taken at n − 1 degrees of freedom, where n = (Σw)²/Σw² is the number of
-queries with equal weights that would tell as much (Kish 1965).
+The spread √Σc² is multiplied by Student's quantile. Its degrees of freedom are one less than the
+number of queries that say something: at most (Σw)²/Σw² of all queries (Kish 1965), at most those
+that have something of the group, and at most 3(Σc²)²/Σc⁴, which is all of them for normal changes
+and few where few queries make most of the spread.
 
-Where few queries make most of a figure, as for a small group that is seldom seen, this interval
-misses on one side. Hall's transformation (1992, JRSS B 54, 221-228) takes the skewness out, but
-estimates it from the same few queries. Each end is the wider one of the two.
-``benchmarks/audit.py`` shows how often such intervals hold the true value.
+- No share is less certain than if each query showed all or nothing, so its interval ends at the
+  exact one of so many trials (Clopper & Pearson 1934). That is the whole interval if fewer than
+  two queries have something of the group, or something else.
+- The interval of a difference of two shares is made of theirs and the correlation of their changes
+  (Zou & Donner 2008, "MOVER"), since the difference alone is skewed where one of them is small.
+
+``python -m benchmarks.audit`` shows how often such intervals hold the true value.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from fairqr.base.statistics import student_quantile, too_few
+from fairqr.base.errors import InputError
+from fairqr.base.statistics import too_few
 from fairqr.retrieval.exposure import FloatArray
 
 LEVEL = 0.95
 PERMUTATIONS = 20_000
 EXACT_UP_TO = 14
 ROUNDING = 1e-12
-NEXT_TO_NO_SKEWNESS = 1e-6
 CELLS_AT_ONCE = 1 << 22
 """So many signs are drawn at a time; what is drawn depends on it."""
 CELLS_IN_CACHE = 1 << 17
@@ -37,6 +43,8 @@ CELLS_IN_CACHE = 1 << 17
 
 Statistic = Callable[[FloatArray], FloatArray]
 """Takes totals, shape (…, T), and returns figures, shape (…, M); NaN where one has no value."""
+
+Scale = Literal["own", "log", "logit"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +67,31 @@ class Estimate:
     p: float | None = None
 
 
-def effective_queries(weights: FloatArray) -> float:
-    """Return how many queries of equal weight tell as much, (Σw)²/Σw²; 0 without any weight."""
-    square = float(weights @ weights)
-    return float(weights.sum()) ** 2 / square if square else 0.0
+def effective_queries(weights: FloatArray) -> FloatArray:
+    """Return how many queries of equal weight tell as much, (Σw)²/Σw²; 0 without any weight.
+
+    Args:
+        weights: Of the queries, shape (n, …); the result has the shape (…).
+    """
+    return divided(weights.sum(axis=0) ** 2, (weights**2).sum(axis=0), otherwise=0.0)
 
 
-def jackknifed(
-    parts: FloatArray, weights: FloatArray, statistic: Statistic, *, log: bool = False
+class _Ends(NamedTuple):
+    """Figures with the ends of their intervals, each of shape (M,)."""
+
+    value: FloatArray
+    low: FloatArray
+    high: FloatArray
+
+
+def estimate(
+    parts: FloatArray,
+    weights: FloatArray,
+    statistic: Statistic,
+    *,
+    scale: Scale = "own",
+    telling: FloatArray | float = np.inf,
+    comparisons: int = 1,
 ) -> list[Estimate]:
     """Return figures of weighted totals with their intervals.
 
@@ -74,127 +99,186 @@ def jackknifed(
         parts: What each query adds to the totals, shape (n, T).
         weights: Of the queries, at least 0, shape (n,).
         statistic: Computes M figures from the totals.
-        log: Whether the intervals are computed on the logarithms, as for ratios; a figure of 0 has
-            no interval then.
+        scale: Where the interval is computed. A ratio of 0, and a share of 0 or 1, have none.
+        telling: How many effective queries say something of each figure, if not all, shape (M,).
+            Below two there is no interval.
+        comparisons: With how many others a figure is compared at the same time (Bonferroni).
 
     Returns:
         M figures.
     """
+    ends = _jackknifed(parts, weights, statistic, scale, telling, comparisons)
+    return _listed(ends, len(parts))
+
+
+def _jackknifed(
+    parts: FloatArray,
+    weights: FloatArray,
+    statistic: Statistic,
+    scale: Scale,
+    telling: FloatArray | float,
+    comparisons: int = 1,
+) -> _Ends:
     weighted = weights[:, None] * parts
     totals = weighted.sum(axis=0)
     values = statistic(totals)
-    effective = effective_queries(weights)
-    ends = np.full((2, len(values)), np.nan)
-    if not too_few(int(effective), 1 - LEVEL):
-        # A query whose weight is nearly all leaves no rest to compare with: NaN.
-        with np.errstate(divide="ignore", invalid="ignore"):
-            whole = np.log(values) if log else values
-            others = statistic(totals - weighted)
-            others = np.log(others) if log else others
-            changes = others - whole
-            spread = np.sqrt((changes**2).sum(axis=0))
-            quantile = student_quantile(LEVEL, max(1, int(effective) - 1))
-            skewness = _skewness(changes, weights, effective)
-            ends = np.stack(
-                [
-                    whole - spread * np.maximum(quantile, _transformed(quantile, skewness)),
-                    whole - spread * np.minimum(-quantile, _transformed(-quantile, skewness)),
-                ]
-            )
-            ends = np.exp(ends) if log else ends
+    effective = float(effective_queries(weights))
+    if too_few(int(effective), 1 - LEVEL):
+        return _Ends(values, np.full(len(values), np.nan), np.full(len(values), np.nan))
+    # A query whose weight is nearly all leaves no rest to compare with: NaN.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        whole = _on(scale, values)
+        half = _half_width(
+            _on(scale, statistic(totals - weighted)) - whole,
+            np.minimum(telling, effective) - 1,
+            1 - (1 - LEVEL) / comparisons,
+        )
         # What no query changes, but for rounding, says nothing of its spread.
-        is_same = spread <= ROUNDING * (1 + np.abs(whole))
-        ends[:, ~np.isfinite(spread) | is_same] = np.nan
-    return [
-        Estimate(float(value), float(low), float(high), len(parts))
-        for value, low, high in zip(values, *ends, strict=True)
-    ]
+        half = np.where(half <= ROUNDING * (1 + np.abs(whole)), np.nan, half)
+        return _Ends(values, _back_from(scale, whole - half), _back_from(scale, whole + half))
 
 
-def _skewness(changes: FloatArray, weights: FloatArray, effective: float) -> FloatArray:
-    """Return the skewness of figures over samples of as many queries with such weights.
+def _listed(ends: _Ends, queries: int) -> list[Estimate]:
+    columns = (it.tolist() for it in ends)
+    return [Estimate(*found, queries) for found in zip(*columns, strict=True)]
 
-    Without query i a weighted mean μ of values v changes by wᵢ(μ − vᵢ)/(Σw − wᵢ). This gives vᵢ − μ
-    and, for other figures, the influence of a query in its place. The skewness of the influences is
-    estimated; the part of the weights, Σw³/(Σw²)^1.5, is known.
+
+def _on(scale: Scale, values: FloatArray) -> FloatArray:
+    if scale == "own":
+        return values
+    return np.asarray(np.log(values) - (np.log1p(-values) if scale == "logit" else 0.0))
+
+
+def _back_from(scale: Scale, values: FloatArray) -> FloatArray:
+    if scale == "own":
+        return values
+    with np.errstate(over="ignore"):  # what is beyond all numbers is beyond all ratios
+        return np.asarray(np.exp(values) if scale == "log" else 1 / (1 + np.exp(-values)))
+
+
+def _half_width(changes: FloatArray, most_freedom: FloatArray, level: float) -> FloatArray:
+    """Return half the width of intervals, shape (M,); NaN with less than a degree of freedom.
 
     Args:
         changes: Of the figures without each query, shape (n, M).
-        weights: Of the queries, shape (n,).
-        effective: How many queries of equal weight tell as much; above 2.
+        most_freedom: How many degrees of freedom there are at most, shape (M,) or ().
+        level: Of the intervals.
     """
-    asked = weights > 0
-    weight = weights[asked, None]
-    influence = -changes[asked] * (weights.sum() - weight) / weight
-    share = weight / weight.sum()
-    second, third = ((share * influence**power).sum(axis=0) for power in (2, 3))
-    of_values = third / second**1.5 * np.sqrt(effective * (effective - 1)) / (effective - 2)
-    return np.asarray(of_values * (weight**3).sum() / (weight**2).sum() ** 1.5)
+    square, fourth = ((changes**power).sum(axis=0) for power in (2, 4))
+    freedom = np.minimum(most_freedom, 3 * divided(square**2, fourth, otherwise=np.inf) - 1)
+    enough = np.where(np.isfinite(square) & (freedom >= 1), freedom, np.nan)
+    return np.asarray(np.sqrt(square) * _special().stdtrit(enough, (1 + level) / 2))
 
 
-def _transformed(quantile: float, skewness: FloatArray) -> FloatArray:
-    """Return the quantile of a mean over its standard error where the mean is skewed.
-
-    Solves t + γt²/3 + γ²t³/27 + γ/6 = quantile for t (Hall 1992).
-    """
-    # With a skewness near 0 this would be 0 / 0, and the quantile is what it tends to.
-    safe = np.where(np.abs(skewness) < NEXT_TO_NO_SKEWNESS, NEXT_TO_NO_SKEWNESS, skewness)
-    return np.asarray(3 / safe * (np.cbrt(1 + safe * (quantile - safe / 6)) - 1))
-
-
-def means(values: FloatArray, weights: FloatArray, *, log: bool = False) -> list[Estimate]:
-    """Return the weighted mean of each column with its interval.
+def means(values: FloatArray, weights: FloatArray) -> list[Estimate]:
+    """Return the weighted mean of each column with its interval on its own scale.
 
     Args:
         values: Shape (n, M).
         weights: Of the queries, shape (n,).
-        log: As :func:`jackknifed` takes it.
     """
     parts = np.concatenate([np.ones((len(values), 1)), values], axis=1)
-    return jackknifed(parts, weights, lambda t: divided(t[..., 1:], t[..., :1]), log=log)
+    return estimate(parts, weights, lambda t: divided(t[..., 1:], t[..., :1]))
+
+
+def shares(above: FloatArray, below: FloatArray, weights: FloatArray) -> list[Estimate]:
+    """Return Σ above / Σ below of each column with its interval.
+
+    Args:
+        above: From 0 to ``below``, shape (n, M).
+        below: What ``above`` is part of, shape (n, M).
+        weights: Of the queries, shape (n,).
+    """
+    return _listed(_shares(above, below, weights), len(above))
+
+
+def _shares(above: FloatArray, below: FloatArray, weights: FloatArray) -> _Ends:
+    by, size = weights[:, None], above.shape[1]
+    rest = below - above > ROUNDING * below
+    telling = np.minimum(effective_queries(by * (above > 0)), effective_queries(by * rest))
+    parts = np.concatenate([above, below], axis=1)
+    value, low, high = _jackknifed(parts, weights, lambda t: _ratio(t, size), "logit", telling)
+    least, most = all_or_nothing(value, effective_queries(by * below))
+    each = divided(above, below)
+    spread = np.nanmax(each, axis=0, initial=0) - np.nanmin(each, axis=0, initial=1)
+    # A share that is the same in every query is not known to vary, unless it cannot be exceeded.
+    is_certain = (spread <= ROUNDING) & (value > 0) & (value < 1)
+    none = is_certain | too_few(int(effective_queries(weights)), 1 - LEVEL)
+    low, high = np.fmax(low, least), np.fmin(high, most)
+    return _Ends(value, np.where(none, np.nan, low), np.where(none, np.nan, high))
 
 
 def ratios(above: FloatArray, below: FloatArray, weights: FloatArray) -> list[Estimate]:
-    """Return Σ above / Σ below of each column with its interval, both of shape (n, M)."""
-    size = above.shape[1]
+    """Return Σ above / Σ below of each column with its interval, both above 0, shape (n, M)."""
     parts = np.concatenate([above, below], axis=1)
-    return jackknifed(parts, weights, lambda t: divided(t[..., :size], t[..., size:]))
+    return estimate(parts, weights, lambda t: _ratio(t, above.shape[1]), scale="log")
 
 
-def shares(parts: FloatArray, weights: FloatArray) -> list[Estimate]:
-    """Return what each column makes of the total of all columns, shape (n, M)."""
-    return jackknifed(parts, weights, lambda t: divided(t, t.sum(axis=-1, keepdims=True)))
-
-
-def divided(above: FloatArray, below: FloatArray) -> FloatArray:
-    """Return above / below; NaN where below is 0."""
-    wide = np.broadcast_to(below, above.shape)
-    return np.asarray(np.divide(above, wide, out=np.full(above.shape, np.nan), where=wide > 0))
-
-
-def most_unseen(weights: FloatArray) -> float:
-    """Return the upper end of a mean that is 0 in every query, where no spread can be seen.
-
-    A mean μ of numbers from 0 to 1 lets at most 1 − μ of the queries show 0, so that n of n do
-    with a probability of at most (1 − μ)ⁿ. At 95 % the end is 1 − .025^(1/n), as for no success in
-    n trials (Clopper & Pearson 1934). By symmetry this is the distance from 1 where all show 1.
+def differences(first: FloatArray, second: FloatArray, weights: FloatArray) -> list[Estimate]:
+    """Return the mean of first − second of each column with its interval.
 
     Args:
+        first: Shares from 0 to 1, shape (n, M).
+        second: The same.
         weights: Of the queries, shape (n,).
-
-    Returns:
-        NaN if there are too few queries to tell.
     """
-    effective = effective_queries(weights)
-    if too_few(int(effective), 1 - LEVEL):
-        return float("nan")
-    return float(1 - ((1 - LEVEL) / 2) ** (1 / effective))
+    if not len(first):
+        return means(first, weights)
+    one, other = (_shares(it, np.ones_like(it), weights) for it in (first, second))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rest = (weights / (weights.sum() - weights))[:, None]
+        changes, others = rest * (one.value - first), rest * (other.value - second)
+        together = np.sqrt((changes**2).sum(axis=0) * (others**2).sum(axis=0))
+        correlation = divided((changes * others).sum(axis=0), together, otherwise=0.0)
+    value = one.value - other.value
+    # Shares that are the same in every query are certain.
+    below, above = (np.nan_to_num(np.abs(end - one.value)) for end in one[1:])
+    under, over = (np.nan_to_num(np.abs(end - other.value)) for end in other[1:])
+    low = value - np.sqrt(below**2 + over**2 - 2 * correlation * below * over)
+    high = value + np.sqrt(above**2 + under**2 - 2 * correlation * above * under)
+    none = np.isnan(one.low) & np.isnan(other.low) | (np.ptp(first - second, axis=0) <= ROUNDING)
+    ends = _Ends(value, np.where(none, np.nan, low), np.where(none, np.nan, high))
+    return _listed(ends, len(first))
 
 
-def within(estimate: Estimate, least: float, greatest: float) -> Estimate:
-    """Cut an interval off at the ends of what the figure can be."""
-    low, high = (float(np.clip(end, least, greatest)) for end in (estimate.low, estimate.high))
-    return replace(estimate, low=low, high=high)
+def _ratio(totals: FloatArray, size: int) -> FloatArray:
+    return divided(totals[..., :size], totals[..., size:])
+
+
+def divided(above: FloatArray, below: FloatArray, *, otherwise: float = np.nan) -> FloatArray:
+    """Return above / below; ``otherwise`` where below is 0."""
+    wide = np.broadcast_to(below, np.shape(above))
+    return np.asarray(np.divide(above, wide, out=np.full(wide.shape, otherwise), where=wide > 0))
+
+
+def all_or_nothing(
+    share: FloatArray | float, trials: FloatArray | float
+) -> tuple[FloatArray, FloatArray]:
+    """Return the ends of the exact interval of a share of trials that each show all or nothing.
+
+    Args:
+        share: Of the trials, from 0 to 1, shape (…); it need not be a whole number of them.
+        trials: Not necessarily a whole number, either.
+    """
+    rest, count = (1 - LEVEL) / 2, trials * np.asarray(share)
+    beta = _special().betaincinv
+    is_all = count >= trials * (1 - ROUNDING)
+    low = np.where(count <= 0, 0.0, beta(count, trials - count + 1, rest))
+    high = np.where(is_all, 1.0, beta(count + 1, trials - count, 1 - rest))
+    return low, high
+
+
+def _special() -> Any:
+    """Return the functions of statistics.
+
+    Raises:
+        InputError: scipy is not installed.
+    """
+    try:
+        from scipy import special
+    except ImportError:
+        raise InputError("An audit needs scipy; run pip install 'fairqr[evaluation]'.") from None
+    return special
 
 
 def randomisation_p(
@@ -222,7 +306,7 @@ def randomisation_p(
     count = len(weighted)
     if count <= EXACT_UP_TO:
         signs = 1.0 - 2 * ((np.arange(1 << count)[:, None] >> np.arange(count)) & 1)
-        return _listed((np.abs(signs @ weighted) >= observed).mean(axis=0))
+        return [*(np.abs(signs @ weighted) >= observed).mean(axis=0).tolist()]
     as_far = np.ones(values.shape[1])
     rows = max(1, CELLS_AT_ONCE // count)
     for start in range(0, PERMUTATIONS, rows):
@@ -232,8 +316,4 @@ def randomisation_p(
         for block in np.array_split(drawn, -(-drawn.size * 8 // CELLS_IN_CACHE)):
             signs = 1.0 - 2.0 * np.unpackbits(block, axis=1, count=count)
             as_far += (np.abs(signs @ weighted) >= observed).sum(axis=0)
-    return _listed(as_far / (PERMUTATIONS + 1))
-
-
-def _listed(values: FloatArray) -> list[float | None]:
-    return [float(value) for value in values]
+    return [*(as_far / (PERMUTATIONS + 1)).tolist()]

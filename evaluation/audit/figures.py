@@ -13,13 +13,15 @@ from numpy.typing import NDArray
 from fairqr.base.statistics import corrected_by_holm
 from fairqr.evaluation.audit.estimates import (
     Estimate,
+    all_or_nothing,
+    differences,
     divided,
-    jackknifed,
+    effective_queries,
+    estimate,
     means,
-    most_unseen,
     randomisation_p,
     ratios,
-    within,
+    shares,
 )
 from fairqr.evaluation.audit.exposures import Shown
 from fairqr.retrieval.dimension import Dimension
@@ -193,7 +195,8 @@ class Gathered:
 
     def unknown_mean(self) -> Estimate:
         """Return the mean share of the exposure that went to documents without a label."""
-        return within(self._means(self.unknown()[:, None])[0], 0.0, 1.0)
+        unknown = self.unknown()[:, None]
+        return self._shares(unknown, np.ones_like(unknown))[0]
 
     def weights(self) -> FloatArray:
         """Return the weight of each query, shape (n,)."""
@@ -207,18 +210,18 @@ class Gathered:
         """
         exposure, target, supply = map(self.array, ("exposure", "target", "supply"))
         lean, by_supply = self.leans()
-        lack, excess = target - exposure, exposure - np.maximum(target, supply)
+        excess = exposure - np.maximum(target, supply)
         selected, candidates = self.array("selected"), self.array("candidates")
         attention, once = self.array("attention"), np.ones_like(exposure)
         in_all = np.broadcast_to(attention.sum(axis=1, keepdims=True), attention.shape)
+        reachable = np.minimum(target, supply)
         found: dict[str, Any] = {
             "exposure": self._shares(exposure, once),
-            "target": [within(it, 0.0, 1.0) for it in self._means(target)],
-            "supply": [within(it, 0.0, 1.0) for it in self._means(supply)],
-            "lack": self._means(lack),
-            "lean": self._means(lean if by_supply else np.full_like(lean, np.nan)),
-            "excess": self._means(excess),
-            "supply_gap": self._supply_gaps(lean, lack, by_supply),
+            "target": self._shares(target, once),
+            "supply": self._shares(supply, once),
+            "lack": self._differences(target, exposure),
+            "lean": self._differences(reachable, exposure),
+            "excess": self._differences(exposure, np.maximum(target, supply)),
             "exposure_ratio": self._relative(exposure, target, once),
             "selection_rate": self._shares(selected, candidates),
             "impact_ratio": self._relative(selected, candidates, candidates),
@@ -226,6 +229,13 @@ class Gathered:
             "attention": self._shares(attention, in_all),
         }
         found["ranking_gap"] = [_not_below_0(it) for it in found["lean"]]
+        # Where nothing is withheld, all that a group lacks is lack of supply.
+        missing = self._shares(target - reachable, once)
+        lacking = self._differences(np.where(np.isnan(reachable), np.nan, target), exposure)
+        found["supply_gap"] = [
+            _not_below_0(lacked) if leaning.value < 0 else gap
+            for leaning, gap, lacked in zip(found["lean"], missing, lacking, strict=True)
+        ]
         tested: Literal["lean", "lack"] = "lean" if by_supply else "lack"
         tests = self._tests(lean, found["excess"], excess, random)
         found[tested] = [replace(it, p=p) for it, p in zip(found[tested], tests, strict=True)]
@@ -287,23 +297,15 @@ class Gathered:
         rows = ~np.isnan(values).any(axis=1)
         return means(values[rows], self.weights()[rows])
 
-    def _shares(self, above: FloatArray, below: FloatArray) -> list[Estimate]:
-        """Return Σ above / Σ below of each group, by the queries that have both.
+    def _differences(self, first: FloatArray, second: FloatArray) -> list[Estimate]:
+        """Return the weighted means of first − second, by the queries that have both."""
+        rows = self._with_both(first, second)
+        return differences(first[rows], second[rows], self.weights()[rows])
 
-        Where it is 0 in all queries, or 1 in all, the interval is what so many of them leave open.
-        """
+    def _shares(self, above: FloatArray, below: FloatArray) -> list[Estimate]:
+        """Return Σ above / Σ below of each group, by the queries that have both."""
         rows = self._with_both(above, below)
-        above, below, weights = above[rows], below[rows], self.weights()[rows]
-        found = []
-        for place, it in enumerate(ratios(above, below, weights)):
-            share, part, whole = within(it, 0.0, 1.0), above[:, place], below[:, place]
-            end = most_unseen(weights * whole)
-            if not (part > 0).any():
-                share = replace(share, low=share.value, high=share.value + end)
-            elif (part >= whole * (1 - ROUNDING)).all():
-                share = replace(share, low=share.value - end, high=share.value)
-            found.append(share)
-        return found
+        return shares(above[rows], below[rows], self.weights()[rows])
 
     def _relative(self, above: FloatArray, below: FloatArray, most: FloatArray) -> list[Estimate]:
         """Return Σ above / Σ below of each group, as a share of the group that has most.
@@ -315,7 +317,7 @@ class Gathered:
         """
         rows = self._with_both(above, below)
         above, below, most, weights = above[rows], below[rows], most[rows], self.weights()[rows]
-        size, due = above.shape[1], weights @ below
+        size, due, by = above.shape[1], weights @ below, weights[:, None]
         rates = divided(weights @ above, due)
         if np.isnan(rates).all() or not np.nanmax(rates):
             return [Estimate(np.nan, np.nan, np.nan, len(above))] * size
@@ -326,32 +328,30 @@ class Gathered:
             each = divided(t[..., :size], t[..., size:])
             return divided(each, each[..., leader : leader + 1])
 
-        found = jackknifed(np.concatenate([above, below], axis=1), weights, relative, log=True)
+        seen, due_in = (effective_queries(by * (held > 0)) for held in (above, below))
+        # Which group leads may be chance, so all others are compared with it at the same time
+        # (Hsu 1984, multiple comparisons with the best).
+        found = estimate(
+            np.concatenate([above, below], axis=1),
+            weights,
+            relative,
+            scale="log",
+            telling=np.minimum(seen, due_in),
+            comparisons=max(1, size - 1),
+        )
+        found = [replace(it, high=np.fmin(it.high, 1.0)) if it.low >= 0 else it for it in found]
         first = ratios(above, below, weights)[leader]
         lead = first.value if np.isnan(first.low) else first.low
         for place in np.flatnonzero(rates == 0) if lead > 0 else ():
-            by = weights * most[:, place]
-            high = float(most_unseen(by) * by.sum() / due[place] / lead)
-            found[place] = replace(found[place], low=0.0, high=high)
+            held = weights * most[:, place]
+            unseen = all_or_nothing(0.0, effective_queries(held))[1]
+            high = float(unseen * held.sum() / due[place] / lead)
+            found[place] = replace(found[place], low=0.0, high=min(high, 1.0))
         return found
 
     @staticmethod
     def _with_both(above: FloatArray, below: FloatArray) -> NDArray[np.bool_]:
         return np.asarray(~np.isnan(above + below).any(axis=1))
-
-    def _supply_gaps(self, lean: FloatArray, lack: FloatArray, by_supply: bool) -> list[Estimate]:
-        """Return what of the lack the ranking is not to blame for."""
-        groups = lack.shape[1]
-        if not by_supply:
-            return [Estimate(np.nan, np.nan, np.nan, 0)] * groups
-        rows = ~np.isnan(lean).any(axis=1)
-        parts = np.concatenate([np.ones((int(rows.sum()), 1)), lack[rows], lean[rows]], axis=1)
-
-        def gaps(t: FloatArray) -> FloatArray:
-            due, leaning = t[..., 1 : groups + 1], t[..., groups + 1 :]
-            return divided(due - np.maximum(leaning, 0.0), t[..., :1])
-
-        return [_not_below_0(it) for it in jackknifed(parts, self.weights()[rows], gaps)]
 
     def _bounds(self, by_supply: bool) -> list[tuple[float, float]]:
         """Return for each group the least and the greatest lean that missing labels could hide."""
@@ -404,7 +404,8 @@ def _is_below(number: float, line: float) -> bool | None:
     return None if math.isnan(number) else number < line
 
 
-def _not_below_0(estimate: Estimate) -> Estimate:
+def _not_below_0(found: Estimate) -> Estimate:
     """Cut a gap and its interval off at 0; it is the lean that is tested."""
-    value = estimate.value if np.isnan(estimate.value) else max(0.0, estimate.value)
-    return replace(within(estimate, 0.0, np.inf), value=value, p=None)
+    value = found.value if np.isnan(found.value) else max(0.0, found.value)
+    low, high = (end if np.isnan(end) else max(0.0, end) for end in (found.low, found.high))
+    return replace(found, value=value, low=low, high=high, p=None)

@@ -267,7 +267,7 @@ def measure(
             with_hidden=tally["with_hidden"],
             failed_share=failed,
             empty_share=empty,
-            effective=effective_queries(np.array(weights)),
+            effective=float(effective_queries(np.array(weights))),
             relevance=relevance if tally["with_relevance"] else "unknown",
         ),
         groups=groups,
@@ -408,7 +408,6 @@ def _detectable(group: GroupFigures, error: float) -> float:
         return float("nan")
     freedom = test.queries - 1
     half = student_quantile(0.95, freedom)
-    # The side without a correction for skewness is a quantile of standard errors.
-    spread = min(test.high - test.value, test.value - test.low) / half
+    spread = (test.high - test.low) / 2 / half
     by_chance = float(spread * (half + student_quantile(2 * POWER - 1, freedom)))
     return by_chance + (error if group.tested == "lean" else 0.0)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from fairqr.evaluation.audit.estimates import Estimate, means, ratios, within
+from fairqr.evaluation.audit.estimates import Estimate, means, ratios, shares
 from fairqr.evaluation.audit.exposures import Answer, Choices
 from fairqr.retrieval.divergence import kullback_leibler
 from fairqr.retrieval.exposure import FloatArray, exposure
@@ -161,15 +161,15 @@ def _points(
 ) -> list[CurvePoint]:
     found = []
     for weight, held in rows.items():
-        divergence, *exposure = means(held[:, [0, *range(3, held.shape[1])]], weights)
+        (divergence,) = means(held[:, :1], weights)
         (relevance,) = ratios(held[:, 1:2], held[:, 2:3], weights)
-        shares = [within(it, 0.0, 1.0) for it in exposure]
+        exposure = shares(held[:, 3:], np.ones_like(held[:, 3:]), weights)
         found.append(
             CurvePoint(
                 weight,
-                within(divergence, 0.0, np.inf),
-                within(relevance, 0.0, np.inf),
-                dict(zip(groups, shares, strict=True)),
+                replace(divergence, low=np.maximum(divergence.low, 0.0)),
+                relevance,
+                dict(zip(groups, exposure, strict=True)),
             )
         )
     return found

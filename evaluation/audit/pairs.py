@@ -20,9 +20,9 @@ from fairqr.base.statistics import corrected_by_holm, stream
 from fairqr.evaluation.audit.bundle import AuditFolder
 from fairqr.evaluation.audit.estimates import (
     Estimate,
-    jackknifed,
+    estimate,
     randomisation_p,
-    within,
+    shares,
 )
 from fairqr.evaluation.audit.pair_files import PairDocument, PairQuery, Pairs
 from fairqr.evaluation.audit.parts import Part
@@ -287,8 +287,8 @@ def _compared(
     middle = np.concatenate(scores).mean()  # Squares of small numbers lose fewer digits.
     parts = np.array([_parts(it - middle) for it in scores])
     weights = np.ones(len(parts))
-    (difference,) = jackknifed(parts, weights, _standardised)
-    higher, equal = jackknifed(parts, weights, lambda totals: totals[..., 4:] / totals[..., :1])
+    (difference,) = estimate(parts, weights, _standardised)
+    higher, equal = shares(parts[:, 4:], np.ones_like(parts[:, 4:]), weights)
     random = stream(seed, f"pairs {first} {second}")
     (p,) = randomisation_p(parts[:, 1:2], weights, random)
     return VersionComparison(
@@ -296,8 +296,8 @@ def _compared(
         second,
         sum(map(len, scores)),
         replace(difference, p=p),
-        within(higher, 0, 1),
-        within(equal, 0, 1),
+        higher,
+        equal,
     )
 
 
