@@ -275,17 +275,32 @@ def paired_randomisation(
     sample = np.asarray(differences, dtype=np.float64)
     if not sample.size:
         return None
+    (p,) = randomisation_p(sample[:, None], random, permutations).tolist()
+    exact = sample.size <= EXACT_UP_TO
+    return Randomisation(p, exact, 1 << sample.size if exact else permutations + 1)
+
+
+def randomisation_p(
+    differences: FloatArray, random: np.random.Generator, permutations: int = PERMUTATIONS
+) -> FloatArray:
+    """Return the p value of :func:`paired_randomisation` for each column, by the same signs.
+
+    Args:
+        differences: Shape (n, M); n is at least 1.
+        random: Draws the signs.
+        permutations: How many assignments are drawn.
+    """
     # Sums that are equal may differ by rounding.
-    observed = abs(float(sample.sum())) - 1e-12 * float(np.abs(sample).sum())
-    if sample.size <= EXACT_UP_TO:
-        count = 1 << sample.size
-        negative = (np.arange(count)[:, None] >> np.arange(sample.size)) & 1
-        return Randomisation(float((_sums(sample, negative) >= observed).mean()), True, count)
-    as_far = 1
-    for rows in _chunks(permutations, sample.size):
-        negative = random.integers(0, 2, (rows, sample.size), dtype=np.int8)
-        as_far += int((_sums(sample, negative) >= observed).sum())
-    return Randomisation(as_far / (permutations + 1), False, permutations + 1)
+    observed = np.abs(differences.sum(axis=0)) - 1e-12 * np.abs(differences).sum(axis=0)
+    size = len(differences)
+    if size <= EXACT_UP_TO:
+        negative = (np.arange(1 << size)[:, None] >> np.arange(size)) & 1
+        return np.asarray((_sums(differences, negative) >= observed).mean(axis=0))
+    as_far = np.ones(differences.shape[1])
+    for rows in _chunks(permutations, size):
+        negative = random.integers(0, 2, (rows, size), dtype=np.int8)
+        as_far += (_sums(differences, negative) >= observed).sum(axis=0)
+    return as_far / (permutations + 1)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -328,8 +343,8 @@ def p_in_words(p: float | None) -> str:
 
 
 def _sums(sample: FloatArray, negative: ArrayLike) -> FloatArray:
-    """Return |Σ ±difference| for each row of 0 and 1, where 1 flips the sign."""
-    return np.asarray(np.abs(sample.sum() - 2 * (np.asarray(negative) @ sample)))
+    """Return |Σ ±difference| of each column for each row of 0 and 1, where 1 flips the sign."""
+    return np.asarray(np.abs(sample.sum(axis=0) - 2 * (np.asarray(negative) @ sample)))
 
 
 def _chunks(rows: int, columns: int) -> list[int]:

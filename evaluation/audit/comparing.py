@@ -22,7 +22,7 @@ from fairqr.evaluation.audit.estimates import (
     effective_queries,
     estimate,
     means,
-    randomisation_p,
+    p_of_means,
 )
 from fairqr.evaluation.audit.figures import Gathered
 from fairqr.evaluation.audit.finishing import Audit
@@ -201,7 +201,7 @@ def _changes(
             continue
         one, two, by = one[known], two[known], weights[known]
         random = stream(seed, f"comparison {attribute} {figure}")
-        tests = randomisation_p(two - one, by, random)
+        tests = p_of_means(two - one, by, random)
         totals = [by @ values / by.sum() for values in (one, two)]
         is_share = figure == "exposure"
         changed = differences(two, one, by) if is_share else means(two - one, by)

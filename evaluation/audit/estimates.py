@@ -29,18 +29,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from fairqr.base.errors import InputError
-from fairqr.base.statistics import too_few
+from fairqr.base.statistics import randomisation_p, too_few
 from fairqr.retrieval.exposure import FloatArray
 
 LEVEL = 0.95
 PERMUTATIONS = 20_000
-EXACT_UP_TO = 14
 ROUNDING = 1e-12
-CELLS_AT_ONCE = 1 << 22
-"""So many signs are drawn at a time; what is drawn depends on it."""
-CELLS_IN_CACHE = 1 << 17
-"""So many signs as numbers fit into the cache of a processor."""
-
 Statistic = Callable[[FloatArray], FloatArray]
 """Takes totals, shape (…, T), and returns figures, shape (…, M); NaN where one has no value."""
 
@@ -281,14 +275,10 @@ def _special() -> Any:
     return special
 
 
-def randomisation_p(
+def p_of_means(
     values: FloatArray, weights: FloatArray, random: np.random.Generator
 ) -> list[float | None]:
     """Test that weighted means are 0, by the paired randomisation test.
-
-    If the values of a query were as likely to be the other way round, the sign of each would be a
-    coin's (Smucker, Allan & Carterette 2007). The same signs are drawn for all columns. Up to 14
-    queries all assignments are counted, beyond that 20,000 are drawn.
 
     Args:
         values: Shape (n, M).
@@ -300,20 +290,4 @@ def randomisation_p(
     """
     if too_few(int(effective_queries(weights)), 1 - LEVEL):
         return [None] * values.shape[1]
-    weighted = weights[:, None] * values
-    # Equal sums differ by rounding.
-    observed = np.abs(weighted.sum(axis=0)) - 1e-12 * np.abs(weighted).sum(axis=0)
-    count = len(weighted)
-    if count <= EXACT_UP_TO:
-        signs = 1.0 - 2 * ((np.arange(1 << count)[:, None] >> np.arange(count)) & 1)
-        return [*(np.abs(signs @ weighted) >= observed).mean(axis=0).tolist()]
-    as_far = np.ones(values.shape[1])
-    rows = max(1, CELLS_AT_ONCE // count)
-    for start in range(0, PERMUTATIONS, rows):
-        size = (min(rows, PERMUTATIONS - start), count)
-        # Bits are drawn eight at a time.
-        drawn = random.integers(0, 256, (size[0], -(-count // 8)), dtype=np.uint8)
-        for block in np.array_split(drawn, -(-drawn.size * 8 // CELLS_IN_CACHE)):
-            signs = 1.0 - 2.0 * np.unpackbits(block, axis=1, count=count)
-            as_far += (np.abs(signs @ weighted) >= observed).sum(axis=0)
-    return [*(as_far / (PERMUTATIONS + 1)).tolist()]
+    return [*randomisation_p(weights[:, None] * values, random, PERMUTATIONS).tolist()]

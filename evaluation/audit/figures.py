@@ -19,7 +19,7 @@ from fairqr.evaluation.audit.estimates import (
     effective_queries,
     estimate,
     means,
-    randomisation_p,
+    p_of_means,
     ratios,
     shares,
 )
@@ -280,7 +280,7 @@ class Gathered:
             return [None] * lean.shape[1]
         values, weights = lean[rows], self.weights()[rows]
         is_more = (weights @ values < 0) & ~np.isnan(excess[rows]).any(axis=0)
-        found = randomisation_p(np.where(is_more, excess[rows], values), weights, random)
+        found = p_of_means(np.where(is_more, excess[rows], values), weights, random)
         return [
             1.0 if p is not None and more and mean.value <= 0 else p
             for p, more, mean in zip(found, is_more.tolist(), means, strict=True)

@@ -21,7 +21,7 @@ from fairqr.evaluation.audit.bundle import AuditFolder
 from fairqr.evaluation.audit.estimates import (
     Estimate,
     estimate,
-    randomisation_p,
+    p_of_means,
     shares,
 )
 from fairqr.evaluation.audit.pair_files import PairDocument, PairQuery, Pairs
@@ -290,7 +290,7 @@ def _compared(
     (difference,) = estimate(parts, weights, _standardised)
     higher, equal = shares(parts[:, 4:], np.ones_like(parts[:, 4:]), weights)
     random = stream(seed, f"pairs {first} {second}")
-    (p,) = randomisation_p(parts[:, 1:2], weights, random)
+    (p,) = p_of_means(parts[:, 1:2], weights, random)
     return VersionComparison(
         first,
         second,

@@ -16,7 +16,7 @@ from fairqr.evaluation.audit.estimates import (
     differences,
     effective_queries,
     estimate,
-    randomisation_p,
+    p_of_means,
     ratios,
     shares,
 )
@@ -182,14 +182,14 @@ def test_too_few_queries_tell_nothing(weights: FloatArray, is_enough: bool) -> N
     with np.errstate(invalid="ignore"):
         (found,) = estimate(parts_of(values), weights, mean)
     assert np.isfinite(found.low) == is_enough
-    (p,) = randomisation_p(values[:, None], weights, np.random.default_rng(0))
+    (p,) = p_of_means(values[:, None], weights, np.random.default_rng(0))
     assert (p is not None) == is_enough
 
 
 def test_p_is_that_of_all_assignments_of_signs() -> None:
     random = np.random.default_rng(5)
     values, weights = random.normal(0.4, 1, (9, 2)), random.uniform(0.5, 2, 9)
-    found = randomisation_p(values, weights, random)
+    found = p_of_means(values, weights, random)
     for column in range(2):
         weighted = weights * values[:, column]
         sums = [abs(np.dot(s, weighted)) for s in itertools.product((1, -1), repeat=9)]
@@ -199,7 +199,7 @@ def test_p_is_that_of_all_assignments_of_signs() -> None:
 
 def test_p_of_many_queries_agrees_with_the_test_for_two_systems() -> None:
     values = np.random.default_rng(6).normal(0.15, 1, (200, 1))
-    (found,) = randomisation_p(values, np.ones(200), np.random.default_rng(7))
+    (found,) = p_of_means(values, np.ones(200), np.random.default_rng(7))
     other = paired_randomisation(values[:, 0], np.random.default_rng(8))
     assert other is not None
     assert found == pytest.approx(other.p, abs=0.01)
@@ -210,9 +210,9 @@ def test_signs_are_fair_coins() -> None:
     values = np.zeros((40, 1))
     values[0] = 1.0
     weights = np.ones(40)
-    (found,) = randomisation_p(values, weights, np.random.default_rng(9))
+    (found,) = p_of_means(values, weights, np.random.default_rng(9))
     assert found == 1.0
     leaning = np.linspace(0, 1, 40)[:, None]
-    (sure,) = randomisation_p(leaning, weights, np.random.default_rng(9))
+    (sure,) = p_of_means(leaning, weights, np.random.default_rng(9))
     assert sure is not None
     assert sure < 0.001
