@@ -133,8 +133,8 @@ def _jackknifed(
 
 
 def _listed(ends: _Ends, queries: int) -> list[Estimate]:
-    columns = (it.tolist() for it in ends)
-    return [Estimate(*found, queries) for found in zip(*columns, strict=True)]
+    value, low, high = (it.tolist() for it in ends)
+    return [Estimate(*found, queries) for found in zip(value, low, high, strict=True)]
 
 
 def _on(scale: Scale, values: FloatArray) -> FloatArray:

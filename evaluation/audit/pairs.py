@@ -9,15 +9,13 @@ import itertools
 import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fairqr.agents.ranking.item_ranker import ItemRanker, RankItem
 from fairqr.agents.ranking.rankers import open_ranker
-from fairqr.base.errors import InputError, ModelUnavailableError, one_line
+from fairqr.base.errors import FairqrError, InputError, ModelUnavailableError, one_line
 from fairqr.base.statistics import corrected_by_holm, stream
-from fairqr.evaluation.audit.bundle import AuditFolder
 from fairqr.evaluation.audit.estimates import (
     Estimate,
     estimate,
@@ -25,16 +23,12 @@ from fairqr.evaluation.audit.estimates import (
     shares,
 )
 from fairqr.evaluation.audit.pair_files import PairDocument, PairQuery, Pairs
-from fairqr.evaluation.audit.parts import Part
 from fairqr.evaluation.audit.records import PairScores
-from fairqr.evaluation.experiments.engine import Done
+from fairqr.evaluation.experiments.engine import Done, failure_of
 from fairqr.retrieval.engines.engine import Query, SearchEngine, require
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.pools.base import PoolRetriever
 from fairqr.retrieval.pools.open import POOL_RETRIEVERS, open_pool_retriever
-
-if TYPE_CHECKING:
-    pass
 
 BY_ENGINE = "engine"
 """The name of the audited engine as what scores pairs."""
@@ -44,7 +38,7 @@ RANKERS = ("monot5", "monobert")
 
 
 @dataclass(frozen=True)
-class ScoredPairs(Part[PairQuery, PairScores]):
+class ScoredPairs:
     """The queries whose pairs are scored.
 
     Attributes:
@@ -52,34 +46,30 @@ class ScoredPairs(Part[PairQuery, PairScores]):
         tasks: The queries of the file.
     """
 
-    name = title = "pairs"
-    record = PairScores
-    ends = (ModelUnavailableError,)
-
     scorer: PairScorer
     tasks: tuple[PairQuery, ...]
-
-    @property
-    def asked(self) -> str:
-        """What scores."""
-        return f"'{self.scorer.name}'"
-
-    @property
-    def is_by_engine(self) -> bool:
-        """Whether the audited engine scores its own documents."""
-        return self.scorer.is_by_engine
 
     def cost(self, done: int = 0) -> str:
         """Say how many versions are left."""
         left = self.tasks[done:]
         documents, queries = sum(len(it.documents) for it in left), len(left)
-        requests = f", up to {queries:,} requests" if self.is_by_engine else ""
+        requests = f", up to {queries:,} requests" if self.scorer.is_by_engine else ""
         what = "query" if queries == 1 else "queries"
         return f"{documents:,} versions for {queries:,} {what} by '{self.scorer.name}'{requests}"
 
-    async def do(self, task: PairQuery, folder: AuditFolder) -> Done[PairScores]:
-        """Score the documents of one query."""
-        return Done(scored(task, await self.scorer.scores(task)), (None,))
+    async def do(self, task: PairQuery) -> Done[PairScores]:
+        """Score the documents of one query; a failure is a record, too.
+
+        Raises:
+            ModelUnavailableError: What scores is not there.
+        """
+        try:
+            return Done(scored(task, await self.scorer.scores(task)), (None,))
+        except ModelUnavailableError:
+            raise
+        except FairqrError as error:
+            failed = PairScores(query=task.id, status="failed", message=one_line(error))
+            return failure_of(error, failed)
 
 
 Scores = list[float | None]

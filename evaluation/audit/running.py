@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from fairqr.base.errors import FairqrError, InputError, SourceError, TargetError, one_line
+from fairqr.base.errors import (
+    IndexUnavailableError,
+    InputError,
+    ModelError,
+    SourceError,
+    TargetError,
+    one_line,
+)
 from fairqr.base.statistics import stream
 from fairqr.base.weights.cache import is_pulled
 from fairqr.evaluation.audit.asking import Asker, Pace, RelevanceOfTexts, paced
@@ -18,19 +26,19 @@ from fairqr.evaluation.audit.bundle import (
     AuditFolder,
     AuditManifest,
     Relevance,
+    Store,
     without_secrets,
 )
 from fairqr.evaluation.audit.measuring import (
     dimensions_to_measure,
 )
-from fairqr.evaluation.audit.pair_files import Pairs
+from fairqr.evaluation.audit.pair_files import PairQuery, Pairs
 from fairqr.evaluation.audit.pairs import ScoredPairs, open_pair_scorer
-from fairqr.evaluation.audit.parts import Part
 from fairqr.evaluation.audit.queries import AuditQuery, Queries
-from fairqr.evaluation.audit.records import Observation
+from fairqr.evaluation.audit.records import AuditRecord, Observation
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.evaluation.collections.query_targets import check_target
-from fairqr.evaluation.experiments.engine import Done
+from fairqr.evaluation.experiments.engine import Done, Keep, run_tasks
 from fairqr.evaluation.experiments.progress import StageWatcher, time_left
 from fairqr.evaluation.qrels import Qrels
 from fairqr.retrieval.dimension import TIMES, Dimension
@@ -43,6 +51,9 @@ from fairqr.retrieval.engines.run import RunEngine
 from fairqr.retrieval.relevance_of_texts import TextRelevance
 from fairqr.retrieval.schema import Attribute
 from fairqr.retrieval.source import Source
+
+T = TypeVar("T", AuditQuery, PairQuery)
+R = TypeVar("R", bound=AuditRecord)
 
 PROBED = 10
 """So many documents of so many queries tell whether an engine gives texts."""
@@ -110,51 +121,80 @@ class AuditPlan:
             watcher.note(sentence)
         asker = self.asker
         labels = _Labels(asker.engine.name, asker.attributes)
-        queries = _AskedQueries(self, self.queries.queries, asker, labels)
-        await queries.run(folder, concurrency=concurrency, watcher=watcher)
+
+        async def observe(query: AuditQuery) -> Done[Observation]:
+            found = await asker.observe(query)
+            labels.take(found.record)
+            return found
+
+        async def begin() -> None:
+            folder.begin(self.manifest)  # nothing is written before everything is there
+
+        record = functools.partial(_record, start=begin, watcher=watcher, at_once=concurrency)
+        queries, name = self.queries.queries, asker.engine.name
+        await record("queries", queries, observe, folder.observations, name, self.cost)
         labels.check()
-        folder.begin(self.manifest)
+        await begin()
         if self.pairs:
-            await self.pairs.run(folder, concurrency=concurrency, watcher=watcher)
+            scorer, tasks, cost = self.pairs.scorer, self.pairs.tasks, self.pairs.cost
+            is_engine, store = scorer.is_by_engine, folder.pairs
+            await record(
+                "pairs", tasks, self.pairs.do, store, scorer.name, cost, is_engine=is_engine
+            )
 
 
-@dataclass(frozen=True)
-class _AskedQueries(Part[AuditQuery, Observation]):
-    """The queries of an audit, which the engine is asked."""
+async def _record(
+    title: str,
+    tasks: Sequence[T],
+    do: Callable[[T], Awaitable[Done[R]]],
+    store: Store[R],
+    name: str,
+    cost: Callable[[int], str],
+    *,
+    start: Callable[[], Awaitable[None]],
+    watcher: StageWatcher,
+    at_once: int,
+    is_engine: bool = True,
+) -> None:
+    """Do all tasks that have no record yet, and keep the records.
 
-    name = "observations"
-    title = "queries"
-    record = Observation
-    ends = (FairqrError,)
+    Args:
+        title: For the progress display.
+        tasks: One for each record.
+        do: Does a task.
+        store: Of the records.
+        name: Of what is asked.
+        cost: Says what is left to ask after some tasks are done.
+        start: Awaited before the first task.
+        watcher: Told how far it is.
+        at_once: How many tasks may be under way.
+        is_engine: Whether the audited engine is asked, and no model.
 
-    plan: AuditPlan
-    tasks: tuple[AuditQuery, ...]
-    asker: Asker
-    labels: _Labels
+    Raises:
+        IndexUnavailableError: The audited engine is away; the records until then are kept.
+        ModelError: A model is away; the same.
+    """
 
-    @property
-    def is_by_engine(self) -> bool:
-        """It is."""
-        return True
+    async def keep_it(task: T, keep: Keep[R]) -> None:
+        keep(await do(task))
 
-    @property
-    def asked(self) -> str:
-        """The engine."""
-        return f"The engine '{self.asker.engine.name}'"
-
-    def cost(self, done: int = 0) -> str:
-        """Say what the whole audit costs."""
-        return self.plan.cost(done)
-
-    async def start(self, folder: AuditFolder) -> None:
-        """Begin the folder: nothing is written before everything is there."""
-        folder.begin(self.plan.manifest)
-
-    async def do(self, task: AuditQuery, folder: AuditFolder) -> Done[Observation]:
-        """Ask one query."""
-        found = await self.asker.observe(task)
-        self.labels.take(found.record)
-        return found
+    try:
+        await run_tasks(
+            tasks,
+            keep_it,
+            store.lines,
+            title=title,
+            model=f"{'The engine ' * is_engine}'{name}'",
+            key=lambda task: task.id,
+            start=start,
+            cost=cost,
+            watcher=watcher,
+            at_once=at_once,
+        )
+    except ModelError as error:
+        if is_engine and error.status == "unavailable":
+            raise IndexUnavailableError(str(error)) from None
+        raise
 
 
 async def make_plan(
