@@ -198,8 +198,8 @@ def _shares(above: FloatArray, below: FloatArray, weights: FloatArray) -> _Ends:
     # A share that is the same in every query is not known to vary, unless it cannot be exceeded.
     is_certain = (spread <= ROUNDING) & (value > 0) & (value < 1)
     none = is_certain | too_few(int(effective_queries(weights)), 1 - LEVEL)
-    low, high = np.fmax(low, least), np.fmin(high, most)
-    return _Ends(value, np.where(none, np.nan, low), np.where(none, np.nan, high))
+    low, high = np.where(none, np.nan, [np.fmax(low, least), np.fmin(high, most)])
+    return _Ends(value, low, high)
 
 
 def ratios(above: FloatArray, below: FloatArray, weights: FloatArray) -> list[Estimate]:
@@ -231,8 +231,8 @@ def differences(first: FloatArray, second: FloatArray, weights: FloatArray) -> l
     low = value - np.sqrt(below**2 + over**2 - 2 * correlation * below * over)
     high = value + np.sqrt(above**2 + under**2 - 2 * correlation * above * under)
     none = np.isnan(one.low) & np.isnan(other.low) | (np.ptp(first - second, axis=0) <= ROUNDING)
-    ends = _Ends(value, np.where(none, np.nan, low), np.where(none, np.nan, high))
-    return _listed(ends, len(first))
+    low, high = np.where(none, np.nan, [low, high])
+    return _listed(_Ends(value, low, high), len(first))
 
 
 def _ratio(totals: FloatArray, size: int) -> FloatArray:
@@ -258,8 +258,7 @@ def all_or_nothing(
     beta = _special().betaincinv
     is_all = count >= trials * (1 - ROUNDING)
     low = np.where(count <= 0, 0.0, beta(count, trials - count + 1, rest))
-    high = np.where(is_all, 1.0, beta(count + 1, trials - count, 1 - rest))
-    return low, high
+    return low, np.where(is_all, 1.0, beta(count + 1, trials - count, 1 - rest))
 
 
 def _special() -> Any:

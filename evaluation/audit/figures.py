@@ -30,11 +30,8 @@ from fairqr.retrieval.exposure import FloatArray
 ALPHA = 0.05
 FOUR_FIFTHS = 0.8
 """The line of the Uniform Guidelines on Employee Selection Procedures (29 CFR 1607.4 D)."""
-ROUNDING = 1e-12
 FEW_CANDIDATES = 30
-"""Rates over fewer candidates are marked, and shown shrunken beside."""
-PRIOR_CANDIDATES = 10.0
-"""A shrunken rate is that of so many further candidates with the rate of all groups together."""
+"""Rates over fewer candidates are marked."""
 
 OF_ANSWERS = ("unknown", "unlabelled")
 BY_GROUP = tuple(field.name for field in fields(Shown) if field.name not in OF_ANSWERS)
@@ -79,7 +76,6 @@ class GroupFigures:
         candidates: How many candidates it had.
         share_of_candidates: Its share of the labelled candidates of the attribute.
         is_small: Whether these are few.
-        shrunken_rate: The selection rate, drawn to that of all groups as far as it is uncertain.
         below_four_fifths: Whether the impact ratio is below that line; None without a ratio.
         lean_bounds: The lean if missing labels were such that it is least, and greatest.
         tested: What was tested: the lean, or the lack if no relevance is known.
@@ -109,7 +105,6 @@ class GroupFigures:
     candidates: float
     share_of_candidates: float
     is_small: bool
-    shrunken_rate: float
     below_four_fifths: bool | None
     lean_bounds: tuple[float, float]
     tested: Literal["lean", "lack"]
@@ -229,12 +224,11 @@ class Gathered:
             "attention": self._shares(attention, in_all),
         }
         found["ranking_gap"] = [_not_below_0(it) for it in found["lean"]]
-        # Where nothing is withheld, all that a group lacks is lack of supply.
+        # What a ranking of relevant documents lacks; where nothing is withheld, all that is lacked.
         missing = self._shares(target - reachable, once)
         lacking = self._differences(np.where(np.isnan(reachable), np.nan, target), exposure)
         found["supply_gap"] = [
-            _not_below_0(lacked) if leaning.value < 0 else gap
-            for leaning, gap, lacked in zip(found["lean"], missing, lacking, strict=True)
+            _not_below_0(it, lesser=other) for it, other in zip(missing, lacking, strict=True)
         ]
         tested: Literal["lean", "lack"] = "lean" if by_supply else "lack"
         tests = self._tests(lean, found["excess"], excess, random)
@@ -242,13 +236,11 @@ class Gathered:
         rows = ~np.isnan(selected + candidates).any(axis=1)
         chosen, all_ = selected[rows].sum(axis=0), candidates[rows].sum(axis=0)
         total = all_.sum()
-        overall = chosen.sum() / total if total else np.nan
         columns = {
             "selected": chosen,
             "candidates": all_,
             "share_of_candidates": all_ / total if total else np.full(len(all_), np.nan),
             "is_small": all_ < FEW_CANDIDATES,
-            "shrunken_rate": (chosen + PRIOR_CANDIDATES * overall) / (all_ + PRIOR_CANDIDATES),
         }
         bounds = self._bounds(by_supply)
         return [
@@ -404,8 +396,8 @@ def _is_below(number: float, line: float) -> bool | None:
     return None if math.isnan(number) else number < line
 
 
-def _not_below_0(found: Estimate) -> Estimate:
-    """Cut a gap and its interval off at 0; it is the lean that is tested."""
-    value = found.value if np.isnan(found.value) else max(0.0, found.value)
-    low, high = (end if np.isnan(end) else max(0.0, end) for end in (found.low, found.high))
+def _not_below_0(found: Estimate, lesser: Estimate | None = None) -> Estimate:
+    """Cut a gap, or the lesser of two, off at 0; it is the lean that is tested."""
+    ends = [(it.value, it.low, it.high) for it in (found, lesser or found)]
+    value, low, high = np.maximum(np.fmin(*ends), 0.0).tolist()
     return replace(found, value=value, low=low, high=high, p=None)

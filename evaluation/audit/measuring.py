@@ -407,7 +407,6 @@ def _detectable(group: GroupFigures, error: float) -> float:
     if np.isnan(test.low) or test.queries < 2:
         return float("nan")
     freedom = test.queries - 1
-    half = student_quantile(0.95, freedom)
-    spread = (test.high - test.low) / 2 / half
-    by_chance = float(spread * (half + student_quantile(2 * POWER - 1, freedom)))
+    wider = student_quantile(2 * POWER - 1, freedom) / student_quantile(0.95, freedom)
+    by_chance = (test.high - test.low) / 2 * (1 + wider)
     return by_chance + (error if group.tested == "lean" else 0.0)

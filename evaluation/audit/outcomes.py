@@ -267,7 +267,7 @@ GROUP_COLUMNS = (
     *("attribute", "group", "verdict", "tested", "p", "flips"),
     *_with_ends(*ESTIMATES),
     *("lean_least", "lean_greatest", "if_mended", "detectable", "below_four_fifths"),
-    *("selected", "candidates", "share_of_candidates", "is_small", "shrunken_rate"),
+    *("selected", "candidates", "share_of_candidates", "is_small"),
 )
 QUERY_COLUMNS = (
     *("number", "query", "text", "weight", "status", "attribute", "group"),

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from fairqr.retrieval.engines.engine import SearchEngine
     from fairqr.retrieval.source import RunSource
 
-FAILED = 3
-"""The exit code if a condition of ``--fail-if`` holds."""
+FAILED, DOUBTFUL = 3, 4
+"""The exit codes if a condition of ``--fail-if`` holds, and if nobody can tell whether one does."""
 
 app = typer.Typer(invoke_without_command=True)
 
@@ -132,8 +132,8 @@ def audit(
         list[str] | None,
         typer.Option(
             metavar="CONDITION",
-            help='End with code 3 if this holds for any group, such as "impact_ratio < 0.8". '
-            "Repeatable.",
+            help='End with code 3 if this holds for any group, such as "impact_ratio < 0.8", and '
+            "with 4 if nobody can tell. Repeatable.",
             rich_help_panel=OUTPUT,
         ),
     ] = None,
@@ -161,7 +161,7 @@ def audit(
     from fairqr.cli.progress import Progress
     from fairqr.cli.running import AuditRunSettings
     from fairqr.evaluation.audit.bundle import AuditFolder
-    from fairqr.evaluation.audit.conditions import broken, parse_condition
+    from fairqr.evaluation.audit.conditions import check, parse_condition
     from fairqr.evaluation.audit.finishing import audit_engine
     from fairqr.evaluation.audit.pair_files import read_pairs
     from fairqr.evaluation.audit.specification import AuditSpec
@@ -200,7 +200,7 @@ def audit(
 
     with recorded(command="audit"), Progress() as progress:
         found = run(work(progress))
-    problems = broken(conditions, found.figures, sure=sure)
+    gate = check(conditions, found.figures, sure=sure)
     if as_json:
         print_json((output / "audit.json").read_text(encoding="utf-8"))
     else:
@@ -208,10 +208,10 @@ def audit(
             typer.echo(printable(sentence))
         typer.echo(f"report: {output / 'report.html'}")
         typer.echo(f"digest: {found.digest}")
-    for sentence in problems:
+    for sentence in [*gate.broken, *gate.doubtful]:
         warn(printable(sentence))
-    if problems:
-        raise typer.Exit(FAILED)
+    if gate.broken or gate.doubtful:
+        raise typer.Exit(FAILED if gate.broken else DOUBTFUL)
 
 
 @contextlib.asynccontextmanager

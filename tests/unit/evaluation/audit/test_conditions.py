@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fairqr.base.errors import InputError
-from fairqr.evaluation.audit.conditions import broken, parse_condition
+from fairqr.evaluation.audit.conditions import check, parse_condition
 from fairqr.evaluation.audit.estimates import Estimate
 from fairqr.evaluation.audit.measuring import AuditFigures
 from tests.unit.evaluation.audit.examples import outcome_of
@@ -66,24 +66,39 @@ def test_the_whole_interval_makes_it_sure(
     assert condition.holds(group, sure=True) is surely
 
 
+@pytest.mark.parametrize("figure", ["ranking_gap", "impact_ratio", "exposure_ratio"])
 @pytest.mark.parametrize(
-    ("more", "surely"),
+    ("more", "why"),
     [
-        ({}, True),
-        ({"flips": True}, False),
-        ({"verdict": "cannot_tell"}, False),
-        ({"verdict": "within_error"}, False),
+        ({}, None),
+        ({"flips": True}, "missing labels"),
+        ({"verdict": "cannot_tell"}, "may be chance"),
+        ({"verdict": "within_error"}, "the estimate of relevance"),
+        ({"verdict": "too_few"}, "too few queries"),
     ],
 )
-def test_a_gap_is_sure_only_with_a_verdict(
-    figures: AuditFigures, more: dict[str, object], surely: bool
+def test_gaps_and_ratios_are_sure_only_with_a_verdict_and_else_doubtful(
+    figures: AuditFigures, figure: str, more: dict[str, object], why: str | None
 ) -> None:
-    changed = with_figure(figures, "ranking_gap", Estimate(0.2, 0.1, 0.3, 30), **more)
-    conditions = [parse_condition("ranking_gap > 0.05")]
-    assert bool(broken(conditions, changed, sure=True)) is surely
-    (said,) = broken(conditions, changed, sure=False)
-    assert said.startswith("'ranking_gap > 0.05' holds for gender=female (0.2, 0.1 to 0.3), ")
+    changed = with_figure(figures, figure, Estimate(0.2, 0.1, 0.3, 30), **more)
+    conditions = [parse_condition(f"{figure} > 0.05")]
+    gate = check(conditions, changed, sure=True)
+    assert bool(gate.broken) == (why is None)
+    assert not why or why in gate.doubtful[0]
+    (said,) = check(conditions, changed, sure=False).broken
+    assert said.startswith(f"'{figure} > 0.05' holds for gender=female (0.2, 0.1 to 0.3), ")
     assert f", and {len(changed.groups) - 5} more." in said
+
+
+def test_an_interval_on_both_sides_of_the_line_never_passes_in_silence(
+    figures: AuditFigures,
+) -> None:
+    """An impact ratio of .27 with a wide interval is a strong lean that is not known well."""
+    wide = with_figure(figures, "impact_ratio", Estimate(0.27, 0.11, 0.9, 30))
+    gate = check([parse_condition("impact_ratio < 0.8")], wide, sure=True)
+    assert (gate.broken, len(gate.doubtful)) == ([], 1)
+    assert "its interval reaches beyond" in gate.doubtful[0]
+    assert check([parse_condition("impact_ratio < 0.2")], wide, sure=True) == ([], [])
 
 
 @pytest.mark.parametrize(("verdict", "surely"), [("less", True), ("cannot_tell", False)])
@@ -102,15 +117,24 @@ def test_a_group_that_is_never_shown_surely_breaks_a_condition() -> None:
     women = next(it for it in found.groups if it.group == "female")
     assert women.selected == women.impact_ratio.value == women.exposure.value == 0
     for text in ("impact_ratio < 0.8", "exposure < 0.2", "absent > 0.8", "selection_rate < 0.2"):
-        assert "gender=female (" in "".join(broken([parse_condition(text)], found, sure=True))
+        said = check([parse_condition(text)], found, sure=True).broken
+        assert "gender=female (" in "".join(said)
 
 
-def test_what_cannot_be_checked_is_said(figures: AuditFigures) -> None:
+def test_what_cannot_be_checked_is_doubtful(figures: AuditFigures) -> None:
     undefined = with_figure(figures, "lean", Estimate(np.nan, np.nan, np.nan, 0))
     conditions = [parse_condition("lean > 0")]
-    assert (
-        "was not checked: no group has this figure" in broken(conditions, undefined, sure=False)[0]
-    )
-    failed = replace(figures, too_many_failed=True)
-    assert "No condition was checked" in broken(conditions, failed, sure=False)[0]
-    assert broken([], failed, sure=False) == []
+    for sure in (False, True):
+        gate = check(conditions, undefined, sure=sure)
+        assert not gate.broken
+        assert "was not checked: no group has this figure" in gate.doubtful[0]
+        failed = replace(figures, too_many_failed=True)
+        assert "No condition was checked" in check(conditions, failed, sure=sure).doubtful[0]
+        assert check([], failed, sure=sure) == ([], [])
+
+
+def test_too_few_queries_pass_no_sure_gate() -> None:
+    found = outcome_of(4).figures
+    gate = check([parse_condition("ranking_gap > 0.9")], found, sure=True)
+    assert not gate.broken
+    assert "too few queries" in gate.doubtful[0]

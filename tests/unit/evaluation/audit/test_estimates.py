@@ -87,26 +87,20 @@ def test_the_interval_of_a_ratio_is_that_of_the_ratios_without_each_query(seed: 
     assert (found.low, found.high) == pytest.approx((found.value / wide, found.value * wide))
 
 
-@given(
-    arrays(np.float64, st.tuples(st.integers(6, 30), st.just(3)), elements=st.floats(0, 1)),
-    st.booleans(),
-)
+@given(arrays(np.float64, st.tuples(st.integers(6, 30), st.just(3)), elements=st.floats(0, 1)))
 def test_no_share_is_less_certain_than_of_trials_that_show_all_or_nothing(
-    values: FloatArray, weighted: bool
+    values: FloatArray,
 ) -> None:
-    weights = np.linspace(1, 2, len(values)) if weighted else np.ones(len(values))
+    weights = np.linspace(1, 2, len(values))
     trials = float(effective_queries(weights))
     for it in shares(values, np.ones_like(values), weights):
         if np.isnan(it.low):
             continue
-        (low,), (high,) = (stats.beta.ppf(*ends) for ends in _clopper_pearson(it.value, trials))
-        assert (0 if np.isnan(low) else low) - 1e-9 <= it.low <= it.value + 1e-9
-        assert it.value - 1e-9 <= it.high <= (1 if np.isnan(high) else high) + 1e-9
-
-
-def _clopper_pearson(share: float, trials: float) -> list[tuple[float, list[float], list[float]]]:
-    count = share * trials
-    return [(0.025, [count], [trials - count + 1]), (0.975, [count + 1], [trials - count])]
+        count = it.value * trials
+        low = np.nan_to_num(stats.beta.ppf(0.025, count, trials - count + 1))
+        high = np.nan_to_num(stats.beta.ppf(0.975, count + 1, trials - count), nan=1.0)
+        assert low - 1e-9 <= it.low <= it.value + 1e-9
+        assert it.value - 1e-9 <= it.high <= high + 1e-9
 
 
 @given(
@@ -195,16 +189,3 @@ def test_p_is_that_of_all_assignments_of_signs() -> None:
         sums = [abs(np.dot(s, weighted)) for s in itertools.product((1, -1), repeat=9)]
         wanted = np.mean([it >= abs(weighted.sum()) - 1e-12 for it in sums])
         assert found[column] == pytest.approx(wanted)
-
-
-def test_signs_are_fair_coins() -> None:
-    """Half of the mass of a single query's sign is on each side."""
-    values = np.zeros((40, 1))
-    values[0] = 1.0
-    weights = np.ones(40)
-    (found,) = p_of_means(values, weights, np.random.default_rng(9))
-    assert found == 1.0
-    leaning = np.linspace(0, 1, 40)[:, None]
-    (sure,) = p_of_means(leaning, weights, np.random.default_rng(9))
-    assert sure is not None
-    assert sure < 0.001
