@@ -398,6 +398,6 @@ def _is_below(number: float, line: float) -> bool | None:
 
 def _not_below_0(found: Estimate, lesser: Estimate | None = None) -> Estimate:
     """Cut a gap, or the lesser of two, off at 0; it is the lean that is tested."""
-    ends = [(it.value, it.low, it.high) for it in (found, lesser or found)]
-    value, low, high = np.maximum(np.fmin(*ends), 0.0).tolist()
+    ends = np.array([(it.value, it.low, it.high) for it in (found, lesser or found)])
+    value, low, high = np.maximum(np.fmin(ends[0], ends[1]), 0.0).tolist()
     return replace(found, value=value, low=low, high=high, p=None)
