@@ -92,10 +92,6 @@ class _PacedEngine:
         await self._pace.wait()
         return await self._engine.documents(ids)
 
-    async def corpus_shares(self) -> Mapping[str, FloatArray]:
-        await self._pace.wait()
-        return await self._engine.corpus_shares()
-
 
 def paced(engine: SearchEngine, pace: Pace) -> SearchEngine:
     """Return an engine for a graph that knows no pace; each of its requests waits for its turn."""

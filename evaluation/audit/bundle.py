@@ -34,6 +34,7 @@ from pydantic import (
 
 from fairqr.base.errors import InputError, first_problem, one_line
 from fairqr.base.files import open_beside, sha256_of
+from fairqr.evaluation.audit.layouts import DEFAULT
 from fairqr.evaluation.audit.queries import Queries
 from fairqr.evaluation.audit.records import (
     AuditRecord,
@@ -131,13 +132,14 @@ class AuditManifest(FolderManifest):
         corpus_shares: The shares of the groups in the whole corpus, if the target names them.
         redacted: Whether pseudonyms stand in place of the queries.
         finished: When, in ISO 8601; empty while the audit runs.
+        layout: Of the report.
         files: The SHA-256 of each file of the folder but this one, by its path in the folder.
     """
 
     free = frozenset(
         {
             *("command", "server", "notes", "documents", "corpus_shares"),
-            *("redacted", "finished", "files"),
+            *("redacted", "finished", "layout", "files"),
         },
     )
 
@@ -158,6 +160,7 @@ class AuditManifest(FolderManifest):
     corpus_shares: dict[str, tuple[float, ...]] = Field({})
     redacted: bool = False
     finished: str = ""
+    layout: str = DEFAULT
     files: dict[str, str] = Field({})
 
     @field_validator("files")
@@ -413,8 +416,11 @@ class AuditFolder(Folder[AuditManifest]):
         with _reading(path), gzip.open(path) as stream:
             return TypeAdapter(Queries).validate_json(stream.read())
 
-    def seal(self) -> str:
+    def seal(self, layout: str = DEFAULT) -> str:
         """Note the hashes of all files, and remove what only a running audit needs.
+
+        Args:
+            layout: Of the report.
 
         Returns:
             The digest of the audit.
@@ -433,7 +439,7 @@ class AuditFolder(Folder[AuditManifest]):
             }
             said |= {name: _hidden(said[name], held) for name in QUOTING}
             said |= {"queries": "", "redacted": True}
-        said["files"] = self._hashes()
+        said |= {"files": self._hashes(), "layout": layout}
         said["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
         manifest = AuditManifest.model_validate(said)
         self.write(MANIFEST, manifest.text)

@@ -234,7 +234,7 @@ class Gathered:
         tests = self._tests(lean, found["excess"], excess, random)
         found[tested] = [replace(it, p=p) for it, p in zip(found[tested], tests, strict=True)]
         rows = ~np.isnan(selected + candidates).any(axis=1)
-        chosen, all_ = selected[rows].sum(axis=0), candidates[rows].sum(axis=0)
+        chosen, all_ = (it[rows].sum(axis=0).round(10) for it in (selected, candidates))
         total = all_.sum()
         columns = {
             "selected": chosen,

@@ -17,7 +17,7 @@ from fairqr.evaluation.audit.bundle import AuditFolder, AuditManifest
 from fairqr.evaluation.audit.findings import findings_of
 from fairqr.evaluation.audit.layouts import DEFAULT, load_layout
 from fairqr.evaluation.audit.measuring import measure
-from fairqr.evaluation.audit.outcomes import AuditFrames, AuditOutcome, files_of, frames_of
+from fairqr.evaluation.audit.outcomes import AuditFrames, AuditOutcome, frames_of
 from fairqr.evaluation.audit.pair_files import Pairs
 from fairqr.evaluation.audit.pairs import compare_versions
 from fairqr.evaluation.audit.queries import Queries
@@ -216,7 +216,7 @@ def _finish(audit: Audit, folder: AuditFolder, watcher: StageWatcher, layout: st
         if not (folder.folder / "report.html").exists():
             raise
         watcher.note(str(error))  # It was written without plots.
-    digest = folder.seal()
+    digest = folder.seal(layout)
     return replace(audit, manifest=folder.manifest(), digest=digest)
 
 
@@ -234,14 +234,15 @@ def read_audit(folder: AuditFolder) -> Audit:
     return _measured(folder, manifest)
 
 
-def recompute(folder: Path) -> dict[str, bytes]:
-    """Return what the files of figures must hold, computed from ``raw/`` and the manifest.
+def make_again(folder: Path, into: Path) -> None:
+    """Write all files that follow from ``raw/`` and the manifest of an audit into another folder.
 
     Raises:
-        InputError: A file is missing or damaged.
+        InputError: A file is missing or damaged, or an extra is not installed.
     """
     kept = AuditFolder(folder)
-    return files_of(_measured(kept, kept.manifest()))
+    manifest = kept.manifest()
+    write_audit(into, _measured(kept, manifest), manifest.layout)
 
 
 def _measured(folder: AuditFolder, manifest: AuditManifest) -> Audit:

@@ -288,7 +288,8 @@ def _stability(twice: list[tuple[float, bool, float]]) -> Stability | None:
         return None
     weights, same, overlap = (np.array(column) for column in zip(*twice, strict=True))
     total = weights.sum()
-    return Stability(len(weights), float(weights @ same / total), float(weights @ overlap / total))
+    shares = (weights @ np.stack([same, overlap], axis=1) / total).round(10)
+    return Stability(len(weights), *shares.tolist())
 
 
 class _Dimension:
@@ -334,7 +335,8 @@ class _Dimension:
             self.mendable.append(Mendable(answer, shown.target, query.weight))
         # Where the supply of other queries is known, one without it is in no lean.
         has_supply = not np.isnan(shown.supply).any()
-        leans = query.weight * (np.fmin(shown.target, shown.supply) - shown.exposure)
+        # Machines add in different orders: what they print and choose goes by ten digits.
+        leans = (query.weight * (np.fmin(shown.target, shown.supply) - shown.exposure)).round(10)
         for group, lean in zip(self._dimension.groups, leans.tolist(), strict=True):
             if lean > 0:
                 held = self._kept.setdefault((group, has_supply), [])
@@ -363,8 +365,8 @@ class _Dimension:
                     attribute=self.name,
                     group=it.group,
                     query=kept.query,
-                    share=-kept.part / totals[it.group],
-                    lean=-kept.part / kept.weight,
+                    share=round(-kept.part / totals[it.group], 10),
+                    lean=round(-kept.part / kept.weight, 10),
                     shown=kept.observation.ids[: self._choices.k],
                     fair=self._fair(kept),
                 )

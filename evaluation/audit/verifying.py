@@ -1,16 +1,15 @@
-"""Checking a finished audit without its engine: the hashes of its files, and every figure."""
+"""Checking a finished audit without its engine: the hashes of its files, and all that it says."""
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
-import json
+import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from tempfile import TemporaryDirectory
 
 from pydantic import ValidationError
 
@@ -24,17 +23,17 @@ from fairqr.evaluation.audit.bundle import (
     contents_of,
     shown_name,
 )
+from fairqr.evaluation.experiments.folder import versions
 
-ROUNDING = 1e-10
-"""Figures have 12 digits; where two machines round otherwise, the last digit may differ by one."""
+ROUNDING = {".json": 1e-9, ".csv": 1e-5}
+"""What numbers of two machines may differ by: figures have ten digits, tables of queries six."""
 
-TABLE_ROUNDING = 1e-5
-"""Tables of queries have 6 digits."""
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 
 DIFFERENCES_SHOWN = 5
 
-Recompute = Callable[[Path], Mapping[str, bytes]]
-"""Computes what files of figures must hold, by their names."""
+MakeAgain = Callable[[Path, Path], object]
+"""Writes all files of an audit again, from its folder into another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,28 +43,29 @@ class Verification:
     Attributes:
         digest: The SHA-256 of its manifest.
         files: How many files have the hash that the manifest says.
-        recomputed: Whether the figures were computed again.
         problems: One sentence each; none if the audit is as it was made.
+        unchecked: What could not be checked, one sentence each.
     """
 
     digest: str
     files: int
-    recomputed: bool
     problems: tuple[str, ...]
+    unchecked: tuple[str, ...] = ()
 
 
 def verify(
-    folder: Path, digest: str | None = None, recompute: Recompute | None = None
+    folder: Path, digest: str | None = None, make_again: MakeAgain | None = None
 ) -> Verification:
     """Check that an audit is as it was made, without the engine.
 
     Hashes alone show what was damaged. Who changes a file on purpose can change its hash in the
-    manifest, too: then the digest, which the audit printed, or the recomputed figures show it.
+    manifest, too: then the digest, which the audit printed, or the files that are made again show
+    it.
 
     Args:
         folder: The folder of the audit.
         digest: What the audit printed at its end.
-        recompute: Returns what the files of figures must hold, from ``raw/`` and the manifest.
+        make_again: Writes figures, tables and the report again, from ``raw/`` and the manifest.
 
     Raises:
         InputError: The folder holds no audit, or the digest is none.
@@ -95,16 +95,15 @@ def verify(
         where, why = first_problem(error)
         at = f" at {shown_name(where)}" if where else ""
         problems.append(f"The manifest cannot be read{at}: {one_line(why)}.")
-        return Verification(own, 0, False, tuple(problems))
+        return Verification(own, 0, tuple(problems))
     if manifest.text.encode() != content:
         problems.append("The manifest was changed: it is not written as fairqr writes it.")
     if not manifest.finished:
         problems.append("The audit is not finished; run it again to go on with it.")
-        return Verification(own, 0, False, tuple(problems))
+        return Verification(own, 0, tuple(problems))
     intact = _check_files(folder, manifest, problems)
-    if recompute is not None:
-        _check_figures(folder, recompute, problems)
-    return Verification(own, intact, recompute is not None, tuple(problems))
+    unchecked = _check_figures(folder, manifest, make_again, problems) if make_again else []
+    return Verification(own, intact, tuple(problems), tuple(unchecked))
 
 
 def _check_files(folder: Path, manifest: AuditManifest, problems: list[str]) -> int:
@@ -136,10 +135,28 @@ def _check_files(folder: Path, manifest: AuditManifest, problems: list[str]) -> 
     return intact
 
 
-def _check_figures(folder: Path, recompute: Recompute, problems: list[str]) -> None:
+def _check_figures(
+    folder: Path, manifest: AuditManifest, make_again: MakeAgain, problems: list[str]
+) -> list[str]:
+    """Make figures, tables and the report again, compare them, and say what was not compared."""
+    unchecked = [
+        "What the engine answered: run the audit again, or compare the digest that you were given."
+    ]
+    drawn_by, own = manifest.versions.get("matplotlib"), versions().get("matplotlib")
+    if drawn_by != own:
+        unchecked.append(
+            f"Pictures and the report with them: matplotlib {drawn_by} drew them, not {own}."
+        )
     try:
-        again = recompute(folder)
-        different = [it for name, held in again.items() for it in _compared(folder, name, held)]
+        with TemporaryDirectory() as place:
+            make_again(folder, Path(place))
+            made = {name: path.read_bytes() for name, path in contents_of(Path(place))[0].items()}
+        compared = {
+            name: again
+            for name, again in made.items()
+            if drawn_by == own or name.endswith((".csv", ".json"))
+        }
+        different = [it for name in compared for it in _compared(folder, name, compared[name])]
     except (
         ArithmeticError,
         FairqrError,
@@ -151,79 +168,43 @@ def _check_figures(folder: Path, recompute: Recompute, problems: list[str]) -> N
     ) as error:
         why = one_line(error).rstrip(".") or type(error).__name__
         problems.append(f"The figures cannot be computed again: {why}.")
-        return
+        return unchecked
+    problems += [
+        f"The file {shown_name(name)} is none that an audit makes."
+        for name in manifest.files
+        if name not in made and not name.startswith("raw/")
+    ]
     problems += different[:DIFFERENCES_SHOWN]
     if len(different) > DIFFERENCES_SHOWN:
-        problems.append(f"Further figures that differ: {len(different) - DIFFERENCES_SHOWN:,}.")
+        problems.append(f"Further lines that differ: {len(different) - DIFFERENCES_SHOWN:,}.")
+    return unchecked
 
 
 def _compared(folder: Path, name: str, again: bytes) -> Iterator[str]:
-    """Yield a sentence for each figure of a file that is another one than computed again."""
-    try:
-        kept = (folder / name).read_bytes()
-    except OSError as error:
-        yield f"The figures cannot be compared: {name}: {error.strerror}."
-        return
+    """Yield a sentence for each line of a file that is another one than made again."""
+    kept = (folder / name).read_bytes()
     if again == kept:
         return
-    # Another machine may round otherwise.
-    if name.endswith(".csv"):
-        yield from _differences(_Kept(name, TABLE_ROUNDING), _cells(kept), _cells(again))
-    else:
-        yield from _differences(_Kept(name, ROUNDING), json.loads(kept), json.loads(again))
+    # Figures have more digits than two machines agree on; what people read has less.
+    rounding = ROUNDING.get(Path(name).suffix, 0.0)
+    lines = itertools.zip_longest(*(it.decode().splitlines() for it in (kept, again)), fillvalue="")
+    for number, (said, given) in enumerate(lines, start=1):
+        if said != given and not _are_equal(said, given, rounding):
+            one, other = (one_line(it.strip(), 60) for it in _apart(said, given))
+            yield f"{name}, line {number}, says '{shown_name(one)}', and raw/ gives '{other}'."
 
 
-def _cells(table: bytes) -> dict[str, dict[str, float | str]]:
-    """Return the cells of a table by their lines and columns, numbers as such."""
-    rows = csv.DictReader(io.StringIO(table.decode()), restkey="a cell beyond the columns")
-    return {
-        f"line {number}": {name: _number(cell) for name, cell in row.items()}
-        for number, row in enumerate(rows, start=2)
-    }
+def _apart(said: str, given: str) -> tuple[str, str]:
+    """Return where two lines begin to differ."""
+    places = enumerate(zip(said, given, strict=False))
+    start = max(next((at for at, (one, other) in places if one != other), 0) - 20, 0)
+    return said[start:], given[start:]
 
 
-def _number(cell: object) -> float | str:
-    try:
-        return float(str(cell))
-    except ValueError:
-        return str(cell)
-
-
-class _Kept(NamedTuple):
-    """A file of figures.
-
-    Attributes:
-        name: Of the file.
-        rounding: What two machines may differ by, as a share of a number.
-    """
-
-    name: str
-    rounding: float
-
-
-def _differences(file: _Kept, kept: Any, again: Any, where: str = "") -> Iterator[str]:
-    """Yield a sentence for each difference of two JSON documents, apart from rounding."""
-    if isinstance(kept, dict) and isinstance(again, dict):
-        for name in dict.fromkeys([*kept, *again]):
-            at = f"{where}.{name}" if where else name
-            if name not in again:
-                yield f"{file.name} has {shown_name(at)}, which raw/ does not give."
-            elif name not in kept:
-                yield f"{file.name} lacks {shown_name(at)}, which raw/ gives."
-            else:
-                yield from _differences(file, kept[name], again[name], at)
-    elif isinstance(kept, list) and isinstance(again, list) and len(kept) == len(again):
-        for place, (one, other) in enumerate(zip(kept, again, strict=True)):
-            yield from _differences(file, one, other, f"{where}[{place}]")
-    elif not _are_equal(kept, again, file.rounding):
-        said, given = (one_line(json.dumps(value), 60) for value in (kept, again))
-        yield f"{file.name} says {said} at {shown_name(where)}, and raw/ gives {given}."
-
-
-def _are_equal(kept: Any, again: Any, rounding: float) -> bool:
-    numbers = [
-        isinstance(value, int | float) and not isinstance(value, bool) for value in (kept, again)
-    ]
-    if all(numbers):
-        return math.isclose(kept, again, rel_tol=rounding, abs_tol=rounding / 100)
-    return type(kept) is type(again) and bool(kept == again)
+def _are_equal(said: str, given: str, rounding: float) -> bool:
+    """Return whether two lines differ in nothing but the last digits of numbers."""
+    one, other = ([float(it) for it in _NUMBER.findall(line)] for line in (said, given))
+    return _NUMBER.split(said) == _NUMBER.split(given) and all(
+        math.isclose(*pair, rel_tol=rounding, abs_tol=rounding)
+        for pair in zip(one, other, strict=True)
+    )

@@ -30,6 +30,7 @@ LIBRARIES = (
     "gguf",
     "langchain",
     "langgraph",
+    "matplotlib",
     "numpy",
     "onnxruntime",
     "openai",
@@ -86,7 +87,8 @@ def spent(usage: Usage) -> dict[str, int]:
     }
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the libraries that results depend on."""
     found = {"python": platform.python_version()}
     for name in LIBRARIES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -113,7 +115,7 @@ class FolderManifest(BaseModel):
     free: ClassVar[frozenset[str]] = frozenset({"notes"})
 
     format: Literal[1] = 1
-    versions: dict[str, str] = Field(default_factory=_versions)
+    versions: dict[str, str] = Field(default_factory=versions)
     started: str = Field(default_factory=_now)
 
     @classmethod
@@ -218,8 +220,7 @@ class Lines(Generic[R]):
 
     def _damaged(self, start: int, error: ValidationError) -> InputError:
         number = self.path.read_bytes().count(b"\n", 0, start) + 1
-        kinds = {problem["type"] for problem in error.errors()}
-        is_other = kinds <= {"missing", "extra_forbidden"}
+        is_other = {it["type"] for it in error.errors()} <= {"missing", "extra_forbidden"}
         return InputError(
             f"{self.path}, line {number}, is damaged{' or of another version' * is_other}; "
             f"remove the line, and {self._what} is done again"

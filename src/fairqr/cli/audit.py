@@ -308,24 +308,21 @@ def verify(
     """Check an audit without its engine: the hashes of all files, and every figure."""
     from dataclasses import asdict
 
-    from fairqr.evaluation.audit.finishing import recompute
+    from fairqr.evaluation.audit.finishing import make_again
     from fairqr.evaluation.audit.verifying import verify as checked
 
-    found = checked(folder, digest, recompute)
+    found = checked(folder, digest, make_again)
     if as_json:
         print_json(asdict(found))
     else:
         for sentence in found.problems:
             warn(printable(sentence))
         if not found.problems:
-            typer.echo(
-                f"All {found.files:,} files match the manifest; all figures follow from raw/."
-            )
-            typer.echo(
-                "The manifest has the digest that you gave."
-                if digest
-                else "To check that the manifest is the original, give its digest with --digest."
-            )
+            typer.echo(f"All {found.files:,} files match the manifest, and follow from raw/.")
+        if digest and not found.problems:
+            typer.echo("The manifest has the digest that you gave.")
+        for sentence in found.unchecked:
+            typer.echo(f"Not checked: {sentence}")
         typer.echo(f"digest: {found.digest}")
     if found.problems:
         raise typer.Exit(FAILED)

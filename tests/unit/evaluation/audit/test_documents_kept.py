@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fairqr.base.errors import IndexUnavailableError
-from fairqr.evaluation.audit.bundle import AuditFolder
-from fairqr.evaluation.audit.finishing import Audit, carry_out, read_audit, recompute
+from fairqr.evaluation.audit.bundle import AuditFolder, AuditManifest
+from fairqr.evaluation.audit.finishing import Audit, carry_out, make_again, read_audit
 from fairqr.evaluation.audit.queries import Queries
 from fairqr.evaluation.audit.running import make_plan
 from fairqr.evaluation.audit.specification import AuditSpec
@@ -25,7 +26,6 @@ from tests.unit.evaluation.watching import Watcher
 
 SPEC = {"k": 4, "depth": 12, "again": 0, "mend": 5, "target": "uniform:1"}
 TITLES = "raw/titles.json.gz"
-TEXTS = "raw/texts.jsonl.gz"
 
 
 class Reading(WatchedEngine):
@@ -78,11 +78,58 @@ async def test_the_report_names_its_examples_by_their_titles(
         assert json.load(stream) == audit.titles
     assert (folder / TITLES).stat().st_mode & 0o777 == 0o600
     assert TITLES in audit.manifest.files
-    assert verify(folder, audit.digest, recompute).problems == ()
+    assert verify(folder, audit.digest, make_again).problems == ()
     assert read_audit(AuditFolder(folder)).titles == audit.titles
     assert not any(b"body" in gzip.decompress(it.read_bytes()) for it in folder.glob("raw/*"))
     (folder / TITLES).write_bytes(gzip.compress(b'{"word00-00": "Another"}'))
-    assert verify(folder, audit.digest, recompute).problems == (f"The file {TITLES} was changed.",)
+    told = verify(folder, audit.digest, make_again).problems
+    assert told[0] == f"The file {TITLES} was changed."
+    assert "(1) Another; " in told[1]
+
+
+def headline(folder: Path) -> None:
+    for name in ("report.md", "report.html"):
+        text = (folder / name).read_text()
+        (folder / name).write_text(text.replace("of the exposure", "of all the exposure", 1))
+
+
+def titles(folder: Path) -> None:
+    (folder / TITLES).write_bytes(gzip.compress(b'{"word00-00": "Another"}', mtime=0))
+
+
+def picture(folder: Path) -> None:
+    path = folder / "figures/exposure.svg"
+    path.write_text(path.read_text().replace("width", "height", 1))
+
+
+def layout(folder: Path) -> None:
+    path = folder / "manifest.json"
+    path.write_text(path.read_text().replace('"layout": "plain"', '"layout": "dsa"'))
+
+
+@pytest.mark.parametrize(
+    ("forge", "where"),
+    [
+        (headline, "report.html, line "),
+        (titles, "report.html, line "),
+        (picture, "figures/exposure.svg, line "),
+        (layout, "report.html, line "),
+    ],
+)
+async def test_forgeries_show_although_their_hashes_fit(
+    engine: Reading, tmp_path: Path, forge: Callable[[Path], None], where: str
+) -> None:
+    folder = tmp_path / "out"
+    audit, _ = await carried_out(engine, folder)
+    forge(folder)
+    data = json.loads((folder / "manifest.json").read_text())
+    for name in data["files"]:
+        data["files"][name] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+    (folder / "manifest.json").write_text(AuditManifest.model_validate(data).text)
+    assert verify(folder).problems == ()
+    told = verify(folder, make_again=make_again).problems
+    assert any(it.startswith(where) for it in told)
+    assert verify(folder, audit.digest).problems[0].startswith("The digest of the audit is ")
 
 
 @pytest.mark.parametrize("how", [{"spec": {"titles": False}}, {"redact": True}])
@@ -114,4 +161,4 @@ async def test_an_engine_that_goes_away_at_the_end_costs_the_titles_alone(
     audit, notes = await carried_out(engine, tmp_path / "out")
     assert audit.titles == {}
     assert any(note.startswith("The report shows ids in place of titles: The s") for note in notes)
-    assert verify(tmp_path / "out", audit.digest, recompute).problems == ()
+    assert verify(tmp_path / "out", audit.digest, make_again).problems == ()
