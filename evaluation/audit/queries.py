@@ -129,8 +129,7 @@ def collect_queries(
     that this row has among all rows so far.
 
     Args:
-        rows: The queries, each with another line. Those without text, or of weight 0, are counted
-            and left out.
+        rows: The queries, each with another line. Those of weight 0 are counted and left out.
         sample: How many to draw; all queries are kept by default.
         seed: Of the draws. The same seed and rows in the same order give the same sample.
         weighted_by: What the weights are called; None if each row counts once.
@@ -138,8 +137,8 @@ def collect_queries(
         progress: Called now and then with the number of rows read.
 
     Raises:
-        InputError: There are no queries, too many different ones, two different ones with the same
-            id, or no weight above 0; or the sample is too small or too large.
+        InputError: There are no queries, blank ones, too many different ones, two different ones
+            with the same id, or no weight above 0; or the sample is too small or too large.
     """
     if sample is not None and not 1 <= sample <= MOST_QUERIES:
         raise InputError(f"A sample has 1 to {MOST_QUERIES:,} draws, not {sample:,}.")
@@ -171,9 +170,9 @@ class _Counted:
         weighted_by: What the weights are called.
         origin: Where the rows are from.
         progress: Told how many were read.
-        lines: How many have a text and a weight.
-        blank: How many have no text.
-        unasked: How many have a text and the weight 0.
+        lines: How many have a weight.
+        blank: Those without a text.
+        unasked: How many have the weight 0.
         weight: Of all together.
     """
 
@@ -182,19 +181,18 @@ class _Counted:
     origin: str
     progress: Progress | None
     lines: int = 0
-    blank: int = 0
+    blank: list[int] = field(default_factory=list)
     unasked: int = 0
     weight: float = 0.0
 
     def chunks(self) -> Iterator[list[QueryRow]]:
-        """Yield the rows that have a text and a weight."""
+        """Yield the rows that have a weight."""
         read = 0
         for chunk in chunks(self.rows, ROWS_AT_ONCE):
             read += len(chunk)
-            with_text = [row for row in chunk if row.text]
-            kept = [row for row in with_text if row.weight > 0]
-            self.blank += len(chunk) - len(with_text)
-            self.unasked += len(with_text) - len(kept)
+            self.blank += [row.line for row in chunk if not row.text]
+            kept = [row for row in chunk if row.weight > 0]
+            self.unasked += len(chunk) - len(kept)
             self.lines += len(kept)
             self.weight += sum(row.weight for row in kept)
             if self.weight == float("inf"):
@@ -205,7 +203,12 @@ class _Counted:
                 self.progress(read)
 
     def check(self) -> None:
-        """Refuse what no query is in."""
+        """Refuse blank queries, and what no query is in."""
+        if self.blank:
+            named = ", ".join(map(str, self.blank[:5])) + ", …" * (len(self.blank) > 5)
+            raise InputError(
+                f"The queries {self.origin} have no text in lines {named}; fill or remove these."
+            )
         if self.lines:
             return
         if self.unasked:
@@ -229,8 +232,6 @@ class _Counted:
                 f"a line being {chance} (seed {seed}), gave {distinct:,} different queries; "
                 "each counts as often as it was drawn."
             ]
-        if self.blank:
-            said.append(f"Lines without a query, left out: {self.blank:,}.")
         if self.unasked:
             said.append(f"Lines of weight 0, left out: {self.unasked:,}.")
         return " ".join(said)

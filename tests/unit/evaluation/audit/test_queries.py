@@ -41,9 +41,7 @@ def surprise(observed: Sequence[float], expected: Sequence[float]) -> float:
 
 def test_lines_with_the_same_text_are_one_query(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
-    path.write_text(
-        "query,count\nred  shoes,12\nblue hat,3\n red shoes ,0.5\n,4\nhat,0\nRed shoes,1"
-    )
+    path.write_text("query,count\nred  shoes,12\nblue hat,3\n red shoes ,0.5\nhat,0\nRed shoes,1")
     found = read_audit_queries(path, BY_COUNT)
     assert [(query.text, query.weight, query.lines, query.asks) for query in found.queries] == [
         ("red shoes", 12.5, 2, 12.5),
@@ -53,8 +51,16 @@ def test_lines_with_the_same_text_are_one_query(tmp_path: Path) -> None:
     assert (found.lines, found.distinct, found.weight) == (4, 3, 16.5)
     assert found.design == (
         "All 3 different queries of 4 lines were asked; each counts by its 'count'. "
-        "Lines without a query, left out: 1. Lines of weight 0, left out: 1."
+        "Lines of weight 0, left out: 1."
     )
+
+
+@pytest.mark.parametrize("sample", [None, 2])
+def test_blank_queries_are_refused_with_their_lines(tmp_path: Path, sample: int | None) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("query,count\nred,1\n,4\n  ,0\nblue,1\n" + ",1\n" * 5)
+    with pytest.raises(InputError, match="no text in lines 3, 4, 6, 7, 8, …; fill or remove"):
+        read_audit_queries(path, BY_COUNT, sample=sample)
 
 
 def test_without_weights_each_line_counts_once(tmp_path: Path) -> None:
@@ -86,7 +92,7 @@ def test_ids_are_those_of_the_file_or_hashes_of_texts(tmp_path: Path) -> None:
     ("rows", "words"),
     [
         ([], "The queries given are empty; give at least one query."),
-        (numbered(["", ""]), "The queries given are empty; give at least one query."),
+        (numbered(["", ""]), "The queries given have no text in lines 1, 2; fill or remove these."),
         (numbered(["a", "b"], [0, 0]), "All weights of the queries given are 0; name another"),
         (
             [QueryRow(1, "7", "a"), QueryRow(2, "8", "b"), QueryRow(5, "7", "c")],
@@ -123,7 +129,7 @@ def test_samples_of_impossible_sizes(sample: int) -> None:
 
 def test_a_sample_says_what_it_is(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
-    path.write_text("query,count\nred,3\nblue,2\n,7\nred,1\n")
+    path.write_text("query,count\nred,3\nblue,2\nred,1\n")
     found = read_audit_queries(path, BY_COUNT, sample=1000, seed=4)
     red, blue = found.queries
     assert (red.text, blue.text) == ("red", "blue")
@@ -132,8 +138,7 @@ def test_a_sample_says_what_it_is(tmp_path: Path) -> None:
     assert (found.lines, found.distinct, found.weight) == (3, None, 6.0)
     assert found.design == (
         "1,000 draws with replacement from 3 lines, the probability of a line being proportional "
-        "to its 'count' (seed 4), gave 2 different queries; each counts as often as it was drawn. "
-        "Lines without a query, left out: 1."
+        "to its 'count' (seed 4), gave 2 different queries; each counts as often as it was drawn."
     )
     (tmp_path / "q.txt").write_text("red\n")
     said = read_audit_queries(tmp_path / "q.txt", sample=2).design
