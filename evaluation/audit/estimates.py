@@ -29,12 +29,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from fairqr.base.errors import InputError
-from fairqr.base.statistics import randomisation_p, too_few
+from fairqr.base.statistics import PERMUTATIONS, randomisation_p, too_few
 from fairqr.retrieval.exposure import FloatArray
 
 LEVEL = 0.95
-PERMUTATIONS = 20_000
 ROUNDING = 1e-12
+
 Statistic = Callable[[FloatArray], FloatArray]
 """Takes totals, shape (…, T), and returns figures, shape (…, M); NaN where one has no value."""
 
@@ -193,7 +193,7 @@ def _shares(above: FloatArray, below: FloatArray, weights: FloatArray) -> _Ends:
     telling = np.minimum(effective_queries(by * (above > 0)), effective_queries(by * rest))
     parts = np.concatenate([above, below], axis=1)
     value, low, high = _jackknifed(parts, weights, lambda t: _ratio(t, size), "logit", telling)
-    least, most = all_or_nothing(value, effective_queries(by * below))
+    least, most = _all_or_nothing(value, effective_queries(by * below))
     each = divided(above, below)
     spread = np.nanmax(each, axis=0, initial=0) - np.nanmin(each, axis=0, initial=1)
     # A share that is the same in every query is not known to vary, unless it cannot be exceeded.
@@ -246,16 +246,14 @@ def divided(above: FloatArray, below: FloatArray, *, otherwise: float = np.nan) 
     return np.asarray(np.divide(above, wide, out=np.full(wide.shape, otherwise), where=wide > 0))
 
 
-def all_or_nothing(
-    share: FloatArray | float, trials: FloatArray | float
-) -> tuple[FloatArray, FloatArray]:
+def _all_or_nothing(share: FloatArray, trials: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return the ends of the exact interval of a share of trials that each show all or nothing.
 
     Args:
         share: Of the trials, from 0 to 1, shape (…); it need not be a whole number of them.
         trials: Not necessarily a whole number, either.
     """
-    rest, count = (1 - LEVEL) / 2, trials * np.asarray(share)
+    rest, count = (1 - LEVEL) / 2, trials * share
     beta = _special().betaincinv
     is_all = count >= trials * (1 - ROUNDING)
     low = np.where(count <= 0, 0.0, beta(count, trials - count + 1, rest))

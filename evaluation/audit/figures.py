@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from fairqr.base.statistics import corrected_by_holm
 from fairqr.evaluation.audit.estimates import (
     Estimate,
-    all_or_nothing,
     differences,
     divided,
     effective_queries,
@@ -334,11 +333,10 @@ class Gathered:
         found = [replace(it, high=np.fmin(it.high, 1.0)) if it.low >= 0 else it for it in found]
         first = ratios(above, below, weights)[leader]
         lead = first.value if np.isnan(first.low) else first.low
+        unseen, whole = shares(above, most, weights), weights @ most
         for place in np.flatnonzero(rates == 0) if lead > 0 else ():
-            held = weights * most[:, place]
-            unseen = all_or_nothing(0.0, effective_queries(held))[1]
-            high = float(unseen * held.sum() / due[place] / lead)
-            found[place] = replace(found[place], low=0.0, high=min(high, 1.0))
+            high = np.minimum(unseen[place].high * whole[place] / due[place] / lead, 1.0)
+            found[place] = replace(found[place], low=unseen[place].low, high=float(high))
         return found
 
     @staticmethod

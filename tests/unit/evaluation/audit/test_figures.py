@@ -231,6 +231,13 @@ def test_few_queries_tell_nothing() -> None:
         assert it.verdict == "too_few"
         assert it.lean.p is None
         assert np.isnan(it.lean.low)
+    gathered = Gathered(TWO)
+    for letters in ("bbab", "bbab", "bbab"):
+        gathered.add(1.0, shown_by(Answer(members(letters), 4, np.ones(4)), TWO, Choices(k=2)))
+    never = gathered.listed(np.random.default_rng(1))[0]
+    for ratio in (never.exposure_ratio, never.impact_ratio):
+        assert ratio.value == 0
+        assert np.isnan([ratio.low, ratio.high]).all()
 
 
 def test_tests_are_corrected_for_all_groups_together() -> None:
