@@ -12,7 +12,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -101,23 +101,10 @@ class AuditOutcome:
 
     def attributes(self) -> dict[str, list[GroupFigures]]:
         """Return the figures of the groups of each attribute, and of each combination."""
-        return by_attribute(self.figures.groups)
-
-
-class _OfAttribute(Protocol):
-    @property
-    def attribute(self) -> str: ...
-
-
-G = TypeVar("G", bound=_OfAttribute)
-
-
-def by_attribute(figures: Iterable[G]) -> dict[str, list[G]]:
-    """Return figures of groups by their attributes, in the order given."""
-    found: dict[str, list[G]] = {}
-    for it in figures:
-        found.setdefault(it.attribute, []).append(it)
-    return found
+        found: dict[str, list[GroupFigures]] = {}
+        for it in self.figures.groups:
+            found.setdefault(it.attribute, []).append(it)
+        return found
 
 
 def is_combination(attribute: str) -> bool:
@@ -203,7 +190,8 @@ def _plain(found: Any) -> Any:
         return {"value": found.value, "interval": interval, "queries": found.queries, "p": found.p}
     if isinstance(found, CurvePoint):
         by_name = {it.name: _plain(getattr(found, it.name)) for it in fields(found)}
-        return by_name | {"exposure": _listed("group", by_name["exposure"])}
+        exposure = [{"group": name, **held} for name, held in by_name["exposure"].items()]
+        return by_name | {"exposure": exposure}
     if is_dataclass(found):
         return {it.name: _plain(getattr(found, it.name)) for it in fields(found)}
     if isinstance(found, Mapping):
@@ -211,11 +199,6 @@ def _plain(found: Any) -> Any:
     if isinstance(found, list | tuple):
         return [_plain(value) for value in found]
     return found
-
-
-def _listed(what: str, by_name: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return what is known by name as a list that holds the names, too."""
-    return [{what: name, **held} for name, held in by_name.items()]
 
 
 def _rounded(found: Any) -> Any:
