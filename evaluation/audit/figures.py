@@ -40,9 +40,10 @@ ESTIMATE_ERROR = 0.04
 (docs/explanation/audits.md). A lean that is not beyond this may come from it, however many queries
 there are."""
 
-Verdict = Literal["less", "more", "within_error", "cannot_tell", "too_few"]
+Verdict = Literal["less", "more", "within_error", "cannot_tell", "saturated", "too_few"]
 """Whether a group surely gets less, or more, than the reachable part of its target. The lean is
-``within_error`` if it is no chance, but the estimate of relevance alone could make it."""
+``within_error`` if it is no chance, but the estimate of relevance alone could make it; and it is
+``saturated`` if too many queries have more relevant documents than were looked at."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -253,6 +253,7 @@ async def make_plan(
         qrels=qrels,
         texts=texts if relevance == "estimated" else None,
         widened=_widened(spec, engine, attributes) if relevance == "estimated" else (),
+        deepens=spec.widen,
         # A file says the same again.
         twice=frozenset() if isinstance(engine, RunEngine) else _twice(spec, queries),
         words=_words(engine),
