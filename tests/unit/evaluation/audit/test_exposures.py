@@ -70,15 +70,10 @@ def test_where_not_all_relevant_documents_were_looked_at_nothing_is_compared() -
     """Exposure is what it is; what would be due by relevance, and could be had, is not known."""
     relevance = np.full(6, 0.9)
     known = shown_by(Answer(members("babaaa"), 6, relevance), TWO, Choices(k=2))
-    for target in (
-        Target(parts={"relevance": 1.0}),
-        Target(parts={"relevance": 0.5, "uniform": 1}),
-    ):
-        found = shown_by(
-            Answer(members("babaaa"), 6, relevance, level=0.6),
-            TWO,
-            Choices(k=2, target=Target(parts=parts)),
-        )
+    for share in (1.0, 0.5):
+        target = Target(parts={"relevance": share, "uniform": 1 - share})
+        answer = Answer(members("babaaa"), 6, relevance, level=0.6)
+        found = shown_by(answer, TWO, Choices(k=2, target=target))
         assert found.exposure.tolist() == known.exposure.tolist()
         for name in ("target", "supply", "candidates"):
             assert np.isnan(getattr(found, name)).all()
