@@ -74,6 +74,8 @@ class AuditOutcome:
         pairs: What the versions of documents say; None if none were given.
         begun: The day on which the audit was begun, in ISO 8601; empty if it is not known. Only the
             report has it, so that the figures of equal audits are equal.
+        documents: How many the engine holds; None if it does not say.
+        labels: Where the labels of each attribute come from, by its name, as far as it is known.
     """
 
     spec: AuditSpec
@@ -84,6 +86,8 @@ class AuditOutcome:
     is_redacted: bool = False
     pairs: PairFigures | None = None
     begun: str = ""
+    documents: int | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     def printed(self) -> dict[str, PrintedQuery]:
         """Return what may be printed of each query, by its id."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from html import escape
 from pathlib import Path
 
@@ -17,13 +17,17 @@ TEMPLATES = Path(__file__).parent / "templates"
 SCALE = 1.5
 """How large a figure may be, in pixels of the page for each of its points."""
 
+LEAST = 0.6
+"""How small a figure may become, as a share of that; where there is less room, it is scrolled."""
 
-def to_html(markdown: str, figures: Mapping[str, str]) -> str:
+
+def to_html(markdown: str, figures: Mapping[str, str], folded: Collection[str] = ()) -> str:
     """Return a report as a page.
 
     Args:
         markdown: The report, as :func:`fairqr.evaluation.reports.writer.render` gives it.
         figures: The SVG files that it names, by their paths in it.
+        folded: The headings of the parts that open only when somebody asks for them.
     """
     reader = MarkdownIt("commonmark", {"html": False}).enable("table")
     tokens = reader.parse(markdown)
@@ -31,7 +35,8 @@ def to_html(markdown: str, figures: Mapping[str, str]) -> str:
     parts = list(_headings(tokens, "h2"))
     for number, (_, opening) in enumerate(parts, start=1):
         opening.attrSet("id", f"s{number}")
-    body = reader.renderer.render(list(_arranged(tokens, figures)), reader.options, {})
+    arranged = _folded(list(_arranged(tokens, figures)), folded)
+    body = reader.renderer.render(list(arranged), reader.options, {})
     heading, rest = body.split("</h1>\n", 1)
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, keep_trailing_newline=True
@@ -48,6 +53,25 @@ def _headings(tokens: list[Token], tag: str) -> Iterator[tuple[int, Token]]:
     for place, token in enumerate(tokens):
         if token.type == "heading_open" and token.tag == tag:
             yield place, token
+
+
+def _folded(tokens: list[Token], headings: Collection[str]) -> Iterator[Token]:
+    """Yield the tokens, with the parts of these headings inside elements that can be opened."""
+    is_folded = False
+    for place, token in enumerate(tokens):
+        if token.type == "heading_open" and token.tag == "h2":
+            if is_folded:
+                yield _markup("</div>\n</details>\n")
+            is_folded = _text(tokens[place + 1]) in headings
+            if is_folded:
+                yield _markup("<details>\n<summary>\n")
+                # A link opens what is inside, so that it has to lead there.
+                name = token.attrs.pop("id")
+        yield token
+        if is_folded and token.type == "heading_close" and token.tag == "h2":
+            yield _markup(f'</summary>\n<div id="{name}">\n')
+    if is_folded:
+        yield _markup("</div>\n</details>\n")
 
 
 def _text(inline: Token) -> str:
@@ -157,7 +181,8 @@ def _inline(svg: str, name: str, alt: str) -> str:
     shape = ""
     if box:
         widest = round(SCALE * float(box[1].split()[2]))
-        shape = f' viewBox="{box[1]}" style="max-width: {widest}px"'
+        shape = f' viewBox="{box[1]}" style="min-width: {round(widest * LEAST)}px; '
+        shape += f'max-width: {widest}px"'
     rest = re.sub(r'(<[^>]*\sid=")', rf"\1{name}-", rest)
     rest = re.sub(r"url\(#", f"url(#{name}-", rest)
     rest = re.sub(r'xlink:href="#', f'href="#{name}-', rest)
