@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from html import escape
+from html import escape, unescape
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader
@@ -31,51 +31,19 @@ def to_html(markdown: str, figures: Mapping[str, str], folded: Collection[str] =
     """
     reader = MarkdownIt("commonmark", {"html": False}).enable("table")
     tokens = reader.parse(markdown)
-    titles = [_text(tokens[place + 1]) for place, _ in _headings(tokens, "h1")]
-    parts = list(_headings(tokens, "h2"))
-    for number, (_, opening) in enumerate(parts, start=1):
-        opening.attrSet("id", f"s{number}")
-    arranged = _folded(list(_arranged(tokens, figures)), folded)
-    body = reader.renderer.render(list(arranged), reader.options, {})
-    heading, rest = body.split("</h1>\n", 1)
+    body = reader.renderer.render(list(_arranged(tokens, figures)), reader.options, {})
+    # What a report quotes is escaped, so every tag is one of ours.
+    first, *parts = (part.split("</h2>\n", 1) for part in body.split("<h2>"))
+    heading, rest = first[0].split("</h1>\n", 1)
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, keep_trailing_newline=True
     )
     return environment.get_template("page.html.j2").render(
-        title=titles[0],
-        parts=[_text(tokens[place + 1]) for place, _ in parts],
+        title=unescape(heading.removeprefix("<h1>")),
         heading=heading,
         rest=rest,
+        parts=[(unescape(title) in folded, title, content) for title, content in parts],
     )
-
-
-def _headings(tokens: list[Token], tag: str) -> Iterator[tuple[int, Token]]:
-    for place, token in enumerate(tokens):
-        if token.type == "heading_open" and token.tag == tag:
-            yield place, token
-
-
-def _folded(tokens: list[Token], headings: Collection[str]) -> Iterator[Token]:
-    """Yield the tokens, with the parts of these headings inside elements that can be opened."""
-    is_folded = False
-    for place, token in enumerate(tokens):
-        if token.type == "heading_open" and token.tag == "h2":
-            if is_folded:
-                yield _markup("</div>\n</details>\n")
-            is_folded = _text(tokens[place + 1]) in headings
-            if is_folded:
-                yield _markup("<details>\n<summary>\n")
-                # A link opens what is inside, so that it has to lead there.
-                name = token.attrs.pop("id")
-        yield token
-        if is_folded and token.type == "heading_close" and token.tag == "h2":
-            yield _markup(f'</summary>\n<div id="{name}">\n')
-    if is_folded:
-        yield _markup("</div>\n</details>\n")
-
-
-def _text(inline: Token) -> str:
-    return "".join(child.content for child in inline.children or ())
 
 
 def _arranged(tokens: list[Token], figures: Mapping[str, str]) -> Iterator[Token]:
@@ -181,8 +149,8 @@ def _inline(svg: str, name: str, alt: str) -> str:
     shape = ""
     if box:
         widest = round(SCALE * float(box[1].split()[2]))
-        shape = f' viewBox="{box[1]}" style="min-width: {round(widest * LEAST)}px; '
-        shape += f'max-width: {widest}px"'
+        size = f"min-width: {round(widest * LEAST)}px; max-width: {widest}px"
+        shape = f' viewBox="{box[1]}" style="{size}"'
     rest = re.sub(r'(<[^>]*\sid=")', rf"\1{name}-", rest)
     rest = re.sub(r"url\(#", f"url(#{name}-", rest)
     rest = re.sub(r'xlink:href="#', f'href="#{name}-', rest)
