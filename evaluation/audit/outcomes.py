@@ -264,15 +264,13 @@ def _flat(
     """Yield figures as the rows of a table, with a column for each end of an estimate."""
     for it in figures:
         row = {field.name: getattr(it, field.name) for field in fields(it)}
-        if isinstance(it, GroupFigures):
-            row["p"] = it.test.p
-            row["lean_least"], row["lean_greatest"] = row.pop("lean_bounds")
-        else:
-            row["p"] = it.difference.p
         for name in estimates:
             held: Estimate = row.pop(name)
             row |= {name: held.value, f"{name}_low": held.low, f"{name}_high": held.high}
             row[f"{name}_queries"] = held.queries
+        if isinstance(it, GroupFigures):
+            row["lean_least"], row["lean_greatest"] = row.pop("lean_bounds")
+        row["p"] = it.test.p if isinstance(it, GroupFigures) else it.difference.p
         yield row
 
 
