@@ -44,7 +44,8 @@ MOST_BARS = 12
 MOST_LISTS, MOST_QUERIES, MOST_DOCUMENTS = 12, 5, 5
 """So many groups with their queries, queries of a group, and documents of a query are shown."""
 
-LONGEST, LONGEST_QUERY = 60, 160
+LONGEST = 60
+"""Of a name, in characters."""
 
 SHARES = ("exposure", "supply", "supply_gap", "selection_rate", "absent", "attention")
 """The figures of a group that the report prints with an interval, besides its lean and ratios."""
@@ -94,15 +95,12 @@ def values_of(outcome: AuditOutcome, layout: Layout) -> dict[str, Any]:
         "about": "",
         "layout": layout,
         "outcome": outcome,
-        "spec": outcome.spec,
-        "engine": outcome.engine,
-        "counts": figures.counts,
-        "figures": figures,
-        "pairs": outcome.pairs,
         "relevance": RELEVANCE[figures.counts.relevance],
         "findings": findings_of(outcome),
         "attributes": shown,
-        "contributions": list(_contributions(outcome)),
+        "examples": _examples(outcome),
+        "rankings": _rankings,
+        "asked": outcome.printed(),
         "verdicts": VERDICTS,
         "difference": difference_of,
         "printed": len(printed),
@@ -119,7 +117,7 @@ def values_of(outcome: AuditOutcome, layout: Layout) -> dict[str, Any]:
         "in_points": _points,
         "side": lambda lean: _points(abs(lean), "less" if lean > 0 else "more"),
         "number": lambda it: f"{it:,.0f}" if it == round(it) else f"{it:,.1f}",
-        "shortened": lambda text: _shortened(text, LONGEST),
+        "shortened": lambda text, most=LONGEST: text if len(text) <= most else f"{text[:most]}…",
     }
 
 
@@ -158,31 +156,6 @@ def _points(amount: float, side: str = "") -> Markdown:
     return Markdown(f"{points(amount).lstrip('+')} {side}".strip())
 
 
-def _contributions(outcome: AuditOutcome) -> Iterator[dict[str, Any]]:
-    """Yield the queries that add most, with their documents."""
-    printed = outcome.printed()
-    for (attribute, group), kept in _examples(outcome).items():
-        rows = []
-        for it in kept:
-            query = printed[it.query]
-            titles = outcome.titles if query.is_shown else {}
-            if query.id is None:
-                named = cell(
-                    f"query {query.number}", f"asked fewer than {outcome.spec.rare:g} times"
-                )
-            elif query.text is None:
-                named = cell(query.id, "text withheld")
-            else:
-                named = cell(_shortened(query.text, LONGEST_QUERY))
-            rows.append((named, it, [_documents(ranked, titles) for ranked in _rankings(it)]))
-        yield {
-            "attribute": attribute,
-            "group": group,
-            "rows": rows,
-            "together": sum(it.share for it in kept),
-        }
-
-
 def _examples(outcome: AuditOutcome) -> dict[tuple[str, str], list[Contribution]]:
     """Return the queries that add most by attribute and group, those of attributes first."""
     by_group: dict[tuple[str, str], list[Contribution]] = {}
@@ -213,20 +186,6 @@ def documents_to_name(outcome: AuditOutcome) -> list[str]:
         for _, id_ in ranked[:MOST_DOCUMENTS]
     ]
     return list(dict.fromkeys(ids))
-
-
-def _documents(ranked: Sequence[tuple[int, str]], titles: Any) -> str:
-    """Return the first documents with their ranks, by their titles where they are known."""
-    named = [
-        f"({rank}) {_shortened(titles.get(id_, id_), LONGEST)}"
-        for rank, id_ in ranked[:MOST_DOCUMENTS]
-    ]
-    more = len(ranked) - MOST_DOCUMENTS
-    return "; ".join([*named, f"{more} more"] if more > 0 else named) or "none"
-
-
-def _shortened(text: str, longest: int) -> str:
-    return text if len(text) <= longest else f"{text[:longest]}…"
 
 
 def draw_exposure(outcome: AuditOutcome) -> Figure:

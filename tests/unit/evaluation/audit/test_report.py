@@ -186,8 +186,7 @@ def test_figures_of_too_few_queries_say_so_and_are_counted() -> None:
 
 def test_a_sample_is_named_only_where_fewer_queries_were_mended_than_answered() -> None:
     assert "A sample was re-ranked: 10 queries of 37." in _report(_outcome())
-    whole = outcome_of(12, spec=spec_of(mend=12))
-    assert "A sample" not in _report(whole)
+    assert "A sample" not in _report(outcome_of(12, spec=spec_of(mend=12)))
 
 
 def test_many_groups_are_named_by_the_greatest_differences(tmp_path: Path) -> None:
