@@ -36,9 +36,9 @@ LOOKED_UP = 100
 WIDENED_BY = 20
 """How many documents a group's own query asks for at first."""
 
-WIDER, DEEPEST = 4, 1_000
-"""A search that ends among likely relevant documents asks for four times as many, until it asked
-for so many."""
+WIDER, WIDENINGS = 4, 3
+"""A search that ends among likely relevant documents asks for four times as many, so often at most.
+"""
 
 Group = tuple[str, str]
 """An attribute and one of its groups."""
@@ -382,9 +382,11 @@ class Asker:
         plain = _Reach(self.depth, answer.ids, len(answer) >= min(self.depth, self._longest))
         reached: dict[Group | None, _Reach] = {None: plain}
         wanted: dict[Group | None, int] = dict.fromkeys(self.widened, WIDENED_BY)
-        relevance: FloatArray | None = None
+        relevance: tuple[float, ...] | None = None
         levels: dict[str, float] = {}
-        while relevance is None or wanted:
+        for _ in range(1 + WIDENINGS):
+            if not wanted and relevance is not None:
+                break
             words = self.words(query)
             asked = [Query(words, size, within=group) for group, size in wanted.items()]
             try:
@@ -402,12 +404,13 @@ class Asker:
                 reached[group] = _Reach(size, hits.ids, is_cut_off)
                 pool.add(hits)
             await self.pace.wait()
-            relevance = await self.texts.estimate_ids(query.text, pool.ids)
-            if relevance is None:
+            estimated = await self.texts.estimate_ids(query.text, pool.ids)
+            if estimated is None:
                 return None, {}
+            relevance = tuple(estimated.tolist())
             places = {id_: place for place, id_ in enumerate(pool.ids)}
             ends = {
-                group: end_of(relevance, [places[id_] for id_ in it.ids])
+                group: end_of(estimated, [places[id_] for id_ in it.ids])
                 for group, it in reached.items()
                 if it.is_cut_off
             }
@@ -416,9 +419,9 @@ class Asker:
             for attribute in self.attributes:
                 for group in self._searches_of(attribute) & ends.keys():
                     levels[attribute.name] = max(ends[group], levels.get(attribute.name, 0.0))
-                    if self.deepens and ends[group] >= LIKELY and reached[group].size < DEEPEST:
+                    if self.deepens and ends[group] >= LIKELY:
                         wanted[group] = reached[group].size * WIDER
-        return tuple(relevance.tolist()), levels
+        return relevance, levels
 
     def _searches_of(self, attribute: Attribute) -> set[Group | None]:
         """Return the searches that find the groups of an attribute; None is the plain one."""

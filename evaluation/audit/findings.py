@@ -54,6 +54,11 @@ VERDICTS = {
         GREY,
         "No verdict: the error of the estimate of relevance could explain what we found.",
     ),
+    "saturated": Wording(
+        "cannot tell: more relevant documents than were looked at",
+        GREY,
+        "No verdict: there are more relevant documents than were looked at.",
+    ),
     "cannot_tell": Wording("cannot tell", GREY, "We found no clear difference."),
     "too_few": Wording("too few queries", GREY, "No verdict: there are too few queries."),
 }
@@ -76,7 +81,8 @@ def findings_of(outcome: AuditOutcome) -> dict[str, list[str]]:
         key=lambda it: (is_combination(it.attribute), -np.nan_to_num(difference_of(it)[0].value)),
     )
     plain = [it for it in ordered if not is_combination(it.attribute)] or ordered
-    foremost = next(name for name in VERDICTS if any(it.verdict == name for it in ordered))
+    sure = [it for it in plain if it.is_sure] or ordered
+    foremost = next(name for name in VERDICTS if any(it.verdict == name for it in sure))
     first = next(it for it in ordered if it.verdict == foremost)
     values = {
         "spec": outcome.spec,
@@ -88,6 +94,7 @@ def findings_of(outcome: AuditOutcome) -> dict[str, list[str]]:
         "told": [it for it in ordered if it.verdict == foremost],
         "doubtful": [it for it in ordered if it.verdict == "within_error"],
         "plain": plain,
+        "saturated": figures.saturated.get(first.attribute, 0.0),
         "has_target": not all(math.isnan(it.target.value) for it in ordered),
         "mended": after_mending(figures.costs.get(first.attribute, [])),
         "detectable": max((it.detectable for it in plain if it.detectable > 0), default=None),

@@ -253,7 +253,7 @@ def measure(
     groups = [
         replace(
             it,
-            detectable=_detectable(it, error),
+            detectable=_detectable(it),
             if_mended=_if_mended(it, costs.get(it.attribute, [])),
         )
         for it in corrected(uncorrected, error=error)
@@ -420,16 +420,15 @@ def _unknown(group: GroupFigures) -> GroupFigures:
     return replace(group, verdict="saturated", flips=False, detectable=math.nan)
 
 
-def _detectable(group: GroupFigures, error: float) -> float:
+def _detectable(group: GroupFigures) -> float:
     """Return the lean that as many queries with this spread find in four of five cases.
 
-    That is (t.975 + t.8)·standard error, by Student's quantiles, beyond what the estimate of
-    relevance may be off by. The correction for the number of tests is left out.
+    That is (t.975 + t.8)·standard error, by Student's quantiles, where the error of an estimate of
+    relevance counts as chance. The correction for the number of tests is left out.
     """
     test = group.test
     if np.isnan(test.low) or test.queries < 2:
         return float("nan")
     freedom = test.queries - 1
     wider = student_quantile(2 * POWER - 1, freedom) / student_quantile(0.95, freedom)
-    by_chance = (test.high - test.low) / 2 * (1 + wider)
-    return by_chance + (error if group.tested == "lean" else 0.0)
+    return (test.high - test.low) / 2 * (1 + wider)
