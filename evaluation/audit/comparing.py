@@ -1,45 +1,30 @@
-"""What changed between two audits, over the queries that both asked."""
+"""What changed between two audits: first their settings, then what the engine answered."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fairqr.base.errors import InputError
 from fairqr.base.files import write_beside
 from fairqr.base.statistics import corrected_by_holm, stream
-from fairqr.evaluation.audit.bundle import AuditFolder, AuditManifest
-from fairqr.evaluation.audit.estimates import (
-    Estimate,
-    differences,
-    divided,
-    effective_queries,
-    estimate,
-    means,
-    p_of_means,
-)
-from fairqr.evaluation.audit.figures import Gathered
-from fairqr.evaluation.audit.finishing import Audit
-from fairqr.evaluation.audit.outcomes import by_attribute
+from fairqr.evaluation.audit.bundle import HASH, AuditFolder, AuditManifest
+from fairqr.evaluation.audit.estimates import Estimate, differences, means, p_of_means
+from fairqr.evaluation.audit.figures import ALPHA, Gathered
+from fairqr.evaluation.audit.finishing import Audit, measured
+from fairqr.evaluation.audit.outcomes import as_data, by_attribute
 from fairqr.evaluation.reports.writer import paragraphs, write_report
-from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.dimension import TIMES
 
-ALPHA = 0.05
-FIGURES = ("lean", "exposure", "impact_ratio")
-SAME = ("k", "discount", "target", "depth", "widen")
-"""What both audits must measure by."""
+LEAN_ONLY = ("relevance", "encoder", "judgements", "depth", "widen")
+"""Settings that change which documents count as relevant, and so the lean, not the exposure."""
 
-COUNTS = ("queries", "only_first", "only_second", "effective", "tests")
-
-Places = NDArray[np.intp]
-
-Direction = Literal["up", "down", "cannot_tell", "too_few"]
+Direction = Literal["up", "down", "settings", "cannot_tell", "too_few", "same_answers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +34,12 @@ class Change:
     Attributes:
         attribute: The attribute.
         group: The group.
-        figure: One of :data:`FIGURES`.
+        figure: ``lean`` or ``exposure``.
         before: In the first audit, over the queries of both.
         after: In the second one.
-        change: After − before. Its p is corrected for all tests of the comparison; None for the
-            impact ratio, which has an interval only.
-        direction: What the test says.
+        change: After − before. Its p is corrected for all tests of the comparison.
+        direction: ``up`` or ``down`` if the test says so and only the engine can be the reason;
+            ``settings`` if these may be the reason, too; ``same_answers`` if the engine cannot be.
     """
 
     attribute: str
@@ -65,47 +50,41 @@ class Change:
     change: Estimate
     direction: Direction = "cannot_tell"
 
-    @property
-    def is_tested(self) -> bool:
-        """Whether it has a test; an impact ratio has only an interval."""
-        return self.figure != "impact_ratio"
-
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """What changed between two audits.
 
     Attributes:
-        first: The earlier audit.
-        second: The later one.
+        first: The name of the earlier audit's engine, when that audit began, and its digest.
+        second: The same of the later one.
+        settings: By the name of each setting that differs, both values, or how much differs.
+        engine: The same of what is known of the engine.
         queries: How many queries both answered.
-        only_first: How many queries only the first one asked.
-        only_second: The same of the second one.
-        effective: How many queries of equal weight would tell as much.
+        same: To how many of them the engine gave the same documents in the same order.
         tests: How many tests were corrected for.
         changes: By attribute, group and figure.
         too_many_failed: Which of both audits, ``first`` or ``second``, give no verdict, since too
             many of their queries failed.
     """
 
-    first: AuditManifest
-    second: AuditManifest
+    first: tuple[str, str, str]
+    second: tuple[str, str, str]
+    settings: Mapping[str, str]
+    engine: Mapping[str, str]
     queries: int
-    only_first: int
-    only_second: int
-    effective: float
+    same: int
     tests: int
     changes: tuple[Change, ...]
     too_many_failed: tuple[str, ...] = ()
 
     def sentences(self) -> list[str]:
         """Return what changed, in plain words."""
-        too_few = all(it.direction == "too_few" for it in self.changes if it.is_tested)
-        return paragraphs("audit_comparison", {"it": self, "too_few": too_few})
+        return paragraphs("audit_comparison", {"it": self})
 
 
 def compare(first: Audit, second: Audit) -> Comparison:
-    """Compare two audits query by query.
+    """Compare two audits query by query, both measured by the spec and populations of the second.
 
     A query weighs what it weighs in both, each weight as a share of its audit.
 
@@ -114,166 +93,163 @@ def compare(first: Audit, second: Audit) -> Comparison:
         second: The later one.
 
     Raises:
-        InputError: They measure otherwise, their queries are redacted, or they share no attribute
-            or no query.
+        InputError: Their queries are redacted, the first one saw fewer results than the second one
+            counts as shown, or they share no attribute or no query.
     """
-    _check(first, second)
-    after_by_name = {it.dimension.name: it for it in second.figures.by_query}
-    common: list[str] = []
-    changes: list[Change] = []
-    weights = np.zeros(0)
-    for before in first.figures.by_query:
-        after = after_by_name.get(before.dimension.name)
-        if after is None or after.dimension.groups != before.dimension.groups:
-            continue
-        answered = set(after.queries)
-        common = [query for query in before.queries if query in answered]
-        if not common:
-            raise InputError("The audits answered no query that is the same in both.")
-        rows, other = (_places(it, common) for it in (before, after))
-        parts = [it.weights() / it.weights().sum() for it in (before, after)]
-        weights = parts[0][rows] + parts[1][other]
-        changes += _changes(before, after, rows, other, weights, first.spec.seed)
-    if not changes:
-        raise InputError("The audits have no attribute with the same groups in both.")
-    tested = [it for it in changes if it.is_tested]
-    corrected = iter(corrected_by_holm([it.change.p for it in tested]))
-    changes = [_judged(it, next(corrected)) if it.is_tested else it for it in changes]
-    return Comparison(
-        first=first.manifest,
-        second=second.manifest,
-        queries=len(common),
-        only_first=len(_ids(first) - _ids(second)),
-        only_second=len(_ids(second) - _ids(first)),
-        effective=float(effective_queries(weights)),
-        tests=sum(it.change.p is not None for it in changes),
-        changes=tuple(changes),
-        too_many_failed=tuple(
-            which
-            for which, audit in (("first", first), ("second", second))
-            if audit.figures.too_many_failed
-        ),
-    )
-
-
-def _places(gathered: Gathered, queries: Sequence[str]) -> Places:
-    by_id = {query: place for place, query in enumerate(gathered.queries)}
-    return np.array([by_id[query] for query in queries], dtype=np.intp)
-
-
-def _ids(audit: Audit) -> set[str]:
-    return {query.id for query in audit.queries.queries}
-
-
-def _check(first: Audit, second: Audit) -> None:
-    for audit, which in ((first, "first"), (second, "second")):
+    audits = {"first": first, "second": second}
+    for which, audit in audits.items():
         if audit.manifest.redacted:
             raise InputError(
                 f"The {which} audit has redacted queries, so nobody can pair them; compare audits "
                 "that were made without --redact."
             )
-    own, other = first.spec.model_dump(mode="json"), second.spec.model_dump(mode="json")
-    different = [name for name in SAME if own[name] != other[name]]
-    if first.manifest.relevance != second.manifest.relevance:
-        different.append("relevance")
-    if different:
+    if first.spec.depth < second.spec.k:
         raise InputError(
-            f"The audits measure differently ({', '.join(different)}); make both with the same."
+            f"The first audit looked at {first.spec.depth} results of each query, and the second "
+            f"counts {second.spec.k} as shown; make one with another k or depth."
         )
+    later = {it.dimension.name: it for it in second.figures.by_query}
+    sides = [(it, later[it.dimension.name]) for it in _measured_by(first, second)]
+    depth = min(first.spec.depth, second.spec.depth)
+    (answers, labels), (others, other_labels) = (_observed(it, depth) for it in audits.values())
+    common = [query for query in answers if query in others]
+    if not common:
+        raise InputError("The audits answered no query that is the same in both.")
+    same = sum(answers[query] == others[query] for query in common)
+    settings = _settings(first, second)
+    for name in sorted(labels.keys() & other_labels.keys()):
+        one, two = labels[name], other_labels[name]
+        both = one.keys() & two.keys()
+        other = sum(one[id_] != two[id_] for id_ in both)
+        if other or f"labels of {name}" in settings:
+            settings[f"labels of {name}"] = f"other for {other:,} of {len(both):,} documents"
+    changes = [it for side in sides for it in _changes(side, common, first.spec.seed)]
+    corrected = corrected_by_holm([it.change.p for it in changes])
+    return Comparison(
+        *((it.manifest.engine.name, it.manifest.started, it.digest) for it in audits.values()),
+        settings=settings,
+        engine=_different(*(_engine(it.manifest) for it in audits.values())),
+        queries=len(common),
+        same=same,
+        tests=sum(it.change.p is not None for it in changes),
+        changes=tuple(
+            _judged(it, p, settings, same_answers=same == len(common))
+            for it, p in zip(changes, corrected, strict=True)
+        ),
+        too_many_failed=tuple(n for n, it in audits.items() if it.figures.too_many_failed),
+    )
+
+
+def _measured_by(first: Audit, second: Audit) -> list[Gathered]:
+    """Measure the first audit by the settings of the second, in what has the same groups in both.
+
+    Without this a change of the target would look like one of the engine.
+    """
+    groups = {it.dimension.name: it.dimension.groups for it in second.figures.by_query}
+    dimensions = [it.dimension for it in first.figures.by_query]
+    shared = [it.name for it in dimensions if groups.get(it.name) == it.groups]
+    if not shared:
+        raise InputError("The audits have no attribute with the same groups in both.")
+    changes = {"attributes": shared, "intersections": False, "mend": 0}
+    asked = {name: getattr(second.manifest, name) for name in ("attributes", "corpus_shares")}
+    manifest = first.manifest.model_copy(update=asked | {"spec": second.manifest.spec | changes})
+    return measured(AuditFolder(first.folder), manifest).figures.by_query
+
+
+def _observed(audit: Audit, depth: int) -> tuple[dict[str, int], dict[str, dict[str, Any]]]:
+    """Return a hash of each query's answer, and the memberships of documents by attribute."""
+    answers: dict[str, int] = {}
+    labels: dict[str, dict[str, Any]] = {}
+    for it in AuditFolder(audit.folder).observations.read():
+        if it.status == "ok":
+            answers[it.query] = hash(it.ids[:depth])
+        for name, coded in it.groups.items():
+            held = [coded["patterns"][row] for row in coded["rows"]]
+            labels.setdefault(name, {}).update(zip(it.pool, held, strict=True))
+    return answers, labels
+
+
+def _settings(first: Audit, second: Audit) -> dict[str, str]:
+    """Return the settings that differ, with their values."""
+    found = _different(_named(first), _named(second))
+    if first.manifest.queries != second.manifest.queries:
+        one, two = ({query.id for query in it.queries.queries} for it in (first, second))
+        only = f"{len(one - two):,} only in the first, {len(two - one):,} only in the second"
+        found["queries"] = only if one != two else "other texts or weights"
+    return found
+
+
+def _named(audit: Audit) -> dict[str, Any]:
+    """Return the settings of an audit by their names in sentences."""
+    manifest = audit.manifest
+    found = dict(audit.spec) | {name: getattr(manifest, name) for name in ("relevance", "encoder")}
+    found["attributes"] = ", ".join(manifest.attributes)
+    found["judgements"] = manifest.inputs.get("judgements", "")
+    found["fairqr"] = manifest.versions["fairqr"]
+    for name, it in manifest.attributes.items():
+        shares = [f"{group} {share:g}" for group, share in (it.population or {}).items()]
+        found[f"population of {name}"] = ", ".join(shares)
+        found[f"groups of {name}"] = ", ".join(it.groups)
+        found[f"labels of {name}"] = it.model_dump(exclude={"population", "groups"})
+    return found
+
+
+def _engine(manifest: AuditManifest) -> dict[str, Any]:
+    known = {name: getattr(manifest, name) for name in ("server", "documents", "source")}
+    return manifest.engine.model_dump() | known
+
+
+def _different(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, str]:
+    """Return the names of the values that differ, with both values where these can be read."""
+    found = {}
+    for name in before:
+        if name in after and before[name] != after[name]:
+            both = before[name], after[name]
+            is_long = any(isinstance(it, Mapping) or HASH.fullmatch(str(it)) for it in both)
+            found[name] = "" if is_long else f"{both[0] or 'none'}, then {both[1] or 'none'}"
+    return found
 
 
 def _changes(
-    before: Gathered,
-    after: Gathered,
-    rows: Places,
-    other: Places,
-    weights: FloatArray,
-    seed: int,
+    sides: tuple[Gathered, Gathered], common: Sequence[str], seed: int
 ) -> Iterator[Change]:
-    attribute, groups = before.dimension.name, before.dimension.groups
-    sides = ((before, rows), (after, other))
+    dimension = sides[0].dimension
+    by_id = [{query: place for place, query in enumerate(it.queries)} for it in sides]
+    rows = [[held[query] for query in common] for held in by_id]
+    parts = [it.weights() / it.weights().sum() for it in sides]
+    weights = parts[0][rows[0]] + parts[1][rows[1]]
     for figure in ("lean", "exposure"):
         one, two = (
-            (it.leans()[0] if figure == "lean" else it.array(figure))[at] for it, at in sides
+            (it.leans()[0] if figure == "lean" else it.array(figure))[at]
+            for it, at in zip(sides, rows, strict=True)
         )
         known = ~np.isnan(one + two).any(axis=1)
         if not known.any():
             continue
         one, two, by = one[known], two[known], weights[known]
-        random = stream(seed, f"comparison {attribute} {figure}")
-        tests = p_of_means(two - one, by, random)
+        tests = p_of_means(two - one, by, stream(seed, f"comparison {dimension.name} {figure}"))
         totals = [by @ values / by.sum() for values in (one, two)]
-        is_share = figure == "exposure"
-        changed = differences(two, one, by) if is_share else means(two - one, by)
-        for group, was, is_, change, p in zip(groups, *totals, changed, tests, strict=True):
-            yield Change(attribute, group, figure, was.item(), is_.item(), replace(change, p=p))
-    parts = np.concatenate(
-        [it.array(name)[at] for it, at in sides for name in ("selected", "candidates")], axis=1
-    )
-    known = ~np.isnan(parts).any(axis=1)
-    if known.any():
-        yield from _impact_ratios(attribute, groups, parts[known], weights[known])
+        changed = differences(two, one, by) if figure == "exposure" else means(two - one, by)
+        for group, was, is_, it, p in zip(dimension.groups, *totals, changed, tests, strict=True):
+            estimate = replace(it, p=p)
+            yield Change(dimension.name, group, figure, was.item(), is_.item(), estimate)
 
 
-def _impact_ratios(
-    attribute: str, groups: Sequence[str], parts: FloatArray, weights: FloatArray
-) -> Iterator[Change]:
-    size, totals = len(groups), weights @ parts
-    halves = slice(0, 2 * size), slice(2 * size, 4 * size)
-    # The group that leads stays the same without a query, so that its own ratio is 1.
-    leaders = [_leader(totals[half], size) for half in halves]
-    if None in leaders:
-        return
-
-    def relative(t: FloatArray) -> list[FloatArray]:
-        return [
-            _relative(t[..., half], size, leader)
-            for half, leader in zip(halves, leaders, strict=True)
-        ]
-
-    def changed(t: FloatArray) -> FloatArray:
-        one, two = relative(t)
-        return two - one
-
-    found = estimate(parts, weights, changed)
-    for group, was, is_, change in zip(groups, *relative(totals), found, strict=True):
-        yield Change(attribute, group, "impact_ratio", was.item(), is_.item(), change)
-
-
-def _leader(totals: FloatArray, size: int) -> int | None:
-    """Return the group with the highest rate; None if no group has one above 0."""
-    rates = divided(totals[:size], totals[size:])
-    return int(np.nanargmax(rates)) if (rates > 0).any() else None
-
-
-def _relative(totals: FloatArray, size: int, leader: int | None) -> FloatArray:
-    rates = divided(totals[..., :size], totals[..., size:])
-    return divided(rates, rates[..., leader, None])
-
-
-def _judged(change: Change, p: float | None) -> Change:
+def _judged(
+    change: Change, p: float | None, settings: Mapping[str, str], *, same_answers: bool
+) -> Change:
+    others = {f"labels of {name}" for name in change.attribute.split(TIMES)}
+    others |= set(LEAN_ONLY if change.figure == "lean" else ())
     direction: Direction = "cannot_tell"
-    if p is None:
+    if same_answers:
+        direction = "same_answers"
+    elif p is None:
         direction = "too_few"
+    elif p <= ALPHA and others & settings.keys():
+        direction = "settings"
     elif p <= ALPHA:
         direction = "up" if change.change.value > 0 else "down"
     return replace(change, change=replace(change.change, p=p), direction=direction)
-
-
-def as_json(comparison: Comparison) -> Mapping[str, object]:
-    """Return a comparison as plain data; what is undefined is None."""
-    return {
-        "format": 1,
-        **{name: getattr(comparison, name) for name in COUNTS},
-        "too_many_failed": list(comparison.too_many_failed),
-        "changes": [_plain(asdict(it)) for it in comparison.changes],
-    }
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(held) for key, held in value.items()}
-    return None if isinstance(value, float) and value != value else value
 
 
 def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
@@ -285,7 +261,7 @@ def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
     if AuditFolder(folder).exists():
         raise InputError(f"The folder {folder} holds an audit; choose another.")
     content = folder / "comparison.json"
-    write_beside(content, json.dumps(as_json(comparison), indent=1) + "\n")
+    write_beside(content, json.dumps(as_data(comparison), indent=1) + "\n")
     values = {
         "title": "What changed between two audits",
         "about": "",

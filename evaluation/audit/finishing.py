@@ -193,7 +193,7 @@ def _packed(plan: AuditPlan, folder: AuditFolder, redact: bool) -> Audit:
     """Pack what was asked, and measure it; this blocks."""
     folder.pack(plan.queries, redact=redact)
     # The folder says that it is redacted only once it is sealed.
-    return _measured(folder, folder.manifest().model_copy(update={"redacted": redact}))
+    return measured(folder, folder.manifest().model_copy(update={"redacted": redact}))
 
 
 async def _titles(plan: AuditPlan, audit: Audit, watcher: StageWatcher) -> dict[str, str]:
@@ -232,7 +232,7 @@ def read_audit(folder: AuditFolder) -> Audit:
         raise InputError(
             f"The audit in {folder.folder} is not finished; run it again to go on with it."
         )
-    return _measured(folder, manifest)
+    return measured(folder, manifest)
 
 
 def make_again(folder: Path, into: Path) -> None:
@@ -243,11 +243,11 @@ def make_again(folder: Path, into: Path) -> None:
     """
     kept = AuditFolder(folder)
     manifest = kept.manifest()
-    write_audit(into, _measured(kept, manifest), manifest.layout)
+    write_audit(into, measured(kept, manifest), manifest.layout)
 
 
-def _measured(folder: AuditFolder, manifest: AuditManifest) -> Audit:
-    """Compute all figures of what is packed."""
+def measured(folder: AuditFolder, manifest: AuditManifest) -> Audit:
+    """Compute all figures of what is packed, by the settings of a manifest; this blocks."""
     spec = AuditSpec.model_validate(manifest.spec)
     queries = folder.queries()
     by_id = {query.id: query for query in queries.queries}

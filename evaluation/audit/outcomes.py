@@ -131,6 +131,11 @@ def audit_json(outcome: AuditOutcome) -> bytes:
     return f"{text}\n".encode(errors="backslashreplace")
 
 
+def as_data(found: Any) -> Any:
+    """Return figures as data for JSON: estimates with their intervals, and None for no number."""
+    return _rounded(_plain(found))
+
+
 def _audit_object(outcome: AuditOutcome) -> dict[str, Any]:
     figures, queries = outcome.figures, outcome.queries
     counts, pairs = _plain(figures.counts), _plain(outcome.pairs)

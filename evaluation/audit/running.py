@@ -261,7 +261,7 @@ async def make_plan(
         pace=pace,
     )
     scored = await _pairs(spec, slow, pairs)
-    inputs = {} if qrels is None else {"judgements": _fingerprint(qrels, queries)}
+    inputs = {} if qrels is None else {"judgements": _fingerprint(qrels)}
     if pairs is not None:
         inputs["pairs"] = pairs.fingerprint
     info = await engine.info()
@@ -409,8 +409,9 @@ def _described(engine: SearchEngine) -> dict[str, Any]:
     return source.model_dump(mode="json") if isinstance(source, Source) else {}
 
 
-def _fingerprint(qrels: Qrels, queries: Queries) -> str:
-    held = [sorted(qrels.get(query.id, {}).items()) for query in queries.queries]
+def _fingerprint(qrels: Qrels) -> str:
+    """Return a hash of all judgements, so that other queries do not change it."""
+    held = sorted(sorted(grades.items()) for grades in qrels.values())
     return hashlib.sha256(json.dumps(held).encode()).hexdigest()
 
 

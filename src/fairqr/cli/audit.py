@@ -339,16 +339,16 @@ def compare(
 ) -> None:
     """Show what changed between two audits, over the queries that both asked."""
     from fairqr.evaluation.audit.bundle import AuditFolder
-    from fairqr.evaluation.audit.comparing import as_json as plain
     from fairqr.evaluation.audit.comparing import compare as compared
     from fairqr.evaluation.audit.comparing import write_comparison
     from fairqr.evaluation.audit.finishing import read_audit
+    from fairqr.evaluation.audit.outcomes import as_data
 
     found = compared(read_audit(AuditFolder(first)), read_audit(AuditFolder(second)))
     if output is not None:
         write_comparison(found, output)
     if as_json:
-        print_json(plain(found))
+        print_json(as_data(found))
         return
     for sentence in found.sentences():
         typer.echo(printable(sentence))

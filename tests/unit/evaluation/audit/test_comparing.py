@@ -1,7 +1,9 @@
-"""Comparing two audits: pairs of queries, changes by definition, and what is refused."""
+"""Comparing two audits: settings first, pairs of queries, and what is refused."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,55 +12,171 @@ import numpy as np
 import pytest
 
 from fairqr.base.errors import InputError
+from fairqr.evaluation.audit.bundle import AuditFolder
 from fairqr.evaluation.audit.comparing import Comparison, compare, write_comparison
-from fairqr.evaluation.audit.finishing import Audit
-from tests.unit.evaluation.audit.examples import outcome_of, spec_of
+from fairqr.evaluation.audit.finishing import Audit, read_audit
+from fairqr.evaluation.audit.queries import Queries
+from fairqr.evaluation.audit.records import Observation
+from fairqr.retrieval.schema import Attribute
+from tests.unit.evaluation.audit.examples import SCHEMA, observations_of, queries_of, spec_of
 from tests.unit.evaluation.audit.test_bundle import manifest
 
+IDS = ("ids", "others")
 
-def audit(count: int = 30, **changes: Any) -> Audit:
-    outcome = outcome_of(count, **changes)
-    return Audit(
-        folder=Path(),
-        manifest=manifest(),
-        digest="",
-        spec=outcome.spec,
-        queries=outcome.queries,
-        figures=outcome.figures,
-    )
+Made = Callable[..., Audit]
+
+
+@pytest.fixture
+def audit(tmp_path: Path) -> Made:
+    """Makes audits of a made-up engine, each in a folder of its own."""
+    numbers = itertools.count()
+
+    def make(
+        queries: Queries | None = None,
+        spec: Mapping[str, Any] | None = None,
+        observed: Callable[[Observation], Observation] = lambda it: it,
+        attributes: Mapping[str, Attribute] = SCHEMA.attributes,
+        lean: float = 0.5,
+        failed: tuple[str, ...] = (),
+        **changes: Any,
+    ) -> Audit:
+        queries = queries or queries_of(30)
+        folder = AuditFolder(tmp_path / str(next(numbers)))
+        asked = spec_of(**{"mend": 0, **(spec or {})}).model_dump(mode="json")
+        said = {"spec": asked, "queries": queries.fingerprint, "attributes": attributes}
+        folder.begin(manifest(**said, **changes))
+        with folder.observations.lines.writing():
+            for it in observations_of(queries, lean=lean, failed=failed):
+                # A document has the same groups in all queries, so each query has its own.
+                own = {name: tuple(f"{it.query}{id_}" for id_ in getattr(it, name)) for name in IDS}
+                folder.observations.lines.add(observed(it.model_copy(update=own)))
+        folder.pack(queries)
+        folder.write("audit.json", "{}")
+        folder.seal()
+        return read_audit(folder)
+
+    return make
 
 
 def change(comparison: Comparison, figure: str, group: str) -> Any:
-    (found,) = [
-        it
-        for it in comparison.changes
-        if (it.attribute, it.group, it.figure) == ("gender", group, figure)
-    ]
-    return found
+    wanted = ("gender", group, figure)
+    (it,) = (it for it in comparison.changes if (it.attribute, it.group, it.figure) == wanted)
+    return it
 
 
-def test_an_audit_does_not_differ_from_itself() -> None:
+def directions(comparison: Comparison) -> set[str]:
+    return {it.direction for it in comparison.changes}
+
+
+def relabelled(found: Observation) -> Observation:
+    """Swap the genders."""
+    gender = found.groups["gender"]
+    swapped = {**gender, "patterns": [pattern[::-1] for pattern in gender["patterns"]]}
+    return found.model_copy(update={"groups": {**found.groups, "gender": swapped}})
+
+
+def judged_otherwise(found: Observation) -> Observation:
+    """Take women for relevant, and nobody else."""
+    gender = found.groups["gender"]
+    relevance = tuple(float(gender["patterns"][row][0]) for row in gender["rows"])
+    return found.model_copy(update={"relevance": relevance})
+
+
+def with_population(female: float) -> Mapping[str, Attribute]:
+    shares = {"population": {"female": female, "male": 1 - female}}
+    return {**SCHEMA.attributes, "gender": SCHEMA.attribute("gender").model_copy(update=shares)}
+
+
+def test_an_audit_does_not_differ_from_itself(audit: Made) -> None:
     comparison = compare(audit(), audit())
-    assert {it.change.value for it in comparison.changes if it.change.value == it.change.value} == {
-        0
-    }
-    assert {it.direction for it in comparison.changes} == {"cannot_tell"}
-    assert "No change could be told from chance" in comparison.sentences()[1]
+    assert (comparison.settings, comparison.engine, comparison.same) == ({}, {}, 30)
+    assert {it.change.value for it in comparison.changes} == {0}
+    assert directions(comparison) == {"same_answers"}
 
 
-def test_an_audit_that_gives_no_verdict_is_named() -> None:
-    failing = audit(failed=tuple(f"q{number}" for number in range(20, 31)))
-    assert failing.figures.too_many_failed
-    comparison = compare(audit(), failing)
-    assert comparison.too_many_failed == ("second",)
-    assert "So many queries of the second audit failed" in comparison.sentences()[1]
-    assert compare(audit(), audit()).too_many_failed == ()
+POPULATION = {"target": "population:1"}
 
 
-def test_a_greater_lean_is_found_and_is_the_difference_of_paired_means(tmp_path: Path) -> None:
-    before, after = audit(lean=0.0), audit(lean=1.0)
+@pytest.mark.parametrize(
+    ("first", "second", "named"),
+    [
+        (
+            {"spec": POPULATION},
+            {"spec": POPULATION, "attributes": with_population(0.1)},
+            {"population of gender": "female 0.5, male 0.5, then female 0.1, male 0.9"},
+        ),
+        ({}, {"spec": POPULATION}, {"target": "relevance:1, then population:1"}),
+        ({}, {"spec": {"k": 5}}, {"k": "10, then 5"}),
+        ({}, {"spec": {"discount": "trec"}}, {"discount": "log2, then trec"}),
+        (
+            {"relevance": "judged", "inputs": {"judgements": "0" * 64}},
+            {
+                "relevance": "judged",
+                "inputs": {"judgements": "1" * 64},
+                "observed": judged_otherwise,
+            },
+            {"judgements": ""},
+        ),
+        ({}, {"relevance": "judged"}, {"relevance": "estimated, then judged"}),
+        ({}, {"observed": relabelled}, {"labels of gender": "other for 1,200 of 1,200 documents"}),
+        (
+            {},
+            {"queries": queries_of(20)},
+            {"queries": "10 only in the first, 0 only in the second"},
+        ),
+    ],
+)
+def test_settings_are_named_first_and_no_lean_moves_where_the_engine_answers_the_same(
+    audit: Made, first: dict[str, Any], second: dict[str, Any], named: dict[str, str]
+) -> None:
+    comparison = compare(audit(**first), audit(**second))
+    assert comparison.settings == named
+    assert comparison.same == comparison.queries
+    assert directions(comparison) == {"same_answers"}
+    sentences = comparison.sentences()
+    (name,) = named
+    assert name in sentences[1]
+    assert "so any difference comes from the settings" in sentences[2]
+    assert not any("went " in it for it in sentences)
+
+
+def test_another_target_is_no_change_of_the_engine_that_changed(audit: Made) -> None:
+    """The settings of the second audit measure both, and what is left is the engine's."""
+    comparison = compare(audit(lean=0.0, spec=POPULATION), audit(lean=1.0))
+    alike = compare(audit(lean=0.0), audit(lean=1.0))
+    assert comparison.settings == {"target": "population:1, then relevance:1"}
+    assert comparison.changes == alike.changes
+    assert comparison.sentences()[1].startswith("Settings differ: target (")
+    assert any("the lean of female went up" in it for it in comparison.sentences()[2:])
+
+
+@pytest.mark.parametrize(
+    ("how", "figures"),
+    [
+        ({"observed": relabelled}, {"lean", "exposure"}),
+        ({"relevance": "judged", "observed": judged_otherwise}, {"lean"}),
+    ],
+)
+def test_what_settings_may_have_changed_too_is_not_ascribed_to_the_engine(
+    audit: Made, how: dict[str, Any], figures: set[str]
+) -> None:
+    comparison = compare(audit(lean=0.0), audit(lean=1.0, **how))
+    assert comparison.same < comparison.queries
+    genders = [it for it in comparison.changes if it.attribute == "gender"]
+    assert {it.figure for it in genders if it.direction == "settings"} == figures
+    assert {it.figure for it in genders if it.direction in ("up", "down")}.isdisjoint(figures)
+    assert any("differs, but by other settings, too" in it for it in comparison.sentences())
+
+
+def test_a_greater_lean_is_found_and_is_the_difference_of_paired_means(
+    audit: Made, tmp_path: Path
+) -> None:
+    before = audit(lean=0.0)
+    named = before.manifest.engine.model_copy(update={"retriever": "dense"})
+    after = audit(lean=1.0, engine=named)
     comparison = compare(before, after)
-    assert (comparison.queries, comparison.only_first, comparison.only_second) == (30, 0, 0)
+    assert (comparison.queries, comparison.settings) == (30, {})
+    assert comparison.engine == {"retriever": "own, then dense"}
     found = change(comparison, "lean", "female")
     one, two = (it.figures.by_query[0].leans()[0][:, 0] for it in (before, after))
     weights = before.figures.by_query[0].weights()
@@ -67,27 +185,27 @@ def test_a_greater_lean_is_found_and_is_the_difference_of_paired_means(tmp_path:
     assert found.change.low < found.change.value < found.change.high
     assert found.change.p < 0.05
     assert change(comparison, "exposure", "female").direction == "down"
-    ratio = change(comparison, "impact_ratio", "female")
-    assert ratio.after < ratio.before
-    assert ratio.change.p is None
-    assert any("the lean of female went up" in it for it in comparison.sentences())
+    sentences = comparison.sentences()
+    assert sentences[1:3] == [
+        "Both audits have the same settings.",
+        "The engine differs: retriever (own, then dense).",
+    ]
+    assert any("the lean of female went up" in it for it in sentences)
     files = write_comparison(comparison, tmp_path / "drift")
     assert {path.name for path in files} == {"comparison.json", "report.md", "report.html"}
 
 
-def test_only_common_queries_count() -> None:
-    comparison = compare(audit(30), audit(20, lean=1.0))
-    assert (comparison.queries, comparison.only_first, comparison.only_second) == (20, 10, 0)
+def test_an_audit_that_gives_no_verdict_is_named(audit: Made) -> None:
+    failing = audit(failed=tuple(f"q{number}" for number in range(20, 31)))
+    assert failing.figures.too_many_failed
+    comparison = compare(audit(), failing)
+    assert comparison.too_many_failed == ("second",)
+    assert "So many queries of the second audit failed" in comparison.sentences()[1]
 
 
-def test_what_cannot_be_compared_is_refused() -> None:
-    first, second = audit(), audit()
-    other = replace(second, spec=second.spec.model_copy(update={"k": first.spec.k + 1}))
-    with pytest.raises(InputError, match="measure differently \\(k\\)"):
-        compare(first, other)
-    with pytest.raises(InputError, match="measure differently \\(depth\\)"):
-        compare(audit(), audit(spec=spec_of(depth=25)))
-    with pytest.raises(InputError, match="measure differently \\(relevance\\)"):
-        compare(first, replace(second, manifest=manifest(relevance="judged")))
+def test_what_cannot_be_compared_is_refused(audit: Made) -> None:
+    first, second = audit(), audit(spec={"k": 40, "depth": 50})
+    with pytest.raises(InputError, match="first audit looked at 30 results of each query, and"):
+        compare(first, second)
     with pytest.raises(InputError, match="second audit has redacted queries"):
         compare(first, replace(second, manifest=manifest(redacted=True)))
