@@ -126,7 +126,8 @@ def compare(first: Audit, second: Audit) -> Comparison:
     changes = [it for side in sides for it in _changes(side, common, first.spec.seed)]
     corrected = corrected_by_holm([it.change.p for it in changes])
     return Comparison(
-        *((it.manifest.engine.name, it.manifest.started, it.digest) for it in audits.values()),
+        first=_name(first),
+        second=_name(second),
         settings=settings,
         engine=_different(*(_engine(it.manifest) for it in audits.values())),
         queries=len(common),
@@ -138,6 +139,10 @@ def compare(first: Audit, second: Audit) -> Comparison:
         ),
         too_many_failed=tuple(n for n, it in audits.items() if it.figures.too_many_failed),
     )
+
+
+def _name(audit: Audit) -> tuple[str, str, str]:
+    return audit.manifest.engine.name, audit.manifest.started, audit.digest
 
 
 def _measured_by(first: Audit, second: Audit) -> list[Gathered]:

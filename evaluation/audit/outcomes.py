@@ -125,20 +125,15 @@ def audit_json(outcome: AuditOutcome) -> bytes:
 
     Names are sorted, numbers have 12 significant digits, and what has no value is null.
     """
-    found = _plain(_audit_object(outcome))
+    found = as_data(_audit_object(outcome))
     text = json.dumps(found, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
     # Half of a pair of surrogates, as a JSON of documents may hold, becomes an escape of JSON.
     return f"{text}\n".encode(errors="backslashreplace")
 
 
-def as_data(found: Any) -> Any:
-    """Return figures as data for JSON: estimates with their intervals, and None for no number."""
-    return _rounded(_plain(found))
-
-
 def _audit_object(outcome: AuditOutcome) -> dict[str, Any]:
     figures, queries = outcome.figures, outcome.queries
-    counts, pairs = _plain(figures.counts), _plain(outcome.pairs)
+    counts, pairs = as_data(figures.counts), as_data(outcome.pairs)
     if pairs:
         tested = sum(it["difference"]["p"] is not None for it in pairs["comparisons"])
         pairs["tests"] = _tests(tested)
@@ -164,6 +159,7 @@ def _audit_object(outcome: AuditOutcome) -> dict[str, Any]:
                 "groups": [group.group for group in groups],
                 "unlabelled_exposure": figures.unknown[attribute],
                 "unlabelled_candidates": figures.unlabelled[attribute],
+                "saturated": figures.saturated[attribute],
             }
             for attribute, groups in outcome.attributes().items()
         ],
@@ -183,15 +179,15 @@ def _contributions(outcome: AuditOutcome) -> Iterator[dict[str, Any]]:
     printed = outcome.printed()
     for it in outcome.figures.contributions:
         query = printed[it.query]
-        yield _plain(it) | {"number": query.number, "query": query.id, "text": query.text}
+        yield as_data(it) | {"number": query.number, "query": query.id, "text": query.text}
 
 
-def _plain(found: Any) -> Any:
+def as_data(found: Any) -> Any:
     """Return figures for JSON: objects by their fields, numbers rounded, and NaN as None."""
     if isinstance(found, float):
         return float(f"{found:.{DIGITS}g}") + 0.0 if math.isfinite(found) else None
     if is_dataclass(found):
-        held = {it.name: _plain(getattr(found, it.name)) for it in fields(found)}
+        held = {it.name: as_data(getattr(found, it.name)) for it in fields(found)}
         if isinstance(found, Estimate):
             ends = [held.pop("low"), held.pop("high")]
             return held | {"interval": None if None in ends else ends}
@@ -200,8 +196,8 @@ def _plain(found: Any) -> Any:
             return held | {"exposure": [{"group": group, **it} for group, it in by_group]}
         return held
     if isinstance(found, Mapping):
-        return {name: _plain(value) for name, value in found.items()}
-    return [_plain(value) for value in found] if isinstance(found, list | tuple) else found
+        return {name: as_data(value) for name, value in found.items()}
+    return [as_data(value) for value in found] if isinstance(found, list | tuple) else found
 
 
 Rows = Iterable[Mapping[str, Any]]
