@@ -27,7 +27,7 @@ from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.encoders.opening import open_encoder
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.relevance import Calibration, Calibrations
-from fairqr.retrieval.relevance_of_texts import TextRelevance, comparable_from
+from fairqr.retrieval.relevance_of_texts import TextRelevance, end_of
 
 ATTRIBUTES = ("gender", "continent")
 DEEPEST = 20_000
@@ -168,7 +168,10 @@ def by_group(
 ) -> None:
     """Print for each group whether the estimates mean the same."""
     chances = [calibration.probability(pool.lexical, pool.similarity) for pool in pools]
-    levels = [comparable_from(p, pool.searches) for p, pool in zip(chances, pools, strict=True)]
+    levels = [
+        max((end_of(p, places) for places in pool.searches), default=0.0)
+        for p, pool in zip(chances, pools, strict=True)
+    ]
     alike = [p * (p >= level) for p, level in zip(chances, levels, strict=True)]
     members = [pool.memberships[attribute] for pool in pools]
     estimated = np.array([shares(*pair) for pair in zip(chances, members, strict=True)])

@@ -359,24 +359,22 @@ class TextRelevance:
             self._bytes -= kept[2].size
 
 
-def comparable_from(estimates: FloatArray, searches: Sequence[Sequence[int]]) -> float:
-    """Return the estimate above which a pool covers every group alike.
+def end_of(estimates: FloatArray, places: Sequence[int]) -> float:
+    """Return how likely relevant the last documents are that a search found, in [0, 1].
 
     A pool widened by one search for each group reaches down to unlikely documents of a small
     group, but contains only the likely ones of a large group. So the shares in the whole pool say
-    little. Above the level at which every group's search was cut off, they can be compared.
+    little. Above the level at which every group's search was cut off, they can be compared. Where
+    that is :data:`fairqr.retrieval.relevance.LIKELY` or more, relevant documents were not found.
 
     Args:
         estimates: The estimate for each document of the pool, shape (n,).
-        searches: For each group whose search was cut off, the positions of its documents in the
-            pool, in the engine's order.
+        places: The positions of the search's documents in the pool, in the engine's order.
 
     Returns:
-        The highest of the levels at which searches were cut off (the median estimate of the last
-        ten documents), or 0 if none was cut off.
+        The median estimate of its last ten documents; 0 if it found none.
     """
-    ends = [list(places)[-END:] for places in searches]
-    return max((float(np.median(estimates[end])) for end in ends if end), default=0.0)
+    return float(np.median(estimates[[*places][-END:]])) if len(places) else 0.0
 
 
 def _stored_by(engine: SearchEngine, mark: EncoderMark) -> StoredVectors:

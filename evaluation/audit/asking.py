@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -24,7 +25,8 @@ from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine
 from fairqr.retrieval.engines.run import RunEngine
 from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.relevance_of_texts import comparable_from
+from fairqr.retrieval.relevance import LIKELY
+from fairqr.retrieval.relevance_of_texts import end_of
 from fairqr.retrieval.schema import Attribute
 from fairqr.retrieval.table import CodedMemberships, coded
 
@@ -32,7 +34,14 @@ LOOKED_UP = 100
 """Up to so many relevant documents of several queries are looked up at a time."""
 
 WIDENED_BY = 20
-"""How many documents a group's own query may add to the pool."""
+"""How many documents a group's own query asks for at first."""
+
+WIDER, WIDENINGS = 4, 3
+"""A search that ends among likely relevant documents asks for four times as many, so often at most.
+"""
+
+Group = tuple[str, str]
+"""An attribute and one of its groups."""
 
 
 class RelevanceOfTexts(Protocol):
@@ -191,6 +200,20 @@ class RelevantDocuments:
         self._looked_up, self._found = frozenset(wanted), found
 
 
+class _Reach(NamedTuple):
+    """How far down a search went.
+
+    Attributes:
+        size: How many documents it asked for.
+        ids: What it found, best first.
+        is_cut_off: Whether there may be more.
+    """
+
+    size: int
+    ids: Sequence[str]
+    is_cut_off: bool
+
+
 def relevant_in(judged: Mapping[str, int]) -> list[str]:
     """Return the documents that were judged relevant."""
     return [id_ for id_, grade in judged.items() if grade > 0]
@@ -212,7 +235,8 @@ class Asker:
         qrels: Judgements by query id, if there are any. A query without judgements has no known
             relevant document, and is left out of the figures that need them.
         texts: Estimates relevance where there are no judgements; None if that is impossible.
-        widened: The groups to search within, as attribute and group.
+        widened: The groups to search within.
+        deepens: Whether to search on where a search ends among likely relevant documents.
         twice: The ids of the queries to ask a second time.
         words: Returns what the engine is asked for a query: its text by default.
         pace: Of the requests.
@@ -224,15 +248,21 @@ class Asker:
     order: Sequence[str] = ()
     qrels: Mapping[str, Mapping[str, int]] | None = None
     texts: RelevanceOfTexts | None = None
-    widened: tuple[tuple[str, str], ...] = ()
+    widened: tuple[Group, ...] = ()
+    deepens: bool = True
     twice: Collection[str] = frozenset()
     words: Callable[[AuditQuery], str] = _text_of
     pace: Pace = field(default_factory=Pace)
     _relevant: RelevantDocuments = field(init=False)
+    _longest: float = field(init=False)
 
     def __post_init__(self) -> None:
         relevant = RelevantDocuments(self.engine, self.qrels or {}, self.order, self.pace)
         object.__setattr__(self, "_relevant", relevant)
+        # A run was cut off where its longest ranking ends.
+        rankings = self.engine.rankings.values() if isinstance(self.engine, RunEngine) else ()
+        longest = max((len(it.ids) for it in rankings), default=math.inf)
+        object.__setattr__(self, "_longest", longest)
 
     async def observe(self, query: AuditQuery) -> Done[Observation]:
         """Ask one query; a failure of the engine is an observation, too.
@@ -268,7 +298,6 @@ class Asker:
             again = tuple(second.ids)
         pool = _Pool(hits)
         levels: dict[str, float] = {}
-        searches: list[Hits] = []
         hidden = 0
         warnings = hits.warnings
         if self.qrels is not None:
@@ -283,13 +312,9 @@ class Asker:
                     "other judged documents are not known and these are left out; what it hides is "
                     "not seen.",
                 )
-        elif self.texts is not None:
-            searches = await self._within_groups(words)
-            for found in searches:
-                pool.add(found)
-        relevance = await self.relevance_of(query, pool.ids)
-        if searches and relevance is not None:
-            levels = self._levels(pool.ids, np.array(relevance), searches)
+            relevance = self._judged(query, pool)
+        else:
+            relevance, levels = await self._widen(pool, query, hits)
         observation = Observation(
             query=query.id,
             status="ok" if hits.ids else "empty",
@@ -306,24 +331,13 @@ class Asker:
         )
         return observation, warnings
 
-    async def relevance_of(
-        self, query: AuditQuery, pool: Sequence[str]
-    ) -> tuple[float, ...] | None:
-        """Return how likely each document of a pool is relevant; None if nothing says so.
-
-        Judged documents have 0 or 1, and those that nobody judged 0.
-        """
-        if self.qrels is not None:
-            judged = self.qrels.get(query.id)
-            if judged is None:
-                return None
-            relevant = set(relevant_in(judged))
-            return tuple(float(id_ in relevant) for id_ in pool)
-        if self.texts is None or not pool:
+    def _judged(self, query: AuditQuery, pool: _Pool) -> tuple[float, ...] | None:
+        """Return 1 for relevant documents of a pool and 0 for others; None without judgements."""
+        judged = (self.qrels or {}).get(query.id)
+        if judged is None:
             return None
-        await self.pace.wait()
-        estimated = await self.texts.estimate_ids(query.text, pool)
-        return None if estimated is None else tuple(estimated.tolist())
+        relevant = set(relevant_in(judged))
+        return tuple(float(id_ in relevant) for id_ in pool.ids)
 
     @property
     def _knows_others(self) -> bool:
@@ -341,20 +355,76 @@ class Asker:
         return sum(id_ not in pool.known for id_ in relevant)
 
     async def _search(self, queries: Sequence[Query]) -> list[Hits]:
+        if not queries:
+            return []
         await self.pace.wait()
         return await self.engine.search(queries)
 
-    async def _within_groups(self, text: str) -> list[Hits]:
-        queries = [Query(text, WIDENED_BY, within=group) for group in self.widened]
-        return await self._search(queries) if queries else []
+    async def _widen(
+        self, pool: _Pool, query: AuditQuery, answer: Hits
+    ) -> tuple[tuple[float, ...] | None, dict[str, float]]:
+        """Add documents to a pool until no search ends among likely relevant documents.
 
-    def _levels(
-        self, pool: Sequence[str], relevance: FloatArray, searches: Sequence[Hits]
-    ) -> dict[str, float]:
-        """Return by attribute from which estimate on the pool has its groups alike."""
-        places = {id_: place for place, id_ in enumerate(pool)}
-        cut_off: dict[str, list[list[int]]] = {}
-        for (attribute, _), found in zip(self.widened, searches, strict=True):
-            if len(found) == WIDENED_BY:
-                cut_off.setdefault(attribute, []).append([places[id_] for id_ in found.ids])
-        return {name: comparable_from(relevance, held) for name, held in cut_off.items()}
+        Each group has a search of its own, where the engine can search within it. An attribute with
+        a group that has none depends on the plain search.
+
+        Args:
+            pool: Of what the engine answered.
+            query: What was asked.
+            answer: What the engine answered.
+
+        Returns:
+            The estimated relevance of the pool, None if there are no texts; and by attribute, from
+            which estimate on the pool has its groups alike.
+        """
+        if self.texts is None or not pool.ids:
+            return None, {}
+        plain = _Reach(self.depth, answer.ids, len(answer) >= min(self.depth, self._longest))
+        reached: dict[Group | None, _Reach] = {None: plain}
+        wanted: dict[Group | None, int] = dict.fromkeys(self.widened, WIDENED_BY)
+        relevance: tuple[float, ...] | None = None
+        levels: dict[str, float] = {}
+        for _ in range(1 + WIDENINGS):
+            if not wanted and relevance is not None:
+                break
+            words = self.words(query)
+            asked = [Query(words, size, within=group) for group, size in wanted.items()]
+            try:
+                found = await self._search(asked)
+            except FairqrError as error:
+                if relevance is None or isinstance(error, IndexUnavailableError):
+                    raise
+                break  # The engine answers no search that is so deep.
+            for (group, size), hits in zip(wanted.items(), found, strict=True):
+                before = reached.get(group)
+                # An engine that finds no more of four times as many has a limit of its own.
+                is_cut_off = len(hits) == size or (
+                    before is not None and len(hits) == len(before.ids)
+                )
+                reached[group] = _Reach(size, hits.ids, is_cut_off)
+                pool.add(hits)
+            await self.pace.wait()
+            estimated = await self.texts.estimate_ids(query.text, pool.ids)
+            if estimated is None:
+                return None, {}
+            relevance = tuple(estimated.tolist())
+            places = {id_: place for place, id_ in enumerate(pool.ids)}
+            ends = {
+                group: end_of(estimated, [places[id_] for id_ in it.ids])
+                for group, it in reached.items()
+                if it.is_cut_off
+            }
+            levels = {}
+            wanted = {}
+            for attribute in self.attributes:
+                for group in self._searches_of(attribute) & ends.keys():
+                    levels[attribute.name] = max(ends[group], levels.get(attribute.name, 0.0))
+                    if self.deepens and ends[group] >= LIKELY:
+                        wanted[group] = reached[group].size * WIDER
+        return relevance, levels
+
+    def _searches_of(self, attribute: Attribute) -> set[Group | None]:
+        """Return the searches that find the groups of an attribute; None is the plain one."""
+        own = {(attribute.name, group) for group in attribute.groups}
+        within = own.intersection(self.widened)
+        return {*within} if within == own else {*within, None}

@@ -132,7 +132,8 @@ def compare(first: Audit, second: Audit) -> Comparison:
         for it in audits.values()
     ]
     return Comparison(
-        *((it.manifest.engine.name, it.manifest.started, it.digest) for it in audits.values()),
+        first=_name(first),
+        second=_name(second),
         settings=settings,
         engine=_different(*engines),
         queries=len(common),
@@ -143,6 +144,10 @@ def compare(first: Audit, second: Audit) -> Comparison:
         ),
         too_many_failed=tuple(n for n, it in audits.items() if it.figures.too_many_failed),
     )
+
+
+def _name(audit: Audit) -> tuple[str, str, str]:
+    return audit.manifest.engine.name, audit.manifest.started, audit.digest
 
 
 def _measured_by(first: Audit, second: Audit) -> list[Gathered]:

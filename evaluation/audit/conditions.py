@@ -138,6 +138,7 @@ def check(conditions: Sequence[Condition], figures: AuditFigures, *, sure: bool)
 _REASONS = {
     "cannot_tell": "its difference may be chance",
     "within_error": "the estimate of relevance may be off by as much",
+    "saturated": "there are more relevant documents than were looked at",
     "too_few": "the audit has too few queries",
 }
 """Why what a group's figure says is not sure, by its verdict."""

@@ -70,7 +70,8 @@ class Answer:
             judged. None if nothing is known.
         is_judged: Whether relevance was judged, so that no re-ranking could know it.
         level: Documents less likely than this do not count for the target, nor as candidates: of
-            some groups the pool has more of these than of others.
+            some groups the pool has more of these than of others. If it is :data:`LIKELY` or more,
+            there are more relevant documents than the pool has.
     """
 
     members: FloatArray
@@ -84,10 +85,15 @@ class Answer:
         """The unknown share of each document, shape (P,)."""
         return np.asarray(np.maximum(1 - self.members.sum(axis=1), 0.0))
 
+    @property
+    def is_saturated(self) -> bool:
+        """Whether there are more relevant documents than were looked at."""
+        return self.level >= LIKELY
+
     @cached_property
     def candidates(self) -> Candidates | None:
-        """The relevant documents; None if no relevance is known."""
-        if self.relevance is None:
+        """The relevant documents; None if they are not known, or not all of them."""
+        if self.relevance is None or self.is_saturated:
             return None
         counted = np.where(self.relevance >= self.level, self.relevance, 0.0)
         by_group = counted @ self.members
@@ -120,9 +126,10 @@ class Shown:
         attention: Σ discount · membership over the first k ranks, not normalised.
         count: Σ membership over the first k ranks.
         selected: The relevant documents among the first k; all of them where relevance is not
-            known.
+            known, or the pool lacks relevant documents.
         candidates: The relevant documents of the pool; where relevance is not known, what was
-            answered, if that is more than k documents. Otherwise undefined.
+            answered, if that is more than k documents. Otherwise, and where the pool lacks relevant
+            documents, undefined.
         unknown: The share of the exposure that went to documents without a label; one number.
         unlabelled: How many candidates have no label; one number.
     """
@@ -183,7 +190,7 @@ def shown_by(answer: Answer, dimension: Dimension, choices: Choices) -> Shown:
     if relevant is not None:
         selected, candidates = relevant.counted[:shown] @ top, relevant.by_group
         without_label = relevant.unlabelled
-    elif answer.answered > choices.k:
+    elif answer.relevance is None and answer.answered > choices.k:
         candidates = answer.members[: answer.answered].sum(axis=0)
         without_label = float(answer.unlabelled[: answer.answered].sum())
     return Shown(

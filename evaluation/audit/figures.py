@@ -37,12 +37,16 @@ BY_GROUP = tuple(field.name for field in fields(Shown) if field.name not in OF_A
 
 ESTIMATE_ERROR = 0.04
 """How far the estimate of relevance was found to put the share of a group too low or too high
-(docs/explanation/audits.md). A lean that is not beyond this may come from it, however many queries
-there are."""
+(docs/results/audits.md). More queries do not make it smaller, so it widens intervals."""
 
-Verdict = Literal["less", "more", "within_error", "cannot_tell", "too_few"]
+LEAST = dict.fromkeys(("target", "supply", "ranking_gap", "supply_gap"), 0.0)
+LEAST |= dict.fromkeys(("lack", "lean", "excess"), -1.0)
+"""The figures that such an error adds to, in the same unit, and what they are at least."""
+
+Verdict = Literal["less", "more", "within_error", "cannot_tell", "saturated", "too_few"]
 """Whether a group surely gets less, or more, than the reachable part of its target. The lean is
-``within_error`` if it is no chance, but the estimate of relevance alone could make it."""
+``within_error`` if it is no chance, but the estimate of relevance alone could make it; and it is
+``saturated`` if too many queries have more relevant documents than were looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,22 +363,37 @@ def corrected(figures: Sequence[GroupFigures], *, error: float = 0.0) -> list[Gr
 
     Args:
         figures: Of all attributes, with uncorrected p values.
-        error: How far leans may be off by no chance. A verdict needs an interval beyond it, and one
-            without 0 in any case.
+        error: How far the shares of groups among relevant documents may be off by no chance; it
+            widens the intervals of all that rests on them.
     """
     judged = []
     ps = corrected_by_holm([it.test.p for it in figures])
     for group, p in zip(figures, ps, strict=True):
         test = replace(group.test, p=p)
-        verdict = _verdict(group, test, error)
+        changed: dict[str, Any] = {group.tested: test}
+        by_chance = replace(group, **changed)
+        widened: dict[str, Any] = {
+            name: _widened(getattr(by_chance, name), error, least) for name, least in LEAST.items()
+        }
+        whole = replace(by_chance, **widened) if error and group.tested == "lean" else by_chance
+        verdict = _verdict(whole)
+        if verdict == "cannot_tell" != _verdict(by_chance):
+            verdict = "within_error"
         low, high = group.lean_bounds
         flips = (verdict == "less" and low <= 0) or (verdict == "more" and high >= 0)
-        changed: dict[str, Any] = {group.tested: test}
-        judged.append(replace(group, **changed, verdict=verdict, flips=flips))
+        judged.append(replace(whole, verdict=verdict, flips=flips))
     return judged
 
 
-def _verdict(group: GroupFigures, test: Estimate, error: float) -> Verdict:
+def _widened(found: Estimate, error: float, least: float) -> Estimate:
+    """Return a figure with an interval that also holds an error that does not come by chance."""
+    low = found.value - math.hypot(found.value - found.low, error)
+    high = found.value + math.hypot(found.high - found.value, error)
+    return replace(found, low=max(low, least), high=min(high, 1.0))
+
+
+def _verdict(group: GroupFigures) -> Verdict:
+    test = group.test
     if test.p is None:
         return "too_few"
     # A group gets more only if relevant documents of others could take something over.
@@ -382,8 +401,6 @@ def _verdict(group: GroupFigures, test: Estimate, error: float) -> Verdict:
     low, high = (group.excess.low, group.excess.high) if is_more else (test.low, test.high)
     if test.p > ALPHA or low <= 0 <= high or (is_more and group.excess.value <= 0):
         return "cannot_tell"
-    if group.tested == "lean" and low <= error and high >= -error:
-        return "within_error"
     return "less" if test.value > 0 else "more"
 
 

@@ -56,8 +56,9 @@ class Audit(AuditOutcome):
 
     @property
     def findings(self) -> list[str]:
-        """Who gets less, how sure that is, and what mending would cost, in sentences."""
-        return findings_of(self)
+        """The verdict, who gets less, how sure that is, and what mending would cost."""
+        found = findings_of(self)
+        return [" ".join(found["verdict"]), *found["sentences"], *found["notes"]]
 
     @property
     def frames(self) -> AuditFrames:
@@ -268,6 +269,13 @@ def measured(folder: AuditFolder, manifest: AuditManifest) -> Audit:
         engine=about | ({"server": manifest.server} if manifest.server else {}),
         titles=folder.titles(),
         begun=manifest.started[:10],
+        documents=manifest.documents,
+        labels={
+            name: f"the file {Path(it.labels).name}"
+            if it.labels
+            else f"the field {it.field or name}"
+            for name, it in manifest.attributes.items()
+        },
         is_redacted=manifest.redacted,
         pairs=compare_versions(manifest.pairs_by, scores, spec.seed) if scores else None,
     )

@@ -18,16 +18,7 @@ DEFAULT = "plain"
 LAYOUTS = (DEFAULT, "ll144", "dsa", "ai-act")
 
 Section = Literal[
-    "gaps",
-    "rates",
-    "seen",
-    "labels",
-    "stability",
-    "contributions",
-    "costs",
-    "detectable",
-    "queries",
-    "method",
+    "gaps", "sure", "labels", "costs", "contributions", "rates", "seen", "queries", "method"
 ]
 
 
@@ -39,6 +30,7 @@ class LayoutPart(BaseModel):
     heading: str = Field(description="With the article that it goes with.")
     text: str = Field("", description="What the article asks for, and what stands here.")
     sections: tuple[Section, ...] = Field((), description="The figures, in this order.")
+    folded: bool = Field(False, description="Whether the page shows its heading alone at first.")
 
 
 class Layout(BaseModel):

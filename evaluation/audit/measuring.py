@@ -134,6 +134,8 @@ class AuditFigures:
         costs: By attribute, the curve of relevance against divergence; may be empty.
         contributions: The queries that add most to the leans against groups that surely get less.
         by_query: Of each attribute.
+        saturated: By attribute, the weight of the queries that have more relevant documents than
+            were looked at, as a share of those answered. These are in no lean.
         unanswered: The queries that found nothing or failed, by id.
         too_many_failed: Whether so much failed that no verdict is given.
     """
@@ -146,6 +148,7 @@ class AuditFigures:
     stability: Stability | None
     costs: dict[str, list[CurvePoint]]
     contributions: list[Contribution]
+    saturated: dict[str, float]
     by_query: list[Gathered]
     unanswered: list[Unanswered]
     too_many_failed: bool
@@ -187,7 +190,8 @@ def answers_of(
             len(observation.ids),
             relevance,
             is_judged,
-            max((observation.levels.get(it.name, 0.0) for it in dimension.factors), default=0.0),
+            # The searches for one of the attributes find all of a combination, too.
+            min(observation.levels.get(it.name, 0.0) for it in dimension.factors),
         )
         for dimension in dimensions
     ]
@@ -249,13 +253,16 @@ def measure(
     groups = [
         replace(
             it,
-            detectable=_detectable(it, error),
+            detectable=_detectable(it),
             if_mended=_if_mended(it, costs.get(it.attribute, [])),
         )
         for it in corrected(uncorrected, error=error)
     ]
     if failed > spec.failures:
         groups = [replace(it, verdict="cannot_tell", flips=False) for it in groups]
+    saturated = {it.name: it.saturated / sum(weights) if weights else 0.0 for it in measured}
+    without = {name for name, share in saturated.items() if share > spec.failures}
+    groups = [_unknown(it) if it.attribute in without else it for it in groups]
     return AuditFigures(
         counts=Counts(
             asked=len(queries),
@@ -276,6 +283,7 @@ def measure(
         unlabelled={it.name: it.gathered.unlabelled() for it in measured},
         stability=_stability(twice),
         costs=costs,
+        saturated=saturated,
         contributions=[found for it in measured for found in it.contributions(groups)],
         by_query=[it.gathered for it in measured],
         unanswered=sorted(unanswered, key=lambda it: it.query),
@@ -303,11 +311,13 @@ class _Dimension:
         name: Of the dimension.
         gathered: The figures of each query.
         mendable: The answers to re-rank.
+        saturated: The weight of the queries with more relevant documents than were looked at.
     """
 
     def __init__(self, dimension: Dimension, choices: Choices) -> None:
         self.name, self.gathered = dimension.name, Gathered(dimension)
         self.mendable: list[Mendable] = []
+        self.saturated = 0.0
         self._dimension, self._choices = dimension, choices
         self._is_single = len(dimension.factors) == 1
         self._kept: dict[tuple[str, bool], list[_Kept]] = {}
@@ -330,6 +340,7 @@ class _Dimension:
         """
         shown = shown_by(answer, self._dimension, self._choices)
         self.gathered.add(query.weight, shown, query.id)
+        self.saturated += query.weight * answer.is_saturated
         has_target = answer.relevance is not None and not np.isnan(shown.target).any()
         if is_mended and has_target and self._is_single:
             self.mendable.append(Mendable(answer, shown.target, query.weight))
@@ -399,16 +410,25 @@ def _if_mended(group: GroupFigures, points: list[CurvePoint]) -> float:
     return share if math.isnan(share) else min(max(share, 0.0), 1.0)
 
 
-def _detectable(group: GroupFigures, error: float) -> float:
+def _unknown(group: GroupFigures) -> GroupFigures:
+    """Take back what was said by the queries whose relevant documents were all looked at.
+
+    What a group lacks to a target without relevance is still known.
+    """
+    if group.tested == "lack" and not math.isnan(group.lack.value):
+        return group
+    return replace(group, verdict="saturated", flips=False, detectable=math.nan)
+
+
+def _detectable(group: GroupFigures) -> float:
     """Return the lean that as many queries with this spread find in four of five cases.
 
-    That is (t.975 + t.8)·standard error, by Student's quantiles, beyond what the estimate of
-    relevance may be off by. The correction for the number of tests is left out.
+    That is (t.975 + t.8)·standard error, by Student's quantiles, where the error of an estimate of
+    relevance counts as chance. The correction for the number of tests is left out.
     """
     test = group.test
     if np.isnan(test.low) or test.queries < 2:
         return float("nan")
     freedom = test.queries - 1
     wider = student_quantile(2 * POWER - 1, freedom) / student_quantile(0.95, freedom)
-    by_chance = (test.high - test.low) / 2 * (1 + wider)
-    return by_chance + (error if group.tested == "lean" else 0.0)
+    return (test.high - test.low) / 2 * (1 + wider)

@@ -10,9 +10,10 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import chain, zip_longest
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from fairqr.evaluation.audit.figures import ALPHA, ESTIMATES, GroupFigures
 from fairqr.evaluation.audit.measuring import AuditFigures
 from fairqr.evaluation.audit.mending import CurvePoint
 from fairqr.evaluation.audit.pairs import PairFigures, VersionComparison
-from fairqr.evaluation.audit.queries import AuditQuery, Queries
+from fairqr.evaluation.audit.queries import Queries
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.evaluation.reports.tables import frame
 from fairqr.evaluation.reports.text import plain
@@ -74,6 +75,8 @@ class AuditOutcome:
         pairs: What the versions of documents say; None if none were given.
         begun: The day on which the audit was begun, in ISO 8601; empty if it is not known. Only the
             report has it, so that the figures of equal audits are equal.
+        documents: How many the engine holds; None if it does not say.
+        labels: Where the labels of each attribute come from, by its name, as far as it is known.
     """
 
     spec: AuditSpec
@@ -84,20 +87,20 @@ class AuditOutcome:
     is_redacted: bool = False
     pairs: PairFigures | None = None
     begun: str = ""
+    documents: int | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     def printed(self) -> dict[str, PrintedQuery]:
         """Return what may be printed of each query, by its id."""
         # It looks at all queries, so it is asked once.
         rare = self.spec.rare if self.queries.say_how_often else 0
+        numbered = enumerate(self.queries.queries, start=1)
         return {
-            query.id: self._printed(number, query, rare)
-            for number, query in enumerate(self.queries.queries, start=1)
+            it.id: PrintedQuery(number, None, None)
+            if it.asks < rare
+            else PrintedQuery(number, it.id, None if self.is_redacted else it.text)
+            for number, it in numbered
         }
-
-    def _printed(self, number: int, query: AuditQuery, rare: float) -> PrintedQuery:
-        if query.asks < rare:
-            return PrintedQuery(number, None, None)
-        return PrintedQuery(number, query.id, None if self.is_redacted else query.text)
 
     def attributes(self) -> dict[str, list[GroupFigures]]:
         """Return the figures of the groups of each attribute, and of each combination."""
@@ -117,21 +120,15 @@ def audit_json(outcome: AuditOutcome) -> bytes:
 
     Names are sorted, numbers have 12 significant digits, and what has no value is null.
     """
-    found = _rounded(_audit_object(outcome))
+    found = as_data(_audit_object(outcome))
     text = json.dumps(found, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
     # Half of a pair of surrogates, as a JSON of documents may hold, becomes an escape of JSON.
     return f"{text}\n".encode(errors="backslashreplace")
 
 
-def as_data(found: Any) -> Any:
-    """Return figures as data for JSON: estimates with their intervals, and None for no number."""
-    return _rounded(_plain(found))
-
-
 def _audit_object(outcome: AuditOutcome) -> dict[str, Any]:
     figures, queries = outcome.figures, outcome.queries
-    counts = _plain(figures.counts)
-    pairs = _plain(outcome.pairs)
+    counts, pairs = as_data(figures.counts), as_data(outcome.pairs)
     if pairs:
         tested = sum(it["difference"]["p"] is not None for it in pairs["comparisons"])
         pairs["tests"] = _tests(tested)
@@ -155,17 +152,15 @@ def _audit_object(outcome: AuditOutcome) -> dict[str, Any]:
             {
                 "attribute": attribute,
                 "groups": [group.group for group in groups],
-                "unlabelled_exposure": _plain(figures.unknown[attribute]),
+                "unlabelled_exposure": figures.unknown[attribute],
                 "unlabelled_candidates": figures.unlabelled[attribute],
+                "saturated": figures.saturated[attribute],
             }
             for attribute, groups in outcome.attributes().items()
         ],
-        "groups": _plain(figures.groups),
-        "stability": _plain(figures.stability),
-        "costs": [
-            {"attribute": attribute, "points": _plain(points)}
-            for attribute, points in figures.costs.items()
-        ],
+        "groups": figures.groups,
+        "stability": figures.stability,
+        "costs": [{"attribute": name, "points": it} for name, it in figures.costs.items()],
         "contributions": list(_contributions(outcome)),
         "pairs": pairs,
     }
@@ -179,49 +174,29 @@ def _contributions(outcome: AuditOutcome) -> Iterator[dict[str, Any]]:
     printed = outcome.printed()
     for it in outcome.figures.contributions:
         query = printed[it.query]
-        yield _plain(it) | {"number": query.number, "query": query.id, "text": query.text}
+        yield as_data(it) | {"number": query.number, "query": query.id, "text": query.text}
 
 
-def _plain(found: Any) -> Any:
-    """Return figures as plain data: objects by their fields, and an estimate with its interval."""
-    if isinstance(found, Estimate):
-        ends = [found.low, found.high]
-        interval = None if any(map(math.isnan, ends)) else ends
-        return {"value": found.value, "interval": interval, "queries": found.queries, "p": found.p}
-    if isinstance(found, CurvePoint):
-        by_name = {it.name: _plain(getattr(found, it.name)) for it in fields(found)}
-        exposure = [{"group": name, **held} for name, held in by_name["exposure"].items()]
-        return by_name | {"exposure": exposure}
-    if is_dataclass(found):
-        return {it.name: _plain(getattr(found, it.name)) for it in fields(found)}
-    if isinstance(found, Mapping):
-        return {name: _plain(value) for name, value in found.items()}
-    if isinstance(found, list | tuple):
-        return [_plain(value) for value in found]
-    return found
-
-
-def _rounded(found: Any) -> Any:
-    """Return an object for JSON, its numbers rounded; NaN becomes None."""
+def as_data(found: Any) -> Any:
+    """Return figures for JSON: objects by their fields, numbers rounded, and NaN as None."""
     if isinstance(found, float):
         return float(f"{found:.{DIGITS}g}") + 0.0 if math.isfinite(found) else None
-    if isinstance(found, dict):
-        return {name: _rounded(value) for name, value in found.items()}
-    if isinstance(found, list | tuple):
-        return [_rounded(value) for value in found]
-    return found
+    if is_dataclass(found):
+        held = {it.name: as_data(getattr(found, it.name)) for it in fields(found)}
+        if isinstance(found, Estimate):
+            ends = [held.pop("low"), held.pop("high")]
+            return held | {"interval": None if None in ends else ends}
+        if isinstance(found, CurvePoint):
+            by_group = held["exposure"].items()
+            return held | {"exposure": [{"group": group, **it} for group, it in by_group]}
+        return held
+    if isinstance(found, Mapping):
+        return {name: as_data(value) for name, value in found.items()}
+    return [as_data(value) for value in found] if isinstance(found, list | tuple) else found
 
 
-class Table(NamedTuple):
-    """Rows for CSV and for DataFrames.
-
-    Attributes:
-        columns: Their names.
-        rows: Values by the names; what is missing has no value.
-    """
-
-    columns: Sequence[str]
-    rows: Iterable[Mapping[str, Any]]
+Rows = Iterable[Mapping[str, Any]]
+"""Of a table: values by the names of columns, which the first row has all of."""
 
 
 def files_of(outcome: AuditOutcome) -> dict[str, bytes]:
@@ -236,27 +211,12 @@ def files_of(outcome: AuditOutcome) -> dict[str, bytes]:
         "results.csv": _csv(tables["groups"], DIGITS),
         "queries.csv": _csv(tables["queries"], DIGITS_BY_QUERY),
     }
-    if outcome.pairs is not None:
-        contents["pairs.csv"] = _csv(tables["pairs"], DIGITS)
-    return contents
+    return contents | ({"pairs.csv": _csv(tables["pairs"], DIGITS)} if outcome.pairs else {})
 
 
 PAIR_ESTIMATES = ("difference", "higher", "equal")
 """The figures of two versions that have an interval, as :class:`VersionComparison` explains."""
 
-_ENDS = ("", "_low", "_high", "_queries")
-
-
-def _with_ends(*names: str) -> list[str]:
-    return [f"{name}{end}" for name in names for end in _ENDS]
-
-
-GROUP_COLUMNS = (
-    *("attribute", "group", "verdict", "tested", "p", "flips"),
-    *_with_ends(*ESTIMATES),
-    *("lean_least", "lean_greatest", "if_mended", "detectable", "below_four_fifths"),
-    *("selected", "candidates", "share_of_candidates", "is_small"),
-)
 QUERY_COLUMNS = (
     *("number", "query", "text", "weight", "status", "attribute", "group"),
     *("exposure", "target", "lean", "unlabelled"),
@@ -265,39 +225,48 @@ COST_COLUMNS = (
     *("attribute", "weight", "divergence", "relevance"),
     *("group", "exposure", "low", "high"),
 )
-CONTRIBUTION_COLUMNS = (
-    *("attribute", "group", "number", "query", "text", "share", "lean", "shown", "fair"),
-)
+COLUMNS = {
+    "costs": COST_COLUMNS,
+    "contributions": (
+        "attribute",
+        "group",
+        "query",
+        "share",
+        "lean",
+        "shown",
+        "fair",
+        "number",
+        "text",
+    ),
+}
+"""Of tables that may have no rows."""
 
 
-def _tables(outcome: AuditOutcome) -> dict[str, Table]:
+def _tables(outcome: AuditOutcome) -> dict[str, Rows]:
     """Return all tables of an audit, by their names in :class:`AuditFrames`."""
     pairs = outcome.pairs.comparisons if outcome.pairs else ()
     return {
-        "groups": Table(GROUP_COLUMNS, _flat(outcome.figures.groups, ESTIMATES)),
-        "queries": Table(QUERY_COLUMNS, _query_rows(outcome)),
-        "costs": Table(COST_COLUMNS, _cost_rows(outcome)),
-        "contributions": Table(CONTRIBUTION_COLUMNS, _contributions(outcome)),
-        "pairs": Table(
-            ("first", "second", "pairs", *_with_ends(*PAIR_ESTIMATES), "p"),
-            _flat(pairs, PAIR_ESTIMATES),
-        ),
+        "groups": _flat(outcome.figures.groups, ESTIMATES),
+        "queries": _query_rows(outcome),
+        "costs": _cost_rows(outcome),
+        "contributions": _contributions(outcome),
+        "pairs": _flat(pairs, PAIR_ESTIMATES),
     }
 
 
-def _flat(figures: Iterable[Any], estimates: Iterable[str]) -> Iterator[dict[str, Any]]:
+def _flat(
+    figures: Iterable[GroupFigures | VersionComparison], estimates: Iterable[str]
+) -> Iterator[dict[str, Any]]:
     """Yield figures as the rows of a table, with a column for each end of an estimate."""
     for it in figures:
         row = {field.name: getattr(it, field.name) for field in fields(it)}
         for name in estimates:
             held: Estimate = row.pop(name)
-            values = (held.value, held.low, held.high, held.queries)
-            row |= dict(zip(_with_ends(name), values, strict=True))
+            row |= {name: held.value, f"{name}_low": held.low, f"{name}_high": held.high}
+            row[f"{name}_queries"] = held.queries
         if isinstance(it, GroupFigures):
-            row["p"] = it.test.p
             row["lean_least"], row["lean_greatest"] = row.pop("lean_bounds")
-        elif isinstance(it, VersionComparison):
-            row["p"] = it.difference.p
+        row["p"] = it.test.p if isinstance(it, GroupFigures) else it.difference.p
         yield row
 
 
@@ -314,33 +283,27 @@ def _query_rows(outcome: AuditOutcome) -> Iterator[dict[str, Any]]:
     printed = outcome.printed()
     weights = {query.id: query.weight for query in outcome.queries.queries}
 
-    def first(query: str, status: str) -> dict[str, Any]:
+    def row(query: str, *figures: object) -> dict[str, Any]:
         it = printed[query]
-        return {
-            "number": it.number,
-            "query": it.id,
-            "text": it.text,
-            "weight": weights[query],
-            "status": status,
-        }
+        values = (it.number, it.id, it.text, weights[query], *figures)
+        return dict(zip_longest(QUERY_COLUMNS, values))
 
     for part in outcome.figures.by_query:
         arrays = np.stack([part.array("exposure"), part.array("target"), part.leans()[0]], axis=2)
         unlabelled = part.unknown().tolist()
         for query, rows, unknown in zip(part.queries, arrays.tolist(), unlabelled, strict=True):
-            shared = first(query, "ok") | {"attribute": part.dimension.name, "unlabelled": unknown}
             for group, values in zip(part.dimension.groups, rows, strict=True):
-                named = dict(zip(("exposure", "target", "lean"), values, strict=True))
-                yield shared | {"group": group} | named
+                yield row(query, "ok", part.dimension.name, group, *values, unknown)
     for it in outcome.figures.unanswered:
-        yield dict.fromkeys(QUERY_COLUMNS) | first(it.query, it.status)
+        yield row(it.query, it.status)
 
 
-def _csv(table: Table, digits: int) -> bytes:
-    stream = io.StringIO()
+def _csv(table: Rows, digits: int) -> bytes:
+    stream, rows = io.StringIO(), iter(table)
+    first = next(rows, {})
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(table.columns)
-    writer.writerows([_cell(row.get(name), digits) for name in table.columns] for row in table.rows)
+    writer.writerow(first)
+    writer.writerows([_cell(row[name], digits) for name in first] for row in chain([first], rows))
     return stream.getvalue().encode()
 
 
@@ -383,7 +346,7 @@ def frames_of(outcome: AuditOutcome) -> AuditFrames:
     """
     return AuditFrames(
         **{
-            name: frame(columns, [{it: row[it] for it in columns} for row in rows])
-            for name, (columns, rows) in _tables(outcome).items()
+            name: frame(COLUMNS.get(name, ()), list(rows))
+            for name, rows in _tables(outcome).items()
         }
     )

@@ -62,7 +62,7 @@ class Observation(AuditRecord):
             estimated from texts alone; None if neither is known.
         groups: By attribute, the memberships of the pool.
         levels: By attribute, the estimate from which the pool has what there is of each group
-            alike (:func:`fairqr.retrieval.relevance_of_texts.comparable_from`); 0 where missing.
+            alike (:func:`fairqr.retrieval.relevance_of_texts.end_of`); 0 where missing.
         hidden: How many judged relevant documents are left out, since the engine gives only what it
             answers, so that their groups are not known.
         seconds: How long the engine took.

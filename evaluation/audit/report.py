@@ -1,10 +1,10 @@
-"""The report of an audit: what its template shows, and its figures."""
+"""The report of an audit: what its template shows, and its picture."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,33 +12,28 @@ from fairqr.base.errors import InputError
 from fairqr.base.files import write_beside
 from fairqr.evaluation.audit.estimates import Estimate
 from fairqr.evaluation.audit.figures import FEW_CANDIDATES, GroupFigures
-from fairqr.evaluation.audit.findings import due_of, findings_of
+from fairqr.evaluation.audit.findings import (
+    LEAST_QUERIES,
+    VERDICTS,
+    difference_of,
+    findings_of,
+)
 from fairqr.evaluation.audit.layouts import DEFAULT, Layout, load_layout
 from fairqr.evaluation.audit.measuring import Contribution
-from fairqr.evaluation.audit.mending import CurvePoint, after_mending
-from fairqr.evaluation.audit.outcomes import (
-    AuditOutcome,
-    PrintedQuery,
-    files_of,
-    is_combination,
-)
-from fairqr.evaluation.reports.drawing import GREY, LINES, can_draw
-from fairqr.evaluation.reports.plots import Bar, draw_bars, draw_series
-from fairqr.evaluation.reports.tables import cell, frame
+from fairqr.evaluation.audit.outcomes import AuditOutcome, files_of, is_combination
+from fairqr.evaluation.reports.drawing import can_draw
+from fairqr.evaluation.reports.plots import Bar, draw_bars
+from fairqr.evaluation.reports.tables import cell
 from fairqr.evaluation.reports.text import (
+    NOTHING,
     Markdown,
-    counted,
     percent,
     percent_span,
     points,
     points_span,
-    shown,
     span,
 )
 from fairqr.evaluation.reports.writer import Figure, write_report
-
-LEADING = 3
-"""So many findings stand above the picture, so that both are seen first."""
 
 MOST_GROUPS = 40
 """So many groups of one attribute stand in a table; all are in ``results.csv``."""
@@ -46,31 +41,17 @@ MOST_GROUPS = 40
 MOST_BARS = 12
 """So many groups of an attribute are drawn."""
 
-MOST_LISTS = 12
-MOST_QUERIES = 5
-MOST_DOCUMENTS = 5
+MOST_LISTS, MOST_QUERIES, MOST_DOCUMENTS = 12, 5, 5
 """So many groups with their queries, queries of a group, and documents of a query are shown."""
 
-MOST_MESSAGES = 10
 LONGEST = 60
-LONGEST_QUERY = 160
+"""Of a name, in characters."""
 
-VERDICTS = {
-    "less": "gets less",
-    "more": "gets more",
-    "within_error": "within the error of the estimate",
-    "cannot_tell": "cannot tell",
-    "too_few": "too few queries",
-}
-COLOURS = {
-    VERDICTS["less"]: LINES[1][0],
-    VERDICTS["more"]: LINES[0][0],
-    VERDICTS["within_error"]: GREY,
-    VERDICTS["cannot_tell"]: GREY,
-    VERDICTS["too_few"]: GREY,
-}
+SHARES = ("exposure", "supply", "supply_gap", "selection_rate", "absent", "attention")
+"""The figures of a group that the report prints with an interval, besides its lean and ratios."""
+
 RELEVANCE = {
-    "judged": "by judgements",
+    "judged": "given by judgements",
     "estimated": "estimated from texts, not from the engine's scores or ranks",
     "unknown": "not known",
 }
@@ -95,66 +76,53 @@ def write_audit(folder: Path, outcome: AuditOutcome, layout: str = DEFAULT) -> l
     contents = files_of(outcome)
     for name, content in contents.items():
         write_beside(folder / name, content)
-    written = [folder / name for name in contents]
+    drawn = [draw_exposure(outcome)] if can_draw() and outcome.figures.counts.answered else []
+    folded = {part.heading for part in arranged.parts if part.folded}
+    values = values_of(outcome, arranged)
     return [
-        *written,
-        *write_report(folder, "audit", values_of(outcome, arranged), figures_of(outcome)),
+        *(folder / name for name in contents),
+        *write_report(folder, "audit", values, drawn, folded=folded),
     ]
 
 
-def values_of(outcome: AuditOutcome, layout: Layout | None = None) -> dict[str, Any]:
+def values_of(outcome: AuditOutcome, layout: Layout) -> dict[str, Any]:
     """Return what the template shows."""
-    layout = layout or load_layout(DEFAULT)
-    figures = outcome.figures
-    attributes = outcome.attributes()
-    name = outcome.engine.get("name")
+    figures, name = outcome.figures, outcome.engine.get("name")
+    shown = {attribute: _first(groups) for attribute, groups in outcome.attributes().items()}
+    printed = list(_with_interval(it for groups in shown.values() for it in groups))
     return {
         "title": f"Who gets seen in what {name} answers" if name else "Who gets seen: an audit",
         "about": "",
         "layout": layout,
-        "spec": outcome.spec,
-        "engine": outcome.engine,
-        "begun": outcome.begun,
-        "queries": outcome.queries,
-        "counts": figures.counts,
-        "figures": figures,
-        "due": due_of(outcome),
+        "outcome": outcome,
         "relevance": RELEVANCE[figures.counts.relevance],
         "findings": findings_of(outcome),
-        "leading": LEADING,
-        "attributes": {
-            attribute: {
-                "left_out": max(0, len(groups) - MOST_GROUPS),
-                "groups": _first(groups),
-                "has_candidates": any(it.candidates for it in groups),
-                "unknown": figures.unknown[attribute],
-                "unlabelled": round(figures.unlabelled[attribute]),
-                "flips": [it.group for it in groups if it.flips],
-            }
-            for attribute, groups in attributes.items()
-        },
-        "few_candidates": FEW_CANDIDATES,
-        "contributions": list(_contributions(outcome)),
-        "most_documents": MOST_DOCUMENTS,
-        "messages": _messages(outcome),
-        "pairs": outcome.pairs,
-        "most_groups": MOST_GROUPS,
+        "attributes": shown,
+        "examples": _examples(outcome),
+        "rankings": _rankings,
+        "asked": outcome.printed(),
         "verdicts": VERDICTS,
-        "share": _share,
+        "difference": difference_of,
+        "printed": len(printed),
+        "too_few": sum(math.isnan(it.low) for it in printed),
+        "least_queries": LEAST_QUERIES,
+        "few_candidates": FEW_CANDIDATES,
+        "most_groups": MOST_GROUPS,
+        "most_documents": MOST_DOCUMENTS,
+        "share": lambda it: _cell(percent(it.value), percent_span(it)),
+        "ratio": lambda it: _cell(
+            NOTHING if it.value != it.value else f"{it.value:.2f}", span(it), is_certain=_leads(it)
+        ),
+        "points_of": lambda it, side: _cell(_points(it.value, side), points_span(it)),
         "in_points": _points,
-        "ratio": lambda it: cell("–" if math.isnan(it.value) else f"{it.value:.2f}", span(it)),
-        "number": _count,
-        "weight": _weight,
-        "exposures": _exposures,
-        "unsigned": lambda lean: Markdown(points(lean).lstrip("+")),
-        "shortened": lambda text: _shortened(text, LONGEST),
+        "side": lambda lean: _points(abs(lean), "less" if lean > 0 else "more"),
+        "number": lambda it: f"{it:,.0f}" if it == round(it) else f"{it:,.1f}",
+        "shortened": lambda text, most=LONGEST: text if len(text) <= most else f"{text[:most]}…",
     }
 
 
 def _first(groups: Sequence[GroupFigures], most: int = MOST_GROUPS) -> list[GroupFigures]:
     """Return the groups to show: all, or those with the greatest leans, in the order given."""
-    if len(groups) <= most:
-        return list(groups)
 
     def rank(it: GroupFigures) -> tuple[bool, float]:
         lean = it.test.value
@@ -164,39 +132,28 @@ def _first(groups: Sequence[GroupFigures], most: int = MOST_GROUPS) -> list[Grou
     return [it for it in groups if id(it) in kept]
 
 
-def _share(it: Estimate) -> Markdown:
-    return cell(percent(it.value), percent_span(it))
+def _with_interval(groups: Iterator[GroupFigures]) -> Iterator[Estimate]:
+    """Yield the printed figures that have an interval, unless there are too few queries."""
+    for it in groups:
+        found = [difference_of(it)[0], *(getattr(it, name) for name in SHARES)]
+        found += [one for one in (it.impact_ratio, it.exposure_ratio) if not _leads(one)]
+        yield from (one for one in found if not math.isnan(one.value))
 
 
-def _points(it: Estimate, *notes: str) -> Markdown:
-    return cell(points(it.value), points_span(it), *notes)
+def _leads(ratio: Estimate) -> bool:
+    """Return whether it is the ratio of the highest group to itself, which is certain."""
+    return ratio.value == 1 and math.isnan(ratio.low)
 
 
-def _count(number: float) -> str:
-    """Write a number of documents, which is not whole where relevance is a probability."""
-    return f"{number:,.0f}" if number == round(number) else f"{number:,.1f}"
+def _cell(said: str, interval: Markdown, *, is_certain: bool = False) -> Markdown:
+    return cell(said, interval or ("" if is_certain or said == NOTHING else "too few"))
 
 
-def _weight(weight: float | None) -> str:
-    return "today's ranking" if weight is None else f"{weight:g}"
-
-
-def _exposures(point: CurvePoint) -> str:
-    return "; ".join(f"{group} {percent(it.value)}" for group, it in point.exposure.items())
-
-
-def _contributions(outcome: AuditOutcome) -> Iterator[dict[str, Any]]:
-    """Yield the queries that add most, with their documents."""
-    printed = outcome.printed()
-    for (attribute, group), kept in _examples(outcome).items():
-        rows = []
-        for it in kept:
-            query = printed[it.query]
-            titles = outcome.titles if query.is_shown else {}
-            ranks = _rankings(it).values()
-            rows.append((_query(outcome, query), it, [_documents(held, titles) for held in ranks]))
-        together = sum(it.share for it in kept)
-        yield {"attribute": attribute, "group": group, "rows": rows, "together": together}
+def _points(amount: float, side: str = "") -> Markdown:
+    """Write how many points, and whether it is less or more than is due."""
+    if side and not amount > 0:
+        return Markdown(NOTHING)
+    return Markdown(f"{points(amount).lstrip('+')} {side}".strip())
 
 
 def _examples(outcome: AuditOutcome) -> dict[tuple[str, str], list[Contribution]]:
@@ -204,17 +161,13 @@ def _examples(outcome: AuditOutcome) -> dict[tuple[str, str], list[Contribution]
     by_group: dict[tuple[str, str], list[Contribution]] = {}
     for it in sorted(outcome.figures.contributions, key=lambda it: is_combination(it.attribute)):
         by_group.setdefault((it.attribute, it.group), []).append(it)
-    first = list(by_group.items())[:MOST_LISTS]
-    return {key: found[:MOST_QUERIES] for key, found in first}
+    return {key: found[:MOST_QUERIES] for key, found in islice(by_group.items(), MOST_LISTS)}
 
 
-def _rankings(it: Contribution) -> dict[str, dict[str, int]]:
-    """Return the rankings of a query that are shown, each as the ranks of its documents."""
-    today, fair = (
-        {id_: rank for rank, id_ in enumerate(ids, start=1)} for ids in (it.shown, it.fair)
-    )
-    new = {id_: rank for id_, rank in fair.items() if id_ not in today}
-    return {"shown today": today, "a fair re-ranking": fair, "would come in": new}
+def _rankings(it: Contribution) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
+    """Return what a query shows today, and what would come in, as ranks and ids."""
+    today = list(enumerate(it.shown, start=1))
+    return today, [held for held in enumerate(it.fair, start=1) if held[1] not in it.shown]
 
 
 def documents_to_name(outcome: AuditOutcome) -> list[str]:
@@ -229,54 +182,10 @@ def documents_to_name(outcome: AuditOutcome) -> list[str]:
         for kept in _examples(outcome).values()
         for it in kept
         if printed[it.query].is_shown
-        for ranks in _rankings(it).values()
-        for id_ in list(ranks)[:MOST_DOCUMENTS]
+        for ranked in _rankings(it)
+        for _, id_ in ranked[:MOST_DOCUMENTS]
     ]
     return list(dict.fromkeys(ids))
-
-
-def _query(outcome: AuditOutcome, it: PrintedQuery) -> Markdown:
-    if it.id is None:
-        return cell(f"query {it.number}", f"asked fewer than {outcome.spec.rare:g} times")
-    if it.text is None:
-        return cell(it.id, "text withheld")
-    return cell(_shortened(it.text, LONGEST_QUERY), _shortened(it.id, LONGEST))
-
-
-def _documents(ranks: Mapping[str, int], titles: Mapping[str, str]) -> str:
-    """Return the first documents with their ranks, by their titles where they are known."""
-    named = [
-        f"({rank}) {_shortened(titles.get(id_, id_), LONGEST)}"
-        for id_, rank in list(ranks.items())[:MOST_DOCUMENTS]
-    ]
-    more = len(ranks) - MOST_DOCUMENTS
-    return "; ".join([*named, f"{more} more"] if more > 0 else named) or "none"
-
-
-def _shortened(text: str, longest: int) -> str:
-    return text if len(text) <= longest else f"{text[:longest]}…"
-
-
-def _messages(outcome: AuditOutcome) -> list[Markdown]:
-    """Return why queries failed, the most frequent reasons first; a reason may quote the query."""
-    printed = outcome.printed()
-    times = Counter(
-        it.message if printed[it.query].is_shown else "withheld, as the reason may quote the query"
-        for it in outcome.figures.unanswered
-        if it.status == "failed"
-    )
-    found = sorted(times.items(), key=lambda it: (-it[1], it[0]))[:MOST_MESSAGES]
-    return [
-        Markdown(f"{counted(number, 'query', 'queries')}: {shown(message or 'no reason given')}")
-        for message, number in found
-    ]
-
-
-def figures_of(outcome: AuditOutcome) -> list[Figure]:
-    """Draw the figures; none without matplotlib."""
-    if not can_draw() or not outcome.figures.counts.answered:
-        return []
-    return [draw_exposure(outcome), *_cost_curves(outcome)]
 
 
 def draw_exposure(outcome: AuditOutcome) -> Figure:
@@ -287,49 +196,25 @@ def draw_exposure(outcome: AuditOutcome) -> Figure:
     """
     if not can_draw():
         raise InputError("A plot needs matplotlib; install it with: pip install 'fairqr[plot]'")
-    due = due_of(outcome)
-    panels: dict[str, list[Bar]] = {}
-    told = []
+    panels, told = {}, []
     attributes = outcome.attributes()
-    drawn = [name for name in attributes if not is_combination(name)] or [*attributes]
-    for attribute, groups in ((name, attributes[name]) for name in drawn):
-        point = after_mending(outcome.figures.costs.get(attribute, []))
-        bars = []
+    for attribute in [name for name in attributes if not is_combination(name)] or attributes:
+        groups, bars = attributes[attribute], []
         for it in _first(groups, MOST_BARS):
-            marks = {due: it.target.value, "what relevant documents could give": it.supply.value}
-            marks["if mended"] = it.if_mended
+            words = VERDICTS[it.verdict].words
+            marks = {"target": it.target.value, "supply": it.supply.value}
             dot = (it.exposure.value, it.exposure.low, it.exposure.high)
-            bars.append(Bar(it.group, dot, VERDICTS[it.verdict], marks))
+            bars.append(Bar(it.group, dot, words, {**marks, "if mended": it.if_mended}))
             told.append(
                 f"{attribute}, {it.group}: {percent(it.exposure.value)} of the exposure, "
-                f"{due} {percent(it.target.value)}, {VERDICTS[it.verdict]}"
+                f"target {percent(it.target.value)}, {words}"
             )
-        title = attribute
-        if point is not None and not math.isnan(point.relevance.value):
-            title += f" (if mended, relevance is {percent(point.relevance.value)} of today's)"
-        if len(groups) > MOST_BARS:
-            title += f", the {MOST_BARS} groups of {len(groups):,} with the greatest leans"
-        panels[title] = bars
+        cut = f", the {MOST_BARS} groups of {len(groups):,} with the greatest leans"
+        panels[attribute + cut * (len(groups) > MOST_BARS)] = bars
     return Figure(
         "exposure",
         f"Bars of exposure by group. {'; '.join(told)}.",
-        draw_bars(panels, COLOURS, "share of the exposure"),
+        draw_bars(
+            panels, {it.words: it.colour for it in VERDICTS.values()}, "share of the exposure"
+        ),
     )
-
-
-def _cost_curves(outcome: AuditOutcome) -> Iterator[Figure]:
-    points_: list[Mapping[str, object]] = []
-    for line, curve in outcome.figures.costs.items():
-        for point in curve:
-            label = "today" if point.weight is None else f"{point.weight:g}"
-            x, y = point.divergence.value, 100 * point.relevance.value
-            points_.append({"line": line, "x": x, "y": y, "label": label})
-    if points_:
-        listed = "; ".join(f"{it['line']}, {it['label']}: {it['y']:.1f}%" for it in points_)
-        yield Figure(
-            "cost",
-            f"Lines of relevance over divergence: {listed}.",
-            draw_series(
-                frame((), points_), "divergence from the target (nats)", "relevance (% of today's)"
-            ),
-        )

@@ -20,7 +20,7 @@ from fairqr.base.errors import (
 )
 from fairqr.base.statistics import stream
 from fairqr.base.weights.cache import is_pulled
-from fairqr.evaluation.audit.asking import Asker, Pace, RelevanceOfTexts, paced
+from fairqr.evaluation.audit.asking import WIDENINGS, Asker, Pace, RelevanceOfTexts, paced
 from fairqr.evaluation.audit.bundle import (
     AuditedEngine,
     AuditFolder,
@@ -90,6 +90,7 @@ class AuditPlan:
         each = 1 + (asker.qrels is not None)
         if asker.texts is not None:
             each += 1 + bool(asker.widened)
+            each += 2 * WIDENINGS if asker.deepens else 0
         left = len(self.queries.queries) - done
         return left * each + min(left, len(asker.twice))
 
@@ -253,6 +254,7 @@ async def make_plan(
         qrels=qrels,
         texts=texts if relevance == "estimated" else None,
         widened=_widened(spec, engine, attributes) if relevance == "estimated" else (),
+        deepens=spec.widen,
         # A file says the same again.
         twice=frozenset() if isinstance(engine, RunEngine) else _twice(spec, queries),
         words=_words(engine),

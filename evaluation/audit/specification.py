@@ -71,7 +71,7 @@ class AuditSpec(BaseModel):
     widen: bool = Field(
         True,
         description="Look for candidates of each group by a query of its own, where the engine "
-        "can search within a group.",
+        "can search within a group, and further down where all that was found is likely relevant.",
     )
     mend: int = Field(
         100,
@@ -87,7 +87,8 @@ class AuditSpec(BaseModel):
         0.1,
         ge=0,
         le=1,
-        description="The share of the queries that may fail; above it no verdict is given.",
+        description="The share of the queries that may fail, or have more relevant documents than "
+        "were looked at; above it no verdict is given.",
     )
     rare: float = Field(
         5,

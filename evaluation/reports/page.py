@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from html import escape
+from collections.abc import Collection, Iterator, Mapping
+from html import escape, unescape
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader
@@ -17,41 +17,33 @@ TEMPLATES = Path(__file__).parent / "templates"
 SCALE = 1.5
 """How large a figure may be, in pixels of the page for each of its points."""
 
+LEAST = 0.6
+"""How small a figure may become, as a share of that; where there is less room, it is scrolled."""
 
-def to_html(markdown: str, figures: Mapping[str, str]) -> str:
+
+def to_html(markdown: str, figures: Mapping[str, str], folded: Collection[str] = ()) -> str:
     """Return a report as a page.
 
     Args:
         markdown: The report, as :func:`fairqr.evaluation.reports.writer.render` gives it.
         figures: The SVG files that it names, by their paths in it.
+        folded: The headings of the parts that open only when somebody asks for them.
     """
     reader = MarkdownIt("commonmark", {"html": False}).enable("table")
     tokens = reader.parse(markdown)
-    titles = [_text(tokens[place + 1]) for place, _ in _headings(tokens, "h1")]
-    parts = list(_headings(tokens, "h2"))
-    for number, (_, opening) in enumerate(parts, start=1):
-        opening.attrSet("id", f"s{number}")
     body = reader.renderer.render(list(_arranged(tokens, figures)), reader.options, {})
-    heading, rest = body.split("</h1>\n", 1)
+    # What a report quotes is escaped, so every tag is one of ours.
+    first, *parts = (part.split("</h2>\n", 1) for part in body.split("<h2>"))
+    heading, rest = first[0].split("</h1>\n", 1)
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, keep_trailing_newline=True
     )
     return environment.get_template("page.html.j2").render(
-        title=titles[0],
-        parts=[_text(tokens[place + 1]) for place, _ in parts],
+        title=unescape(heading.removeprefix("<h1>")),
         heading=heading,
         rest=rest,
+        parts=[(unescape(title) in folded, title, content) for title, content in parts],
     )
-
-
-def _headings(tokens: list[Token], tag: str) -> Iterator[tuple[int, Token]]:
-    for place, token in enumerate(tokens):
-        if token.type == "heading_open" and token.tag == tag:
-            yield place, token
-
-
-def _text(inline: Token) -> str:
-    return "".join(child.content for child in inline.children or ())
 
 
 def _arranged(tokens: list[Token], figures: Mapping[str, str]) -> Iterator[Token]:
@@ -157,7 +149,8 @@ def _inline(svg: str, name: str, alt: str) -> str:
     shape = ""
     if box:
         widest = round(SCALE * float(box[1].split()[2]))
-        shape = f' viewBox="{box[1]}" style="max-width: {widest}px"'
+        size = f"min-width: {round(widest * LEAST)}px; max-width: {widest}px"
+        shape = f' viewBox="{box[1]}" style="{size}"'
     rest = re.sub(r'(<[^>]*\sid=")', rf"\1{name}-", rest)
     rest = re.sub(r"url\(#", f"url(#{name}-", rest)
     rest = re.sub(r'xlink:href="#', f'href="#{name}-', rest)

@@ -89,7 +89,7 @@ def draw_bars(panels: Mapping[str, Sequence[Bar]], colours: Mapping[str, str], x
     from matplotlib.ticker import PercentFormatter
 
     heights = [ROW * len(bars) + TITLE for bars in panels.values()]
-    with new_figure(6.6, sum(heights) + 1.4) as figure:
+    with new_figure(4.8, sum(heights) + 1.2) as figure:
         grid = figure.subplots(
             len(panels), 1, squeeze=False, sharex=True, height_ratios=heights
         ).ravel()
@@ -99,8 +99,8 @@ def draw_bars(panels: Mapping[str, Sequence[Bar]], colours: Mapping[str, str], x
             axes.grid(visible=False, axis="y")
             for row, bar in enumerate(bars):
                 handles |= _draw_bar(axes, row, bar, colours[bar.kind], handles)
-            _name_rows(axes, [bar.title for bar in bars])
-            axes.set_title(wrapped(title, 80, 2), fontsize=9, loc="left", parse_math=False)
+            _name_rows(axes, [bar.title for bar in bars], 24)
+            axes.set_title(wrapped(title, 60, 2), fontsize=9, loc="left", parse_math=False)
         grid[-1].set_xlim(left=0)
         grid[-1].xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
         grid[-1].set_xlabel(x_label, parse_math=False)
@@ -135,8 +135,8 @@ def _draw_bar(axes: Any, row: int, bar: Bar, colour: str, known: Mapping[str, An
     return {name: handle for name, handle in handles.items() if name not in known}
 
 
-def _name_rows(axes: Any, titles: Sequence[str]) -> None:
-    axes.set_yticks(range(len(titles)), [wrapped(title, 40, 2) for title in titles])
+def _name_rows(axes: Any, titles: Sequence[str], width: int = 40) -> None:
+    axes.set_yticks(range(len(titles)), [wrapped(title, width, 2) for title in titles])
     # Set afterwards: a tick would read "$" as a formula.
     for tick in axes.get_yticklabels():
         tick.set_parse_math(False)

@@ -15,7 +15,7 @@ of it. In a template
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,7 +53,11 @@ class Figure:
 
 
 def write_report(
-    folder: Path, template: str, values: Mapping[str, Any], figures: Sequence[Figure]
+    folder: Path,
+    template: str,
+    values: Mapping[str, Any],
+    figures: Sequence[Figure],
+    folded: Collection[str] = (),
 ) -> list[Path]:
     """Write the report of a run; equal values give equal files.
 
@@ -62,6 +66,7 @@ def write_report(
         template: The name of the template, such as ``search`` for ``search.md.j2``.
         values: The values that the template shows.
         figures: Those that the template names.
+        folded: The headings of the parts of which the page shows the heading alone at first.
 
     Returns:
         The files that were written.
@@ -74,7 +79,8 @@ def write_report(
     library("markdown_it", "A report")
     from fairqr.evaluation.reports.page import to_html
 
-    page = to_html(markdown, {f"{FOLDER}/{figure.name}.svg": figure.svg for figure in figures})
+    drawings = {f"{FOLDER}/{figure.name}.svg": figure.svg for figure in figures}
+    page = to_html(markdown, drawings, folded)
     # Figures first, so that the report never names one that is not there.
     written = [_write(folder / FOLDER / f"{figure.name}.svg", figure.svg) for figure in figures]
     reports = [_write(folder / "report.md", markdown), _write(folder / "report.html", page)]

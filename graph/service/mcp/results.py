@@ -68,7 +68,7 @@ class AuditedGroup(_Small):
     target: float | None
     verdict: str = Field(
         description="less or more: significantly less or more exposure than the target; "
-        "within_error, too_few or cannot_tell: no significant difference."
+        "within_error, too_few, saturated or cannot_tell: no significant difference."
     )
 
 

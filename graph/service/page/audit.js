@@ -14,6 +14,7 @@ const VERDICTS = {
   within_error: "no significant difference",
   too_few: "too few queries to tell",
   cannot_tell: "cannot tell",
+  saturated: "cannot tell: more relevant documents than were looked at",
 };
 
 /** The findings of an audit. */

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import expect
 
 from fairqr.evaluation.audit.layouts import LAYOUTS
 from fairqr.evaluation.audit.report import write_audit
@@ -21,6 +22,12 @@ HOSTILE = (
     "</title></td></table><svg onload=alert(3)><style>*{display:none}</style>",
     "long " + "W" * 10_000,
 )
+CUT_OFF = """() => [...document.querySelectorAll("main *")]
+  .filter((it) => it.checkVisibility() && !it.closest(".scroll, .hidden"))
+  .filter((it) => it.getBoundingClientRect().right > innerWidth)
+  .map((it) => it.outerHTML.slice(0, 80))"""
+"""What ends beyond the window and cannot be scrolled in a box of its own."""
+
 PAPER = 718
 """The width between the margins of a sheet of A4, in pixels."""
 
@@ -54,25 +61,50 @@ def test_a_report_can_be_read_on_a_phone(report: Path, pages: Pages, layout: str
     assert not page.evaluate(REPEATED)
     assert not page.evaluate(FAINT)
     assert page.evaluate("document.querySelectorAll('script, img').length") == 0
-    assert page.locator("figure svg").count() == 2
+    assert page.locator("figure svg").count() == 1
     # Whoever links to a part gets there.
     for link in page.locator("nav a").all():
         target = link.get_attribute("href") or ""
         assert page.locator(target).count() == 1
+        page.evaluate("(target) => { location.hash = target }", target)
+        expect(page.locator(target)).to_be_visible()
+    assert page.evaluate(WIDTH) == PHONE["viewport"]["width"]
+    assert not page.evaluate(CUT_OFF)
+
+
+@pytest.mark.parametrize("width", [1100, 390])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_nothing_is_cut_off(report: Path, pages: Pages, layout: str, width: int) -> None:
+    page, _ = pages(viewport={"width": width, "height": 800})
+    page.goto((report / layout / "report.html").as_uri())
+    page.evaluate("document.querySelectorAll('details').forEach((it) => { it.open = true })")
+    assert page.evaluate(WIDTH) <= page.evaluate("innerWidth")
+    assert not page.evaluate(CUT_OFF)
+    (picture,) = page.locator("figure .scroll").all()
+    assert picture.evaluate("(it) => it.scrollWidth <= it.clientWidth")
 
 
 def test_the_first_screen_says_who_gets_seen_and_shows_it(report: Path, pages: Pages) -> None:
     address = (report / "plain" / "report.html").as_uri()
-    laptop, _ = pages()
+    laptop, _ = pages(viewport={"width": 1100, "height": 800})
     laptop.goto(address)
-    picture = laptop.locator("figure svg").first.bounding_box()
+    for what in ("blockquote", "blockquote + figure + ul"):
+        box = laptop.locator(what).bounding_box()
+        assert box is not None
+        assert box["y"] + box["height"] < 800, what
+    picture = laptop.locator("figure svg").bounding_box()
     assert picture is not None
-    assert picture["y"] < 0.7 * laptop.evaluate("innerHeight")
+    assert picture["y"] < 0.7 * 800
+    folded = laptop.get_by_role("heading", name="What mending would cost")
+    expect(folded).to_be_visible()
+    assert not laptop.get_by_text("weight of fairness").first.is_visible()
+    folded.click()
+    expect(laptop.get_by_text("weight of fairness").first).to_be_visible()
     phone, _ = pages(**PHONE)
     phone.goto(address)
-    first = phone.locator("main li", has_text="of the exposure").first.bounding_box()
-    assert first is not None
-    assert first["y"] < 0.7 * PHONE["viewport"]["height"]
+    verdict = phone.locator("blockquote").bounding_box()
+    assert verdict is not None
+    assert verdict["y"] < 0.8 * PHONE["viewport"]["height"]
     contents = phone.get_by_role("navigation").get_by_role("link").first
     assert not contents.is_visible()
     phone.get_by_text("Contents", exact=True).click()
@@ -90,6 +122,7 @@ def test_nothing_is_cut_off_on_paper(report: Path, pages: Pages, tmp_path: Path)
     page.goto((report / "plain" / "report.html").as_uri())
     page.emulate_media(media="print")
     assert page.evaluate(WIDTH) == PAPER
+    expect(page.get_by_text("weight of fairness").first).to_be_visible()
     printed = tmp_path / "report.pdf"
     page.pdf(path=printed, format="A4")
     found = printed.read_bytes()

@@ -81,8 +81,8 @@ JUDGED = (*PEOPLE, "--queries", "log.csv", "--qrels", "qrels")
 def test_a_planted_lean_is_found_and_the_audit_verifies(fairqr: Fairqr) -> None:
     code, stdout, stderr = fairqr(*JUDGED, "--attribute", "gender", "-o", "out")
     assert code == 0, stderr
-    assert "gender: female gets 0.0% of the exposure." in stdout
-    assert "The ranking withholds 50.0 points" in stdout
+    assert "Against female (gender): 50.0 points less exposure than due" in stdout
+    assert "the ranking withholds 50.0 points" in stdout
     assert "10 queries for 'people-" in stderr
     assert "up to 30 requests" in stderr
     written = json.loads(Path("out/audit.json").read_text())
@@ -133,7 +133,7 @@ def test_a_run_is_audited_by_its_labels(fairqr: Fairqr) -> None:
     run = ("--run", "own.run", "--labels", "labels.csv", "--attribute", "gender")
     code, stdout, stderr = fairqr(*run, "--qrels", "run.qrels", "-k", "2", "-o", "out")
     assert code == 0, stderr
-    assert "gender: there are too few queries to tell whether any group gets less" in stdout
+    assert "No verdict: there are too few queries." in stdout
     with gzip.open("out/raw/observations.jsonl.gz") as lines:
         first, second = map(json.loads, lines)
     assert first["ids"] + first["others"] == ["a", "b", "c", "d", "e"]
@@ -235,7 +235,7 @@ def test_without_relevance_there_are_shares_and_no_gaps(fairqr: Fairqr) -> None:
     code, stdout, stderr = fairqr(*PEOPLE, "--queries", "queries.txt", "-o", "out")
     assert code == 0, stderr
     assert "Until then no gaps are measured" in stderr
-    assert "Nothing says which documents are relevant." in stdout
+    assert "No verdict: no relevant documents are known" in stdout
     assert "gender: of the exposure, male gets 100.0% and female gets 0.0%." in stdout
     groups = json.loads(Path("out/audit.json").read_text())["groups"]
     assert groups[0]["exposure"]["value"] == 0

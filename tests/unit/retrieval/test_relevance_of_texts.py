@@ -25,7 +25,7 @@ from fairqr.retrieval.relevance_of_texts import (
     TextEvidence,
     TextRelevance,
     bm25,
-    comparable_from,
+    end_of,
     numbers_of,
 )
 from tests.unit.engines import WatchedEngine
@@ -349,14 +349,12 @@ async def test_documents_that_answer_stand_above_those_that_do_not(tmp_path: Pat
     assert np.mean([found[i] for i in has]) > 2 * np.mean([found[i] for i in found if i not in has])
 
 
-def test_documents_are_comparable_above_the_level_of_every_search() -> None:
+def test_a_search_ends_among_its_last_ten_documents() -> None:
     estimates = np.array([0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1])
-    assert comparable_from(estimates, []) == 0
-    assert comparable_from(estimates, [[]]) == 0
-    assert comparable_from(estimates, [[0, 3, 8]]) == 0.6
-    assert comparable_from(estimates, [[6, 7, 8], [2, 1, 3], [8]]) == 0.7
+    assert end_of(estimates, []) == 0
+    assert end_of(estimates, [0, 3, 8]) == 0.6
     many = np.linspace(1, 0, 101)
-    assert comparable_from(many, [range(80), range(80, 101)]) == pytest.approx(1 - 0.745)
+    assert end_of(many, range(80)) == pytest.approx(1 - 0.745)
 
 
 async def test_a_group_that_is_held_down_has_its_share_of_the_comparable_documents(
@@ -379,7 +377,7 @@ async def test_a_group_that_is_held_down_has_its_share_of_the_comparable_documen
     pool = [*men[:60], *women]
     estimates = await relevance.estimate("w1", pool)
     assert estimates is not None
-    level = comparable_from(estimates, [range(60)])
+    level = end_of(estimates, range(60))
     kept = estimates * (estimates >= level)
     assert estimates[60:].sum() / estimates.sum() > 0.3
     assert kept[60:].sum() / kept.sum() == pytest.approx(0.25, abs=0.05)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +18,11 @@ from fairqr.base.errors import IndexUnavailableError, QueryError
 from fairqr.evaluation.audit.asking import LOOKED_UP, WIDENED_BY, Asker, Pace
 from fairqr.evaluation.audit.queries import AuditQuery
 from fairqr.retrieval.documents import Document
-from fairqr.retrieval.engines.engine import Hits, Query
+from fairqr.retrieval.engines.engine import EngineOverWords, Hits, Query
 from fairqr.retrieval.engines.langchain import from_langchain
 from fairqr.retrieval.engines.tantivy import TantivyEngine
 from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.relevance import LIKELY
 from tests.unit.engines import WatchedEngine, hits_of
 from tests.unit.retrieval.embedded import GENDER, built
 
@@ -44,12 +46,29 @@ def engine(tmp_path: Path) -> TantivyEngine:
 class ByRank:
     """Estimates relevance by the number in the id, whatever the engine says."""
 
-    def __init__(self) -> None:
+    def __init__(self, of: int = 25) -> None:
         self.asked: list[str] = []
+        self.of = of
 
     async def estimate_ids(self, query: str, ids: Sequence[str]) -> FloatArray | None:
         self.asked.append(query)
-        return np.array([1 - int(id_[1:]) / 40 for id_ in ids])
+        return np.array([max(0.0, 1 - int(id_[1:]) / self.of) for id_ in ids])
+
+
+class Limited(EngineOverWords):
+    """Returns at most so many hits, or fails if asked for more."""
+
+    def __init__(self, engine: TantivyEngine, most: int, *, fails: bool = False) -> None:
+        super().__init__(engine)
+        self.retriever, self.capabilities = engine.retriever, engine.capabilities
+        self.most, self.fails = most, fails
+
+    async def search(self, queries: Sequence[Query]) -> list[Hits]:
+        if self.fails and any(query.n > self.most for query in queries):
+            raise QueryError("The page is too large.")
+        return await self.lexical.search(
+            [replace(query, n=min(query.n, self.most)) for query in queries]
+        )
 
 
 async def test_what_the_engine_answers_comes_first_and_in_its_order(engine: TantivyEngine) -> None:
@@ -69,11 +88,38 @@ async def test_the_pool_is_widened_for_each_group_and_compared_where_all_were_lo
     assert {id_[0] for id_ in found.ids} == {"m"}
     assert sum(id_.startswith("w") for id_ in found.pool) == WIDENED_BY
     assert len(found.pool) == len(set(found.pool))
-    assert texts.asked == ["physics"]
     # Both searches were cut off at 20 documents; the last ten of each have 10 to 19 in their ids.
-    assert found.levels == {"gender": pytest.approx(1 - 14.5 / 40)}
+    assert found.levels == {"gender": pytest.approx(1 - 14.5 / 25)}
     wide = Asker(engine, GENDERS, 100, texts=texts, widened=(("gender", "male"),))
     assert (await wide.observe(AuditQuery("q", "opera"))).record.levels == {}
+
+
+async def test_searches_go_on_where_all_that_they_found_is_likely_relevant(
+    engine: TantivyEngine,
+) -> None:
+    """All 25 women and 30 men are found, of whom the first searches see 20 each."""
+    texts = ByRank(of=400)
+    found = (await Asker(engine, GENDERS, 10, texts=texts, widened=GROUPS).observe(QUERY)).record
+    assert (len(found.pool), found.levels) == (55, {})
+    one = Asker(engine, GENDERS, 10, texts=texts, widened=GROUPS[:1])
+    assert len((await one.observe(QUERY)).record.pool) == 55, "for men, the plain search goes on"
+    plain = replace(one, widened=())
+    assert len((await plain.observe(QUERY)).record.pool) == 55
+    shallow = (await replace(plain, deepens=False).observe(QUERY)).record
+    assert (len(shallow.pool), shallow.levels) == (10, {"gender": pytest.approx(1 - 4.5 / 400)})
+
+
+async def test_an_engine_that_answers_no_more_has_more_than_was_looked_at(
+    engine: TantivyEngine,
+) -> None:
+    """Some engines return at most so many documents, others fail when asked for more."""
+    texts = ByRank(of=400)
+    limited = Asker(Limited(engine, 10), GENDERS, 10, texts=texts)
+    failing = Asker(Limited(engine, 10, fails=True), GENDERS, 10, texts=texts)
+    for asker in (limited, failing):
+        found = (await asker.observe(QUERY)).record
+        assert (found.status, len(found.pool)) == ("ok", 10)
+        assert found.levels["gender"] >= LIKELY
 
 
 async def test_judgements_bring_the_relevant_documents_that_were_not_answered(

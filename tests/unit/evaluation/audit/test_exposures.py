@@ -51,19 +51,33 @@ def test_shares_counts_and_candidates_by_hand() -> None:
 
 def test_documents_below_the_level_count_for_no_share_but_are_there() -> None:
     """The pool has more unlikely documents of 'a', which a search of its own has found."""
-    relevance = np.array([0.9, 0.8, 0.6, 0.3, 0.3, 0.2])
+    relevance = np.array([0.9, 0.8, 0.6, 0.3, 0.3, 0.2]) / 2
     whole = Answer(members("babaaa"), 3, relevance)
-    level = Answer(members("babaaa"), 3, relevance, level=0.55)
+    level = Answer(members("babaaa"), 3, relevance, level=0.275)
     assert shown_by(whole, TWO, Choices(k=2)).target.tolist() == pytest.approx(
         [1.6 / 3.1, 1.5 / 3.1]
     )
     found = shown_by(level, TWO, Choices(k=2))
     assert found.target.tolist() == pytest.approx([0.8 / 2.3, 1.5 / 2.3])
-    assert found.candidates.tolist() == pytest.approx([0.8, 1.5])
-    assert found.selected.tolist() == pytest.approx([0.8, 0.9])
+    assert found.candidates.tolist() == pytest.approx([0.4, 0.75])
+    assert found.selected.tolist() == pytest.approx([0.4, 0.45])
     # What is no candidate is not selected either, though it is shown.
-    higher = shown_by(Answer(members("babaaa"), 3, relevance, level=0.7), TWO, Choices(k=3))
-    assert higher.candidates.tolist() == higher.selected.tolist() == pytest.approx([0.8, 0.9])
+    higher = shown_by(Answer(members("babaaa"), 3, relevance, level=0.35), TWO, Choices(k=3))
+    assert higher.candidates.tolist() == higher.selected.tolist() == pytest.approx([0.4, 0.45])
+
+
+def test_where_not_all_relevant_documents_were_looked_at_nothing_is_compared() -> None:
+    """Exposure is what it is; what would be due by relevance, and could be had, is not known."""
+    relevance = np.full(6, 0.9)
+    known = shown_by(Answer(members("babaaa"), 6, relevance), TWO, Choices(k=2))
+    for share in (1.0, 0.5):
+        target = Target(parts={"relevance": share, "uniform": 1 - share})
+        answer = Answer(members("babaaa"), 6, relevance, level=0.6)
+        found = shown_by(answer, TWO, Choices(k=2, target=target))
+        assert found.exposure.tolist() == known.exposure.tolist()
+        for name in ("target", "supply", "candidates"):
+            assert np.isnan(getattr(found, name)).all()
+            assert not np.isnan(getattr(known, name)).any()
 
 
 def test_missing_labels_bound_exposure_and_target() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -150,13 +151,18 @@ def test_what_the_error_of_an_estimate_could_make_is_no_verdict() -> None:
     for weight, shown in drawn:
         gathered.add(weight, shown)
     raw = gathered.listed(np.random.default_rng(1))
-    low, high = raw[0].lean.low, raw[0].lean.high
-    verdicts = [
-        [it.verdict for it in corrected(raw, error=error)]
-        for error in (0.0, low - 0.001, low + 0.001, high + 0.001)
-    ]
+    lean = raw[0].lean
+    # Independent errors add by their squares.
+    most = math.sqrt(lean.value**2 - (lean.value - lean.low) ** 2)
+    judged = [corrected(raw, error=error) for error in (0.0, most - 1e-4, most + 1e-4, 1.0)]
     sure, doubtful = ["less", "more"], ["within_error"] * 2
-    assert verdicts == [sure, sure, doubtful, doubtful]
+    assert [[it.verdict for it in of] for of in judged] == [sure, sure, doubtful, doubtful]
+    assert judged[2][0].lean.low == pytest.approx(0, abs=1e-3)
+    for of in judged:
+        for it in of:
+            for name in ("target", "supply", "ranking_gap", "supply_gap"):
+                found = getattr(it, name)
+                assert 0 <= found.low <= found.value <= found.high <= 1
 
 
 def test_nobody_gets_more_where_documents_for_the_target_are_missing() -> None:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from markdown_it import MarkdownIt
 
 from fairqr.base.errors import InputError
-from fairqr.evaluation.audit.findings import findings_of
+from fairqr.evaluation.audit.figures import GroupFigures, Verdict
+from fairqr.evaluation.audit.findings import VERDICTS, findings_of
 from fairqr.evaluation.audit.layouts import LAYOUTS, load_layout
 from fairqr.evaluation.audit.outcomes import AuditOutcome, audit_json
-from fairqr.evaluation.audit.report import draw_exposure, figures_of, values_of, write_audit
+from fairqr.evaluation.audit.report import draw_exposure, values_of, write_audit
 from fairqr.evaluation.reports.writer import Figure, render
 from tests.golden.reports import check_report
 from tests.unit.evaluation.audit.examples import outcome_of, spec_of
@@ -62,15 +65,22 @@ def _hostile() -> AuditOutcome:
 def _report(outcome: AuditOutcome, layout: str = "plain") -> str:
     # The same figures stand in all layouts.
     if id(outcome) not in _DRAWN:
-        _DRAWN[id(outcome)] = (outcome, figures_of(outcome))
+        drawn = [draw_exposure(outcome)] if outcome.figures.counts.answered else []
+        _DRAWN[id(outcome)] = (outcome, drawn)
     return render("audit", values_of(outcome, load_layout(layout)), _DRAWN[id(outcome)][1])
 
 
 _DRAWN: dict[int, tuple[AuditOutcome, list[Figure]]] = {}
 
 
-def _numbers(text: str) -> set[str]:
-    return set(re.findall(r"\d+\.\d+%?", text))
+def _said(outcome: AuditOutcome) -> str:
+    return "\n".join(sentence for part in findings_of(outcome).values() for sentence in part)
+
+
+def _with_groups(outcome: AuditOutcome, *changed: GroupFigures) -> AuditOutcome:
+    """Replace the first groups of an audit."""
+    groups = [*changed, *outcome.figures.groups[len(changed) :]]
+    return replace(outcome, figures=replace(outcome.figures, groups=groups))
 
 
 def test_the_report_stays_as_it_was_read_once() -> None:
@@ -79,16 +89,33 @@ def test_the_report_stays_as_it_was_read_once() -> None:
 
 def test_the_words_have_the_numbers_of_the_json() -> None:
     female = json.loads(audit_json(_outcome()))["groups"][0]
-    (first, *_) = findings_of(_outcome())
-    assert first.startswith("gender: female gets")
-    for share in (female["exposure"]["value"], female["target"]["value"]):
-        assert f"{100 * share:.1f}%" in first
+    found = findings_of(_outcome())
     low, high = female["lean"]["interval"]
-    assert f"withholds {100 * female['lean']['value']:.1f} points" in first
-    assert f"between {100 * low:.1f} and {100 * high:.1f}" in first
-    assert f"p = {female['lean']['p']:.4f}" in first
-    cost = next(it for it in findings_of(_outcome()) if "what mending would cost" in it)
-    assert f"female would get {100 * female['if_mended']:.1f}%" in cost
+    assert found["verdict"][0].startswith(
+        f"Against female (gender): {100 * female['lean']['value']:.1f} points less exposure than "
+        f"due ({100 * low:.1f} to {100 * high:.1f}), p = {female['lean']['p']:.4f}."
+    )
+    who, sure, cost = found["sentences"]
+    for share in (female["exposure"]["value"], female["target"]["value"]):
+        assert f"{100 * share:.1f}%" in who
+    assert f"at most {math.ceil(10_000 * female['lean']['p'])} of 10,000 audits" in sure
+    assert f"{100 * female['if_mended']:.1f}% of the exposure instead of" in cost
+
+
+def test_the_verdict_stands_above_the_picture_and_the_words_before_their_use() -> None:
+    text = _report(_outcome())
+    order = ["40 queries", "**exposure**", "> **Against female", "![Bars", "- Chance", "| group |"]
+    places = [text.index(it) for it in order]
+    assert places == sorted(places)
+    assert len(re.findall(r"^- \*\*\w+\*\*:", text, flags=re.MULTILINE)) == 6
+
+
+def test_every_verdict_can_lead_a_report() -> None:
+    for verdict in get_args(Verdict):
+        groups = [replace(it, verdict=verdict) for it in _outcome().figures.groups]
+        changed = _with_groups(_outcome(), *groups)
+        assert VERDICTS[verdict].headline in findings_of(changed)["verdict"][0]
+        assert VERDICTS[verdict].words in _report(changed)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -99,90 +126,67 @@ def test_no_report_says_that_anything_is_fair(layout: str) -> None:
         assert not re.search(r"\b(complian|complies|unfair|passed)", text, flags=re.IGNORECASE)
 
 
-def test_mending_says_how_far_it_gets() -> None:
-    costs = json.loads(audit_json(_outcome()))["costs"][0]["points"]
-    left = next(it for it in costs if it["weight"] == 1)["divergence"]["value"]
-    cost = next(it for it in findings_of(_outcome()) if "what mending would cost" in it)
-    share = f"{100 * left / costs[0]['divergence']['value']:.1f}%"
-    assert f"and {share} of today's distance from the target would be left." in cost
-
-
-def test_what_a_group_gets_beyond_what_others_could_have_is_said_apart() -> None:
-    female, male, *others = _outcome().figures.groups
-    excess = replace(male.excess, value=male.excess.value - 0.1)
-    groups = [female, replace(male, excess=excess), *others]
-    figures = replace(_outcome().figures, groups=groups)
-    (said,) = (
-        it
-        for it in findings_of(replace(_outcome(), figures=figures))
-        if it.startswith("gender: male gets")
+def test_a_group_that_gets_more_is_told_by_what_others_could_have() -> None:
+    female, male = _outcome().figures.groups[:2]
+    changed = _with_groups(_outcome(), replace(female, verdict="cannot_tell"))
+    found = findings_of(changed)
+    assert found["verdict"][0].startswith(
+        f"In favour of male (gender): {100 * male.excess.value:.1f} points more exposure than due"
     )
-    assert f"The ranking gives it {100 * excess.value:.1f} points that others could have" in said
-    rest = male.exposure.value - male.target.value - excess.value
-    assert f"Another {100 * rest:.1f} points no ranking could take from it" in said
+    assert len(found["sentences"]) == 2
 
 
 def test_where_nothing_was_found_it_says_what_could_have_been() -> None:
     outcome = _without_lean()
-    said = [it for it in findings_of(outcome) if it.startswith("gender:")]
-    assert len(said) == 1
-    found = re.fullmatch(
-        r"gender: no difference could be told from chance\. A difference of ([\d.]+) points would "
-        r"have been found in four of five audits like this one; a smaller one may well be there\.",
-        said[0],
-    )
-    assert found
-    most = max(it.detectable for it in outcome.figures.groups if it.attribute == "gender")
-    assert found[1] == f"{100 * most:.1f}"
-
-
-def test_what_relevant_documents_cannot_give_is_said_without_a_verdict() -> None:
-    female, male, *others = _without_lean().figures.groups
-    figures = replace(
-        _without_lean().figures,
-        groups=[
-            replace(
-                female,
-                target=replace(female.target, value=0.5),
-                supply=replace(female.supply, value=0.2),
-                supply_gap=replace(female.supply_gap, value=0.3, low=0.2, high=0.4),
-            ),
-            male,
-            *others,
-        ],
-    )
-    said = findings_of(replace(_without_lean(), figures=figures))[0]
-    assert said.startswith("gender: that the ranking withholds anything could not be told from")
-    assert "could give female 20.0% of its target of 50.0% at most." in said
+    found = findings_of(outcome)
+    assert found["verdict"][0] == "We found no clear difference."
+    plain = [it for it in outcome.figures.groups if "×" not in it.attribute]
+    most = max(it.detectable for it in plain)
+    assert f"finds a difference of {100 * most:.1f} points or more" in found["sentences"][1]
 
 
 def test_queries_that_no_comparison_is_over_are_spoken_of() -> None:
-    female, male, *others = _outcome().figures.groups
-    narrow = [replace(it, lean=replace(it.lean, queries=12)) for it in (female, male)]
-    figures = replace(_outcome().figures, groups=[*narrow, *others])
-    said = findings_of(replace(_outcome(), figures=figures))
-    answered = figures.counts.answered
-    assert any(f"could be compared for 12 of {answered} answered queries." in it for it in said)
-    assert not any("could be compared for" in it for it in findings_of(_outcome()))
+    pair = _outcome().figures.groups[:2]
+    narrow = [replace(it, lean=replace(it.lean, queries=12)) for it in pair]
+    answered = _outcome().figures.counts.answered
+    told = f"gender: 12 of the {answered} answered queries could be judged"
+    assert told in _said(_with_groups(_outcome(), *narrow))
+    assert "could be judged" not in _said(_outcome())
 
 
 def test_a_group_of_which_nothing_was_found_is_named() -> None:
-    female, male, *others = _without_lean().figures.groups
+    female = _without_lean().figures.groups[0]
     nobody = replace(female, exposure=replace(female.exposure, value=0.0), candidates=0.0)
-    figures = replace(_without_lean().figures, groups=[nobody, male, *others])
-    said = "\n".join(findings_of(replace(_without_lean(), figures=figures)))
-    assert "gender: no document of female was found, so nothing can be said" in said
-    assert "was found, so nothing" not in "\n".join(findings_of(_without_lean()))
+    assert "gender: no document of female was found" in _said(_with_groups(_without_lean(), nobody))
+    assert "was found, so nothing" not in _said(_without_lean())
 
 
 def test_few_queries_and_failures_give_no_verdict() -> None:
-    assert any("too few queries to tell" in it for it in findings_of(_small()))
+    found = findings_of(_small())
+    assert found["verdict"][0] == "No verdict: there are too few queries."
+    assert "6 queries of equal weight" in found["sentences"][1]
     failed = outcome_of(lean=0.12, unlabelled=0.35, failed=("q38", "q39", "q40"))
     assert not any(it.flips for it in failed.figures.groups)
-    first, *others = findings_of(failed)
-    assert first.startswith("14.3% of the queries failed")
-    assert "gives no verdict" in first
-    assert not any("withholds" in it or "chance" in it for it in others)
+    (verdict,) = findings_of(failed)["verdict"]
+    assert verdict.startswith("No verdict: 14.3% of the queries failed")
+    assert not re.search("withholds|Chance|finds", _said(failed))
+
+
+def test_figures_of_too_few_queries_say_so_and_are_counted() -> None:
+    text = _report(_small())
+    few, all_ = map(int, re.findall(r"(\d+) of the (\d+) figures", text)[0])
+    assert few == all_ > 0
+    # The target varies with relevance, and has no interval, either.
+    groups = len(_small().figures.groups)
+    tables = "\n".join(line for line in text.splitlines() if line.startswith("| "))
+    assert few <= tables.count("too few*") <= few + 3 * groups + 12
+    assert "An interval needs 6 queries" in text
+    assert "0 of the" in _report(_outcome())
+
+
+def test_a_sample_is_named_only_where_fewer_queries_were_mended_than_answered() -> None:
+    assert "A sample was re-ranked: 10 queries of 37." in _report(_outcome())
+    assert "A sample" not in _report(outcome_of(12, spec=spec_of(mend=12)))
 
 
 def test_many_groups_are_named_by_the_greatest_differences(tmp_path: Path) -> None:
@@ -198,19 +202,16 @@ def test_many_groups_are_named_by_the_greatest_differences(tmp_path: Path) -> No
     ]
     figures = replace(_outcome().figures, groups=groups, costs={}, contributions=[], by_query=[])
     outcome = replace(_outcome(), figures=figures)
-    said = findings_of(outcome)
-    assert [it.split()[2] for it in said[:9] if "other groups" not in it] == [
-        *("60", "59", "58", "57", "56", "55"),
-        "1",
-        "2",
-    ]
-    assert "gender: 34 other groups surely get less than is due, by smaller differences." in said
-    assert "gender: 17 other groups surely get more than is due, by smaller differences." in said
+    verdict = findings_of(outcome)["verdict"][0]
+    assert verdict.startswith("Against group 60")
+    assert "points and 37 others" not in verdict
+    assert len(re.findall(r"group \d+ ", verdict)) == 4
+    assert "and 36 others" in verdict
     write_audit(tmp_path, outcome)
     text = (tmp_path / "report.md").read_text()
     gaps = text.split("## What each group gets")[1].split("##")[0]
     assert sum(line.startswith("| group ") for line in gaps.splitlines()) == 1 + 40
-    assert "20 other groups with smaller leans stand in results.csv." in gaps
+    assert "results.csv has any other groups" in gaps
     drawn = draw_exposure(outcome)
     assert drawn.alt.count("gets less") + drawn.alt.count("gets more") == 12
     assert "the 12 groups of 60 with the greatest leans" in drawn.svg
@@ -220,10 +221,10 @@ def test_many_groups_are_named_by_the_greatest_differences(tmp_path: Path) -> No
 def test_without_relevance_no_one_is_to_blame() -> None:
     spec = spec_of(target="population:1")
     outcome = outcome_of(with_relevance=False, relevance="unknown", spec=spec)
-    said = "\n".join(findings_of(outcome))
-    assert "Nothing says which documents are relevant" in said
+    said = _said(outcome)
+    assert "cannot say whether the ranking or the documents are to blame" in said
     assert "withholds" not in said
-    assert "female gets" in said
+    assert "female" in said
     text = _report(outcome)
     assert "there is no supply and no gap" in text
     assert "What mending would cost is not known" in text
@@ -231,39 +232,22 @@ def test_without_relevance_no_one_is_to_blame() -> None:
 
 
 def test_a_lean_within_the_error_of_the_estimate_is_said_to_be() -> None:
-    female, *others = _outcome().figures.groups
+    female, male = _without_lean().figures.groups[:2]
     lean = replace(female.lean, value=0.03, low=0.01, high=0.05)
     small = replace(female, lean=lean, verdict="within_error")
-    figures = replace(_outcome().figures, groups=[small, *others])
-    said = "\n".join(findings_of(replace(_outcome(), figures=figures)))
-    assert "female gets 3.0 points less than is due. That is not chance" in said
-    assert "The estimate can be off by 4.0 points" in said
-    counts = replace(figures.counts, relevance="judged")
+    said = _said(_with_groups(_without_lean(), small, male))
+    assert "No verdict: the error of the estimate of relevance could explain" in said
+    assert "female (gender) gets 3.0 points less" in said
+    counts = replace(_outcome().figures.counts, relevance="judged")
     judged = replace(_outcome(), figures=replace(_outcome().figures, counts=counts))
-    assert "The estimate can be off" not in "\n".join(findings_of(judged))
-
-
-def test_a_combination_within_the_error_of_the_estimate_is_not_called_chance() -> None:
-    groups = [
-        replace(it, verdict="within_error" if it.group == "female × Asia" else "cannot_tell")
-        for it in _outcome().figures.groups
-    ]
-    figures = replace(_outcome().figures, groups=groups)
-    said = [it for it in findings_of(replace(_outcome(), figures=figures)) if "combination" in it]
-    assert len(said) == 2
-    assert re.fullmatch(
-        r"1 combination of groups gets less than is due. That is not chance, but the error of the "
-        r"estimate of relevance could explain it: female × Asia \([\d.]+ points less\)\.",
-        said[0],
-    )
-    assert said[1].startswith("For none of the other 5 combinations of groups")
+    assert "estimate" not in " ".join(findings_of(judged)["verdict"])
 
 
 def test_an_audit_without_any_answer_has_a_report() -> None:
     everything = tuple(f"q{number}" for number in range(1, 9))
     for reason in ("empty", "failed"):
         outcome = outcome_of(8, **{reason: everything})
-        assert "No query was answered, so nothing can be said." in _report(outcome)
+        assert "No verdict: no query was answered." in _report(outcome)
         assert json.loads(audit_json(outcome))["queries"]["answered"] == 0
 
 
@@ -271,18 +255,17 @@ def test_a_verdict_that_labels_could_turn_is_said_to() -> None:
     outcome = outcome_of(lean=0.12, unlabelled=0.35)
     turned = [it for it in outcome.figures.groups if it.flips]
     assert {"female", "male"} <= {it.group for it in turned}
-    said = [it for it in findings_of(outcome) if "Missing labels alone could explain this." in it]
-    assert [it for it in said if it.startswith("gender: female gets")]
-    assert "Missing labels alone could turn the verdict on female, male." in _report(outcome)
+    assert "missing labels alone could explain it" in findings_of(outcome)["sentences"][1]
+    assert "missing labels could turn it" in _report(outcome)
 
 
 def test_a_low_impact_ratio_is_marked_and_no_verdict() -> None:
     text = _report(_outcome())
     ratio = next(it for it in _outcome().figures.groups if it.group == "female").impact_ratio.value
     assert ratio < 0.8
-    marked = [line for line in text.splitlines() if "| below four fifths |" in line]
-    assert [line for line in marked if line.startswith("| female |") and f" {ratio:.2f} " in line]
-    assert not [line for line in marked if line.startswith("| male |")]
+    marked = [line for line in text.splitlines() if "*below four fifths*" in line]
+    assert [line for line in marked if line.startswith("| female *") and f" {ratio:.2f} " in line]
+    assert not [line for line in marked if line.startswith("| male *")]
     assert "a reason to look closer and no verdict" in text
 
 
@@ -302,10 +285,7 @@ def test_hostile_names_are_never_markup(tmp_path: Path, layout: str) -> None:
     inline = {child.type for token in tokens for child in token.children or ()}
     assert not inline & {"html_inline", "link_open", "code_inline"}
     images = [c for t in tokens for c in t.children or () if c.type == "image"]
-    assert {str(image.attrs["src"]) for image in images} == {
-        "figures/exposure.svg",
-        "figures/cost.svg",
-    }
+    assert {str(image.attrs["src"]) for image in images} == {"figures/exposure.svg"}
 
 
 def test_rare_and_redacted_queries_are_not_printed() -> None:
@@ -319,13 +299,6 @@ def test_rare_and_redacted_queries_are_not_printed() -> None:
     assert "text withheld" in redacted
 
 
-def test_a_reason_of_failure_may_quote_a_query() -> None:
-    text = _report(_outcome())
-    # q1 was asked once, q9 nine times.
-    assert "- 1 query: The engine did not answer in time." in text
-    assert "- 1 query: withheld, as the reason may quote the query" in text
-
-
 @pytest.mark.parametrize("layout", LAYOUTS[1:])
 def test_a_layout_has_the_same_figures_in_another_order(layout: str) -> None:
     plain, other = _report(_outcome()), _report(_outcome(), layout)
@@ -337,7 +310,7 @@ def test_a_layout_has_the_same_figures_in_another_order(layout: str) -> None:
     assert "is met. Not covered:" in other
     assert load_layout(layout).title in other
     begun = replace(_outcome(), begun="2026-11-21")
-    assert "This audit was begun on 2026-11-21." in _report(begun, layout)
+    assert "on 2026-11-21." in _report(begun, layout)
     about = load_layout(layout).about
     assert "It is no legal advice." in about
     assert "does not say whether" in about
@@ -393,7 +366,7 @@ def test_equal_audits_give_equal_files(tmp_path: Path) -> None:
     assert [path.name for path in one[:5]] == names
 
 
-@pytest.mark.parametrize("package", ["pandas", "jinja2", "markdown_it"])
+@pytest.mark.parametrize("package", ["jinja2", "markdown_it"])
 def test_what_a_report_needs_is_named_and_the_figures_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
