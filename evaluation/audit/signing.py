@@ -59,7 +59,7 @@ def signer_of(manifest: bytes, signature: Path, allowed: Path) -> str | None:
         InputError: There is no such file, or ssh-keygen is not installed.
     """
     if not allowed.is_file():
-        raise InputError(f"There is no file {allowed}; write a line with a name and a public key.")
+        raise InputError(f"There is no file {allowed}; write a name and a public key into it.")
     files = ("-f", str(allowed), "-s", str(signature))
     names = _ssh_keygen("-Y", "find-principals", *files, given=b"").stdout
     for name in names.decode(errors="replace").splitlines():
