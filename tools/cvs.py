@@ -4,7 +4,7 @@
 queries and judgements. A CV is relevant to the query of its occupation. Whoever has worked for ten
 years or more may be a "Senior Software Engineer", and all people from fifty are; and BM25 puts
 "Software Engineer" above "Senior Software Engineer", since it is shorter. So nothing in the engine
-speaks of age, and it shows none of them (docs/how-to/audit-an-engine.md).
+speaks of age, and it shows none of them (docs/results/audits.md).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def main() -> None:
         for id_, cv in made.items()
     )
     (folder / "cvs.jsonl").write_text("".join(lines))
-    (folder / "schema.json").write_text(json.dumps(SCHEMA, indent=1) + "\n")
+    (folder / "cvs.schema.yaml").write_text(json.dumps(SCHEMA, indent=1) + "\n")
     ids = {occupation: f"job{number:02}" for number, occupation in enumerate(SKILLS, start=1)}
     rows = "".join(f"{id_}\t{occupation}\n" for occupation, id_ in ids.items())
     (folder / "queries.tsv").write_text("id\tquery\n" + rows)
