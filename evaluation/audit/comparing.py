@@ -21,6 +21,9 @@ from fairqr.evaluation.audit.outcomes import as_data
 from fairqr.evaluation.reports.writer import paragraphs, write_report
 from fairqr.retrieval.dimension import TIMES
 
+ENGINE = ("name", "engine", "location", "retriever", "state", "server", "documents", "source")
+"""What is known of the engine."""
+
 LEAN_ONLY = ("relevance", "encoder", "judgements", "depth", "widen")
 """Settings that change which documents count as relevant, and so the lean, not the exposure."""
 
@@ -56,8 +59,7 @@ class Comparison:
     """What changed between two audits.
 
     Attributes:
-        first: The name of the earlier audit's engine, when that audit began, and its digest.
-        second: The same of the later one.
+        audits: Of the earlier and the later one, the engine's name, the beginning, and the digest.
         settings: By the name of each setting that differs, both values, or how much differs.
         engine: The same of what is known of the engine.
         queries: How many queries both answered.
@@ -67,8 +69,7 @@ class Comparison:
             many of their queries failed.
     """
 
-    first: tuple[str, str, str]
-    second: tuple[str, str, str]
+    audits: tuple[tuple[str, str, str], ...]
     settings: Mapping[str, str]
     engine: Mapping[str, str]
     queries: int
@@ -126,16 +127,12 @@ def compare(first: Audit, second: Audit) -> Comparison:
             settings[f"labels of {name}"] = f"other for {other:,} of {len(both):,} documents"
     changes = [it for side in sides for it in _changes(side, common, first.spec.seed)]
     corrected = corrected_by_holm([it.change.p for it in changes])
-    engines = [
-        it.manifest.engine.model_dump()
-        | it.manifest.model_dump(include={"server", "documents", "source"})
-        for it in audits.values()
-    ]
     return Comparison(
-        first=_name(first),
-        second=_name(second),
+        audits=tuple(
+            (it.manifest.engine.name, it.manifest.started, it.digest) for it in audits.values()
+        ),
         settings=settings,
-        engine=_different(*engines),
+        engine={name: settings.pop(name) for name in ENGINE if name in settings},
         queries=len(common),
         same=same,
         changes=tuple(
@@ -144,10 +141,6 @@ def compare(first: Audit, second: Audit) -> Comparison:
         ),
         too_many_failed=tuple(n for n, it in audits.items() if it.figures.too_many_failed),
     )
-
-
-def _name(audit: Audit) -> tuple[str, str, str]:
-    return audit.manifest.engine.name, audit.manifest.started, audit.digest
 
 
 def _measured_by(first: Audit, second: Audit) -> list[Gathered]:
@@ -180,9 +173,11 @@ def _observed(audit: Audit, depth: int) -> tuple[dict[str, int], dict[str, dict[
 
 
 def _settings(audit: Audit) -> dict[str, Any]:
-    """Return the settings of an audit by their names in sentences, but for its queries."""
+    """Return what an audit was made with and of, by names for sentences, but for its queries."""
     manifest = audit.manifest
-    found = dict(audit.spec) | {name: getattr(manifest, name) for name in ("relevance", "encoder")}
+    found = dict(audit.spec) | dict(manifest.engine)
+    for name in ("relevance", "encoder", "server", "documents", "source"):
+        found[name] = getattr(manifest, name)
     found["attributes"] = ", ".join(manifest.attributes)
     found["judgements"] = manifest.inputs.get("judgements", "")
     found["fairqr"] = manifest.versions["fairqr"]

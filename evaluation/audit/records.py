@@ -96,8 +96,9 @@ class Observation(AuditRecord):
             raise ValueError("the pool has an id twice")
         if self.again is not None and len(set(self.again)) != len(self.again):
             raise ValueError("the second pass has an id twice")
-        if self.relevance is not None:
-            _check_relevance(self.relevance, size)
+        relevance = self.relevance
+        if relevance is not None and (len(relevance) != size or not _are_shares(relevance)):
+            raise ValueError("'relevance' is not one number from 0 to 1 for each of the pool")
         _check_groups(self.groups, size, "the pool")
         return self
 
@@ -126,12 +127,6 @@ class PairScores(AuditRecord):
         if len(set(zip(self.pairs, self.versions, strict=True))) != len(self.pairs):
             raise ValueError("a pair has a version twice")
         return self
-
-
-def _check_relevance(relevance: Iterable[float], size: int) -> None:
-    found = tuple(relevance)
-    if len(found) != size or not _are_shares(found):
-        raise ValueError("'relevance' is not one number from 0 to 1 for each of the pool")
 
 
 def _check_groups(groups: Mapping[str, CodedMemberships], size: int, whose: str) -> None:

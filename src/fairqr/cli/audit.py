@@ -51,9 +51,7 @@ def audit(
     corpus: Corpus = None,
     queries: Annotated[
         Path | None,
-        typer.Option(
-            help="The file of queries: one per line, CSV, JSON Lines, or TREC topics; may be .gz."
-        ),
+        typer.Option(help="The queries: one per line, CSV, JSON Lines or TREC topics; may be .gz."),
     ] = None,
     weight: Annotated[
         str | None,
@@ -140,16 +138,12 @@ def audit(
     sure: Annotated[
         bool,
         typer.Option(
-            "--sure",
-            help="Count a condition only if the whole interval meets it.",
-            rich_help_panel=OUTPUT,
+            "--sure", help="The whole interval must meet a condition.", rich_help_panel=OUTPUT
         ),
     ] = False,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "-o", "--output", help="The folder of the audit; an interrupted audit resumes there."
-        ),
+        typer.Option("-o", "--output", help="The folder; an interrupted audit resumes there."),
     ] = None,
     sign: Annotated[
         Path | None,
@@ -341,9 +335,8 @@ def verify(
         for sentence in found.problems:
             warn(printable(sentence))
         if not found.problems:
-            typer.echo(f"All {found.files:,} files match the manifest, and follow from raw/.")
-        if digest and not found.problems:
-            typer.echo("The manifest has the digest that you gave.")
+            fits = ", and the manifest has the digest that you gave" if digest else ""
+            typer.echo(f"All {found.files:,} files match the manifest, and follow from raw/{fits}.")
         if found.signed_by:
             typer.echo(f"signed by: {found.signed_by}")
         for sentence in found.unchecked:
