@@ -122,19 +122,15 @@ def _check_files(folder: Path, manifest: AuditManifest, problems: list[str]) -> 
     files, others = contents_of(folder)
     intact = 0
     for name, wanted in manifest.files.items():
+        problem = "is a link or a device, and no file" if name in others else "is missing"
         try:
-            if name in others:
-                problem = "is a link or a device, and no file"
-            elif name not in files:
-                problem = "is missing"
-            elif sha256_of(files[name]) == wanted:
-                intact += 1
-                continue
-            else:
-                problem = "was changed"
+            is_intact = name in files and sha256_of(files[name]) == wanted
+            problem = "was changed" if name in files else problem
         except OSError as error:
-            problem = f"cannot be read ({error.strerror})"
-        problems.append(f"The file {shown_name(name)} {problem}.")
+            is_intact, problem = False, f"cannot be read ({error.strerror})"
+        intact += is_intact
+        if not is_intact:
+            problems.append(f"The file {shown_name(name)} {problem}.")
     known = manifest.files.keys() | {MANIFEST} | ({SIGNATURE} & files.keys())
     problems += [
         f"The file {shown_name(name)} was added: the manifest does not list it."
