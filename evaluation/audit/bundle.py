@@ -53,6 +53,8 @@ from fairqr.retrieval.schema import Attribute
 
 FIGURES = "audit.json"
 MANIFEST = "manifest.json"
+SIGNATURE = f"{MANIFEST}.sig"
+"""Signs the manifest, so it is made after it and not listed in it."""
 QUERIES = "raw/queries.json.gz"
 TITLES = "raw/titles.json.gz"
 NEEDED = (FIGURES, QUERIES, "raw/observations.jsonl.gz")
@@ -454,7 +456,11 @@ class AuditFolder(Folder[AuditManifest]):
                 f"The folder {self.folder} holds '{shown_name(others[0])}', which is no file; "
                 "remove it, and run the audit again to go on with it."
             )
-        passing = {MANIFEST, *(path.relative_to(self.folder).as_posix() for path in self._working)}
+        passing = {
+            MANIFEST,
+            SIGNATURE,
+            *(path.relative_to(self.folder).as_posix() for path in self._working),
+        }
         for name, path in files.items():
             if _HALF_WRITTEN.fullmatch(path.name):  # what a kill left of a file
                 path.unlink()

@@ -13,13 +13,16 @@ import numpy as np
 from fairqr.base.errors import InputError
 from fairqr.base.files import write_beside
 from fairqr.base.statistics import corrected_by_holm, stream
-from fairqr.evaluation.audit.bundle import HASH, AuditFolder, AuditManifest
+from fairqr.evaluation.audit.bundle import HASH, AuditFolder
 from fairqr.evaluation.audit.estimates import Estimate, differences, means, p_of_means
 from fairqr.evaluation.audit.figures import ALPHA, Gathered
 from fairqr.evaluation.audit.finishing import Audit, measured
-from fairqr.evaluation.audit.outcomes import as_data, by_attribute
+from fairqr.evaluation.audit.outcomes import as_data
 from fairqr.evaluation.reports.writer import paragraphs, write_report
 from fairqr.retrieval.dimension import TIMES
+
+ENGINE = ("name", "engine", "location", "retriever", "state", "server", "documents", "source")
+"""What is known of the engine."""
 
 LEAN_ONLY = ("relevance", "encoder", "judgements", "depth", "widen")
 """Settings that change which documents count as relevant, and so the lean, not the exposure."""
@@ -56,25 +59,21 @@ class Comparison:
     """What changed between two audits.
 
     Attributes:
-        first: The name of the earlier audit's engine, when that audit began, and its digest.
-        second: The same of the later one.
+        audits: Of the earlier and the later one, the engine's name, the beginning, and the digest.
         settings: By the name of each setting that differs, both values, or how much differs.
         engine: The same of what is known of the engine.
         queries: How many queries both answered.
         same: To how many of them the engine gave the same documents in the same order.
-        tests: How many tests were corrected for.
         changes: By attribute, group and figure.
         too_many_failed: Which of both audits, ``first`` or ``second``, give no verdict, since too
             many of their queries failed.
     """
 
-    first: tuple[str, str, str]
-    second: tuple[str, str, str]
+    audits: tuple[tuple[str, str, str], ...]
     settings: Mapping[str, str]
     engine: Mapping[str, str]
     queries: int
     same: int
-    tests: int
     changes: tuple[Change, ...]
     too_many_failed: tuple[str, ...] = ()
 
@@ -97,12 +96,11 @@ def compare(first: Audit, second: Audit) -> Comparison:
             counts as shown, or they share no attribute or no query.
     """
     audits = {"first": first, "second": second}
-    for which, audit in audits.items():
-        if audit.manifest.redacted:
-            raise InputError(
-                f"The {which} audit has redacted queries, so nobody can pair them; compare audits "
-                "that were made without --redact."
-            )
+    if redacted := [which for which, it in audits.items() if it.manifest.redacted]:
+        raise InputError(
+            f"The {redacted[0]} audit has redacted queries, so nobody can pair them; compare "
+            "audits that were made without --redact."
+        )
     if first.spec.depth < second.spec.k:
         raise InputError(
             f"The first audit looked at {first.spec.depth} results of each query, and the second "
@@ -116,7 +114,11 @@ def compare(first: Audit, second: Audit) -> Comparison:
     if not common:
         raise InputError("The audits answered no query that is the same in both.")
     same = sum(answers[query] == others[query] for query in common)
-    settings = _settings(first, second)
+    settings = _different(_settings(first), _settings(second))
+    if first.manifest.queries != second.manifest.queries:
+        ids = [{query.id for query in it.queries.queries} for it in audits.values()]
+        only = f"{len(ids[0] - ids[1]):,} only in the first, {len(ids[1] - ids[0]):,} in the second"
+        settings["queries"] = only if ids[0] != ids[1] else "other texts or weights"
     for name in sorted(labels.keys() & other_labels.keys()):
         one, two = labels[name], other_labels[name]
         both = one.keys() & two.keys()
@@ -126,23 +128,19 @@ def compare(first: Audit, second: Audit) -> Comparison:
     changes = [it for side in sides for it in _changes(side, common, first.spec.seed)]
     corrected = corrected_by_holm([it.change.p for it in changes])
     return Comparison(
-        first=_name(first),
-        second=_name(second),
+        audits=tuple(
+            (it.manifest.engine.name, it.manifest.started, it.digest) for it in audits.values()
+        ),
         settings=settings,
-        engine=_different(*(_engine(it.manifest) for it in audits.values())),
+        engine={name: settings.pop(name) for name in ENGINE if name in settings},
         queries=len(common),
         same=same,
-        tests=sum(it.change.p is not None for it in changes),
         changes=tuple(
             _judged(it, p, settings, same_answers=same == len(common))
             for it, p in zip(changes, corrected, strict=True)
         ),
         too_many_failed=tuple(n for n, it in audits.items() if it.figures.too_many_failed),
     )
-
-
-def _name(audit: Audit) -> tuple[str, str, str]:
-    return audit.manifest.engine.name, audit.manifest.started, audit.digest
 
 
 def _measured_by(first: Audit, second: Audit) -> list[Gathered]:
@@ -155,9 +153,9 @@ def _measured_by(first: Audit, second: Audit) -> list[Gathered]:
     shared = [it.name for it in dimensions if groups.get(it.name) == it.groups]
     if not shared:
         raise InputError("The audits have no attribute with the same groups in both.")
-    changes = {"attributes": shared, "intersections": False, "mend": 0}
-    asked = {name: getattr(second.manifest, name) for name in ("attributes", "corpus_shares")}
-    manifest = first.manifest.model_copy(update=asked | {"spec": second.manifest.spec | changes})
+    spec = second.manifest.spec | {"attributes": shared, "intersections": False, "mend": 0}
+    asked = {"spec": spec, "relevance": first.manifest.relevance}
+    manifest = second.manifest.model_copy(update=asked)
     return measured(AuditFolder(first.folder), manifest).figures.by_query
 
 
@@ -174,20 +172,12 @@ def _observed(audit: Audit, depth: int) -> tuple[dict[str, int], dict[str, dict[
     return answers, labels
 
 
-def _settings(first: Audit, second: Audit) -> dict[str, str]:
-    """Return the settings that differ, with their values."""
-    found = _different(_named(first), _named(second))
-    if first.manifest.queries != second.manifest.queries:
-        one, two = ({query.id for query in it.queries.queries} for it in (first, second))
-        only = f"{len(one - two):,} only in the first, {len(two - one):,} only in the second"
-        found["queries"] = only if one != two else "other texts or weights"
-    return found
-
-
-def _named(audit: Audit) -> dict[str, Any]:
-    """Return the settings of an audit by their names in sentences."""
+def _settings(audit: Audit) -> dict[str, Any]:
+    """Return what an audit was made with and of, by names for sentences, but for its queries."""
     manifest = audit.manifest
-    found = dict(audit.spec) | {name: getattr(manifest, name) for name in ("relevance", "encoder")}
+    found = dict(audit.spec) | dict(manifest.engine)
+    for name in ("relevance", "encoder", "server", "documents", "source"):
+        found[name] = getattr(manifest, name)
     found["attributes"] = ", ".join(manifest.attributes)
     found["judgements"] = manifest.inputs.get("judgements", "")
     found["fairqr"] = manifest.versions["fairqr"]
@@ -197,11 +187,6 @@ def _named(audit: Audit) -> dict[str, Any]:
         found[f"groups of {name}"] = ", ".join(it.groups)
         found[f"labels of {name}"] = it.model_dump(exclude={"population", "groups"})
     return found
-
-
-def _engine(manifest: AuditManifest) -> dict[str, Any]:
-    known = {name: getattr(manifest, name) for name in ("server", "documents", "source")}
-    return manifest.engine.model_dump() | known
 
 
 def _different(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, str]:
@@ -271,7 +256,5 @@ def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
         "title": "What changed between two audits",
         "about": "",
         "comparison": comparison,
-        "sentences": comparison.sentences(),
-        "changes": by_attribute(comparison.changes),
     }
     return [content, *write_report(folder, "audit_comparison", values, [])]

@@ -152,9 +152,6 @@ class Gathered:
         self._rows: list[FloatArray] = []
         self._stacked = np.zeros((0, 0))
 
-    def __len__(self) -> int:
-        return len(self._rows)
-
     def add(self, weight: float, shown: Shown, query: str = "") -> None:
         """Take in the answer to a query that was answered, if only with nothing."""
         self.queries.append(query)

@@ -182,18 +182,14 @@ async def carry_out(
             return await asyncio.to_thread(read_audit, folder)
         await plan.run(folder, concurrency=concurrency, watcher=watcher)
         watcher.note("All queries were asked; the figures are computed.")
-        audit = await asyncio.to_thread(_packed, plan, folder, redact)
+        await asyncio.to_thread(folder.pack, plan.queries, redact=redact)
+        # The folder says that it is redacted only once it is sealed.
+        manifest = folder.manifest().model_copy(update={"redacted": redact})
+        audit = await asyncio.to_thread(measured, folder, manifest)
         titles = await _titles(plan, audit, watcher)
         await asyncio.to_thread(folder.pack_titles, titles)
         audit = replace(audit, titles=titles)
         return await asyncio.to_thread(_finish, audit, folder, watcher, layout)
-
-
-def _packed(plan: AuditPlan, folder: AuditFolder, redact: bool) -> Audit:
-    """Pack what was asked, and measure it; this blocks."""
-    folder.pack(plan.queries, redact=redact)
-    # The folder says that it is redacted only once it is sealed.
-    return measured(folder, folder.manifest().model_copy(update={"redacted": redact}))
 
 
 async def _titles(plan: AuditPlan, audit: Audit, watcher: StageWatcher) -> dict[str, str]:

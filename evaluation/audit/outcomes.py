@@ -104,15 +104,10 @@ class AuditOutcome:
 
     def attributes(self) -> dict[str, list[GroupFigures]]:
         """Return the figures of the groups of each attribute, and of each combination."""
-        return by_attribute(self.figures.groups)
-
-
-def by_attribute(figures: Iterable[Any]) -> dict[str, list[Any]]:
-    """Return figures of groups by their attributes, in the order given."""
-    found: dict[str, list[Any]] = {}
-    for it in figures:
-        found.setdefault(it.attribute, []).append(it)
-    return found
+        found: dict[str, list[GroupFigures]] = {}
+        for it in self.figures.groups:
+            found.setdefault(it.attribute, []).append(it)
+        return found
 
 
 def is_combination(attribute: str) -> bool:

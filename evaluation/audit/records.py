@@ -7,7 +7,7 @@ goes on; all others stay.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -40,14 +40,12 @@ class AuditRecord(Record):
         """Return the record under the pseudonym of its query, without what may quote the query.
 
         Args:
-            pseudonyms: By the ids of queries.
+            pseudonyms: By the ids of queries. A number, as pairs have, is no id and stays.
             withheld: Stands in place of a message.
         """
-        return self.model_copy(update=self._hidden(pseudonyms, withheld))
-
-    def _hidden(self, pseudonyms: Mapping[str, str], withheld: str) -> dict[str, Any]:
+        query = pseudonyms[self.query] if isinstance(self.query, str) else self.query
         message = withheld if self.message else ""
-        return {"query": pseudonyms[str(self.query)], "message": message}
+        return self.model_copy(update={"query": query, "message": message})
 
 
 class Observation(AuditRecord):
@@ -98,8 +96,9 @@ class Observation(AuditRecord):
             raise ValueError("the pool has an id twice")
         if self.again is not None and len(set(self.again)) != len(self.again):
             raise ValueError("the second pass has an id twice")
-        if self.relevance is not None:
-            _check_relevance(self.relevance, size)
+        relevance = self.relevance
+        if relevance is not None and (len(relevance) != size or not _are_shares(relevance)):
+            raise ValueError("'relevance' is not one number from 0 to 1 for each of the pool")
         _check_groups(self.groups, size, "the pool")
         return self
 
@@ -128,15 +127,6 @@ class PairScores(AuditRecord):
         if len(set(zip(self.pairs, self.versions, strict=True))) != len(self.pairs):
             raise ValueError("a pair has a version twice")
         return self
-
-    def _hidden(self, pseudonyms: Mapping[str, str], withheld: str) -> dict[str, Any]:
-        return {"message": withheld if self.message else ""}
-
-
-def _check_relevance(relevance: Iterable[float], size: int) -> None:
-    found = tuple(relevance)
-    if len(found) != size or not _are_shares(found):
-        raise ValueError("'relevance' is not one number from 0 to 1 for each of the pool")
 
 
 def _check_groups(groups: Mapping[str, CodedMemberships], size: int, whose: str) -> None:

@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from fairqr.base.errors import (
     IndexUnavailableError,
@@ -264,10 +264,12 @@ async def make_plan(
     inputs = {} if qrels is None else {"judgements": _fingerprint(qrels)}
     if pairs is not None:
         inputs["pairs"] = pairs.fingerprint
-    info = await engine.info()
+    info, source = await engine.info(), getattr(engine, "source", None)
     manifest = AuditManifest(
         spec=spec.model_dump(mode="json"),
-        source=without_secrets(_described(engine)),
+        source=without_secrets(
+            source.model_dump(mode="json") if isinstance(source, Source) else {}
+        ),
         inputs=inputs,
         queries=queries.fingerprint,
         seeds={"audit": spec.seed},
@@ -408,12 +410,6 @@ async def _gives_texts(engine: SearchEngine, searches: Sequence[str]) -> bool:
     found = await engine.search([Query(text, PROBED) for text in searches[:PROBED]])
     ids = list(dict.fromkeys(id_ for hits in found for id_ in hits.ids))
     return any(text_of(document).strip() for document in await engine.documents(ids))
-
-
-def _described(engine: SearchEngine) -> dict[str, Any]:
-    """Return how an attached engine is described; nothing for others."""
-    source = getattr(engine, "source", None)
-    return source.model_dump(mode="json") if isinstance(source, Source) else {}
 
 
 def _fingerprint(qrels: Qrels) -> str:

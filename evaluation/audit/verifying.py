@@ -13,24 +13,22 @@ from tempfile import TemporaryDirectory
 
 from pydantic import ValidationError
 
-from fairqr.base.errors import FairqrError, InputError, first_problem, one_line
+from fairqr.base.errors import InputError, first_problem, one_line
 from fairqr.base.files import sha256_of
 from fairqr.evaluation.audit.bundle import (
-    HASH,
     MANIFEST,
-    NEEDED,
+    SIGNATURE,
     AuditManifest,
     contents_of,
     shown_name,
 )
+from fairqr.evaluation.audit.signing import signer_of
 from fairqr.evaluation.experiments.folder import versions
 
 ROUNDING = {".json": 1e-9, ".csv": 1e-5}
 """What numbers of two machines may differ by: figures have ten digits, tables of queries six."""
 
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
-
-DIFFERENCES_SHOWN = 5
 
 MakeAgain = Callable[[Path, Path], object]
 """Writes all files of an audit again, from its folder into another one."""
@@ -45,37 +43,38 @@ class Verification:
         files: How many files have the hash that the manifest says.
         problems: One sentence each; none if the audit is as it was made.
         unchecked: What could not be checked, one sentence each.
+        signed_by: The signer of the manifest, if that was checked.
     """
 
     digest: str
     files: int
     problems: tuple[str, ...]
     unchecked: tuple[str, ...] = ()
+    signed_by: str | None = None
 
 
 def verify(
-    folder: Path, digest: str | None = None, make_again: MakeAgain | None = None
+    folder: Path,
+    digest: str | None = None,
+    make_again: MakeAgain | None = None,
+    allowed_signers: Path | None = None,
 ) -> Verification:
     """Check that an audit is as it was made, without the engine.
 
     Hashes alone show what was damaged. Who changes a file on purpose can change its hash in the
-    manifest, too: then the digest, which the audit printed, or the files that are made again show
-    it.
+    manifest, too: then the digest, which the audit printed, a signature, or the files that are made
+    again show it.
 
     Args:
         folder: The folder of the audit.
         digest: What the audit printed at its end.
         make_again: Writes figures, tables and the report again, from ``raw/`` and the manifest.
+        allowed_signers: A file of those who may have signed the manifest, as ssh-keygen(1) reads.
 
     Raises:
-        InputError: The folder holds no audit, or the digest is none.
+        InputError: The folder holds no audit, or no signature can be checked.
     """
     wanted = None if digest is None else digest.strip().lower().removeprefix("sha256:")
-    if wanted is not None and not HASH.fullmatch(wanted):
-        raise InputError(
-            f"'{one_line(wanted, 100)}' is no digest; give the 64 hexadecimal digits that the "
-            "audit printed."
-        )
     try:
         content = (folder / MANIFEST).read_bytes()
     except OSError as error:
@@ -84,11 +83,19 @@ def verify(
         ) from None
     own = hashlib.sha256(content).hexdigest()
     problems: list[str] = []
-    if wanted not in (None, own):
+    if wanted is not None and wanted != own:
         problems.append(
-            f"The digest of the audit is {own}, not {wanted}: the manifest was changed, or is that "
-            "of another audit."
+            f"The digest of the audit is {own}, not {one_line(wanted, 64)}: the manifest was "
+            "changed, or is that of another audit."
         )
+    signed_by = None
+    if allowed_signers is not None:
+        signed_by = signer_of(content, folder / SIGNATURE, allowed_signers)
+        if signed_by is None:
+            problems.append(
+                f"{SIGNATURE} is missing, or no signature of this manifest by a signer in "
+                f"{allowed_signers}."
+            )
     try:
         manifest = AuditManifest.model_validate_json(content)
     except ValidationError as error:
@@ -102,31 +109,33 @@ def verify(
         problems.append("The audit is not finished; run it again to go on with it.")
         return Verification(own, 0, tuple(problems))
     intact = _check_files(folder, manifest, problems)
-    unchecked = _check_figures(folder, manifest, make_again, problems) if make_again else []
-    return Verification(own, intact, tuple(problems), tuple(unchecked))
+    others = "" if wanted or signed_by else ", or compare the digest that you were given"
+    unchecked = [f"What was asked and answered: run the audit again{others}."]
+    if make_again:
+        unchecked += _check_figures(folder, manifest, make_again, problems)
+    if allowed_signers is None and (folder / SIGNATURE).exists():
+        unchecked.append(f"The signature {SIGNATURE}: name the allowed signers by --signed-by.")
+    return Verification(own, intact, tuple(problems), tuple(unchecked), signed_by)
 
 
 def _check_files(folder: Path, manifest: AuditManifest, problems: list[str]) -> int:
     files, others = contents_of(folder)
-    for name in NEEDED:
-        if name not in manifest.files:
-            problems.append(f"The manifest does not list {name}, which every audit has.")
     intact = 0
     for name, wanted in manifest.files.items():
-        if name in others:
-            problems.append(f"{shown_name(name)} is a link or a device, and no file.")
-        elif name not in files:
-            problems.append(f"The file {shown_name(name)} is missing.")
-        else:
-            try:
-                is_intact = sha256_of(files[name]) == wanted
+        try:
+            if name in others:
+                problem = "is a link or a device, and no file"
+            elif name not in files:
+                problem = "is missing"
+            elif sha256_of(files[name]) == wanted:
+                intact += 1
+                continue
+            else:
                 problem = "was changed"
-            except OSError as error:
-                is_intact, problem = False, f"cannot be read ({error.strerror})"
-            intact += is_intact
-            if not is_intact:
-                problems.append(f"The file {shown_name(name)} {problem}.")
-    known = manifest.files.keys() | {MANIFEST}
+        except OSError as error:
+            problem = f"cannot be read ({error.strerror})"
+        problems.append(f"The file {shown_name(name)} {problem}.")
+    known = manifest.files.keys() | {MANIFEST} | ({SIGNATURE} & files.keys())
     problems += [
         f"The file {shown_name(name)} was added: the manifest does not list it."
         for name in [*files, *others]
@@ -139,9 +148,7 @@ def _check_figures(
     folder: Path, manifest: AuditManifest, make_again: MakeAgain, problems: list[str]
 ) -> list[str]:
     """Make figures, tables and the report again, compare them, and say what was not compared."""
-    unchecked = [
-        "What the engine answered: run the audit again, or compare the digest that you were given."
-    ]
+    unchecked = []
     drawn_by, own = manifest.versions.get("matplotlib"), versions().get("matplotlib")
     if drawn_by != own:
         unchecked.append(
@@ -151,21 +158,13 @@ def _check_figures(
         with TemporaryDirectory() as place:
             make_again(folder, Path(place))
             made = {name: path.read_bytes() for name, path in contents_of(Path(place))[0].items()}
-        compared = {
-            name: again
+        problems += [
+            found
             for name, again in made.items()
             if drawn_by == own or name.endswith((".csv", ".json"))
-        }
-        different = [it for name in compared for it in _compared(folder, name, compared[name])]
-    except (
-        ArithmeticError,
-        FairqrError,
-        LookupError,
-        OSError,
-        RecursionError,
-        TypeError,
-        ValueError,
-    ) as error:
+            for found in _differing(name, (folder / name).read_bytes(), again)
+        ]
+    except Exception as error:  # whatever forged observations may lead to
         why = one_line(error).rstrip(".") or type(error).__name__
         problems.append(f"The figures cannot be computed again: {why}.")
         return unchecked
@@ -174,31 +173,27 @@ def _check_figures(
         for name in manifest.files
         if name not in made and not name.startswith("raw/")
     ]
-    problems += different[:DIFFERENCES_SHOWN]
-    if len(different) > DIFFERENCES_SHOWN:
-        problems.append(f"Further lines that differ: {len(different) - DIFFERENCES_SHOWN:,}.")
     return unchecked
 
 
-def _compared(folder: Path, name: str, again: bytes) -> Iterator[str]:
-    """Yield a sentence for each line of a file that is another one than made again."""
-    kept = (folder / name).read_bytes()
+def _differing(name: str, kept: bytes, again: bytes) -> Iterator[str]:
+    """Yield a sentence on the lines of a file that are others than made again, if there are any."""
     if again == kept:
         return
     # Figures have more digits than two machines agree on; what people read has less.
     rounding = ROUNDING.get(Path(name).suffix, 0.0)
     lines = itertools.zip_longest(*(it.decode().splitlines() for it in (kept, again)), fillvalue="")
-    for number, (said, given) in enumerate(lines, start=1):
-        if said != given and not _are_equal(said, given, rounding):
-            one, other = (one_line(it.strip(), 60) for it in _apart(said, given))
-            yield f"{name}, line {number}, says '{shown_name(one)}', and raw/ gives '{other}'."
-
-
-def _apart(said: str, given: str) -> tuple[str, str]:
-    """Return where two lines begin to differ."""
-    places = enumerate(zip(said, given, strict=False))
-    start = max(next((at for at, (one, other) in places if one != other), 0) - 20, 0)
-    return said[start:], given[start:]
+    different = [
+        (number, said, given)
+        for number, (said, given) in enumerate(lines, start=1)
+        if said != given and not _are_equal(said, given, rounding)
+    ]
+    for number, said, given in different[:1]:
+        same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(said, given, strict=False))
+        start = max(sum(1 for _ in same) - 20, 0)
+        one, other = (shown_name(one_line(it[start:].strip(), 60)) for it in (said, given))
+        more = f"; {len(different):,} lines differ" if different[1:] else ""
+        yield f"{name}, line {number}, says '{one}', and raw/ gives '{other}'{more}."
 
 
 def _are_equal(said: str, given: str, rounding: float) -> bool:

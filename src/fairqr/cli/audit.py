@@ -51,9 +51,7 @@ def audit(
     corpus: Corpus = None,
     queries: Annotated[
         Path | None,
-        typer.Option(
-            help="The file of queries: one per line, CSV, JSON Lines, or TREC topics; may be .gz."
-        ),
+        typer.Option(help="The queries: one per line, CSV, JSON Lines or TREC topics; may be .gz."),
     ] = None,
     weight: Annotated[
         str | None,
@@ -140,16 +138,16 @@ def audit(
     sure: Annotated[
         bool,
         typer.Option(
-            "--sure",
-            help="Count a condition only if the whole interval meets it.",
-            rich_help_panel=OUTPUT,
+            "--sure", help="The whole interval must meet a condition.", rich_help_panel=OUTPUT
         ),
     ] = False,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "-o", "--output", help="The folder of the audit; an interrupted audit resumes there."
-        ),
+        typer.Option("-o", "--output", help="The folder; an interrupted audit resumes there."),
+    ] = None,
+    sign: Annotated[
+        Path | None,
+        typer.Option(metavar="KEY", help="Sign it by this SSH key.", rich_help_panel=OUTPUT),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -164,6 +162,7 @@ def audit(
     from fairqr.evaluation.audit.conditions import check, parse_condition
     from fairqr.evaluation.audit.finishing import audit_engine
     from fairqr.evaluation.audit.pair_files import read_pairs
+    from fairqr.evaluation.audit.signing import check_key, sign_audit
     from fairqr.evaluation.audit.specification import AuditSpec
     from fairqr.evaluation.experiments.kinds import check_pandas
     from fairqr.evaluation.qrels import read_qrels
@@ -171,6 +170,8 @@ def audit(
     if output is None:
         raise InputError("An audit needs a folder for its results; name one with -o.")
     check_pandas()
+    if sign is not None:
+        check_key(sign)
     spec, settings = options_of(ctx, set_, AuditSpec, AuditRunSettings)
     conditions = [parse_condition(text) for text in fail_if or []]
     judged = None if qrels is None else read_qrels(qrels)
@@ -200,6 +201,8 @@ def audit(
 
     with recorded(command="audit"), Progress() as progress:
         found = run(work(progress))
+    if sign is not None:
+        sign_audit(output, sign)
     gate = check(conditions, found.figures, sure=sure)
     if as_json:
         print_json((output / "audit.json").read_text(encoding="utf-8"))
@@ -297,11 +300,25 @@ def _asked(
     return collect_queries(rows, sample=spec.sample, seed=spec.seed, origin="of the run")
 
 
+@app.command("sign")
+def sign(
+    folder: Annotated[Path, typer.Argument(help="The folder of a finished audit.")],
+    key: Annotated[Path, typer.Option(help="The SSH key.")],
+) -> None:
+    """Sign an audit by an SSH key, so that others can check who published it."""
+    from fairqr.evaluation.audit.signing import sign_audit
+
+    typer.echo(f"signature: {sign_audit(folder, key)}")
+
+
 @app.command("verify")
 def verify(
     folder: Annotated[Path, typer.Argument(help="The folder of an audit.")],
     digest: Annotated[
         str | None, typer.Option(help="The digest that the audit printed at its end.")
+    ] = None,
+    signed_by: Annotated[
+        Path | None, typer.Option(help="Check the signature by this file of allowed signers.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -311,16 +328,17 @@ def verify(
     from fairqr.evaluation.audit.finishing import make_again
     from fairqr.evaluation.audit.verifying import verify as checked
 
-    found = checked(folder, digest, make_again)
+    found = checked(folder, digest, make_again, signed_by)
     if as_json:
         print_json(asdict(found))
     else:
         for sentence in found.problems:
             warn(printable(sentence))
         if not found.problems:
-            typer.echo(f"All {found.files:,} files match the manifest, and follow from raw/.")
-        if digest and not found.problems:
-            typer.echo("The manifest has the digest that you gave.")
+            fits = ", and the manifest has the digest that you gave" if digest else ""
+            typer.echo(f"All {found.files:,} files match the manifest, and follow from raw/{fits}.")
+        if found.signed_by:
+            typer.echo(f"signed by: {found.signed_by}")
         for sentence in found.unchecked:
             typer.echo(f"Not checked: {sentence}")
         typer.echo(f"digest: {found.digest}")

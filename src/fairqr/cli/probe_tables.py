@@ -75,7 +75,9 @@ def _print_pairs(
             console.print(
                 f"{_queries(row.without_pairs)} without {row.kind} pairs, since a cell is empty"
             )
-    if by == "probabilities" and any(map(_says_neither, groups)):
+    if by == "probabilities" and any(
+        2 * it.failures.get("neither", 0) > it.replies for it in groups
+    ):
         console.print(
             "Most replies would begin with neither A nor B; --set by=reply reads what the model "
             "writes."
@@ -87,10 +89,6 @@ def _print_pairs(
                 f"the relevant one is preferred in both orders in {_percent(row.protected)} %, the "
                 f"irrelevant one in {_percent(row.unprotected)} % (p by Holm {_p(row.p_holm)})"
             )
-
-
-def _says_neither(row: Any) -> bool:
-    return bool(2 * row.failures.get("neither", 0) > row.replies)
 
 
 def _asked_by(rows: list[Any]) -> str:

@@ -8,14 +8,25 @@ import math
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from numpy._core import _multiarray_umath as kernels
 
+from tests.integration.model_server import Command, clean_environment, command
+
+__all__ = ["clean_environment", "command"]
+
 VARYING = {"seconds", "begun", "ended", "folder", "digest", "sha256", "versions"}
 FOUND = [name for name in kernels.__cpu_dispatch__ if kernels.__cpu_features__.get(name)]
 """The instructions that numpy uses here beyond those that it was built for."""
+MACHINES = [
+    {"NPY_DISABLE_CPU_FEATURES": " ".join(FOUND)},
+    {"OPENBLAS_CORETYPE": "Haswell"},
+    {"OPENBLAS_CORETYPE": "Nehalem"},
+    {"OPENBLAS_CORETYPE": "SkylakeX"},
+]
 
 
 @functools.cache
@@ -50,12 +61,7 @@ def compare(one: Any, other: Any, path: str = "") -> None:
 
 @pytest.mark.parametrize(
     "environment",
-    [
-        {"NPY_DISABLE_CPU_FEATURES": " ".join(FOUND)},
-        {"OPENBLAS_CORETYPE": "Haswell"},
-        {"OPENBLAS_CORETYPE": "Nehalem"},
-        {"OPENBLAS_CORETYPE": "SkylakeX"},
-    ],
+    MACHINES,
     ids=lambda environment: "-".join(environment.values()).replace(" ", ","),
 )
 def test_another_machine_gives_the_same_lists_and_figures(environment: dict[str, str]) -> None:
@@ -63,3 +69,24 @@ def test_another_machine_gives_the_same_lists_and_figures(environment: dict[str,
     assert len(here["steps"]) == 200
     assert any(len(result["iterations"]) > 1 for result in here["searches"])
     compare(here, there)
+
+
+@pytest.mark.model
+def test_an_audit_of_this_machine_verifies_on_others(
+    command: Command, minilm_cache: Path, tmp_path: Path
+) -> None:
+    """Relevance is estimated, so its figures have all digits; kernels differ in the last ones."""
+    queries, audit = tmp_path / "queries.txt", tmp_path / "audit"
+    queries.write_text("physicist\npainter\nwriter\ncomposer\nchemist\nsinger\npolitician\n")
+    asked = (
+        *("--corpus", "notables", "--retriever", "bm25", "--queries", queries),
+        *("--attribute", "gender", "--depth", "21", "--set", "widen=false"),
+    )
+    done = command("audit", *asked, "-o", audit)
+    assert done.code == 0, done.stderr
+    assert json.loads((audit / "audit.json").read_text())["relevance"] == "estimated"
+    digest = done.stdout.split("digest: ")[1].strip()
+    for machine in MACHINES:
+        done = command("audit", "verify", audit, "--digest", digest, **machine)
+        assert done.code == 0, (machine, done.stderr)
+        assert "files match the manifest, and follow from raw/" in done.stdout

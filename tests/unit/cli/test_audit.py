@@ -152,7 +152,7 @@ def test_redacted_queries_are_nowhere(fairqr: Fairqr) -> None:
     code, stdout, stderr = fairqr("verify", "out")
     assert code == 0, stderr
     assert "match the manifest, and follow from raw/" in stdout
-    assert "Not checked: What the engine answered: " in stdout
+    assert "Not checked: What was asked and answered: " in stdout
     code, _, stderr = fairqr(*JUDGED, "--redact", "-o", "out")
     assert code == 2
     assert "redacted" in stderr

@@ -45,7 +45,7 @@ COMMANDS = [
 ]
 GROUPS = {
     "attribution": ["list", "check", "pairs"],
-    "audit": ["verify", "compare"],
+    "audit": ["sign", "verify", "compare"],
     "config": ["show", "path"],
     "corpus": ["check"],
     "dataset": ["list", "info", "import"],

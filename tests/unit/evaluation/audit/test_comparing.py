@@ -122,7 +122,7 @@ POPULATION = {"target": "population:1"}
         (
             {},
             {"queries": queries_of(20)},
-            {"queries": "10 only in the first, 0 only in the second"},
+            {"queries": "10 only in the first, 0 in the second"},
         ),
     ],
 )
