@@ -68,9 +68,10 @@ class GroupFigures:
             gives what relevant documents of other groups could take over.
         ranking_gap: What the ranking withholds: the lean, if it is above 0.
         supply_gap: What no ranking of the relevant documents could give.
-        exposure_ratio: Exposure / target, as a share of the highest of all groups.
+        exposure_ratio: Exposure / target, by that of the reference group; without one, by the
+            highest of all groups.
         selection_rate: Its candidates among the first k / all its candidates.
-        impact_ratio: Its selection rate / the highest of all groups.
+        impact_ratio: Its selection rate by that of the same group.
         absent: The share of queries that show something, and nothing of the group.
         attention: Its share of all exposure over all queries, where a query with fewer labelled
             documents counts for less.
@@ -136,14 +137,15 @@ class Gathered:
 
     Args:
         dimension: The groups.
+        reference: The group that ratios are to; by default the one with the highest rate.
 
     Attributes:
         dimension: The groups.
         queries: The ids of the queries.
     """
 
-    def __init__(self, dimension: Dimension) -> None:
-        self.dimension = dimension
+    def __init__(self, dimension: Dimension, reference: str | None = None) -> None:
+        self.dimension, self._reference = dimension, reference
         self.queries: list[str] = []
         self._weights: list[float] = []
         # One array a query takes far less memory than one for each of its figures.
@@ -299,22 +301,27 @@ class Gathered:
         rows = self._with_both(above, below)
         return shares(above[rows], below[rows], self.weights()[rows])
 
-    def _relative(self, above: FloatArray, below: FloatArray, most: FloatArray) -> list[Estimate]:
-        """Return Σ above / Σ below of each group, as a share of the group that has most.
+    def _relative(self, above: FloatArray, below: FloatArray, whole: FloatArray) -> list[Estimate]:
+        """Return Σ above / Σ below of each group by that of the reference, or of the highest.
 
         Args:
             above: Shape (n, G).
             below: Shape (n, G).
-            most: What ``above`` can be at most, shape (n, G).
+            whole: What ``above`` can be at most, shape (n, G).
         """
         rows = self._with_both(above, below)
-        above, below, most, weights = above[rows], below[rows], most[rows], self.weights()[rows]
+        above, below, whole, weights = above[rows], below[rows], whole[rows], self.weights()[rows]
         size, due, by = above.shape[1], weights @ below, weights[:, None]
         rates = divided(weights @ above, due)
-        if np.isnan(rates).all() or not np.nanmax(rates):
-            return [Estimate(np.nan, np.nan, np.nan, len(above))] * size
+        none = [Estimate(np.nan, np.nan, np.nan, len(above))] * size
+        if np.isnan(rates).all():
+            return none
         # The group that leads stays the same without a query, so that its own ratio is 1.
-        leader = int(np.nanargmax(rates))
+        chosen = self._reference is not None
+        groups = list(self.dimension.groups)
+        leader = groups.index(self._reference) if chosen else int(np.nanargmax(rates))
+        if not rates[leader] > 0:
+            return none
 
         def relative(t: FloatArray) -> FloatArray:
             each = divided(t[..., :size], t[..., size:])
@@ -322,21 +329,22 @@ class Gathered:
 
         seen, due_in = (effective_queries(by * (held > 0)) for held in (above, below))
         # Which group leads may be chance, so all others are compared with it at the same time
-        # (Hsu 1984, multiple comparisons with the best).
+        # (Hsu 1984, multiple comparisons with the best), and no ratio is above 1.
         found = estimate(
             np.concatenate([above, below], axis=1),
             weights,
             relative,
             scale="log",
             telling=np.minimum(seen, due_in),
-            comparisons=max(1, size - 1),
+            comparisons=1 if chosen else max(1, size - 1),
         )
-        found = [replace(it, high=np.fmin(it.high, 1.0)) if it.low >= 0 else it for it in found]
+        most = np.inf if chosen else 1.0
+        found = [replace(it, high=np.fmin(it.high, most)) if it.low >= 0 else it for it in found]
         first = ratios(above, below, weights)[leader]
         lead = first.value if np.isnan(first.low) else first.low
-        unseen, whole = shares(above, most, weights), weights @ most
+        unseen, all_ = shares(above, whole, weights), weights @ whole
         for place in np.flatnonzero(rates == 0) if lead > 0 else ():
-            high = np.minimum(unseen[place].high * whole[place] / due[place] / lead, 1.0)
+            high = np.minimum(unseen[place].high * all_[place] / due[place] / lead, most)
             found[place] = replace(found[place], low=unseen[place].low, high=float(high))
         return found
 

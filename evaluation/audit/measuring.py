@@ -218,7 +218,7 @@ def measure(
     """
     dimensions = dimensions_to_measure(schema, spec)
     choices = choices_of(spec, dimensions, corpus_shares or {})
-    measured = [_Dimension(it, choices) for it in dimensions]
+    measured = [_Dimension(it, choices, spec.reference.get(it.name)) for it in dimensions]
     order = stream(spec.seed, "order").permutation(len(queries))
     places = dict(zip(sorted(queries), order.tolist(), strict=True))
     tally: Counter[str] = Counter()
@@ -306,6 +306,7 @@ class _Dimension:
     Args:
         dimension: The groups.
         choices: What the audit measures by.
+        reference: The group that ratios are to, if one was chosen.
 
     Attributes:
         name: Of the dimension.
@@ -314,8 +315,8 @@ class _Dimension:
         saturated: The weight of the queries with more relevant documents than were looked at.
     """
 
-    def __init__(self, dimension: Dimension, choices: Choices) -> None:
-        self.name, self.gathered = dimension.name, Gathered(dimension)
+    def __init__(self, dimension: Dimension, choices: Choices, reference: str | None) -> None:
+        self.name, self.gathered = dimension.name, Gathered(dimension, reference)
         self.mendable: list[Mendable] = []
         self.saturated = 0.0
         self._dimension, self._choices = dimension, choices

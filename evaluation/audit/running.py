@@ -309,6 +309,13 @@ def _dimensions(spec: AuditSpec, engine: SearchEngine) -> list[Dimension]:
             "combinations out with --set intersections=false."
         )
     check_target(spec.target, dimensions)
+    groups = [f"{it.name}={group}" for it in dimensions for group in it.groups]
+    for chosen in map("=".join, spec.reference.items()):
+        if chosen not in groups:
+            raise InputError(
+                f"The reference '{one_line(chosen)}' is no group of this audit; choose among "
+                f"{', '.join(groups[:20])}."
+            )
     return dimensions
 
 

@@ -60,6 +60,11 @@ class AuditSpec(BaseModel):
         description="The exposure that each group should get: a mixture of relevance, population, "
         "uniform and corpus, or shares of one attribute, such as gender=female:0.5,male:0.5.",
     )
+    reference: dict[str, str] = Field(
+        {},
+        description="The group of an attribute that ratios are to, such as "
+        "reference.gender=male; by default the one with the highest rate.",
+    )
     sample: Count | None = Field(
         None,
         description="Draw so many times from the queries, in proportion to their weights; by "

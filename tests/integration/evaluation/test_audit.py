@@ -50,12 +50,20 @@ def documents() -> dict[str, dict[str, Any]]:
 PEOPLE = documents()
 
 
-def body(demotes: bool) -> dict[str, Any]:
-    """The engine's own request; it may demote the documents of women."""
-    words = {"match": {"bio": "{{query}}"}}
-    functions = [{"filter": {"term": {"person.sex": "F"}}, "weight": DEMOTED}]
-    scored = {"function_score": {"query": words, "functions": functions, "boost_mode": "multiply"}}
-    return {"size": "{{size}}", "query": scored if demotes else words}
+PLANTED = {"leaning": DEMOTED, "plain": 1.0, "x07": 0.7, "x05": 0.5, "x13": 1.3, "random": None}
+"""What the scores of women are multiplied by; None for an order by chance."""
+
+
+def body(factor: float | None) -> dict[str, Any]:
+    """The engine's own request; it may multiply the scores of women, or rank by chance."""
+    words: dict[str, Any] = {"match": {"bio": "{{query}}"}}
+    scored: dict[str, Any] = {"query": words}
+    if factor is None:
+        scored |= {"random_score": {"seed": 7, "field": "_seq_no"}, "boost_mode": "replace"}
+    else:
+        weight = {"filter": {"term": {"person.sex": "F"}}, "weight": factor}
+        scored |= {"functions": [weight], "boost_mode": "multiply"}
+    return {"size": "{{size}}", "query": words if factor == 1 else {"function_score": scored}}
 
 
 @pytest.fixture(scope="module")
@@ -68,14 +76,14 @@ def server(elasticsearch_url: str) -> Iterator[Server]:
 @pytest.fixture
 def inputs(clean_environment: Path, server: Server) -> Path:
     """Sources with and without a lean, queries, and judgements."""
-    for name, demotes in (("leaning", True), ("plain", False)):
+    for name, factor in PLANTED.items():
         source = {
             "name": name,
             "engine": "elasticsearch",
             "url": server.url,
             "index": INDEX,
             "text": ["bio"],
-            "body": body(demotes),
+            "body": body(factor),
             "attributes": {
                 "gender": {"field": "person.sex", "groups": {"female": ["F"], "male": ["M"]}}
             },
@@ -93,7 +101,9 @@ def true_lean(server: Server) -> float:
     discounts = [1 / math.log2(rank + 1) for rank in range(1, K + 1)]
     leans = []
     for topic in TOPICS:
-        request = json.dumps(body(True)).replace("{{query}}", topic).replace('"{{size}}"', str(K))
+        request = (
+            json.dumps(body(DEMOTED)).replace("{{query}}", topic).replace('"{{size}}"', str(K))
+        )
         hits = server.ask("POST", f"/{INDEX}/_search", json.loads(request))["hits"]["hits"]
         shown = [hit["_source"]["person"]["sex"] == "F" for hit in hits]
         given = [weight * sex for weight, sex in zip(discounts, shown, strict=True)]
@@ -154,6 +164,28 @@ def test_an_engine_without_a_lean_is_not_accused(inputs: Path, quick: Main) -> N
     groups = json.loads((inputs / "out/audit.json").read_text())["groups"]
     assert {group["verdict"] for group in groups} == {"cannot_tell"}
     assert "fair" not in done.stdout.split("report:")[0].lower()
+
+
+@pytest.mark.parametrize(("name", "verdict"), [("x07", "less"), ("x05", "less"), ("x13", "more")])
+def test_what_is_planted_is_found(inputs: Path, quick: Main, name: str, verdict: str) -> None:
+    assert quick(*asked(inputs, name, "out")).code == 0
+    female, _ = json.loads((inputs / "out/audit.json").read_text())["groups"]
+    assert female["verdict"] == verdict
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("name", ["plain", "random"])
+@pytest.mark.parametrize("is_judged", [True, False])
+def test_an_order_without_a_lean_is_acquitted(
+    inputs: Path, quick: Main, minilm_cache: Path, name: str, is_judged: bool
+) -> None:
+    arguments = asked(inputs, name, "out")
+    place = arguments.index("--qrels")
+    del arguments[place : place + 2 * (not is_judged)]
+    assert quick(*arguments, FAIRQR_CACHE_DIR=str(minilm_cache)).code == 0
+    audit = json.loads((inputs / "out/audit.json").read_text())
+    assert audit["relevance"] == ("judged" if is_judged else "estimated")
+    assert {group["verdict"] for group in audit["groups"]} == {"cannot_tell"}
 
 
 def test_a_killed_audit_goes_on_and_asks_nothing_twice(inputs: Path, quick: Main) -> None:

@@ -246,6 +246,23 @@ def test_few_queries_tell_nothing() -> None:
         assert np.isnan([ratio.low, ratio.high]).all()
 
 
+def test_ratios_are_to_a_group_that_was_chosen() -> None:
+    """What one group has by the other is the inverse of what the other has by it."""
+    found = {}
+    for reference in "ab":
+        gathered = Gathered(TWO, reference)
+        for weight, shown in draws(30, 0.5):
+            gathered.add(weight, shown)
+        found[reference] = gathered.listed(np.random.default_rng(1))
+    for name in ("exposure_ratio", "impact_ratio"):
+        by_b, by_a = getattr(found["b"][0], name), getattr(found["a"][1], name)
+        assert by_b.value < 1 < by_a.value
+        assert 1 / by_b.value == pytest.approx(by_a.value)
+        assert by_b.low < by_b.value < by_b.high
+        assert by_a.low < by_a.value < by_a.high
+        assert getattr(found["a"][0], name).value == getattr(found["b"][1], name).value == 1
+
+
 def test_tests_are_corrected_for_all_groups_together() -> None:
     three = dimension("a", "b", "c")
     gathered, random = Gathered(three), np.random.default_rng(6)

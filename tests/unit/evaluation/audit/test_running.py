@@ -9,7 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fairqr.base.errors import IndexUnavailableError, QueryError, SourceError, TargetError
+from fairqr.base.errors import (
+    IndexUnavailableError,
+    InputError,
+    QueryError,
+    SourceError,
+    TargetError,
+)
 from fairqr.evaluation.audit.asking import Pace, paced
 from fairqr.evaluation.audit.bundle import AuditFolder
 from fairqr.evaluation.audit.finishing import Audit, carry_out
@@ -239,6 +245,13 @@ async def test_a_target_that_cannot_be_computed_is_refused_before_anything_is_as
     with pytest.raises(TargetError, match=problem):
         await make_plan(spec, engine, words_of(), texts=Halves())
     assert engine.searches == []
+
+
+async def test_a_reference_that_no_group_is_is_refused(engine: Breaking) -> None:
+    for attribute, group in (("gender", "nothing"), ("nothing", "female")):
+        spec = AuditSpec(reference={attribute: group})
+        with pytest.raises(InputError, match=f"'{attribute}={group}' is no group of this audit"):
+            await make_plan(spec, engine, words_of(), texts=Halves())
 
 
 async def test_requests_begin_at_a_steady_rate() -> None:
