@@ -317,9 +317,8 @@ class Gathered:
         if np.isnan(rates).all():
             return none
         # The group that leads stays the same without a query, so that its own ratio is 1.
-        chosen = self._reference is not None
-        groups = list(self.dimension.groups)
-        leader = groups.index(self._reference) if chosen else int(np.nanargmax(rates))
+        chosen, groups = self._reference, list(self.dimension.groups)
+        leader = groups.index(chosen) if chosen else int(np.nanargmax(rates))
         if not rates[leader] > 0:
             return none
 

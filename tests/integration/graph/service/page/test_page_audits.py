@@ -68,7 +68,7 @@ def test_an_audit_is_begun_followed_and_read(pages: Pages, service: Served, tmp_
     expect(status).to_have_text("done")
     expect(page.get_by_role("heading", level=1)).to_have_text("physicist and 2 more")
     findings = page.get_by_role("region", name="Findings")
-    expect(findings).to_contain_text("(gender)")
+    expect(findings).to_contain_text("gender:")
     exposure = page.get_by_role("region", name="Exposure by gender")
     expect(exposure.get_by_role("row", name="female").first).to_contain_text("%")
     expect(page.locator(".ask")).to_be_hidden()
