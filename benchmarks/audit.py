@@ -8,10 +8,19 @@ asked much more often than others, and measures the first 20 documents. The true
 is that of all 20,000 with equal weights, by true relevance or by the same estimates. Each cell is
 1,000 audits.
 
+In further cells labels are wrong and their confusion matrix is known; the true value is that by the
+right labels.
+
+In the last cells, queries are job titles. Some match hundreds of relevant documents, of which an
+estimate sees the first 100, and the group stands among the last. These queries are saturated; the
+true value by estimates is that of the others. ``--only saturated`` runs these alone.
+
 For each figure of the first group: in how many per 1,000 intervals of 95 % its true value is, and
-how many of the 1,000 audits give an interval, if not all. *Found*: the audit says that the group
-surely gets less. *Accused*: without any planted lean it says of any group that it surely gets less
-or more.
+how many of the 1,000 audits give an interval, if not all. *Less*: the audit says that the group
+surely gets less. *Accused*: it says of any group that it surely gets less or more, which is wrong
+where no lean is planted. *Saturated*: it cannot tell, since it looked at too little; no figure of
+such an audit is counted. *Detectable*: it says which lean it would find. *Lean of all*: its
+interval of the lean holds that of all queries, saturated or not, by true relevance.
 """
 
 from __future__ import annotations
@@ -19,37 +28,51 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
+from functools import partial
 
-from fairqr.evaluation.audit import estimates
+from fairqr.evaluation import estimates
 from fairqr.evaluation.audit.figures import ESTIMATES
-from tests.unit.evaluation.audit.simulated import AUDITS, SHARES, audits, world
+from tests.unit.evaluation.audit.simulated import AUDITS, SHARES, audits, titles, world
 
 SIZES = (6, 12, 25, 50, 100)
 LEANS = (0.0, 1.0)
 SPREADS = {"equal": 0.0, "like a log": 1.0}
 """The deviation of the logarithms of the weights."""
+WRONG = (0.05, 0.15, 0.3)
+"""Shares of wrong labels of the first group, whose confusion matrix is known."""
+TITLES = ((1.0, "same"), (0.5, "unlikely"), *itertools.product((0.15, 0.05), ("same", "even")))
+"""Shares of job titles that are saturated, and what the others are like."""
+COUNTS = ("less", "accused", "saturated", "detectable", "lean of all")
 
 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=0)
-    seed = parser.parse_args().seed
+    parser.add_argument("--audits", type=int, default=AUDITS, help="How many in each cell.")
+    parser.add_argument("--only", default="", help="Run the engines whose names contain this.")
+    given = parser.parse_args()
     # An audit draws 20,000 assignments of signs; fewer tell enough here, in a tenth of the time.
     estimates.PERMUTATIONS = 2_000
-    print("cell".ljust(42), *(name.rjust(14) for name in (*ESTIMATES, "found", "accused")))
-    for shares, lean in itertools.product(SHARES, LEANS):
-        made = world(shares, lean, seed)
-        for relevance, (how, spread), size in itertools.product(made.shown, SPREADS.items(), SIZES):
-            it = audits(made, relevance, size, spread, seed)
-            cell = f"{shares[0]:4.0%} of {len(shares)} -{lean} {relevance} {how} {size}"
+    engines = {}
+    for error, shares, lean in itertools.product((0.0, *WRONG), SHARES, LEANS):
+        name = f"{shares[0]:4.0%} of {len(shares)} -{lean} ±{error:.0%}"
+        engines[name] = partial(world, shares, lean, error=error)
+    engines |= {f"saturated {it[0]:.0%}, others {it[1]}": partial(titles, *it) for it in TITLES}
+    print("cell".ljust(49), *(name.rjust(14) for name in (*ESTIMATES, *COUNTS)))
+    for engine in filter(lambda name: given.only in name, engines):
+        made = engines[engine](seed=given.seed)
+        sizes, spreads = (SIZES, SPREADS) if "±0%" in engine else ((12, 50), {"equal": 0.0})
+        for relevance, (how, spread), size in itertools.product(made.shown, spreads.items(), sizes):
+            it = audits(made, relevance, size, spread, given.seed, given.audits)
             held = (
                 f"{it[f'{name} held'] / it[name] * 1000 if it[name] else math.nan:.0f}"
-                + (f" of {it[name]}" if it[name] < AUDITS else "")
+                + (f" of {it[name]}" if it[name] < given.audits else "")
                 for name in ESTIMATES
             )
-            row = (*held, str(it["found"]), "" if lean else str(it["accused"]))
-            print(cell.ljust(42), *(text.rjust(14) for text in row), flush=True)
+            row = (*held, *(str(it[name]) for name in COUNTS))
+            cell = f"{engine} {relevance} {how} {size}"
+            print(cell.ljust(49), *(text.rjust(14) for text in row), flush=True)
 
 
 if __name__ == "__main__":

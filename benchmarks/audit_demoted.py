@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +37,7 @@ from fairqr.retrieval.relevance_of_texts import TextRelevance
 FACTORS = (1.0, 0.7, 0.5)
 DEEPEST = 3_000
 """So far down documents are looked for that the factor may bring up."""
-SPEC = AuditSpec(attributes=("gender",), intersections=False, again=0, mend=0)
+SPEC = AuditSpec(attributes=("gender",), intersections=False, mend=0)
 
 
 class Demoting(EngineOverWords):
@@ -78,8 +79,15 @@ async def audits(name: str, collection: Collection) -> None:
             "estimated": replace(plain, texts=texts, widened=groups),
         }
         for relevance, asker in askers.items():
-            observed = [(await asker.observe(query)).record for query in queries.values()]
-            found = measure(SPEC, engine.schema, queries, observed, relevance=relevance)
+            await asker.look_up([*queries.values()], lambda done, total=None, /: None)
+            observed = {id_: (await asker.observe(it)).record for id_, it in queries.items()}
+            found = measure(
+                SPEC,
+                engine.schema,
+                queries,
+                functools.partial(map, observed.__getitem__),
+                relevance=relevance,
+            )
             women = next(it for it in found.groups if it.group == "female")
             print(
                 f"{name:9} factor {factor:.1f}  {relevance:9} exposure {women.exposure.value:.3f}  "

@@ -2,9 +2,14 @@
 
 ``python -m benchmarks.audit_speed`` audits the embedded index of notables with queries of two words
 of one of its documents: without relevance, with judgements, and, once MiniLM is pulled, with
-relevance estimated from texts. Plain searches ask for as many documents, as many queries at a time.
-Each measurement has a process of its own. The processor time is also shown as a multiple of that of
-the plain searches, which depends less on what else the machine does.
+relevance estimated from texts. The processor time of encoding what has no vector yet stands apart:
+texts and queries are encoded first, unless the user's cache has their vectors. Plain searches ask
+for as many documents, as many queries at a time. Each measurement has a process of its own. The
+processor time is also shown as a multiple of that of the plain searches, which depends less on what
+else the machine does.
+
+With ``--elasticsearch``, a real server from the tests has the documents. Its processor time counts,
+too; the first thousand queries are slower, until Java has compiled what they need.
 """
 
 from __future__ import annotations
@@ -12,23 +17,31 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import math
+import os
 import resource
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
+import httpx
+
 from fairqr.api import open_engine
+from fairqr.auditing import QuietWatcher
 from fairqr.base.statistics import stream
 from fairqr.evaluation.audit.bundle import AuditFolder
-from fairqr.evaluation.audit.finishing import carry_out
 from fairqr.evaluation.audit.queries import Queries, collect_queries
-from fairqr.evaluation.audit.running import make_plan, open_texts
+from fairqr.evaluation.audit.running import audit_engine
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.retrieval.corpus import BUILT_IN, find_corpus
-from fairqr.retrieval.documents import Progress, read_documents
+from fairqr.retrieval.documents import read_documents
+from fairqr.retrieval.encoders.encoder import EncoderMark, text_of
+from fairqr.retrieval.encoders.kept_vectors import KeptVectors
+from fairqr.retrieval.encoders.opening import open_encoder
 from fairqr.retrieval.engines.engine import Query, SearchEngine
 from fairqr.retrieval.query_files import QueryRow
 
@@ -36,29 +49,24 @@ AT_ONCE = 4
 WAYS = ("searches", "unknown", "judged", "estimated")
 
 
-class Clock:
-    """A watcher that notes when the queries were asked and the rest begins.
+class Clock(QuietWatcher):
+    """A watcher that notes when questions begin, and when they end and the rest begins.
 
     Attributes:
-        asked: That moment.
+        begun: When they begin.
+        busy: The processor time until then.
+        asked: When they end.
     """
 
-    def __init__(self) -> None:
-        self.asked = 0.0
-
-    def stage(self, what: str, total: int, done: int) -> None:
-        """Take what begins."""
-
-    def advance(self, steps: int = 1) -> None:
-        """Take that so many steps are done."""
+    def __init__(self, busy_seconds: Callable[[], float]) -> None:
+        self._busy_seconds = busy_seconds
+        self.begun = self.busy = self.asked = 0.0
 
     def note(self, sentence: str) -> None:
         """Take a sentence."""
         self.asked = time.perf_counter()
-
-    def count(self, what: str) -> Progress:
-        """Take what is counted."""
-        return lambda done, total=None, /: None
+        if not self.begun:
+            self.begun, self.busy = self.asked, self._busy_seconds()
 
 
 def drawn(count: int) -> tuple[Queries, dict[str, dict[str, int]]]:
@@ -76,30 +84,49 @@ def drawn(count: int) -> tuple[Queries, dict[str, dict[str, int]]]:
     return collect_queries(rows), {text: {id_: 1} for text, id_ in found.items()}
 
 
-async def measured(way: str, count: int) -> dict[str, float]:
-    """Return the seconds of asking and of the rest, of the processor in all, and the most MB."""
-    engine = await open_engine("notables", retriever="bm25")
+def busy_seconds(server: str) -> float:
+    """Return the processor time of this process, and of an Elasticsearch if there is one."""
+    if not server:
+        return time.process_time()
+    nodes = httpx.get(f"{server}/_nodes/_local/stats/process", trust_env=False).json()["nodes"]
+    (node,) = nodes.values()
+    return time.process_time() + float(node["process"]["cpu"]["total_in_millis"]) / 1000
+
+
+async def encode(queries: Queries) -> None:
+    """Keep the vectors of queries, and of all texts that an estimate may read."""
+    corpus, encoder = find_corpus(BUILT_IN["notables"]), open_encoder("minilm")
+    texts = [text_of(document) for document in read_documents(corpus.path, corpus.schema)]
+    texts += [query.text for query in queries.queries]
+    await KeptVectors(encoder, await EncoderMark.of(encoder)).encode(texts)
+
+
+async def measured(way: str, count: int, corpus: str, server: str) -> tuple[float, ...]:
+    """Return the seconds of each column, and how many MB it takes."""
+    engine = await open_engine(corpus, retriever="bm25")
     queries, qrels = drawn(count)
-    spec = AuditSpec(attributes=("gender",))
-    begun, busy = time.perf_counter(), time.process_time()
+    spec, processor = AuditSpec(attributes=("gender",)), partial(busy_seconds, server)
+    clock, encoding = Clock(processor), processor()
+    if way == "estimated":
+        await encode(queries)
+    encoding = processor() - encoding
     if way == "searches":
+        clock.note("They begin.")
         await plain(engine, queries, spec.depth)
-        asked = ended = time.perf_counter()
+        clock.note("They end.")
     else:
-        texts, _ = await open_texts(engine, queries) if way == "estimated" else (None, "")
-        begun, busy = time.perf_counter(), time.process_time()
-        clock = Clock()
-        judged = qrels if way == "judged" else None
-        plan = await make_plan(spec, engine, queries, qrels=judged, texts=texts)
-        with tempfile.TemporaryDirectory() as folder:
-            await carry_out(
-                plan, AuditFolder(Path(folder) / "out"), concurrency=AT_ONCE, watcher=clock
+        with tempfile.TemporaryDirectory() as place:
+            if way == "unknown":  # as without MiniLM
+                os.environ["FAIRQR_CACHE_DIR"] = place
+            folder, judged = AuditFolder(Path(place) / "out"), qrels if way == "judged" else None
+            await audit_engine(
+                spec, engine, queries, folder, qrels=judged, concurrency=AT_ONCE, watcher=clock
             )
-        asked, ended = clock.asked, time.perf_counter()
-    busy = time.process_time() - busy
+    asking, rest = clock.asked - clock.begun, time.perf_counter() - clock.asked
+    busy = processor() - clock.busy
     await engine.aclose()
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {"asking": asked - begun, "rest": ended - asked, "processor": busy, "MB": most}
+    return encoding, asking, rest, busy, most
 
 
 async def plain(engine: SearchEngine, queries: Queries, depth: int) -> None:
@@ -113,33 +140,42 @@ async def plain(engine: SearchEngine, queries: Queries, depth: int) -> None:
     await asyncio.gather(*(worker() for _ in range(AT_ONCE)))
 
 
+def started_elasticsearch(stack: ExitStack) -> tuple[str, str]:
+    """Start a server with notables; return the file that describes the source, and its address."""
+    from tests.integration.elasticsearch_server import running_server
+    from tests.integration.filled_elasticsearch import fill, write_source
+
+    url = stack.enter_context(running_server()).url
+    source = fill(stack, url, "notables_server", find_corpus(BUILT_IN["notables"]))
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    return str(write_source(source, folder)), url
+
+
 def main() -> None:
     """Print a row for each way and number of queries."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--queries", type=int, nargs="+", default=[1_000, 10_000])
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
-    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--elasticsearch", action="store_true", help="Audit a real server.")
+    parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.one:
-        way, count = asked.one
-        print(json.dumps(asyncio.run(measured(way, int(count)))))
+        way, count, *corpus = asked.one
+        print(json.dumps(asyncio.run(measured(way, int(count), *corpus))))
         return
-    columns = " ".join(f"{name:>9}" for name in ("asking", "the rest", "together", "processor"))
-    print(f"{'queries':>8} {'way':10} {columns} {'times':>6} {'MB':>6}")
-    for count in asked.queries:
-        alone = math.nan
-        for way in asked.ways:
-            command = [sys.executable, "-m", "benchmarks.audit_speed", "--one", way, str(count)]
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
-            it = json.loads(done.stdout.splitlines()[-1])
-            whole = it["asking"] + it["rest"]
-            if way == "searches":
-                alone = it["processor"]
-            print(
-                f"{count:8,} {way:10} {it['asking']:7.1f} s {it['rest']:7.1f} s {whole:7.1f} s "
-                f"{it['processor']:7.1f} s {it['processor'] / alone:6.1f} {it['MB']:6.0f}",
-                flush=True,
-            )
+    print(f"{'queries':>8} {'way':10} encoding    asking  the rest processor  times     MB")
+    with ExitStack() as stack:
+        corpus = started_elasticsearch(stack) if asked.elasticsearch else ("notables", "")
+        for count in asked.queries:
+            alone = float("nan")
+            for way in asked.ways:
+                one = ["-m", "benchmarks.audit_speed", "--one", way, str(count), *corpus]
+                done = subprocess.run([sys.executable, *one], stdout=subprocess.PIPE, check=True)
+                *seconds, megabytes = json.loads(done.stdout.splitlines()[-1])
+                alone = seconds[-1] if way == "searches" else alone
+                shown = " ".join(f"{it:7.1f} s" for it in seconds)
+                times = seconds[-1] / alone
+                print(f"{count:8,} {way:10}{shown} {times:6.1f} {megabytes:6.0f}", flush=True)
 
 
 if __name__ == "__main__":

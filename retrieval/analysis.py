@@ -46,9 +46,10 @@ def terms_of(text: str) -> list[str]:
 @functools.lru_cache(maxsize=1 << 17)
 def term_of(word: str) -> str:
     """Return a word's stem, or an empty string for a stop word; cached, since words repeat."""
-    return "".join(_shared_analyzer().analyze(word))
+    return "".join(shared_analyzer().analyze(word))
 
 
 @functools.cache
-def _shared_analyzer() -> tantivy.TextAnalyzer:
+def shared_analyzer() -> tantivy.TextAnalyzer:
+    """Return one analyzer for short texts, since it takes a millisecond to make."""
     return english_analyzer()

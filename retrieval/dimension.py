@@ -49,6 +49,21 @@ class Dimension:
         factors = tuple(schema.attribute(part) for part in factors_of(name))
         return cls(factors[0] if len(factors) == 1 else _product(factors), factors)
 
+    @property
+    def confusion(self) -> FloatArray | None:
+        """P(label | group), shape (G, G), as if attributes were confused independently.
+
+        None if the labels of all attributes count as right.
+        """
+        if all(factor.confusion is None for factor in self.factors):
+            return None
+        product: FloatArray = np.ones((1, 1))
+        for factor in self.factors:
+            rows = factor.confusion or {it: {it: 1.0} for it in factor.universe}
+            matrix = [[rows[one].get(it, 0.0) for it in factor.universe] for one in factor.universe]
+            product = np.asarray(np.kron(product, np.array(matrix)))
+        return product
+
     def independent_shares(self, shares: Mapping[str, FloatArray]) -> FloatArray:
         """Return the shares the groups would have if the attributes were independent, shape (G,).
 

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import csv
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from numbers import Number
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +24,8 @@ from fairqr.retrieval.documents import encodable, identifier, numbered_lines, pa
 
 TEXTS = ("query", "text", "title")
 """Possible names of a query's text; the first that is present is used."""
+
+JSON_LINES = (".json", ".jsonl", ".ndjson")
 
 MARKUP = ("<top", "<?xml", "<!doctype")
 
@@ -37,11 +41,13 @@ class QueryColumns:
         text: The text of a query; by default the first name in :data:`TEXTS` that is present.
         id: The id of a query; by default ``id``, if present.
         weight: How often a query was asked; by default each line counts once.
+        segment: What the queries are grouped by, such as their topic; by default nothing.
     """
 
     text: str | None = None
     id: str | None = None
     weight: str | None = None
+    segment: str | None = None
 
     @property
     def texts(self) -> Sequence[str]:
@@ -51,7 +57,7 @@ class QueryColumns:
     @property
     def named(self) -> list[str]:
         """The columns that the user asked for by name."""
-        return [name for name in (self.text, self.id, self.weight) if name is not None]
+        return [name for name in astuple(self) if name is not None]
 
 
 class QueryRow(NamedTuple):
@@ -62,12 +68,14 @@ class QueryRow(NamedTuple):
         id: The id, or None if the file has no ids.
         text: The text, with single spaces; may be empty.
         weight: At least 0, and finite.
+        segment: With single spaces; empty if the query has none.
     """
 
     line: int
     id: str | None
     text: str
     weight: float = 1.0
+    segment: str = ""
 
 
 def read_queries(path: Path) -> dict[str, str]:
@@ -93,7 +101,9 @@ def read_queries(path: Path) -> dict[str, str]:
 def query_rows(
     path: Path, columns: QueryColumns | None = None, *, need_ids: bool = False
 ) -> Iterator[QueryRow]:
-    """Yield the queries of a file; blank lines are skipped.
+    """Yield the queries of a file.
+
+    In a plain list a blank line between others is a query without text; elsewhere it is skipped.
 
     Args:
         path: The file.
@@ -107,7 +117,7 @@ def query_rows(
     """
     columns = columns or QueryColumns()
     name = path.name.lower().removesuffix(".gz")
-    if name.endswith((".json", ".jsonl", ".ndjson")):
+    if name.endswith(JSON_LINES):
         return _json_rows(path, columns)
     if name.endswith(".csv"):
         return _table(path, csv_cells(path), columns, need_ids, headless=need_ids)
@@ -124,12 +134,13 @@ def query_rows(
         return _table(path, cells, columns, need_ids, headless=True)
     if columns.named:
         raise _wrong(path, number, f"it has no columns, so none is called '{columns.named[0]}'")
-    return (QueryRow(number, None, _spaced(line)) for number, line in lines)
+    return _plain(lines)
 
 
 def _json_rows(path: Path, columns: QueryColumns) -> Iterator[QueryRow]:
     id_key = columns.id or "id"
     has_ids: bool | None = None
+    has_segments = columns.segment is None
     for number, line in numbered_lines(path):
         try:
             data = parse_object(line)
@@ -139,10 +150,14 @@ def _json_rows(path: Path, columns: QueryColumns) -> Iterator[QueryRow]:
             if not has_ids and data.get(id_key) is not None:
                 raise ValueError("it has an id, but the lines before it have none")
             id_ = identifier(data.get(id_key)) if has_ids else None
-            weight = 1.0 if columns.weight is None else _weight(data.get(columns.weight))
+            weight = 1.0 if columns.weight is None else weight_of(data.get(columns.weight))
+            segment = "" if columns.segment is None else segment_of(data.get(columns.segment))
         except ValueError as error:
             raise _wrong(path, number, str(error)) from None
-        yield QueryRow(number, id_, text, weight)
+        has_segments |= columns.segment in data
+        yield QueryRow(number, id_, text, weight, segment)
+    if has_ids is not None and not has_segments:
+        raise SourceError(f"The queries {path} have no '{columns.segment}'; name another key.")
 
 
 def _json_text(data: Mapping[str, Any], keys: Sequence[str]) -> str:
@@ -153,6 +168,34 @@ def _json_text(data: Mapping[str, Any], keys: Sequence[str]) -> str:
     if not isinstance(text, str):
         raise ValueError(f"its '{key}' is not text")
     return _spaced(encodable(text, key))
+
+
+def named_rows(path: Path, what: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the rows of JSON Lines or CSV by the names of their columns, each with its line.
+
+    Args:
+        path: The file.
+        what: What the file contains, for messages.
+
+    Raises:
+        CorpusError: The file cannot be read.
+        SourceError: A line is wrong; the error names it.
+    """
+    if path.name.lower().removesuffix(".gz").endswith(JSON_LINES):
+        for number, line in numbered_lines(path):
+            try:
+                row = parse_object(line)
+            except ValueError as error:
+                raise _wrong(path, number, str(error), what=what) from None
+            yield number, row
+        return
+    rows = csv_cells(path, what)
+    names = [name.strip().casefold() for name in next(rows, (0, []))[1]]
+    for number, cells in rows:
+        if not len(set(names)) == len(names) == len(cells):
+            problem = f"it has {len(cells)} cells for {len(set(names))} different columns"
+            raise _wrong(path, number, problem, what=what)
+        yield number, dict(zip(names, cells, strict=True))
 
 
 def csv_cells(path: Path, what: str = "queries") -> Iterator[Row]:
@@ -195,12 +238,12 @@ def _decoded(path: Path, what: str = "queries") -> Iterator[tuple[int, str]]:
         yield number, text
 
 
-class _Places(NamedTuple):
-    """The positions of the cells of a row."""
-
-    text: int
-    id: int | None
-    weight: int | None
+def _plain(lines: Iterable[tuple[int, str]]) -> Iterator[QueryRow]:
+    last = 0
+    for number, line in lines:
+        yield from (QueryRow(blank, None, "") for blank in range(last + 1, number))
+        yield QueryRow(number, None, _spaced(line))
+        last = number
 
 
 def _table(
@@ -221,9 +264,9 @@ def _table(
     places = _places(path, first, columns, need_ids, headless=headless)
     has_header = places is not None
     if places is None:
-        places = _Places(text=1, id=0, weight=None)
+        places = {"text": 1, "id": 0}
         rows = itertools.chain([first], rows)
-    needed = max(place for place in places if place is not None)
+    needed = max(places.values())
     for number, cells in rows:
         try:
             if len(cells) <= needed:
@@ -233,20 +276,22 @@ def _table(
             if has_header and any(cell.strip() for cell in cells[len(first[1]) :]):
                 more = "it has more columns than the first line, perhaps from an unquoted comma"
                 raise ValueError(more)
-            text = _spaced(cells[places.text])
+            held = {name: cells[place].strip() for name, place in places.items()}
+            text = _spaced(held["text"])
             # Otherwise we would send the numbers of an export with unknown column names.
-            if not has_header and not need_ids and (len(cells) > 2 or _is_number(text)):
+            is_export = len(cells) > 2 or not math.isnan(_number(text))
+            if not has_header and not need_ids and is_export:
                 raise ValueError("it is not an id and a text; name the columns in the first line")
-            id_ = None if places.id is None else _id(cells[places.id])
-            weight = 1.0 if places.weight is None else _weight(cells[places.weight].strip())
+            id_ = identifier(held["id"]) if "id" in held else None
+            weight = weight_of(held.get("weight", 1.0))
         except ValueError as error:
             raise _wrong(path, number, str(error)) from None
-        yield QueryRow(number, id_, text, weight)
+        yield QueryRow(number, id_, text, weight, _spaced(held.get("segment", "")))
 
 
 def _places(
     path: Path, first: Row, columns: QueryColumns, need_ids: bool, *, headless: bool
-) -> _Places | None:
+) -> dict[str, int] | None:
     """Return where the first line puts the columns, or None if it is already a query."""
     number, cells = first
     names = [cell.strip().casefold() for cell in cells]
@@ -261,40 +306,48 @@ def _places(
     id_ = place(columns.id or "id")
     if headless and not columns.named and (text is None or (need_ids and id_ is None)):
         return None
-    lacking = [name for name in (columns.id, columns.weight) if name and place(name) is None]
-    if text is None or lacking:
-        wanted = _listed(columns.texts if text is None else lacking)
+    lacking = columns.texts if text is None else [it for it in columns.named if place(it) is None]
+    if lacking:
         named = ", ".join(f"'{cell.strip()}'" for cell in cells[:20])
-        what = f"it has no column {wanted}, only {one_line(named)}"
-        raise _wrong(path, number, what, "say which columns have the queries and the weights")
-    return _Places(text, id_, place(columns.weight))
+        what = f"it has no column {_listed(lacking)}, only {one_line(named)}"
+        raise _wrong(path, number, what, "say which columns to read")
+    found = {"text": text, "id": id_}
+    found |= {"weight": place(columns.weight), "segment": place(columns.segment)}
+    return {name: at for name, at in found.items() if at is not None}
 
 
-def _id(cell: str) -> str:
-    if not cell.strip():
-        raise ValueError("it has no id or no text")
-    return identifier(cell.strip())
+def weight_of(value: Any) -> float:
+    """Return a weight.
 
-
-def _weight(value: object) -> float:
+    Raises:
+        ValueError: The value is not a finite number of 0 or more.
+    """
     if value is None or value == "":
         raise ValueError("it has no weight")
-    if isinstance(value, str | int | float) and not isinstance(value, bool):
-        try:
-            weight = float(value)
-        except (ValueError, OverflowError):
-            weight = -1.0
-        if 0 <= weight < float("inf"):
-            return weight
+    weight = -1.0 if isinstance(value, bool) else _number(value)
+    if 0 <= weight < math.inf:
+        return weight
     raise ValueError(f"its weight must be a number of 0 or more, not {one_line(repr(value), 50)}")
 
 
-def _is_number(text: str) -> bool:
+def segment_of(value: object) -> str:
+    """Return a segment with single spaces; empty if there is no value.
+
+    Raises:
+        ValueError: The value is neither text nor a number.
+    """
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if not isinstance(value, str | Number):
+        raise ValueError(f"its segment is neither text nor a number: {one_line(repr(value), 50)}")
+    return _spaced(encodable(str(value), "segment"))
+
+
+def _number(value: Any) -> float:
     try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
 
 
 def _spaced(text: str) -> str:

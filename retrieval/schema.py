@@ -144,6 +144,11 @@ class Attribute(BaseModel):
     population: dict[str, float] | None = Field(
         None, description="Each group's share in the world that the documents describe; sums to 1."
     )
+    confusion: dict[str, dict[str, float]] | None = Field(
+        None,
+        description="For labels that may be wrong: how often documents of each group have each "
+        "label, such as {female: {female: 0.9, male: 0.1}, male: {male: 1}}; audits correct it.",
+    )
     unknown: Literal["exclude", "group"] = Field(
         "exclude",
         description="exclude: documents without a label get no share of exposure; group: they form "
@@ -236,6 +241,37 @@ class Attribute(BaseModel):
                 )
         if not math.isclose(total := sum(self.population.values()), 1, abs_tol=1e-6):
             raise ValueError(f"the population shares must sum to 1, not {total:g}")
+        return self
+
+    @model_validator(mode="after")
+    def _labels_say_something(self) -> Attribute:
+        if self.confusion is None:
+            return self
+        if self.unknown == "group":
+            raise ValueError("confusion needs 'unknown: exclude'")
+        names = self.groups or tuple(self.confusion)
+        if set(self.confusion) != set(names) or not set().union(*self.confusion.values()) <= {
+            *names
+        }:
+            raise ValueError("confusion needs a row for each group, with groups as labels")
+        for group, row in self.confusion.items():
+            if min(row.values(), default=-1) < 0 or not math.isclose(
+                sum(row.values()), 1, abs_tol=1e-6
+            ):
+                raise ValueError(
+                    f"the shares of labels of '{group}' must be 0 or more and sum to 1"
+                )
+            for other in names:
+                if other != group and row.get(other, 0.0) >= self.confusion[other].get(other, 0.0):
+                    raise ValueError(
+                        f"documents of '{group}' have the label '{other}' as often as its own, so "
+                        "the labels say nothing"
+                    )
+        import numpy as np  # Few attributes have a matrix, and this module is imported first.
+
+        rows = [[self.confusion[group].get(label, 0.0) for label in names] for group in names]
+        if np.linalg.cond(rows) > 1e3:
+            raise ValueError("the rows of confusion are too alike, so the labels say too little")
         return self
 
     @cached_property

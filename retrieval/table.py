@@ -76,6 +76,11 @@ class DocumentTable:
             self._parts.setdefault(name, []).append(array)
         self._arrays.clear()
 
+    @property
+    def ids(self) -> list[str]:
+        """All documents, in the order in which they were first added."""
+        return list(self._rows)
+
     def __contains__(self, id_: str) -> bool:
         return id_ in self._rows
 

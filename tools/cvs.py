@@ -66,11 +66,8 @@ def cvs(count: int = CVS) -> dict[str, dict[str, Any]]:
     return found
 
 
-def main() -> None:
-    """Write the files."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path)
-    folder = parser.parse_args().folder
+def write(folder: Path) -> None:
+    """Write CVs, schema, queries and judgements."""
     folder.mkdir(parents=True, exist_ok=True)
     made = cvs()
     lines = (
@@ -87,4 +84,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    write(parser.parse_args().folder)

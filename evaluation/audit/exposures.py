@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,32 +31,15 @@ class Choices:
         discount: The weight of each rank.
         target: ε*; its part ``relevance`` is the share of each group among the relevant documents.
         corpus_shares: For the target's part ``corpus``, by dimension.
+        by_relevance: Whether relevance is known of any query. Then one of which it is not known has
+            no candidates.
     """
 
     k: int = 20
     discount: Discount = LOG2
     target: Target = field(default_factory=lambda: Target(parts={"relevance": 1.0}))
     corpus_shares: dict[str, FloatArray] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Candidates:
-    """The relevant documents of an answer.
-
-    Attributes:
-        counted: The relevance of each document of the pool that counts for shares of groups, 0 for
-            the others, shape (P,).
-        by_group: Σ counted · membership, shape (G,).
-        unlabelled: How many have no label.
-        share: Of each group; None if no candidate has a known group.
-        likely: The memberships of the documents that are more likely relevant than not.
-    """
-
-    counted: FloatArray
-    by_group: FloatArray
-    unlabelled: float
-    share: FloatArray | None
-    likely: FloatArray
+    by_relevance: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,23 +75,23 @@ class Answer:
         return self.level >= LIKELY
 
     @cached_property
-    def candidates(self) -> Candidates | None:
-        """The relevant documents; None if they are not known, or not all of them."""
+    def counted(self) -> FloatArray | None:
+        """The relevance of each document that counts for shares of groups, 0 for others.
+
+        None if it is not known which documents are relevant, or not all of them were looked at.
+        """
         if self.relevance is None or self.is_saturated:
             return None
-        counted = np.where(self.relevance >= self.level, self.relevance, 0.0)
-        by_group = counted @ self.members
-        return Candidates(
-            counted,
-            by_group,
-            float(counted @ self.unlabelled),
-            normalise(by_group) if by_group.any() else None,
-            self.members[self.relevance >= LIKELY],
-        )
+        return np.where(self.relevance >= self.level, self.relevance, 0.0)
+
+    @cached_property
+    def share_of_relevant(self) -> FloatArray | None:
+        """The share of each group among the relevant documents with a label, shape (G,)."""
+        due = None if self.counted is None else self.counted @ self.members
+        return None if due is None or not due.any() else normalise(due)
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
+class AnswerFigures(NamedTuple):
     """The figures of one answer, each of shape (G,); NaN where one is undefined.
 
     Attributes:
@@ -123,15 +107,19 @@ class Shown:
             one belonged to it; the supply where all of them have labels.
         target_low: The target if no unlabelled relevant document belonged to the group.
         target_high: The same if all of them did.
-        attention: Σ discount · membership over the first k ranks, not normalised.
-        count: Σ membership over the first k ranks.
+        shown: Σ membership over the first k ranks.
         selected: The relevant documents among the first k; all of them where relevance is not
             known, or the pool lacks relevant documents.
         candidates: The relevant documents of the pool; where relevance is not known, what was
             answered, if that is more than k documents. Otherwise, and where the pool lacks relevant
             documents, undefined.
-        unknown: The share of the exposure that went to documents without a label; one number.
-        unlabelled: How many candidates have no label; one number.
+        ndcg: By judgements, the gain of the group's relevant documents in the first k ranks as a
+            share of the most that they could have; 0 without any.
+        has_relevant: By judgements, 1 if the group has a relevant document, and else 0.
+        unknown: The share of the exposure that went to documents without a label; the same for all.
+        unlabelled: How many candidates have no label; the same for all.
+        saturated: 1 if there are more relevant documents than were looked at, and else 0; the same
+            for all.
     """
 
     exposure: FloatArray
@@ -142,15 +130,17 @@ class Shown:
     supply_low: FloatArray
     target_low: FloatArray
     target_high: FloatArray
-    attention: FloatArray
-    count: FloatArray
+    shown: FloatArray
     selected: FloatArray
     candidates: FloatArray
-    unknown: float
-    unlabelled: float
+    ndcg: FloatArray
+    has_relevant: FloatArray
+    unknown: FloatArray
+    unlabelled: FloatArray
+    saturated: FloatArray
 
 
-def shown_by(answer: Answer, dimension: Dimension, choices: Choices) -> Shown:
+def measure_answer(answer: Answer, dimension: Dimension, choices: Choices) -> AnswerFigures:
     """Measure one answer.
 
     Args:
@@ -160,40 +150,42 @@ def shown_by(answer: Answer, dimension: Dimension, choices: Choices) -> Shown:
     """
     undefined = np.full(len(dimension.groups), np.nan)
     shown = min(choices.k, answer.answered)
-    top, relevant = answer.members[:shown], answer.candidates
+    top, counted, share = answer.members[:shown], answer.counted, answer.share_of_relevant
     weights = choices.discount.weights(shown)
     given, total = weights @ top, float(weights.sum())
     unknown = float(weights @ answer.unlabelled[:shown])
     known = float(given.sum())
     count = top.sum(axis=0)
 
-    supply = least = low = high = undefined
-    share = None if relevant is None else relevant.share
+    supply = least = low = high = ndcg = has_relevant = undefined
+    selected, candidates, unlabelled = count, undefined, np.nan
+    if counted is not None:
+        selected, candidates = counted[:shown] @ top, counted @ answer.members
+        unlabelled = float(counted @ answer.unlabelled)
+    elif not choices.by_relevance and answer.relevance is None and answer.answered > choices.k:
+        candidates = answer.members[: answer.answered].sum(axis=0)
+        unlabelled = float(answer.unlabelled[: answer.answered].sum())
     target = _target(dimension, choices, share)
     if target is None:
         target = undefined
     else:
         low = high = target
-        weight = _weight_of_relevance(dimension, choices)
-        if relevant is not None and share is not None and weight:
-            due, all_due = relevant.by_group, relevant.counted.sum()
-            low = target + weight * (due / all_due - share)
-            high = target + weight * ((due + relevant.unlabelled) / all_due - share)
-        if relevant is not None and len(relevant.likely):
-            supply = supply_of(relevant.likely, target, choices.discount, choices.k)
-            is_labelled = relevant.likely.sum() >= len(relevant.likely) - ROUNDING
-            least = (
-                supply if is_labelled else attainable(relevant.likely, choices.discount, choices.k)
-            )
-
-    selected, candidates, without_label = count, undefined, np.nan
-    if relevant is not None:
-        selected, candidates = relevant.counted[:shown] @ top, relevant.by_group
-        without_label = relevant.unlabelled
-    elif answer.relevance is None and answer.answered > choices.k:
-        candidates = answer.members[: answer.answered].sum(axis=0)
-        without_label = float(answer.unlabelled[: answer.answered].sum())
-    return Shown(
+        weight = weight_of_relevance(dimension, choices)
+        if counted is not None and share is not None and weight:
+            low = target + weight * (candidates / counted.sum() - share)
+            high = target + weight * ((candidates + unlabelled) / counted.sum() - share)
+        likely = answer.members[:0] if counted is None else answer.members[counted >= LIKELY]
+        if len(likely):
+            if likely.any():  # Without any label there is nothing that it could be the supply of.
+                supply = supply_of(likely, target, choices.discount, choices.k)
+            is_labelled = likely.sum() >= len(likely) - ROUNDING
+            least = supply if is_labelled else attainable(likely, choices.discount, choices.k)
+    if counted is not None and answer.is_judged:
+        gains = np.sort(counted[:, None] * answer.members, axis=0)[::-1][: choices.k]
+        most = choices.discount.weights(len(gains)) @ gains
+        has_relevant = (most > 0).astype(float)
+        ndcg = (weights * counted[:shown]) @ top / np.where(most > 0, most, 1.0)
+    return AnswerFigures(
         exposure=given / known if known > ROUNDING else undefined,
         target=target,
         supply=supply,
@@ -202,16 +194,19 @@ def shown_by(answer: Answer, dimension: Dimension, choices: Choices) -> Shown:
         supply_low=least,
         target_low=low,
         target_high=high,
-        attention=given,
-        count=count,
+        shown=count,
         selected=selected,
         candidates=candidates,
-        unknown=unknown / total if shown else np.nan,
-        unlabelled=without_label,
+        ndcg=ndcg,
+        has_relevant=has_relevant,
+        unknown=np.full_like(undefined, unknown / total if shown else np.nan),
+        unlabelled=np.full_like(undefined, unlabelled),
+        saturated=np.full_like(undefined, answer.is_saturated),
     )
 
 
-def _weight_of_relevance(dimension: Dimension, choices: Choices) -> float:
+def weight_of_relevance(dimension: Dimension, choices: Choices) -> float:
+    """Return the weight of relevance in the target of a dimension, in [0, 1]."""
     if dimension.name in choices.target.shares:
         return 0.0
     return choices.target.parts.get("relevance", 0.0)
@@ -219,7 +214,7 @@ def _weight_of_relevance(dimension: Dimension, choices: Choices) -> float:
 
 def _target(dimension: Dimension, choices: Choices, share: FloatArray | None) -> FloatArray | None:
     """Return ε*; None if it needs the groups of relevant documents and none is known."""
-    weight = _weight_of_relevance(dimension, choices)
+    weight = weight_of_relevance(dimension, choices)
     if weight and (share is None or len(choices.target.parts) == 1):
         return share
     estimates: dict[Part, FloatArray] = {}

@@ -1,39 +1,41 @@
-"""The figures of each group over all queries, with intervals and corrected tests."""
+"""The figures of each group over all queries, with intervals and corrected tests.
+
+Where a source states how often its labels are wrong, figures that are linear in the labels are
+corrected, and their intervals grow by as much (:mod:`fairqr.retrieval.confusion`). What is not
+linear in the labels is left out.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fairqr.base.statistics import corrected_by_holm
-from fairqr.evaluation.audit.estimates import (
+from fairqr.evaluation.audit.exposures import AnswerFigures
+from fairqr.evaluation.estimates import (
     Estimate,
+    Scale,
     differences,
     divided,
     effective_queries,
     estimate,
-    means,
     p_of_means,
     ratios,
     shares,
 )
-from fairqr.evaluation.audit.exposures import Shown
+from fairqr.retrieval.confusion import by_group, slopes
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.exposure import FloatArray
 
 ALPHA = 0.05
-FOUR_FIFTHS = 0.8
-"""The line of the Uniform Guidelines on Employee Selection Procedures (29 CFR 1607.4 D)."""
+ROUNDING = 1e-12
 FEW_CANDIDATES = 30
 """Rates over fewer candidates are marked."""
-
-OF_ANSWERS = ("unknown", "unlabelled")
-BY_GROUP = tuple(field.name for field in fields(Shown) if field.name not in OF_ANSWERS)
 
 ESTIMATE_ERROR = 0.04
 """How far the estimate of relevance was found to put the share of a group too low or too high
@@ -58,6 +60,7 @@ class GroupFigures:
     Attributes:
         attribute: The attribute, or a product of several.
         group: The group.
+        segment: The queries that the figures are over; empty for all.
         exposure: Its share of the exposure.
         target: The share that it should get.
         supply: The share that relevant documents could give it at most, on the way to the target.
@@ -73,14 +76,15 @@ class GroupFigures:
         selection_rate: Its candidates among the first k / all its candidates.
         impact_ratio: Its selection rate by that of the same group.
         absent: The share of queries that show something, and nothing of the group.
-        attention: Its share of all exposure over all queries, where a query with fewer labelled
-            documents counts for less.
+        precision: By judgements, the share of its documents in the first k ranks that are relevant.
+        ndcg: By judgements, the gain of its relevant documents in the first k ranks as a share of
+            the most that they could have; the mean over queries where it has any.
         selected: How many of its candidates stood among the first k, over all queries, without
             weights.
         candidates: How many candidates it had.
         share_of_candidates: Its share of the labelled candidates of the attribute.
-        is_small: Whether these are few.
-        below_four_fifths: Whether the impact ratio is below that line; None without a ratio.
+        saturated: The weight of the queries that have more relevant documents than were looked at,
+            as a share. These are in no lean.
         lean_bounds: The lean if missing labels were such that it is least, and greatest.
         tested: What was tested: the lean, or the lack if no relevance is known.
         verdict: What the test says.
@@ -88,10 +92,14 @@ class GroupFigures:
         detectable: The lean that an audit of as many queries finds in four of five cases.
         if_mended: The exposure that it would get if rankings were mended. Where a sample of the
             queries was mended, it says how much the exposure of all would change.
+        error: How far the estimate of relevance may be off; the intervals of what rests on it hold
+            that, too.
+        error_of_target: By how much that may move the target.
     """
 
     attribute: str
     group: str
+    segment: str
     exposure: Estimate
     target: Estimate
     supply: Estimate
@@ -104,18 +112,20 @@ class GroupFigures:
     selection_rate: Estimate
     impact_ratio: Estimate
     absent: Estimate
-    attention: Estimate
+    precision: Estimate
+    ndcg: Estimate
     selected: float
     candidates: float
     share_of_candidates: float
-    is_small: bool
-    below_four_fifths: bool | None
+    saturated: float
     lean_bounds: tuple[float, float]
     tested: Literal["lean", "lack"]
     verdict: Verdict = "cannot_tell"
     flips: bool = False
     detectable: float = math.nan
     if_mended: float = math.nan
+    error: float = 0.0
+    error_of_target: float = 0.0
 
     @property
     def test(self) -> Estimate:
@@ -128,11 +138,14 @@ class GroupFigures:
         return self.verdict in ("less", "more")
 
 
-ESTIMATES = tuple(field.name for field in fields(GroupFigures) if field.type == "Estimate")
+ESTIMATES = (
+    *("exposure", "target", "supply", "lack", "lean", "excess", "ranking_gap", "supply_gap"),
+    *("exposure_ratio", "selection_rate", "impact_ratio", "absent", "precision", "ndcg"),
+)
 """The figures of a group that have an interval."""
 
 
-class Gathered:
+class QueryFigures:
     """The figures of all answers for one dimension, query by query.
 
     Args:
@@ -148,158 +161,225 @@ class Gathered:
         self.dimension, self._reference = dimension, reference
         self.queries: list[str] = []
         self._weights: list[float] = []
-        # One array a query takes far less memory than one for each of its figures.
         self._rows: list[FloatArray] = []
-        self._stacked = np.zeros((0, 0))
+        self._stacked = np.zeros((0, len(AnswerFigures._fields), len(dimension.groups)))
 
-    def add(self, weight: float, shown: Shown, query: str = "") -> None:
-        """Take in the answer to a query that was answered, if only with nothing."""
+    def add(self, weight: float, figures: AnswerFigures | FloatArray, query: str = "") -> None:
+        """Add the figures of an answer."""
         self.queries.append(query)
         self._weights.append(weight)
-        figures = [getattr(shown, name) for name in BY_GROUP]
-        self._rows.append(np.concatenate([*figures, [shown.unknown, shown.unlabelled]]))
-
-    def array(self, name: str) -> FloatArray:
-        """Return a figure of :class:`Shown` for all queries, shape (n, G)."""
-        groups = len(self.dimension.groups)
-        start = BY_GROUP.index(name) * groups
-        return self._table()[:, start : start + groups]
-
-    def unknown(self) -> FloatArray:
-        """Return the share of the exposure that went to documents without a label, shape (n,)."""
-        return self._table()[:, -2]
-
-    def unlabelled(self) -> float:
-        """Return how many candidates have no label, over all queries, without weights."""
-        return float(np.nansum(self._table()[:, -1]))
+        self._rows.append(np.array(figures))
 
     def _table(self) -> FloatArray:
-        width = len(BY_GROUP) * len(self.dimension.groups) + len(OF_ANSWERS)
-        if len(self._stacked) < len(self._rows):
-            self._stacked = np.array(self._rows)
-        return self._stacked.reshape(-1, width)
+        """Return all figures, shape (n, figures, G); each row is kept once."""
+        if self._rows:
+            self._stacked = np.concatenate([self._stacked, self._rows])
+            self._rows = []
+        return self._stacked
+
+    def of(self, queries: frozenset[str]) -> QueryFigures:
+        """Return the figures of some of the queries."""
+        part = QueryFigures(self.dimension, self._reference)
+        for weight, row, query in zip(self._weights, self._table(), self.queries, strict=True):
+            if query in queries:
+                part.add(weight, row, query)
+        return part
+
+    def by_label(self, name: str) -> FloatArray:
+        """Return a figure of :class:`AnswerFigures` for all queries as labels say, shape (n, G)."""
+        return self._table()[:, AnswerFigures._fields.index(name)]
+
+    def array(self, name: str) -> FloatArray:
+        """Return the same, corrected for wrong labels."""
+        return self._unmixed(self.by_label(name))
+
+    def mix(self) -> FloatArray:
+        """Return the mean share of the exposure of each group, above 0, shape (G,)."""
+        return np.maximum(_mean(self.array("exposure"), self.weights()), ROUNDING)
+
+    def _unmixed(self, by_label: FloatArray) -> FloatArray:
+        return by_group(by_label, self.dimension.confusion)
 
     def leans(self) -> tuple[FloatArray, bool]:
         """Return the signed lean of each query, shape (n, G), and whether supply is known.
 
-        Without any known supply it is the lack. NaN where a query has none.
+        Where the supply is not known for most of the queries it is the lack. NaN where a query has
+        none.
         """
-        supply, lack = self.array("supply"), self.array("target") - self.array("exposure")
-        if np.isnan(supply).all():
-            return lack, False
-        reachable = np.minimum(self.array("target"), supply)
-        return reachable - self.array("exposure"), True
+        held = [self.weights() @ _have(self.by_label(it)) for it in ("supply", "target")]
+        by_supply = bool(held[0] > held[1] / 2)
+        return _less(*self._terms(self.array)["lean" if by_supply else "lack"]), by_supply
 
-    def unknown_mean(self) -> Estimate:
+    def unknown(self) -> Estimate:
         """Return the mean share of the exposure that went to documents without a label."""
-        unknown = self.unknown()[:, None]
-        return self._shares(unknown, np.ones_like(unknown))[0]
+        return self._shares(self.by_label("unknown"))[0]
+
+    def unlabelled(self) -> float:
+        """Return how many candidates have no label, over all queries, without weights."""
+        return float(np.nansum(self.by_label("unlabelled")[:, 0]))
+
+    def saturated(self) -> float:
+        """Return the weight of the queries that have more relevant documents than were looked at.
+
+        It is a share of those answered.
+        """
+        return float(np.nan_to_num(_mean(self.by_label("saturated"), self.weights())[0]))
 
     def weights(self) -> FloatArray:
         """Return the weight of each query, shape (n,)."""
         return np.array(self._weights)
 
-    def listed(self, random: np.random.Generator) -> list[GroupFigures]:
+    def figures(
+        self, random: np.random.Generator, segment: str = "", tests: int = 1
+    ) -> list[GroupFigures]:
         """Return the figures of each group, with uncorrected p values.
 
         Args:
             random: Draws the signs of the randomisation tests.
+            segment: Of the queries.
+            tests: How many tests the audit has at most.
         """
-        exposure, target, supply = map(self.array, ("exposure", "target", "supply"))
-        lean, by_supply = self.leans()
-        excess = exposure - np.maximum(target, supply)
-        selected, candidates = self.array("selected"), self.array("candidates")
-        attention, once = self.array("attention"), np.ones_like(exposure)
-        in_all = np.broadcast_to(attention.sum(axis=1, keepdims=True), attention.shape)
-        reachable = np.minimum(target, supply)
+        shown, ndcg, selected, candidates = map(
+            self.by_label, ("shown", "ndcg", "selected", "candidates")
+        )
+        exposure, target = self.by_label("exposure"), self.by_label("target")
+        absent = np.where(shown.sum(axis=1, keepdims=True) > 0, shown <= 0, np.nan)
+        judged = np.where(np.isnan(ndcg), np.nan, shown)
         found: dict[str, Any] = {
-            "exposure": self._shares(exposure, once),
-            "target": self._shares(target, once),
-            "supply": self._shares(supply, once),
-            "lack": self._differences(target, exposure),
-            "lean": self._differences(reachable, exposure),
-            "excess": self._differences(exposure, np.maximum(target, supply)),
-            "exposure_ratio": self._relative(exposure, target, once),
-            "selection_rate": self._shares(selected, candidates),
-            "impact_ratio": self._relative(selected, candidates, candidates),
-            "absent": self._shares(self._absent(), once),
-            "attention": self._shares(attention, in_all),
+            name: self._shares(first) if second is None else self._differences(first, second)
+            for name, (first, second) in self._terms(self.by_label).items()
         }
+        found |= {
+            "exposure_ratio": self._relative(exposure, target, np.ones_like(target)),
+            "selection_rate": self._rates(selected, candidates),
+            "impact_ratio": self._relative(selected, candidates, candidates),
+            "absent": self._shares(absent),
+            "precision": self._rates(selected, judged),
+            "ndcg": self._shares(ndcg, self.by_label("has_relevant")),
+        }
+        if (confusion := self.dimension.confusion) is not None:
+            found |= self._corrected_for_labels(found, confusion)
         found["ranking_gap"] = [_not_below_0(it) for it in found["lean"]]
         # What a ranking of relevant documents lacks; where nothing is withheld, all that is lacked.
-        missing = self._shares(target - reachable, once)
-        lacking = self._differences(np.where(np.isnan(reachable), np.nan, target), exposure)
         found["supply_gap"] = [
-            _not_below_0(it, lesser=other) for it, other in zip(missing, lacking, strict=True)
+            _not_below_0(it, lesser=other)
+            for it, other in zip(found["supply_gap"], found.pop("lacking"), strict=True)
         ]
-        tested: Literal["lean", "lack"] = "lean" if by_supply else "lack"
-        tests = self._tests(lean, found["excess"], excess, random)
-        found[tested] = [replace(it, p=p) for it, p in zip(found[tested], tests, strict=True)]
-        rows = ~np.isnan(selected + candidates).any(axis=1)
-        chosen, all_ = (it[rows].sum(axis=0).round(10) for it in (selected, candidates))
-        total = all_.sum()
-        columns = {
-            "selected": chosen,
-            "candidates": all_,
-            "share_of_candidates": all_ / total if total else np.full(len(all_), np.nan),
-            "is_small": all_ < FEW_CANDIDATES,
-        }
-        bounds = self._bounds(by_supply)
+        tested: Literal["lean", "lack"] = "lean" if self.leans()[1] else "lack"
+        ps = self._tests(found["excess"], random, tests)
+        found[tested] = [replace(it, p=p) for it, p in zip(found[tested], ps, strict=True)]
+        rows = _have(selected + candidates)
+        chosen, all_ = (
+            self._unmixed(it[rows]).sum(axis=0).round(10).clip(0) for it in (selected, candidates)
+        )
+        part, bounds = divided(all_, all_.sum()), self._bounds()
         return [
             GroupFigures(
                 attribute=self.dimension.name,
                 group=group,
+                segment=segment,
                 **{name: estimates[place] for name, estimates in found.items()},
-                **{name: column[place].item() for name, column in columns.items()},
-                below_four_fifths=_is_below(found["impact_ratio"][place].value, FOUR_FIFTHS),
+                selected=chosen[place].item(),
+                candidates=all_[place].item(),
+                share_of_candidates=part[place].item(),
+                saturated=self.saturated(),
                 lean_bounds=bounds[place],
                 tested=tested,
             )
             for place, group in enumerate(self.dimension.groups)
         ]
 
+    @staticmethod
+    def _terms(
+        array: Callable[[str], FloatArray],
+    ) -> dict[str, tuple[FloatArray, FloatArray | None]]:
+        """Return by query the figures that are means, or the two that they are differences of."""
+        exposure, target, supply = map(array, ("exposure", "target", "supply"))
+        reachable = np.minimum(target, supply)
+        return {
+            "exposure": (exposure, None),
+            "target": (target, None),
+            "supply": (supply, None),
+            "supply_gap": (target - reachable, None),
+            "lack": (target, exposure),
+            "lean": (reachable, exposure),
+            "excess": (exposure, np.maximum(target, supply)),
+            "lacking": (np.where(np.isnan(reachable), np.nan, target), exposure),
+        }
+
+    def _corrected_for_labels(
+        self, found: Mapping[str, Sequence[Estimate]], confusion: FloatArray
+    ) -> dict[str, list[Estimate]]:
+        """Return the means that are linear in the labels by group, with wider intervals."""
+        slope = slopes(confusion, self.mix())
+        none = [Estimate(np.nan, np.nan, np.nan, 0)] * len(slope)
+        corrected = {"absent": none, "precision": none, "ndcg": none}
+        for name, terms in self._terms(self.array).items():
+            rows, weights = _have(_less(*terms)), self.weights()
+            values = _mean(_less(*terms), weights)
+            # Chance may put corrected shares beyond 0 and 1; a difference is that of the shares.
+            first, *second = (
+                _mean(it[rows], weights[rows]).clip(0, 1) for it in terms if it is not None
+            )
+            moves = first - sum(second) - values
+            least = -1.0 if name == "lacking" else LEAST.get(name, 0.0)
+            for it, value, move, by in zip(found[name], values, moves, slope, strict=True):
+                low = value + (it.low - it.value) / by + max(move, 0.0)
+                high = value + (it.high - it.value) / by + min(move, 0.0)
+                if name == "supply_gap":  # Wrong labels may make one: the lesser is not linear.
+                    low = min(low, 0.0)
+                value = round(float(value + move), 10)
+                moved = Estimate(value, min(low, value), max(high, value), it.queries)
+                corrected.setdefault(name, []).append(_within(moved, least))
+        return corrected
+
     def _tests(
-        self,
-        lean: FloatArray,
-        means: Sequence[Estimate],
-        excess: FloatArray,
-        random: np.random.Generator,
+        self, means_of_excess: Sequence[Estimate], random: np.random.Generator, tests: int
     ) -> list[float | None]:
         """Test the lean of each group, or its excess where the lean is below 0.
 
         Where supply is short, every group may have a lean below 0, and none an excess.
         """
-        rows = ~np.isnan(lean).any(axis=1)
+        lean, excess = self.leans()[0], _less(*self._terms(self.array)["excess"])
+        rows = _have(lean)
         if not rows.any():
             return [None] * lean.shape[1]
-        values, weights = lean[rows], self.weights()[rows]
-        is_more = (weights @ values < 0) & ~np.isnan(excess[rows]).any(axis=0)
-        found = p_of_means(np.where(is_more, excess[rows], values), weights, random)
+        values, excess, weights = lean[rows], excess[rows], self.weights()[rows]
+        is_more = (weights @ values < 0) & ~np.isnan(excess).any(axis=0)
+        found = p_of_means(np.where(is_more, excess, values), weights, random, tests)
         return [
             1.0 if p is not None and more and mean.value <= 0 else p
-            for p, more, mean in zip(found, is_more.tolist(), means, strict=True)
+            for p, more, mean in zip(found, is_more.tolist(), means_of_excess, strict=True)
         ]
-
-    def _absent(self) -> FloatArray:
-        count = self.array("count")
-        absent = (count <= 0).astype(np.float64)
-        absent[count.sum(axis=1) == 0] = np.nan
-        return absent
-
-    def _means(self, values: FloatArray) -> list[Estimate]:
-        """Return the weighted means over the queries that have values."""
-        rows = ~np.isnan(values).any(axis=1)
-        return means(values[rows], self.weights()[rows])
 
     def _differences(self, first: FloatArray, second: FloatArray) -> list[Estimate]:
         """Return the weighted means of first − second, by the queries that have both."""
-        rows = self._with_both(first, second)
+        rows = _have(first + second)
         return differences(first[rows], second[rows], self.weights()[rows])
 
-    def _shares(self, above: FloatArray, below: FloatArray) -> list[Estimate]:
-        """Return Σ above / Σ below of each group, by the queries that have both."""
-        rows = self._with_both(above, below)
-        return shares(above[rows], below[rows], self.weights()[rows])
+    def _shares(self, above: FloatArray, below: FloatArray | None = None) -> list[Estimate]:
+        """Return Σ above / Σ below of each group, or means, by the queries that have both."""
+        whole = np.ones_like(above) if below is None else below
+        rows = _have(above + whole)
+        return shares(above[rows], whole[rows], self.weights()[rows])
+
+    def _rates(self, above: FloatArray, below: FloatArray) -> list[Estimate]:
+        """Return the same where both change if labels are corrected."""
+        if self.dimension.confusion is None:
+            return self._shares(above, below)
+        rows = _have(above + below)
+        parts, weights = np.concatenate([above[rows], below[rows]], axis=1), self.weights()[rows]
+        scales: tuple[Scale, Scale] = "logit", "own"
+        shares_of, own = (estimate(parts, weights, self._rate, scale=it) for it in scales)
+        # Without some query, or with all, corrected rates may be beyond 0 or 1, and have no logit.
+        found = [b if math.isnan(a.low) else a for a, b in zip(shares_of, own, strict=True)]
+        none = math.nan
+        found = [it if 0 < it.value < 1 else replace(it, low=none, high=none) for it in found]
+        return [_within(it, 0.0) for it in found]
+
+    def _rate(self, totals: FloatArray) -> FloatArray:
+        above, below = np.split(totals, 2, axis=-1)
+        return divided(self._unmixed(above), self._unmixed(below))
 
     def _relative(self, above: FloatArray, below: FloatArray, whole: FloatArray) -> list[Estimate]:
         """Return Σ above / Σ below of each group by that of the reference, or of the highest.
@@ -309,10 +389,10 @@ class Gathered:
             below: Shape (n, G).
             whole: What ``above`` can be at most, shape (n, G).
         """
-        rows = self._with_both(above, below)
+        rows = _have(above + below)
         above, below, whole, weights = above[rows], below[rows], whole[rows], self.weights()[rows]
-        size, due, by = above.shape[1], weights @ below, weights[:, None]
-        rates = divided(weights @ above, due)
+        size, by, parts = above.shape[1], weights[:, None], np.concatenate([above, below], axis=1)
+        rates = self._rate(weights @ parts)
         none = [Estimate(np.nan, np.nan, np.nan, len(above))] * size
         if np.isnan(rates).all():
             return none
@@ -323,14 +403,14 @@ class Gathered:
             return none
 
         def relative(t: FloatArray) -> FloatArray:
-            each = divided(t[..., :size], t[..., size:])
+            each = self._rate(t)
             return divided(each, each[..., leader : leader + 1])
 
         seen, due_in = (effective_queries(by * (held > 0)) for held in (above, below))
         # Which group leads may be chance, so all others are compared with it at the same time
         # (Hsu 1984, multiple comparisons with the best), and no ratio is above 1.
         found = estimate(
-            np.concatenate([above, below], axis=1),
+            parts,
             weights,
             relative,
             scale="log",
@@ -339,50 +419,49 @@ class Gathered:
         )
         most = np.inf if chosen else 1.0
         found = [replace(it, high=np.fmin(it.high, most)) if it.low >= 0 else it for it in found]
+        if self.dimension.confusion is not None:
+            return [replace(it, value=float(np.maximum(it.value, 0.0))) for it in found]
         first = ratios(above, below, weights)[leader]
         lead = first.value if np.isnan(first.low) else first.low
-        unseen, all_ = shares(above, whole, weights), weights @ whole
+        unseen, scale = shares(above, whole, weights), divided(weights @ whole, weights @ below)
         for place in np.flatnonzero(rates == 0) if lead > 0 else ():
-            high = np.minimum(unseen[place].high * all_[place] / due[place] / lead, most)
+            high = np.minimum(unseen[place].high * scale[place] / lead, most)
             found[place] = replace(found[place], low=unseen[place].low, high=float(high))
         return found
 
-    @staticmethod
-    def _with_both(above: FloatArray, below: FloatArray) -> NDArray[np.bool_]:
-        return np.asarray(~np.isnan(above + below).any(axis=1))
+    def _bounds(self) -> list[tuple[float, float]]:
+        """Return for each group the least and the greatest lean that missing labels could hide.
 
-    def _bounds(self, by_supply: bool) -> list[tuple[float, float]]:
-        """Return for each group the least and the greatest lean that missing labels could hide."""
-        target_low, target_high = self.array("target_low"), self.array("target_high")
-        if by_supply:
-            # Labels might show that relevant documents of the group are rarer than the supply says.
-            least = np.minimum(self.array("supply"), self.array("supply_low"))
-            target_low = np.minimum(target_low, least)
-        low = self._means(target_low - self.array("exposure_high"))
-        high = self._means(target_high - self.array("exposure_low"))
-        return [(one.value, other.value) for one, other in zip(low, high, strict=True)]
+        Wrong labels are left as they are.
+        """
+        target_low, target_high = self.by_label("target_low"), self.by_label("target_high")
+        # Labels might show that relevant documents of the group are rarer than the supply says.
+        least = np.fmin(self.by_label("supply"), self.by_label("supply_low"))
+        target_low = np.fmin(target_low, least)
+        rows = _have(self.leans()[0])
+        low = _mean((target_low - self.by_label("exposure_high"))[rows], self.weights()[rows])
+        high = _mean((target_high - self.by_label("exposure_low"))[rows], self.weights()[rows])
+        return [*zip(low.tolist(), high.tolist(), strict=True)]
 
 
-def corrected(figures: Sequence[GroupFigures], *, error: float = 0.0) -> list[GroupFigures]:
+def corrected(figures: Sequence[GroupFigures]) -> list[GroupFigures]:
     """Correct the p values of an audit for their number, and judge by them.
 
-    The family is declared: one test for each group of each attribute that was asked for.
+    The family is declared: one test for each group of each attribute that was asked for, over all
+    queries and over each segment.
 
     Args:
-        figures: Of all attributes, with uncorrected p values.
-        error: How far the shares of groups among relevant documents may be off by no chance; it
-            widens the intervals of all that rests on them.
+        figures: Of all attributes, with uncorrected p values. Where they have an error, the
+            intervals of all that rests on the estimate of relevance grow to hold it.
     """
     judged = []
     ps = corrected_by_holm([it.test.p for it in figures])
     for group, p in zip(figures, ps, strict=True):
-        test = replace(group.test, p=p)
-        changed: dict[str, Any] = {group.tested: test}
-        by_chance = replace(group, **changed)
-        widened: dict[str, Any] = {
-            name: _widened(getattr(by_chance, name), error, least) for name, least in LEAST.items()
-        }
-        whole = replace(by_chance, **widened) if error and group.tested == "lean" else by_chance
+        changed: dict[str, Any] = {group.tested: replace(group.test, p=p)}
+        by_chance = whole = replace(group, **changed)
+        if group.error:
+            of_target = dict.fromkeys(("target", "lack"), group.error_of_target)
+            whole = widened(by_chance, dict.fromkeys(LEAST, group.error) | of_target)
         verdict = _verdict(whole)
         if verdict == "cannot_tell" != _verdict(by_chance):
             verdict = "within_error"
@@ -392,11 +471,21 @@ def corrected(figures: Sequence[GroupFigures], *, error: float = 0.0) -> list[Gr
     return judged
 
 
-def _widened(found: Estimate, error: float, least: float) -> Estimate:
-    """Return a figure with an interval that also holds an error that does not come by chance."""
-    low = found.value - math.hypot(found.value - found.low, error)
-    high = found.value + math.hypot(found.high - found.value, error)
-    return replace(found, low=max(low, least), high=min(high, 1.0))
+def widened(group: GroupFigures, errors: Mapping[str, float]) -> GroupFigures:
+    """Return figures with intervals that also hold errors that do not come by chance."""
+    changed: dict[str, Any] = {}
+    for name, error in errors.items():
+        found: Estimate = getattr(group, name)
+        # What is the same in every query has no interval by chance.
+        is_tested = group.test.p is not None
+        ends = [
+            found.value if is_tested and math.isnan(end) else end for end in (found.low, found.high)
+        ]
+        low = found.value - math.hypot(found.value - ends[0], error)
+        high = found.value + math.hypot(ends[1] - found.value, error)
+        wider = replace(found, low=low, high=high)
+        changed[name] = _within(wider, LEAST.get(name, 0.0))
+    return replace(group, **changed)
 
 
 def _verdict(group: GroupFigures) -> Verdict:
@@ -411,8 +500,27 @@ def _verdict(group: GroupFigures) -> Verdict:
     return "less" if test.value > 0 else "more"
 
 
-def _is_below(number: float, line: float) -> bool | None:
-    return None if math.isnan(number) else number < line
+def _have(values: FloatArray) -> NDArray[np.bool_]:
+    """Return which queries have values, shape (n,)."""
+    return np.asarray(~np.isnan(values).any(axis=1))
+
+
+def _less(first: FloatArray, second: FloatArray | None) -> FloatArray:
+    return first if second is None else first - second
+
+
+def _mean(values: FloatArray, weights: FloatArray) -> FloatArray:
+    """Return the weighted means over the queries that have values, shape (G,)."""
+    rows = _have(values)
+    return divided(weights[rows] @ values[rows], weights[rows].sum())
+
+
+def _within(found: Estimate, least: float) -> Estimate:
+    """Cut a figure and its interval off at what is possible; NaN stays."""
+    value, low, high = (
+        min(max(it, least), 1.0) if it == it else it for it in (found.value, found.low, found.high)
+    )
+    return replace(found, value=value, low=low, high=high)
 
 
 def _not_below_0(found: Estimate, lesser: Estimate | None = None) -> Estimate:

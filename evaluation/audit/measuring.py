@@ -5,34 +5,47 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from functools import cached_property
 
 import numpy as np
 
 from fairqr.base.statistics import stream, student_quantile
-from fairqr.evaluation.audit.estimates import Estimate, effective_queries
-from fairqr.evaluation.audit.exposures import Answer, Choices, shown_by
-from fairqr.evaluation.audit.figures import ESTIMATE_ERROR, Gathered, GroupFigures, corrected
-from fairqr.evaluation.audit.mending import (
-    MENDED_WEIGHT,
-    CurvePoint,
-    Mendable,
-    after_mending,
-    curve,
-    mended,
+from fairqr.evaluation.audit.exposures import (
+    Answer,
+    Choices,
+    measure_answer,
+    weight_of_relevance,
 )
+from fairqr.evaluation.audit.figures import (
+    ESTIMATE_ERROR,
+    GroupFigures,
+    QueryFigures,
+    corrected,
+    widened,
+)
+from fairqr.evaluation.audit.mending import Mending, effect_of, mending_of, rerank
 from fairqr.evaluation.audit.queries import AuditQuery
 from fairqr.evaluation.audit.records import Observation
 from fairqr.evaluation.audit.specification import AuditSpec
+from fairqr.evaluation.estimates import Estimate, divided, effective_queries, means
+from fairqr.retrieval.confusion import variances
 from fairqr.retrieval.dimension import TIMES, Dimension
-from fairqr.retrieval.exposure import FloatArray, intersection
+from fairqr.retrieval.exposure import FloatArray, intersection, normalise
 from fairqr.retrieval.schema import Schema
-from fairqr.retrieval.table import decoded
+from fairqr.retrieval.table import CodedMemberships, decoded
 
 CONTRIBUTIONS = 10
 POWER = 0.8
+NORMAL = 1.96
+"""Half the width of a 95 % interval in deviations of the normal distribution."""
+
+Weighted = tuple[float, FloatArray]
+"""The weight of a query, and figures of groups."""
+
+Observed = Callable[[Sequence[str]], Iterable[Observation]]
+"""Reads what was observed of queries, given by their ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +62,8 @@ class Counts:
         empty_share: The same of the empty ones.
         hidden: How many judged relevant documents are left out of answered queries, since the
             engine does not give them and their groups are not known.
-        with_hidden: In how many queries there are such documents.
+        error_from: Of how many queries judgements say how far the estimate of relevance is off; 0
+            if there are none, or too few.
         effective: How many queries of equal weight would tell as much as those answered.
         relevance: What says what is relevant.
     """
@@ -60,41 +74,11 @@ class Counts:
     failed: int
     with_relevance: int
     hidden: int
-    with_hidden: int
+    error_from: int
     failed_share: float
     empty_share: float
     effective: float
     relevance: str
-
-
-@dataclass(frozen=True, slots=True)
-class Stability:
-    """What the engine answers when it is asked the same again.
-
-    Attributes:
-        queries: How many were asked twice.
-        same: The share of them with the same first k documents in the same order.
-        overlap: The mean share of the first k documents that are the same.
-    """
-
-    queries: int
-    same: float
-    overlap: float
-
-
-@dataclass(frozen=True, slots=True)
-class Unanswered:
-    """A query that has no figures.
-
-    Attributes:
-        query: Its id.
-        status: Whether the engine found nothing, or failed.
-        message: Why it failed.
-    """
-
-    query: str
-    status: Literal["empty", "failed"]
-    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,30 +111,30 @@ class AuditFigures:
     Attributes:
         counts: Of queries.
         groups: Of each attribute, with corrected tests.
-        tests: How many tests were corrected for: the declared family.
+        segments: The same of each segment of the queries, but for combinations.
+        tests: How many tests were declared: one for each group, over all queries and in segments.
         unknown: The share of the exposure that went to documents without a label, by attribute.
         unlabelled: How many candidates have no label, by attribute.
-        stability: None if no query was asked twice.
-        costs: By attribute, the curve of relevance against divergence; may be empty.
+        costs: What mending would cost, by attribute; may be empty.
         contributions: The queries that add most to the leans against groups that surely get less.
         by_query: Of each attribute.
         saturated: By attribute, the weight of the queries that have more relevant documents than
             were looked at, as a share of those answered. These are in no lean.
-        unanswered: The queries that found nothing or failed, by id.
+        unanswered: The status of the queries that found nothing or failed, by their ids.
         too_many_failed: Whether so much failed that no verdict is given.
     """
 
     counts: Counts
     groups: list[GroupFigures]
+    segments: list[GroupFigures]
     tests: int
     unknown: dict[str, Estimate]
     unlabelled: dict[str, float]
-    stability: Stability | None
-    costs: dict[str, list[CurvePoint]]
+    costs: dict[str, Mending]
     contributions: list[Contribution]
     saturated: dict[str, float]
-    by_query: list[Gathered]
-    unanswered: list[Unanswered]
+    by_query: list[QueryFigures]
+    unanswered: dict[str, str]
     too_many_failed: bool
 
 
@@ -166,42 +150,150 @@ def dimensions_to_measure(schema: Schema, spec: AuditSpec) -> list[Dimension]:
     return [Dimension.named(schema, name) for name in every]
 
 
-def choices_of(
-    spec: AuditSpec, dimensions: Iterable[Dimension], corpus_shares: Mapping[str, FloatArray]
-) -> Choices:
-    """Return what to measure by, with the shares of the corpus where they are known."""
-    shares = {
-        d.name: d.independent_shares(corpus_shares)
-        for d in dimensions
-        if all(factor.name in corpus_shares for factor in d.factors)
-    }
-    return replace(spec.choices(), corpus_shares=shares)
+def _members(groups: Mapping[str, CodedMemberships], dimension: Dimension) -> FloatArray:
+    return intersection([decoded(groups[factor.name]) for factor in dimension.factors])
 
 
-def answers_of(
-    observation: Observation, dimensions: Iterable[Dimension], *, is_judged: bool
-) -> list[Answer]:
-    """Return what was observed, in each dimension."""
-    members = {name: decoded(groups) for name, groups in observation.groups.items()}
-    relevance = None if observation.relevance is None else np.array(observation.relevance)
-    return [
-        Answer(
-            intersection([members[factor.name] for factor in dimension.factors]),
+class _Measurement:
+    """What is gathered of all answers in one dimension.
+
+    Args:
+        dimension: The groups.
+        choices: What the audit measures by.
+        reference: The group that ratios are to, if one was chosen.
+        relevance: What says what is relevant.
+    """
+
+    def __init__(
+        self, dimension: Dimension, choices: Choices, reference: str | None, relevance: str
+    ) -> None:
+        self.dimension, self.choices, self._relevance = dimension, choices, relevance
+        self.table = QueryFigures(dimension, reference)
+        self.is_single = len(dimension.factors) == 1
+        self._effects: list[Weighted] = []
+        # By what differences of the share of relevant documents say how far an estimate is off.
+        self._differences = {"judged": list[Weighted](), "by_similarity": list[Weighted]()}
+        # By segment: by document what rests on its label; and of queries the squares and weights.
+        self._labels: dict[str, tuple[dict[str, FloatArray], FloatArray]] = {}
+
+    def add(self, query: AuditQuery, observation: Observation, *, is_mended: bool) -> None:
+        """Take in the answer to a query, and re-rank it if that is asked."""
+        answer = self.answer(observation)
+        found = measure_answer(answer, self.dimension, self.choices)
+        self.table.add(query.weight, found, query.id)
+        has_target = answer.relevance is not None and not np.isnan(found.target).any()
+        # What a re-ranking by wrong labels would give is not known.
+        if is_mended and has_target and self.is_single and self.dimension.confusion is None:
+            effect = effect_of(answer, found.target, self.choices)
+            self._effects += [] if effect is None else [(query.weight, effect)]
+        if self.dimension.confusion is not None:
+            self._add_documents(query, observation.pool, answer)
+        estimated = answer.share_of_relevant
+        judged = _members(observation.judged, self.dimension) if observation.judged else None
+        if estimated is not None and judged is not None and judged.any():
+            judged_share = normalise(judged.sum(axis=0))
+            self._differences["judged"].append((query.weight, estimated - judged_share))
+        if estimated is not None and observation.by_similarity is not None:
+            counted = np.asarray(answer.counted) > 0
+            other = normalise((counted * observation.by_similarity) @ answer.members)
+            self._differences["by_similarity"].append((query.weight, estimated - other))
+
+    def _add_documents(self, query: AuditQuery, pool: Sequence[str], answer: Answer) -> None:
+        """Note how much of the exposure, the target and the lean rests on each label."""
+        shares = np.zeros((len(pool), 3))
+        shown = min(self.choices.k, answer.answered)
+        attention = self.choices.discount.weights(shown)
+        shares[:shown, 0] = attention / attention.sum()
+        is_due = answer.counted is not None and bool(answer.counted.any())
+        if answer.counted is not None and is_due:
+            shares[:, 1] = answer.counted / answer.counted.sum()
+            shares[:, 2] = shares[:, 1] - shares[:, 0]
+        shares *= query.weight
+        added = np.stack([(shares**2).sum(axis=0), query.weight * np.array([1, is_due, is_due])])
+        for segment in {"", query.segment}:
+            documents, sums = self._labels.setdefault(segment, ({}, np.zeros((2, 3))))
+            sums += added
+            for id_, share in zip(pool, shares, strict=True):
+                documents[id_] = documents.get(id_, 0.0) + share
+
+    def _errors_of_labels(self, segment: str, mix: FloatArray) -> list[dict[str, float]]:
+        """Return by group how far wrong labels of documents that many queries show move figures.
+
+        A wrong label of a document is wrong in each query, so other queries do not make up for it.
+        What one query alone says is in the spread of queries already.
+        """
+        confusion = self.dimension.confusion
+        if confusion is None or segment not in self._labels:
+            return [{}] * len(self.dimension.groups)
+        documents, (squares, weights) = self._labels[segment]
+        shared = np.maximum((np.array([*documents.values()]) ** 2).sum(axis=0) - squares, 0.0)
+        spread = NORMAL * np.sqrt(np.outer(variances(confusion, mix), shared))
+        return [
+            dict.fromkeys(("target", "supply"), target)
+            | dict.fromkeys(("lack", "lean", "excess", "ranking_gap"), lean)
+            | {"exposure": exposure}
+            for exposure, target, lean in divided(spread, weights, otherwise=0.0).tolist()
+        ]
+
+    def answer(self, observation: Observation) -> Answer:
+        """Return what was observed in this dimension."""
+        relevance = observation.relevance
+        return Answer(
+            _members(observation.groups, self.dimension),
             len(observation.ids),
-            relevance,
-            is_judged,
+            None if relevance is None else np.array(relevance),
+            self._relevance == "judged",
             # The searches for one of the attributes find all of a combination, too.
-            min(observation.levels.get(it.name, 0.0) for it in dimension.factors),
+            min(observation.levels.get(it.name, 0.0) for it in self.dimension.factors),
         )
-        for dimension in dimensions
-    ]
+
+    def mending(self) -> Mending | None:
+        """Return what mending costs; None if no query was re-ranked."""
+        weights = np.array([weight for weight, _ in self._effects])
+        return mending_of([it for _, it in self._effects], weights, self.dimension.groups)
+
+    @cached_property
+    def errors(self) -> tuple[list[float], int]:
+        """How far the estimate of relevance may be off, by group, and how many queries say so.
+
+        By judgements of some of the queries it is the further end of the interval of the mean
+        difference. Without enough of them, and for a group that they never show, it is the same of
+        the estimate and a second one, and at least :data:`ESTIMATE_ERROR`: two estimates may be off
+        alike. It is 0 if relevance was judged.
+        """
+        size = len(self.dimension.groups)
+        if self._relevance != "estimated":
+            return [0.0] * size, 0
+        ends = dict[str, FloatArray]()
+        for name, held in self._differences.items():
+            weights, found = (np.array([it[place] for it in held]) for place in (0, 1))
+            intervals = means(found.reshape(-1, size), weights)
+            ends[name] = np.abs([(it.low, it.high) for it in intervals]).max(axis=1)
+        is_unknown = np.isnan(ends["judged"])
+        least = np.fmax(ends["by_similarity"], ESTIMATE_ERROR)
+        errors = np.where(is_unknown, least, ends["judged"]).tolist()
+        return errors, 0 if is_unknown.all() else len(self._differences["judged"])
+
+    def figures(
+        self, seed: int, segment: str, queries: frozenset[str], tests: int
+    ) -> list[GroupFigures]:
+        """Return the figures of the queries of a segment, with some of so many tests."""
+        table = self.table.of(queries) if segment else self.table
+        random = stream(seed, f"tests {self.dimension.name} {segment}".rstrip())
+        of_labels = self._errors_of_labels(segment, table.mix())
+        every = zip(table.figures(random, segment, tests), self.errors[0], of_labels, strict=True)
+        weight = weight_of_relevance(self.dimension, self.choices)
+        return [
+            replace(widened(it, by), error=error, error_of_target=error * weight)
+            for it, error, by in every
+        ]
 
 
 def measure(
     spec: AuditSpec,
     schema: Schema,
     queries: Mapping[str, AuditQuery],
-    observations: Iterable[Observation],
+    observed: Observed,
     *,
     corpus_shares: Mapping[str, FloatArray] | None = None,
     relevance: str = "estimated",
@@ -212,57 +304,62 @@ def measure(
         spec: What to measure.
         schema: The attributes, as the engine gave memberships in.
         queries: All that were asked, by id.
-        observations: One for each query; they may come in any order, and are read once.
+        observed: Reads what was observed of them; all are read once, and a few once more.
         corpus_shares: The shares of the groups in the whole corpus, for targets that name it.
         relevance: What says what is relevant: ``judged``, ``estimated`` or ``unknown``.
     """
     dimensions = dimensions_to_measure(schema, spec)
-    choices = choices_of(spec, dimensions, corpus_shares or {})
-    measured = [_Dimension(it, choices, spec.reference.get(it.name)) for it in dimensions]
+    shares = corpus_shares or {}
+    of_corpus = {
+        it.name: it.independent_shares(shares)
+        for it in dimensions
+        if all(factor.name in shares for factor in it.factors)
+    }
+    choices = Choices(spec.k, spec.discount, spec.target, of_corpus, relevance != "unknown")
+    measured = {
+        it.name: _Measurement(it, choices, spec.reference.get(it.name), relevance)
+        for it in dimensions
+    }
     order = stream(spec.seed, "order").permutation(len(queries))
     places = dict(zip(sorted(queries), order.tolist(), strict=True))
     tally: Counter[str] = Counter()
-    lost = {"empty": 0.0, "failed": 0.0}
-    weights: list[float] = []
-    unanswered: list[Unanswered] = []
-    twice: list[tuple[float, bool, float]] = []
-    for observation in observations:
+    weights: dict[str, float] = dict.fromkeys(("ok", "empty", "failed"), 0.0)
+    unanswered: dict[str, str] = {}
+    for observation in observed([*queries]):
         query, status = queries[observation.query], observation.status
         tally[status] += 1
+        weights[status] += query.weight
         if status != "ok":
-            lost[status] += query.weight
-            unanswered.append(Unanswered(query.id, status, observation.message))
+            unanswered[query.id] = status
             continue
-        weights.append(query.weight)
-        if observation.again is not None:
-            first, second = observation.ids[: spec.k], observation.again[: spec.k]
-            shared = len(set(first) & set(second)) / max(len(first), len(second))
-            twice.append((query.weight, first == second, shared))
         tally["hidden"] += observation.hidden
-        tally["with_hidden"] += observation.hidden > 0
         tally["with_relevance"] += any(it > 0 for it in observation.relevance or ())
-        is_mended = places[query.id] < spec.mend
-        answers = answers_of(observation, dimensions, is_judged=relevance == "judged")
-        for it, answer in zip(measured, answers, strict=True):
-            it.add(query, observation, answer, is_mended=is_mended)
-    weight = sum(query.weight for query in queries.values())
-    failed, empty = (lost[it] / weight if weight else 0.0 for it in ("failed", "empty"))
-    error = ESTIMATE_ERROR if relevance == "estimated" else 0.0
-    costs = {it.name: it.curve() for it in measured if it.mendable}
-    uncorrected = [group for it in measured for group in it.groups(spec.seed)]
-    groups = [
-        replace(
-            it,
-            detectable=_detectable(it),
-            if_mended=_if_mended(it, costs.get(it.attribute, [])),
-        )
-        for it in corrected(uncorrected, error=error)
+        for it in measured.values():
+            it.add(query, observation, is_mended=places[query.id] < spec.mend)
+    total = sum(weights.values())
+    failed, empty = (weights[it] / total if total else 0.0 for it in ("failed", "empty"))
+    costs = {name: found for name, it in measured.items() if (found := it.mending()) is not None}
+    segments: dict[str, set[str]] = {"": set()}
+    for query in queries.values():
+        segments.setdefault(query.segment, set()).add(query.id)
+    parts = [
+        (it, segment, frozenset(ids))
+        for segment, ids in sorted(segments.items())
+        for it in measured.values()
+        if it.is_single or not segment
+    ]
+    tests = sum(len(it.dimension.groups) for it, _, _ in parts)
+    figures = [
+        group for it, segment, ids in parts for group in it.figures(spec.seed, segment, ids, tests)
+    ]
+    figures = [
+        _complete(it, costs.get(it.attribute), is_saturated=it.saturated > spec.failures)
+        for it in corrected(figures)
     ]
     if failed > spec.failures:
-        groups = [replace(it, verdict="cannot_tell", flips=False) for it in groups]
-    saturated = {it.name: it.saturated / sum(weights) if weights else 0.0 for it in measured}
-    without = {name for name, share in saturated.items() if share > spec.failures}
-    groups = [_unknown(it) if it.attribute in without else it for it in groups]
+        figures = [replace(it, verdict="cannot_tell", flips=False) for it in figures]
+    groups = [it for it in figures if not it.segment]
+    table = next(iter(measured.values())).table
     return AuditFigures(
         counts=Counts(
             asked=len(queries),
@@ -271,154 +368,38 @@ def measure(
             failed=tally["failed"],
             with_relevance=tally["with_relevance"],
             hidden=tally["hidden"],
-            with_hidden=tally["with_hidden"],
+            error_from=max(it.errors[1] for it in measured.values()),
             failed_share=failed,
             empty_share=empty,
-            effective=float(effective_queries(np.array(weights))),
+            effective=float(effective_queries(table.weights())),
             relevance=relevance if tally["with_relevance"] else "unknown",
         ),
         groups=groups,
-        tests=sum(it.test.p is not None for it in groups),
-        unknown={it.name: it.gathered.unknown_mean() for it in measured},
-        unlabelled={it.name: it.gathered.unlabelled() for it in measured},
-        stability=_stability(twice),
+        segments=[it for it in figures if it.segment],
+        tests=tests,
+        unknown={name: it.table.unknown() for name, it in measured.items()},
+        unlabelled={name: it.table.unlabelled() for name, it in measured.items()},
         costs=costs,
-        saturated=saturated,
-        contributions=[found for it in measured for found in it.contributions(groups)],
-        by_query=[it.gathered for it in measured],
-        unanswered=sorted(unanswered, key=lambda it: it.query),
+        saturated={name: it.table.saturated() for name, it in measured.items()},
+        contributions=_contributions(measured, groups, observed),
+        by_query=[it.table for it in measured.values()],
+        unanswered=dict(sorted(unanswered.items())),
         too_many_failed=failed > spec.failures,
     )
 
 
-def _stability(twice: list[tuple[float, bool, float]]) -> Stability | None:
-    if not twice:
-        return None
-    weights, same, overlap = (np.array(column) for column in zip(*twice, strict=True))
-    total = weights.sum()
-    shares = (weights @ np.stack([same, overlap], axis=1) / total).round(10)
-    return Stability(len(weights), *shares.tolist())
-
-
-class _Dimension:
-    """What is gathered of all answers in one dimension.
-
-    Args:
-        dimension: The groups.
-        choices: What the audit measures by.
-        reference: The group that ratios are to, if one was chosen.
-
-    Attributes:
-        name: Of the dimension.
-        gathered: The figures of each query.
-        mendable: The answers to re-rank.
-        saturated: The weight of the queries with more relevant documents than were looked at.
-    """
-
-    def __init__(self, dimension: Dimension, choices: Choices, reference: str | None) -> None:
-        self.name, self.gathered = dimension.name, Gathered(dimension, reference)
-        self.mendable: list[Mendable] = []
-        self.saturated = 0.0
-        self._dimension, self._choices = dimension, choices
-        self._is_single = len(dimension.factors) == 1
-        self._kept: dict[tuple[str, bool], list[_Kept]] = {}
-
-    def add(
-        self,
-        query: AuditQuery,
-        observation: Observation,
-        answer: Answer,
-        *,
-        is_mended: bool,
-    ) -> None:
-        """Take in the answer to a query.
-
-        Args:
-            query: The query.
-            observation: What was observed of it.
-            answer: The same in this dimension.
-            is_mended: Whether to re-rank it.
-        """
-        shown = shown_by(answer, self._dimension, self._choices)
-        self.gathered.add(query.weight, shown, query.id)
-        self.saturated += query.weight * answer.is_saturated
-        has_target = answer.relevance is not None and not np.isnan(shown.target).any()
-        if is_mended and has_target and self._is_single:
-            self.mendable.append(Mendable(answer, shown.target, query.weight))
-        # Where the supply of other queries is known, one without it is in no lean.
-        has_supply = not np.isnan(shown.supply).any()
-        # Machines add in different orders: what they print and choose goes by ten digits.
-        leans = (query.weight * (np.fmin(shown.target, shown.supply) - shown.exposure)).round(10)
-        for group, lean in zip(self._dimension.groups, leans.tolist(), strict=True):
-            if lean > 0:
-                held = self._kept.setdefault((group, has_supply), [])
-                held.append(_Kept(-lean, query.id, query.weight, shown.target, answer, observation))
-                held.sort(key=lambda it: it[:2])
-                del held[CONTRIBUTIONS:]
-
-    def groups(self, seed: int) -> list[GroupFigures]:
-        """Return the figures of all groups, with uncorrected tests."""
-        return self.gathered.listed(stream(seed, f"tests {self.name}"))
-
-    def curve(self) -> list[CurvePoint]:
-        """Return what mending costs."""
-        return curve(self.mendable, self._choices, self._dimension.groups)
-
-    def contributions(self, groups: Iterable[GroupFigures]) -> Iterator[Contribution]:
-        """Yield the queries that add most to the leans against groups that surely get less."""
-        by_query, by_supply = self.gathered.leans()
-        sums = np.nansum(np.maximum(self.gathered.weights()[:, None] * by_query, 0.0), axis=0)
-        totals = dict(zip(self._dimension.groups, sums.tolist(), strict=True))
-        for it in groups:
-            if it.attribute != self.name or it.verdict != "less":
-                continue
-            for kept in self._kept.get((it.group, by_supply), []):
-                yield Contribution(
-                    attribute=self.name,
-                    group=it.group,
-                    query=kept.query,
-                    share=round(-kept.part / totals[it.group], 10),
-                    lean=round(-kept.part / kept.weight, 10),
-                    shown=kept.observation.ids[: self._choices.k],
-                    fair=self._fair(kept),
-                )
-
-    def _fair(self, kept: _Kept) -> tuple[str, ...]:
-        if kept.answer.relevance is None or np.isnan(kept.target).any():
-            return ()
-        best = mended(kept.answer, kept.target, self._choices, MENDED_WEIGHT)
-        return tuple(kept.observation.pool[row] for row in best.positions.tolist())
-
-
-class _Kept(NamedTuple):
-    """A query that adds much to a lean: its part of it, below 0 so that the greatest is first."""
-
-    part: float
-    query: str
-    weight: float
-    target: FloatArray
-    answer: Answer
-    observation: Observation
-
-
-def _if_mended(group: GroupFigures, points: list[CurvePoint]) -> float:
-    """Return what a group would get if rankings were mended; NaN where nothing was mended."""
-    point = after_mending(points)
-    if point is None:
-        return math.nan
-    change = point.exposure[group.group].value - points[0].exposure[group.group].value
-    share = group.exposure.value + change
-    return share if math.isnan(share) else min(max(share, 0.0), 1.0)
-
-
-def _unknown(group: GroupFigures) -> GroupFigures:
-    """Take back what was said by the queries whose relevant documents were all looked at.
-
-    What a group lacks to a target without relevance is still known.
-    """
-    if group.tested == "lack" and not math.isnan(group.lack.value):
-        return group
-    return replace(group, verdict="saturated", flips=False, detectable=math.nan)
+def _complete(group: GroupFigures, mending: Mending | None, *, is_saturated: bool) -> GroupFigures:
+    """Add what a group would get and what could be found, or take back what cannot be said."""
+    if_mended = math.nan
+    if mending is not None and not group.segment:
+        change = mending.exposure[group.group].value - mending.today[group.group].value
+        if_mended = float(np.clip(group.exposure.value + change, 0.0, 1.0))
+    found = replace(group, detectable=_detectable(group), if_mended=if_mended)
+    # What a group lacks to a target without relevance is still known, by every query.
+    is_known = group.tested == "lack" and 0 < group.exposure.queries == group.lack.queries
+    if is_saturated and not is_known:
+        return replace(found, verdict="saturated", flips=False, detectable=math.nan)
+    return found
 
 
 def _detectable(group: GroupFigures) -> float:
@@ -428,8 +409,43 @@ def _detectable(group: GroupFigures) -> float:
     relevance counts as chance. The correction for the number of tests is left out.
     """
     test = group.test
-    if np.isnan(test.low) or test.queries < 2:
-        return float("nan")
+    if np.isnan(test.low) or test.p is None:
+        return math.nan
     freedom = test.queries - 1
     wider = student_quantile(2 * POWER - 1, freedom) / student_quantile(0.95, freedom)
     return (test.high - test.low) / 2 * (1 + wider)
+
+
+def _contributions(
+    measured: Mapping[str, _Measurement], groups: Iterable[GroupFigures], observed: Observed
+) -> list[Contribution]:
+    """Return the queries that add most to the leans against groups that surely get less."""
+    found = []
+    for it in groups:
+        if it.verdict != "less":
+            continue
+        of = measured[it.attribute]
+        leans = of.table.leans()[0][:, of.dimension.groups.index(it.group)]
+        # Machines add in different orders: what they print and choose goes by ten digits.
+        parts = np.nan_to_num(np.maximum(of.table.weights() * leans, 0.0)).round(10)
+        order = sorted(np.flatnonzero(parts), key=lambda row: (-parts[row], of.table.queries[row]))
+        rows = order[:CONTRIBUTIONS]
+        for row, observation in zip(
+            rows, observed([of.table.queries[row] for row in rows]), strict=True
+        ):
+            answer, target = of.answer(observation), of.table.by_label("target")[row]
+            fair: Iterable[int] = ()
+            if answer.relevance is not None and not np.isnan(target).any():
+                fair = rerank(answer, target, of.choices).tolist()
+            found.append(
+                Contribution(
+                    attribute=it.attribute,
+                    group=it.group,
+                    query=observation.query,
+                    share=round(float(parts[row] / parts.sum()), 10),
+                    lean=round(float(leans[row]), 10),
+                    shown=observation.ids[: of.choices.k],
+                    fair=tuple(observation.pool[place] for place in fair),
+                )
+            )
+    return found

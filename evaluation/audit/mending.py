@@ -2,76 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from fairqr.evaluation.audit.estimates import Estimate, means, ratios, shares
 from fairqr.evaluation.audit.exposures import Answer, Choices
-from fairqr.retrieval.divergence import kullback_leibler
+from fairqr.evaluation.estimates import Estimate, ratios, shares
 from fairqr.retrieval.exposure import FloatArray, exposure
 from fairqr.retrieval.objective import Positions, best_ranking
 from fairqr.retrieval.relevance import relevance_by_rank
 
-WEIGHTS = (0.25, 0.5, 1.0, 2.0, 4.0, 16.0)
-"""The weights of fairness of the curve; see :mod:`fairqr.retrieval.objective`."""
-
-MENDED_WEIGHT = 1.0
-"""The weight of fairness of the re-rankings that are shown, which is the default of a search."""
-
-
-class Mendable(NamedTuple):
-    """An answer that can be re-ranked.
-
-    Attributes:
-        answer: With known relevance.
-        target: ε*, shape (G,).
-        weight: Of the query.
-    """
-
-    answer: Answer
-    target: FloatArray
-    weight: float
+WEIGHT = 1.0
+"""The weight of fairness of the re-rankings, which is the default of a search."""
 
 
 @dataclass(frozen=True, slots=True)
-class Mended:
-    """A re-ranking of what is relevant, or shown today.
+class Mending:
+    """What fair re-rankings would give, over the queries that were re-ranked.
 
     Attributes:
-        positions: In the pool, best first; at most k.
-        divergence: From the target, in nats; NaN where its exposure is undefined.
-        relevance: Σ discount · probability of relevance over its ranks.
-        exposure: ε, shape (G,); 0 for all if no document has a known group.
+        relevance: Their relevance, as a share of today's.
+        today: The mean share of the exposure that each group has today, by its name.
+        exposure: The same after re-ranking.
     """
 
-    positions: Positions
-    divergence: float
-    relevance: float
-    exposure: FloatArray
-
-
-@dataclass(frozen=True, slots=True)
-class CurvePoint:
-    """Where fair re-rankings stand on the way to the target.
-
-    Attributes:
-        weight: The weight of fairness; None for today's ranking.
-        divergence: The mean divergence from the target.
-        relevance: The relevance, as a share of today's.
-        exposure: The mean share of the exposure of each group, by its name.
-    """
-
-    weight: float | None
-    divergence: Estimate
     relevance: Estimate
+    today: Mapping[str, Estimate]
     exposure: Mapping[str, Estimate]
 
 
-def mended(answer: Answer, target: FloatArray, choices: Choices, weight: float | None) -> Mended:
-    """Re-rank an answer, or measure it as it is.
+def rerank(answer: Answer, target: FloatArray, choices: Choices) -> Positions:
+    """Return the places in the pool of a fair ranking of as many documents as are shown today.
 
     By estimated relevance, the whole pool is re-ranked. Judgements only measure the result: a
     re-ranking cannot know them, so it goes by the engine's ranks
@@ -81,95 +43,48 @@ def mended(answer: Answer, target: FloatArray, choices: Choices, weight: float |
         answer: With known relevance.
         target: ε*, shape (G,).
         choices: What to measure by.
-        weight: The weight of fairness; None leaves the ranking as it is.
     """
     if answer.relevance is None:
         raise ValueError("without relevance there is nothing to re-rank by")
-    shown = min(choices.k, answer.answered)
-    if weight is None:
-        return _measured(answer, target, choices, np.arange(shown, dtype=np.intp))
-    if answer.is_judged:
-        rows = np.arange(answer.answered, dtype=np.intp)
-        worth = relevance_by_rank(len(rows))
-    else:
-        rows = np.arange(len(answer.relevance), dtype=np.intp)
-        worth = answer.relevance
-    best = best_ranking(
+    is_judged = answer.is_judged
+    worth = relevance_by_rank(answer.answered) if is_judged else answer.relevance
+    return best_ranking(
         worth,
-        [answer.members[rows]],
+        [answer.members[: len(worth)]],
         [target],
-        weight=weight,
+        weight=WEIGHT,
         discount=choices.discount,
-        length=shown,
+        length=min(choices.k, answer.answered),
     )
-    return _measured(answer, target, choices, rows[best])
 
 
-def _measured(answer: Answer, target: FloatArray, choices: Choices, rows: Positions) -> Mended:
-    relevance = answer.relevance if answer.relevance is not None else np.zeros(0)
-    shares = exposure(answer.members[rows], choices.discount)
-    distance = float(kullback_leibler(target, shares)) if shares.any() else np.nan
-    weights = choices.discount.weights(len(rows))
-    return Mended(rows, distance, float(weights @ relevance[rows]), shares)
+def effect_of(answer: Answer, target: FloatArray, choices: Choices) -> FloatArray | None:
+    """Return relevance and exposure of each group, today and after re-ranking, shape (2, 1 + G).
 
-
-def after_mending(points: Iterable[CurvePoint]) -> CurvePoint | None:
-    """Return where the re-rankings stand that weigh fairness as a search does by default."""
-    return next((point for point in points if point.weight == MENDED_WEIGHT), None)
-
-
-def curve(answers: Sequence[Mendable], choices: Choices, groups: Sequence[str]) -> list[CurvePoint]:
-    """Return what mending costs: today's rankings first, then ever fairer ones.
-
-    Args:
-        answers: Of all queries.
-        choices: What to measure by.
-        groups: Their names.
-
-    Returns:
-        Nothing if no answer shows anything relevant with a known group.
+    None if the answer shows nothing relevant, or nothing with a known group.
     """
-    return _points(*_rows(answers, choices), groups)
+    weights = choices.discount.weights(min(choices.k, answer.answered))
+
+    def row(ranking: Positions) -> FloatArray:
+        relevance = weights @ np.asarray(answer.relevance)[ranking]
+        return np.array([relevance, *exposure(answer.members[ranking], choices.discount)])
+
+    today = row(np.arange(len(weights), dtype=np.intp))
+    if not today[0] > 0 or not today[1:].any():
+        return None
+    return np.stack([today, row(rerank(answer, target, choices))])
 
 
-def _rows(
-    answers: Sequence[Mendable], choices: Choices
-) -> tuple[dict[float | None, FloatArray], FloatArray]:
-    """Return by weight of fairness what each query adds, and the weights of these queries.
-
-    A row is divergence, relevance, today's relevance, and the exposure of each group. Queries that
-    show nothing relevant with a known group are left out.
-    """
-    today = [mended(it.answer, it.target, choices, None) for it in answers]
-    kept = [
-        (it, now)
-        for it, now in zip(answers, today, strict=True)
-        if not np.isnan(now.divergence) and now.relevance > 0
-    ]
-    found: dict[float | None, FloatArray] = {}
-    for weight in (None, *WEIGHTS) if kept else ():
-        rows = []
-        for it, now in kept:
-            new = mended(it.answer, it.target, choices, weight)
-            rows.append((new.divergence, new.relevance, now.relevance, *new.exposure))
-        found[weight] = np.array(rows)
-    return found, np.array([it.weight for it, _ in kept])
-
-
-def _points(
-    rows: Mapping[float | None, FloatArray], weights: FloatArray, groups: Sequence[str]
-) -> list[CurvePoint]:
-    found = []
-    for weight, held in rows.items():
-        (divergence,) = means(held[:, :1], weights)
-        (relevance,) = ratios(held[:, 1:2], held[:, 2:3], weights)
-        exposure = shares(held[:, 3:], np.ones_like(held[:, 3:]), weights)
-        found.append(
-            CurvePoint(
-                weight,
-                replace(divergence, low=np.maximum(divergence.low, 0.0)),
-                relevance,
-                dict(zip(groups, exposure, strict=True)),
-            )
-        )
-    return found
+def mending_of(
+    effects: Sequence[FloatArray], weights: FloatArray, groups: Sequence[str]
+) -> Mending | None:
+    """Return the effects of re-ranking over queries, as :func:`effect_of` returns them."""
+    if not effects:
+        return None
+    held = np.stack(effects)
+    (relevance,) = ratios(held[:, 1, :1], held[:, 0, :1], weights)
+    today, mended = (
+        dict(zip(groups, shares(it, np.ones_like(it), weights), strict=True))
+        for it in (held[:, 0, 1:], held[:, 1, 1:])
+    )
+    return Mending(relevance, today, mended)

@@ -1,139 +1,180 @@
-"""Counterfactual pairs: what scores each version of a document, and which scores higher.
+"""Counterfactual pairs: the same document in several versions, and which version scores higher.
 
+A file of pairs says which queries to ask and which documents to score for them, as Grep-BiasIR
+(Krieg et al. 2023) does: a row is a query, a document, and the version that the document is in.
 Nothing of the texts is kept. A query is a cluster: its pairs are averaged first.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fairqr.agents.ranking.item_ranker import ItemRanker, RankItem
-from fairqr.agents.ranking.rankers import open_ranker
-from fairqr.base.errors import FairqrError, InputError, ModelUnavailableError, one_line
+from fairqr.base.errors import FairqrError, InputError, ModelUnavailableError, SourceError, one_line
 from fairqr.base.statistics import corrected_by_holm, stream
-from fairqr.evaluation.audit.estimates import (
-    Estimate,
-    estimate,
-    p_of_means,
-    shares,
-)
-from fairqr.evaluation.audit.pair_files import PairDocument, PairQuery, Pairs
 from fairqr.evaluation.audit.records import PairScores
+from fairqr.evaluation.estimates import Estimate, divided, estimate, p_of_means, shares
 from fairqr.evaluation.experiments.engine import Done, failure_of
-from fairqr.retrieval.engines.engine import Query, SearchEngine, require
+from fairqr.retrieval.documents import encodable, identifier
+from fairqr.retrieval.engines.engine import Query, SearchEngine, require, searched
 from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.pools.base import PoolRetriever
-from fairqr.retrieval.pools.open import POOL_RETRIEVERS, open_pool_retriever
-
-BY_ENGINE = "engine"
-"""The name of the audited engine as what scores pairs."""
-
-RANKERS = ("monot5", "monobert")
-"""The rankers that give a score to each document."""
+from fairqr.retrieval.pools.open import open_pool_retriever
+from fairqr.retrieval.query_files import named_rows
 
 
-@dataclass(frozen=True)
-class ScoredPairs:
-    """The queries whose pairs are scored.
+class PairDocument(NamedTuple):
+    """One version of a document: a row of a file of pairs.
 
     Attributes:
-        scorer: Scores them; it has been started.
-        tasks: The queries of the file.
+        query: The query to score it for.
+        version: The name of the version.
+        pair: Tells which documents of a query are versions of the same.
+        segment: What the pair is about, such as a topic; may be empty.
+        document: The id in the audited engine; empty if the row holds a text.
+        title: May be empty.
+        text: May be empty.
     """
 
-    scorer: PairScorer
-    tasks: tuple[PairQuery, ...]
+    query: str
+    version: str
+    pair: str
+    segment: str
+    document: str
+    title: str
+    text: str
+
+
+class PairQuery(NamedTuple):
+    """A query, and the documents to score for it.
+
+    Attributes:
+        id: Its place among the queries of the file, from 1 on.
+        documents: All that name this query, each in at least two versions.
+    """
+
+    id: int
+    documents: tuple[PairDocument, ...]
+
+
+Pairs = tuple[PairQuery, ...]
+"""The content of a file of pairs, in its order."""
+
+
+def read_pairs(path: Path) -> Pairs:
+    """Read a file of pairs: JSON Lines, or CSV with the columns in its first line.
+
+    The columns are those of :class:`PairDocument`. Either all rows have a ``document``, or all have
+    a ``text``. Without ``pair`` all documents of a query are versions of one.
+
+    Raises:
+        CorpusError: The file cannot be read.
+        SourceError: A line is wrong; it is named.
+        InputError: The file holds no pairs.
+    """
+    # By query, pair and version, with the line on which each pair begins.
+    found: dict[str, dict[str, tuple[int, dict[str, PairDocument]]]] = {}
+    kinds: set[bool] = set()
+    number = 0
+    try:
+        for number, row in named_rows(path, "pairs"):
+            it = _document(row)
+            kinds.add(bool(it.text))
+            if len(kinds) > 1:
+                raise ValueError("some lines have a document's id, and others a text")
+            _, versions = found.setdefault(it.query, {}).setdefault(it.pair, (number, {}))
+            if it.version in versions:
+                raise ValueError("its pair has this version already (is a column 'pair' missing?)")
+            if any(it.segment != other.segment for other in versions.values()):
+                raise ValueError("its pair has another segment on a line before")
+            versions[it.version] = it
+        pairs = itertools.chain.from_iterable(held.values() for held in found.values())
+        if alone := [begun for begun, versions in pairs if len(versions) < 2]:
+            number = alone[0]
+            raise ValueError("its document has no second version")
+    except ValueError as error:
+        raise SourceError(f"The pairs {path}, line {number}: {error}; fix the line.") from None
+    if not found:
+        raise InputError(f"The pairs {path} are empty; give a row for each version of a document.")
+    return tuple(
+        PairQuery(n, tuple(it for _, versions in held.values() for it in versions.values()))
+        for n, held in enumerate(found.values(), start=1)
+    )
+
+
+def _document(row: Mapping[str, Any]) -> PairDocument:
+    it = PairDocument(*(_text(row.get(name), name) for name in PairDocument._fields))
+    if not it.query or not it.version or bool(it.document) == bool(it.text):
+        raise ValueError("it needs a query, a version, and either a document or a text")
+    return it
+
+
+def _text(value: object, name: str) -> str:
+    if value is None or value == "":
+        return ""
+    if name == "document":
+        return identifier(value)
+    if not isinstance(value, str | int):
+        raise ValueError(f"its {name} is not text")
+    return " ".join(encodable(str(value), name).split())
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredPairs:
+    """Queries whose pairs are scored.
+
+    Attributes:
+        name: What scores them, for the report.
+        is_by_engine: Whether the audited engine does.
+        scores: Returns a score for each document of a query, None for one that is not there;
+            higher is better.
+        tasks: The queries.
+    """
+
+    name: str
+    is_by_engine: bool
+    scores: Callable[[PairQuery], Awaitable[Sequence[float | None]]]
+    tasks: Pairs
 
     def cost(self, done: int = 0) -> str:
         """Say how many versions are left."""
         left = self.tasks[done:]
-        documents, queries = sum(len(it.documents) for it in left), len(left)
-        requests = f", up to {queries:,} requests" if self.scorer.is_by_engine else ""
-        what = "query" if queries == 1 else "queries"
-        return f"{documents:,} versions for {queries:,} {what} by '{self.scorer.name}'{requests}"
+        documents = sum(len(it.documents) for it in left)
+        queries = "1 query" if len(left) == 1 else f"{len(left):,} queries"
+        return f"{documents:,} versions for {queries} by '{self.name}'"
 
     async def do(self, task: PairQuery) -> Done[PairScores]:
         """Score the documents of one query; a failure is a record, too.
 
         Raises:
             ModelUnavailableError: What scores is not there.
+            ValueError: A score is no finite number.
         """
         try:
-            return Done(scored(task, await self.scorer.scores(task)), (None,))
+            scores = await self.scores(task)
         except ModelUnavailableError:
             raise
         except FairqrError as error:
             failed = PairScores(query=task.id, status="failed", message=one_line(error))
             return failure_of(error, failed)
+        pairs: dict[str, dict[str, Any]] = {}
+        for it, score in zip(task.documents, scores, strict=True):
+            pair = pairs.setdefault(it.pair, {"segment": it.segment, "scores": {}})
+            pair["scores"][it.version] = score
+        record = {"query": task.id, "status": "ok", "pairs": tuple(pairs.values())}
+        return Done(PairScores.model_validate(record), (None,))
 
 
-Scores = list[float | None]
-"""One for each document, None for one that is not there; higher is better."""
-
-
-@dataclass(frozen=True, slots=True)
-class PairScorer:
-    """What scores the documents of a query.
-
-    Attributes:
-        name: For the report.
-        start: Makes ready what is asked; raises ModelUnavailableError if something is missing.
-        scores: Scores the documents.
-        is_by_engine: Whether the audited engine is asked.
-    """
-
-    name: str
-    start: Callable[[], Awaitable[None]]
-    scores: Callable[[PairQuery], Awaitable[Scores]]
-    is_by_engine: bool = False
-
-
-def _engine_scorer(engine: SearchEngine) -> PairScorer:
-    async def scores(query: PairQuery) -> Scores:
-        """Ask for all documents of a query in one request."""
-        ids = tuple(dict.fromkeys(it.id for it in query.documents if it.id is not None))
-        (hits,) = await engine.search([Query(query.text, len(ids), only=ids)])
-        found = dict(zip(hits.ids, hits.scores, strict=True))
-        return [None if it.id is None else found.get(it.id) for it in query.documents]
-
-    async def start() -> None:
-        """Nothing has to be made ready."""
-
-    return PairScorer(engine.name, start, scores, is_by_engine=True)
-
-
-def _retriever_scorer(retriever: PoolRetriever) -> PairScorer:
-    async def scores(query: PairQuery) -> Scores:
-        texts = [_read(it).shown("title_text") for it in query.documents]
-        return list((await retriever.scores(query.text, texts)).tolist())
-
-    return PairScorer(retriever.name, retriever.start, scores)
-
-
-def _ranker_scorer(ranker: ItemRanker) -> PairScorer:
-    async def scores(query: PairQuery) -> Scores:
-        ranking = await ranker.rank(query.text, [_read(it) for it in query.documents])
-        if ranking.scores is None:
-            raise InputError(ranking.message or f"{ranker.name} gave no scores.")
-        return list(ranking.scores)
-
-    return PairScorer(ranker.name, ranker.start, scores)
-
-
-def _read(document: PairDocument) -> RankItem:
-    return RankItem(f"{document.pair} {document.version}", document.title, document.text)
-
-
-def open_pair_scorer(name: str, pairs: Pairs, engine: SearchEngine) -> PairScorer:
-    """Return what scores pairs.
+async def open_pairs(name: str, pairs: Pairs, engine: SearchEngine) -> ScoredPairs:
+    """Make ready what scores pairs.
 
     Args:
-        name: ``engine`` for the audited one, a retriever over small pools, or a ranker that scores.
+        name: ``engine`` for the audited one, ``bm25``, or ``dense``, perhaps with an encoder after
+            a colon.
         pairs: What is to be scored.
         engine: The audited one.
 
@@ -142,43 +183,33 @@ def open_pair_scorer(name: str, pairs: Pairs, engine: SearchEngine) -> PairScore
         UnsupportedError: The engine cannot score given documents.
         ModelUnavailableError: An encoder is missing.
     """
-    if name == BY_ENGINE:
-        if pairs.are_texts:
-            raise InputError(
-                "The pairs are texts, and an engine scores only documents that it holds; choose "
-                "what reads texts with --pairs-by, such as dense or monot5."
-            )
-        require(engine, "rescore", "Scoring pairs")
-        return _engine_scorer(engine)
-    if not pairs.are_texts:
+    are_texts = bool(pairs[0].documents[0].text)
+    choices = ("bm25", "dense") if are_texts else ("engine",)
+    if (name.partition(":")[0] if are_texts else name) not in choices:
+        held = "texts" if are_texts else "ids of documents"
         raise InputError(
-            f"The pairs are ids of documents, and '{one_line(name, 80)}' reads texts; put the "
-            "texts into a column 'text', or let the engine score them (--pairs-by engine)."
+            f"The pairs are {held}, which '{one_line(name, 80)}' does not score; choose "
+            f"--pairs-by {' or '.join(choices)}."
         )
-    if name in RANKERS:
-        return _ranker_scorer(open_ranker(name))
-    if name.partition(":")[0] in {it.partition("[")[0] for it in POOL_RETRIEVERS}:
-        return _retriever_scorer(open_pool_retriever(name))
-    choices = ", ".join([BY_ENGINE, *POOL_RETRIEVERS, *RANKERS])
-    raise InputError(f"Nothing scores pairs as '{one_line(name, 80)}'; choose {choices}.")
+    if are_texts:
+        retriever = open_pool_retriever(name)
+        await retriever.start()
 
+        async def scores_of_texts(task: PairQuery) -> list[float]:
+            texts = [f"{it.title}\n{it.text}".strip() for it in task.documents]
+            return list((await retriever.scores(task.documents[0].query, texts)).tolist())
 
-def scored(query: PairQuery, scores: Sequence[float | None]) -> PairScores:
-    """Return the record of a query's scores.
+        return ScoredPairs(retriever.name, False, scores_of_texts, pairs)
+    require(engine, "rescore", "Scoring pairs")
 
-    Raises:
-        ValueError: A score is no finite number.
-    """
-    if not all(it is None or math.isfinite(it) for it in scores):
-        raise ValueError("a score is no finite number")
-    numbers = {pair: n for n, pair in enumerate(dict.fromkeys(it.pair for it in query.documents))}
-    return PairScores(
-        query=query.id,
-        status="ok",
-        pairs=tuple(numbers[it.pair] for it in query.documents),
-        versions=tuple(it.version for it in query.documents),
-        scores=tuple(scores),
-    )
+    async def scores_of_ids(task: PairQuery) -> list[float | None]:
+        """Ask for all documents of a query in one request."""
+        ids = tuple(dict.fromkeys(it.document for it in task.documents))
+        (hits,) = await searched(engine, [Query(task.documents[0].query, len(ids), only=ids)])
+        found = dict(zip(hits.ids, hits.scores, strict=True))
+        return [found.get(it.document) for it in task.documents]
+
+    return ScoredPairs(engine.name, True, scores_of_ids, pairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +217,8 @@ class VersionComparison:
     """Two versions of the same documents.
 
     Attributes:
-        first: A version.
+        segment: The segment whose pairs are compared; empty for all pairs.
+        first: The version whose name comes first in the alphabet.
         second: The other one.
         pairs: How many pairs have a score in both versions.
         difference: The mean score of the first less that of the second, in standard deviations of
@@ -195,6 +227,7 @@ class VersionComparison:
         equal: The share of pairs in which both score the same.
     """
 
+    segment: str
     first: str
     second: str
     pairs: int
@@ -212,7 +245,8 @@ class PairFigures:
         queries: How many queries were asked.
         failed: How many of them failed.
         missing: How many documents have no score, since the engine does not hold them.
-        comparisons: Of each two versions; tests are corrected by Holm for all of them.
+        comparisons: Of each two versions, over all pairs and in each segment; tests are corrected
+            by Holm for all of them.
     """
 
     scored_by: str
@@ -223,7 +257,7 @@ class PairFigures:
 
 
 def compare_versions(scorer: str, records: Iterable[PairScores], seed: int) -> PairFigures:
-    """Compare each two versions.
+    """Compare each two versions, over all pairs and in each segment.
 
     Args:
         scorer: What scored them.
@@ -231,19 +265,22 @@ def compare_versions(scorer: str, records: Iterable[PairScores], seed: int) -> P
         seed: Chooses the signs of the tests.
     """
     listed = list(records)
-    by_query = [_by_pair(it) for it in listed]
-    versions = dict.fromkeys(version for it in listed for version in it.versions)
-    found = [
-        compared
-        for first, second in itertools.combinations(versions, 2)
-        if (compared := _compared(first, second, by_query, seed)) is not None
-    ]
+    # By segment and versions, and then by query.
+    scores: dict[tuple[str, str, str], dict[int, list[tuple[float, float]]]] = {}
+    for record in listed:
+        for pair in record.pairs:
+            known = sorted((name, it) for name, it in pair.scores.items() if it is not None)
+            for (first, one), (second, other) in itertools.combinations(known, 2):
+                for segment in {"", pair.segment}:
+                    by_query = scores.setdefault((segment, first, second), {})
+                    by_query.setdefault(record.query, []).append((one, other))
+    found = [_compared(key, [*map(np.array, scores[key].values())], seed) for key in sorted(scores)]
     corrected = corrected_by_holm([it.difference.p for it in found])
     return PairFigures(
         scored_by=scorer,
         queries=len(listed),
         failed=sum(it.status == "failed" for it in listed),
-        missing=sum(score is None for it in listed for score in it.scores),
+        missing=sum([*pair.scores.values()].count(None) for it in listed for pair in it.pairs),
         comparisons=tuple(
             replace(it, difference=replace(it.difference, p=p))
             for it, p in zip(found, corrected, strict=True)
@@ -251,63 +288,33 @@ def compare_versions(scorer: str, records: Iterable[PairScores], seed: int) -> P
     )
 
 
-def _by_pair(record: PairScores) -> list[dict[str, float]]:
-    """Return the scores of each pair of a query by version."""
-    pairs: dict[int, dict[str, float]] = {}
-    for pair, version, score in zip(record.pairs, record.versions, record.scores, strict=True):
-        if score is not None:
-            pairs.setdefault(pair, {})[version] = score
-    return list(pairs.values())
+def _compared(key: tuple[str, str, str], scores: list[FloatArray], seed: int) -> VersionComparison:
+    """Return a comparison, its test not corrected.
 
-
-def _compared(
-    first: str,
-    second: str,
-    by_query: list[list[dict[str, float]]],
-    seed: int,
-) -> VersionComparison | None:
-    """Return a comparison, its test not corrected; None if no document has both versions."""
-    scores = [
-        np.array([(it[first], it[second]) for it in pairs if first in it and second in it])
-        for pairs in by_query
-    ]
-    scores = [it for it in scores if len(it)]
-    if not scores:
-        return None
-    middle = np.concatenate(scores).mean()  # Squares of small numbers lose fewer digits.
-    parts = np.array([_parts(it - middle) for it in scores])
+    Args:
+        key: The segment, and the two versions.
+        scores: For each query its pairs, shape (pairs, 2).
+        seed: Chooses the signs of the test.
+    """
+    together = np.concatenate(scores)
+    # Squares of small numbers lose fewer digits.
+    parts = np.array([_parts(held - together.mean()) for held in scores])
     weights = np.ones(len(parts))
     (difference,) = estimate(parts, weights, _standardised)
     higher, equal = shares(parts[:, 4:], np.ones_like(parts[:, 4:]), weights)
-    random = stream(seed, f"pairs {first} {second}")
-    (p,) = p_of_means(parts[:, 1:2], weights, random)
-    return VersionComparison(
-        first,
-        second,
-        sum(map(len, scores)),
-        replace(difference, p=p),
-        higher,
-        equal,
-    )
+    (p,) = p_of_means(parts[:, 1:2], weights, stream(seed, f"pairs {key}"))
+    return VersionComparison(*key, len(together), replace(difference, p=p), higher, equal)
 
 
 def _parts(scores: FloatArray) -> FloatArray:
     """Return what a query adds: 1, and means of the difference, score, square and who is higher."""
     difference = scores[:, 0] - scores[:, 1]
-    means = (
-        difference.mean(),
-        scores.mean(),
-        (scores**2).mean(),
-        (difference > 0).mean(),
-        (difference == 0).mean(),
-    )
-    return np.array([1.0, *means])
+    rows = (difference, scores, scores**2, difference > 0, difference == 0)
+    return np.array([1.0, *(row.mean() for row in rows)])
 
 
 def _standardised(totals: FloatArray) -> FloatArray:
     """Return the mean difference in standard deviations, shape (…, 1); NaN if no score differs."""
     count, difference, mean, square = (totals[..., place] for place in range(4))
     spread = np.sqrt(np.maximum(square / count - (mean / count) ** 2, 0.0))
-    differs = spread > 0
-    values = np.where(differs, difference / count / np.where(differs, spread, 1.0), np.nan)
-    return np.asarray(values[..., None])
+    return divided(difference / count, spread)[..., None]

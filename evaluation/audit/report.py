@@ -1,39 +1,33 @@
-"""The report of an audit: what its template shows, and its picture."""
+"""The report of an audit: its sentences, what its template shows, and its picture.
+
+``audit_findings.txt.j2`` has the words of the sentences; what is chosen here is who is spoken of.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count, groupby, islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fairqr.base.errors import InputError
+from fairqr.base.extras import library
 from fairqr.base.files import write_beside
-from fairqr.evaluation.audit.estimates import Estimate
-from fairqr.evaluation.audit.figures import FEW_CANDIDATES, GroupFigures
-from fairqr.evaluation.audit.findings import (
-    LEAST_QUERIES,
-    VERDICTS,
-    difference_of,
-    findings_of,
-)
+from fairqr.base.statistics import too_few
+from fairqr.evaluation.audit.figures import ALPHA, FEW_CANDIDATES, GroupFigures
 from fairqr.evaluation.audit.layouts import DEFAULT, Layout, load_layout
 from fairqr.evaluation.audit.measuring import Contribution
-from fairqr.evaluation.audit.outcomes import AuditOutcome, files_of, is_combination
-from fairqr.evaluation.reports.drawing import can_draw
+from fairqr.evaluation.audit.outcomes import AuditOutcome, files_of
+from fairqr.evaluation.estimates import Estimate
+from fairqr.evaluation.reports import tables, text
+from fairqr.evaluation.reports.drawing import GREY, LINES, can_draw
 from fairqr.evaluation.reports.plots import Bar, draw_bars
-from fairqr.evaluation.reports.tables import cell
-from fairqr.evaluation.reports.text import (
-    NOTHING,
-    Markdown,
-    percent,
-    percent_span,
-    points,
-    points_span,
-    span,
-)
-from fairqr.evaluation.reports.writer import Figure, write_report
+from fairqr.evaluation.reports.writer import Figure, paragraphs, write_report
+from fairqr.retrieval.dimension import TIMES
 
 MOST_GROUPS = 40
 """So many groups of one attribute stand in a table; all are in ``results.csv``."""
@@ -44,20 +38,79 @@ MOST_BARS = 12
 MOST_LISTS, MOST_QUERIES, MOST_DOCUMENTS = 12, 5, 5
 """So many groups with their queries, queries of a group, and documents of a query are shown."""
 
-LONGEST = 60
-"""Of a name, in characters."""
-
-SHARES = ("exposure", "supply", "supply_gap", "selection_rate", "absent", "attention")
-"""The figures of a group that the report prints with an interval, besides its lean and ratios."""
-
-RELEVANCE = {
-    "judged": "given by judgements",
-    "estimated": "estimated from texts, not from the engine's scores or ranks",
-    "unknown": "not known",
+VERDICTS = {
+    "less": "gets less",
+    "more": "gets more",
+    "within_error": "within the error of the estimate",
+    "saturated": "cannot tell: more relevant documents than were looked at",
+    "cannot_tell": "cannot tell",
+    "too_few": "too few queries",
 }
+"""How the verdict on a group is told; the verdict that leads a report stands first."""
+
+COLOURS = {"less": LINES[1][0], "more": LINES[0][0]}
+"""The colours of the bars of groups that surely get less or more."""
 
 
-def write_audit(folder: Path, outcome: AuditOutcome, layout: str = DEFAULT) -> list[Path]:
+def least_queries(tests: int = 1) -> int:
+    """Return the fewest queries of equal weight for an interval, or for one of so many tests."""
+    return next(number for number in count(1) if not too_few(number, ALPHA / max(tests, 1)))
+
+
+def findings_of(outcome: AuditOutcome) -> dict[str, list[str]]:
+    """Return the ``verdict`` with its threshold, up to three ``sentences``, and ``notes``.
+
+    The sentences say who is affected and by how much, how sure that is, and what mending would
+    cost; the notes what else a reader has to know.
+
+    Raises:
+        InputError: Jinja is not installed.
+    """
+    # Attributes come before their combinations, and then the greatest differences.
+    ordered = sorted(
+        outcome.figures.groups,
+        key=lambda it: (TIMES in it.attribute, -np.nan_to_num(difference_of(it)[0].value)),
+    )
+    plain = [it for it in ordered if TIMES not in it.attribute] or ordered
+    sure = [it for it in plain if it.is_sure] or ordered
+    values = {
+        "outcome": outcome,
+        "ordered": ordered,
+        "plain": plain,
+        "foremost": next(name for name in VERDICTS if any(it.verdict == name for it in sure)),
+        "difference": difference_of,
+        "in_points": _points,
+        "listing": _listed,
+        "alpha": ALPHA,
+        "least_queries": least_queries(outcome.figures.tests),
+    }
+    return {
+        part: paragraphs("audit_findings", {**values, "part": part})
+        for part in ("verdict", "sentences", "notes")
+    }
+
+
+def difference_of(it: GroupFigures) -> tuple[Estimate, str]:
+    """Return how much ``less`` or ``more`` exposure than due a group gets, as it was tested.
+
+    The difference is not above 0 where the group gets something between its supply and its target.
+    """
+    test = it.test
+    if not test.value < 0:
+        return test, "less"
+    if it.tested == "lean":
+        return replace(it.excess, p=test.p), "more"
+    return replace(test, value=-test.value, low=-test.high, high=-test.low), "more"
+
+
+def _listed(texts: Sequence[str], most: int = 5) -> str:
+    """Return the first texts as a sentence lists them, and how many others there are."""
+    rest = len(texts) - most
+    named = [*texts[:most], f"{rest:,} other{'s' * (rest > 1)}"] if rest > 0 else texts
+    return " and ".join(filter(None, [", ".join(named[:-1]), named[-1]]))
+
+
+def write_audit(folder: Path, outcome: AuditOutcome, layout: str = DEFAULT) -> str:
     """Write ``audit.json``, the tables as CSV, and the report.
 
     Args:
@@ -66,7 +119,7 @@ def write_audit(folder: Path, outcome: AuditOutcome, layout: str = DEFAULT) -> l
         layout: The order of the report, one of :data:`fairqr.evaluation.audit.layouts.LAYOUTS`.
 
     Returns:
-        The files that were written.
+        Why the report has no pictures; empty if it has.
 
     Raises:
         InputError: There is no such layout; or the report needs an extra that is not installed.
@@ -77,91 +130,73 @@ def write_audit(folder: Path, outcome: AuditOutcome, layout: str = DEFAULT) -> l
     for name, content in contents.items():
         write_beside(folder / name, content)
     drawn = [draw_exposure(outcome)] if can_draw() and outcome.figures.counts.answered else []
-    folded = {part.heading for part in arranged.parts if part.folded}
-    values = values_of(outcome, arranged)
-    return [
-        *(folder / name for name in contents),
-        *write_report(folder, "audit", values, drawn, folded=folded),
-    ]
+    folded = {part["heading"] for part in arranged["parts"] if part["folded"]}
+    try:
+        write_report(folder, "audit", values_of(outcome, arranged), drawn, folded)
+    except InputError as error:
+        if not (folder / "report.html").exists():
+            raise
+        return str(error)
+    return ""
 
 
 def values_of(outcome: AuditOutcome, layout: Layout) -> dict[str, Any]:
     """Return what the template shows."""
-    figures, name = outcome.figures, outcome.engine.get("name")
-    shown = {attribute: _first(groups) for attribute, groups in outcome.attributes().items()}
-    printed = list(_with_interval(it for groups in shown.values() for it in groups))
+    notes: list[str] = []
+
+    def noted(said: str, interval: text.Markdown, *, is_certain: bool = False) -> text.Markdown:
+        """Write a figure with its interval, and keep that for the count of too few queries."""
+        notes.append(interval or ("" if is_certain or said == text.NOTHING else "too few"))
+        return tables.cell(said, notes[-1])
+
+    def ratio(it: Estimate) -> text.Markdown:
+        said = text.NOTHING if math.isnan(it.value) else f"{it.value:.2f}"
+        # The ratio of the highest group to itself is certain.
+        return noted(said, text.span(it), is_certain=it.value == 1 and math.isnan(it.low))
+
     return {
-        "title": f"Who gets seen in what {name} answers" if name else "Who gets seen: an audit",
+        "title": f"Who gets seen in the results of {outcome.manifest.engine['name']}",
         "about": "",
         "layout": layout,
         "outcome": outcome,
-        "relevance": RELEVANCE[figures.counts.relevance],
         "findings": findings_of(outcome),
-        "attributes": shown,
+        "attributes": {name: _first(groups) for name, groups in outcome.attributes().items()},
         "examples": _examples(outcome),
         "rankings": _rankings,
-        "asked": outcome.printed(),
         "verdicts": VERDICTS,
         "difference": difference_of,
-        "printed": len(printed),
-        "too_few": sum(math.isnan(it.low) for it in printed),
-        "least_queries": LEAST_QUERIES,
+        "least_queries": least_queries(),
         "few_candidates": FEW_CANDIDATES,
         "most_groups": MOST_GROUPS,
         "most_documents": MOST_DOCUMENTS,
-        "share": lambda it: _cell(percent(it.value), percent_span(it)),
-        "ratio": lambda it: _cell(
-            NOTHING if it.value != it.value else f"{it.value:.2f}", span(it), is_certain=_leads(it)
-        ),
-        "points_of": lambda it, side: _cell(_points(it.value, side), points_span(it)),
+        "notes": notes,
+        "share": lambda it: noted(text.percent(it.value), text.percent_span(it)),
+        "ratio": ratio,
+        "points_of": lambda it, side: noted(_points(it.value, side), text.points_span(it)),
         "in_points": _points,
-        "side": lambda lean: _points(abs(lean), "less" if lean > 0 else "more"),
         "number": lambda it: f"{it:,.0f}" if it == round(it) else f"{it:,.1f}",
-        "shortened": lambda text, most=LONGEST: text if len(text) <= most else f"{text[:most]}…",
     }
 
 
 def _first(groups: Sequence[GroupFigures], most: int = MOST_GROUPS) -> list[GroupFigures]:
     """Return the groups to show: all, or those with the greatest leans, in the order given."""
-
-    def rank(it: GroupFigures) -> tuple[bool, float]:
-        lean = it.test.value
-        return not it.is_sure, -(0.0 if math.isnan(lean) else abs(lean))
-
-    kept = {id(it) for it in sorted(groups, key=rank)[:most]}
-    return [it for it in groups if id(it) in kept]
+    ranked = sorted(groups, key=lambda it: (not it.is_sure, -abs(np.nan_to_num(it.test.value))))
+    kept = {it.group for it in ranked[:most]}
+    return [it for it in groups if it.group in kept]
 
 
-def _with_interval(groups: Iterator[GroupFigures]) -> Iterator[Estimate]:
-    """Yield the printed figures that have an interval, unless there are too few queries."""
-    for it in groups:
-        found = [difference_of(it)[0], *(getattr(it, name) for name in SHARES)]
-        found += [one for one in (it.impact_ratio, it.exposure_ratio) if not _leads(one)]
-        yield from (one for one in found if not math.isnan(one.value))
-
-
-def _leads(ratio: Estimate) -> bool:
-    """Return whether it is the ratio of the highest group to itself, which is certain."""
-    return ratio.value == 1 and math.isnan(ratio.low)
-
-
-def _cell(said: str, interval: Markdown, *, is_certain: bool = False) -> Markdown:
-    return cell(said, interval or ("" if is_certain or said == NOTHING else "too few"))
-
-
-def _points(amount: float, side: str = "") -> Markdown:
+def _points(amount: float, side: str = "") -> text.Markdown:
     """Write how many points, and whether it is less or more than is due."""
     if side and not amount > 0:
-        return Markdown(NOTHING)
-    return Markdown(f"{points(amount).lstrip('+')} {side}".strip())
+        return text.Markdown(text.NOTHING)
+    return text.Markdown(f"{text.points(amount).lstrip('+')} {side}".strip())
 
 
 def _examples(outcome: AuditOutcome) -> dict[tuple[str, str], list[Contribution]]:
     """Return the queries that add most by attribute and group, those of attributes first."""
-    by_group: dict[tuple[str, str], list[Contribution]] = {}
-    for it in sorted(outcome.figures.contributions, key=lambda it: is_combination(it.attribute)):
-        by_group.setdefault((it.attribute, it.group), []).append(it)
-    return {key: found[:MOST_QUERIES] for key, found in islice(by_group.items(), MOST_LISTS)}
+    ordered = sorted(outcome.figures.contributions, key=lambda it: TIMES in it.attribute)
+    by_group = groupby(ordered, lambda it: (it.attribute, it.group))
+    return {key: list(islice(found, MOST_QUERIES)) for key, found in islice(by_group, MOST_LISTS)}
 
 
 def _rankings(it: Contribution) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
@@ -177,15 +212,15 @@ def documents_to_name(outcome: AuditOutcome) -> list[str]:
     asked.
     """
     printed = outcome.printed()
-    ids = [
-        id_
+    ids = {
+        id_: None
         for kept in _examples(outcome).values()
         for it in kept
-        if printed[it.query].is_shown
+        if printed[it.query]["text"] is not None
         for ranked in _rankings(it)
         for _, id_ in ranked[:MOST_DOCUMENTS]
-    ]
-    return list(dict.fromkeys(ids))
+    }
+    return list(ids)
 
 
 def draw_exposure(outcome: AuditOutcome) -> Figure:
@@ -194,27 +229,22 @@ def draw_exposure(outcome: AuditOutcome) -> Figure:
     Raises:
         InputError: matplotlib is not installed.
     """
-    if not can_draw():
-        raise InputError("A plot needs matplotlib; install it with: pip install 'fairqr[plot]'")
+    library("matplotlib", "A plot", extra="plot")
     panels, told = {}, []
     attributes = outcome.attributes()
-    for attribute in [name for name in attributes if not is_combination(name)] or attributes:
+    for attribute in [name for name in attributes if TIMES not in name] or attributes:
         groups, bars = attributes[attribute], []
         for it in _first(groups, MOST_BARS):
-            words = VERDICTS[it.verdict].words
-            marks = {"target": it.target.value, "supply": it.supply.value}
+            words, target = VERDICTS[it.verdict], it.target.value
             dot = (it.exposure.value, it.exposure.low, it.exposure.high)
-            bars.append(Bar(it.group, dot, words, {**marks, "if mended": it.if_mended}))
-            told.append(
-                f"{attribute}, {it.group}: {percent(it.exposure.value)} of the exposure, "
-                f"target {percent(it.target.value)}, {words}"
+            marks = {"target": target, "supply": it.supply.value, "if mended": it.if_mended}
+            bars.append(Bar(it.group, dot, words, marks))
+            share = (
+                f"{text.percent(it.exposure.value)} of the exposure, target {text.percent(target)}"
             )
+            told.append(f"{attribute}, {it.group}: {share}, {words}")
         cut = f", the {MOST_BARS} groups of {len(groups):,} with the greatest leans"
         panels[attribute + cut * (len(groups) > MOST_BARS)] = bars
-    return Figure(
-        "exposure",
-        f"Bars of exposure by group. {'; '.join(told)}.",
-        draw_bars(
-            panels, {it.words: it.colour for it in VERDICTS.values()}, "share of the exposure"
-        ),
-    )
+    colours = {words: COLOURS.get(name, GREY) for name, words in VERDICTS.items()}
+    drawn = draw_bars(panels, colours, "share of the exposure")
+    return Figure("exposure", f"Bars of exposure by group. {'; '.join(told)}.", drawn)

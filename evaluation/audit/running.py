@@ -1,16 +1,17 @@
-"""The plan of an audit: what it asks, in which parts, and how long that takes."""
+"""Carrying out an audit: checks, questions, figures, the report, and a sealed folder."""
 
 from __future__ import annotations
 
-import functools
+import asyncio
+import contextlib
 import hashlib
 import json
-import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 
 from fairqr.base.errors import (
+    FairqrError,
     IndexUnavailableError,
     InputError,
     ModelError,
@@ -18,296 +19,179 @@ from fairqr.base.errors import (
     TargetError,
     one_line,
 )
-from fairqr.base.statistics import stream
-from fairqr.base.weights.cache import is_pulled
-from fairqr.evaluation.audit.asking import WIDENINGS, Asker, Pace, RelevanceOfTexts, paced
+from fairqr.base.secrets import WITHHELD, without_secrets
+from fairqr.evaluation.audit.asking import Asker
 from fairqr.evaluation.audit.bundle import (
-    AuditedEngine,
+    REDACTED,
     AuditFolder,
     AuditManifest,
     Relevance,
-    Store,
-    without_secrets,
 )
-from fairqr.evaluation.audit.measuring import (
-    dimensions_to_measure,
-)
-from fairqr.evaluation.audit.pair_files import PairQuery, Pairs
-from fairqr.evaluation.audit.pairs import ScoredPairs, open_pair_scorer
+from fairqr.evaluation.audit.finishing import Audit, measured, read_audit
+from fairqr.evaluation.audit.layouts import DEFAULT, load_layout
+from fairqr.evaluation.audit.measuring import dimensions_to_measure
+from fairqr.evaluation.audit.pairs import Pairs, ScoredPairs, open_pairs
 from fairqr.evaluation.audit.queries import AuditQuery, Queries
-from fairqr.evaluation.audit.records import AuditRecord, Observation
+from fairqr.evaluation.audit.records import Observation
+from fairqr.evaluation.audit.report import documents_to_name, write_audit
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.evaluation.collections.query_targets import check_target
-from fairqr.evaluation.experiments.engine import Done, Keep, run_tasks
+from fairqr.evaluation.experiments.engine import Done, run_tasks
+from fairqr.evaluation.experiments.folder import versions
 from fairqr.evaluation.experiments.progress import StageWatcher, time_left
 from fairqr.evaluation.qrels import Qrels
-from fairqr.retrieval.dimension import TIMES, Dimension
-from fairqr.retrieval.documents import Progress
-from fairqr.retrieval.encoders.encoder import text_of
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
-from fairqr.retrieval.encoders.opening import open_encoder
-from fairqr.retrieval.engines.engine import Query, SearchEngine, require
-from fairqr.retrieval.engines.run import RunEngine
-from fairqr.retrieval.relevance_of_texts import TextRelevance
+from fairqr.retrieval.engines.engine import SearchEngine, require
+from fairqr.retrieval.engines.paced import paced
+from fairqr.retrieval.relevance_of_texts import TextRelevance, open_texts
 from fairqr.retrieval.schema import Attribute
+from fairqr.retrieval.sendable import sendable
 from fairqr.retrieval.source import Source
-
-T = TypeVar("T", AuditQuery, PairQuery)
-R = TypeVar("R", bound=AuditRecord)
-
-PROBED = 10
-"""So many documents of so many queries tell whether an engine gives texts."""
 
 UNLABELLED = 20
 """After so many answered queries without one label of an attribute, the labels are not there."""
 
-
-@dataclass(frozen=True, slots=True)
-class AuditPlan:
-    """What is to be done.
-
-    Attributes:
-        manifest: What the folder keeps of it.
-        queries: All of them.
-        asker: Asks them.
-        rate: The most requests a second.
-        pairs: The versions of documents, which are scored once the queries were asked.
-    """
-
-    manifest: AuditManifest
-    queries: Queries
-    asker: Asker
-    rate: float | None = None
-    pairs: ScoredPairs | None = None
-
-    def requests(self, done: int = 0) -> int:
-        """Return how many requests the queries that are left take, at most.
-
-        Args:
-            done: How many queries have been asked.
-        """
-        asker = self.asker
-        each = 1 + (asker.qrels is not None)
-        if asker.texts is not None:
-            each += 1 + bool(asker.widened)
-            each += 2 * WIDENINGS if asker.deepens else 0
-        left = len(self.queries.queries) - done
-        return left * each + min(left, len(asker.twice))
-
-    def cost(self, done: int = 0) -> str:
-        """Say what is asked of the engine, how long that takes at least, and what comes then."""
-        left, requests = len(self.queries.queries) - done, self.requests(done)
-        queries = f"{left:,} {'query' if left == 1 else 'queries'}"
-        said = f"{queries} for '{self.asker.engine.name}', up to {requests:,} requests"
-        if self.rate:
-            at_least = time_left(left / self.rate)
-            said += f", at most {self.rate:g} a second, so at least {at_least}"
-        return f"{said}; then {self.pairs.cost()}" if self.pairs else said
-
-    async def run(self, folder: AuditFolder, *, concurrency: int, watcher: StageWatcher) -> None:
-        """Ask what has not been asked yet.
-
-        Args:
-            folder: Where the records go; locked while this runs.
-            concurrency: How many queries may be under way.
-            watcher: Told how far it is.
-
-        Raises:
-            InputError: The folder holds another audit.
-            IndexUnavailableError: The engine is away; the records until then are kept.
-            SourceError: No document has a label of an attribute.
-            ModelError: A model or an encoder fails; the same.
-        """
-        for sentence in self.manifest.notes:
-            watcher.note(sentence)
-        asker = self.asker
-        labels = _Labels(asker.engine.name, asker.attributes)
-
-        async def observe(query: AuditQuery) -> Done[Observation]:
-            found = await asker.observe(query)
-            labels.take(found.record)
-            return found
-
-        async def begin() -> None:
-            folder.begin(self.manifest)  # nothing is written before everything is there
-
-        record = functools.partial(_record, start=begin, watcher=watcher, at_once=concurrency)
-        queries, name = self.queries.queries, asker.engine.name
-        await record("queries", queries, observe, folder.observations, name, self.cost)
-        labels.check()
-        await begin()
-        if self.pairs:
-            scorer, tasks, cost = self.pairs.scorer, self.pairs.tasks, self.pairs.cost
-            is_engine, store = scorer.is_by_engine, folder.pairs
-            await record(
-                "pairs", tasks, self.pairs.do, store, scorer.name, cost, is_engine=is_engine
-            )
+LONGEST_TITLE = 200
+"""Characters; a source may name a text as the title."""
 
 
-async def _record(
-    title: str,
-    tasks: Sequence[T],
-    do: Callable[[T], Awaitable[Done[R]]],
-    store: Store[R],
-    name: str,
-    cost: Callable[[int], str],
-    *,
-    start: Callable[[], Awaitable[None]],
-    watcher: StageWatcher,
-    at_once: int,
-    is_engine: bool = True,
-) -> None:
-    """Do all tasks that have no record yet, and keep the records.
-
-    Args:
-        title: For the progress display.
-        tasks: One for each record.
-        do: Does a task.
-        store: Of the records.
-        name: Of what is asked.
-        cost: Says what is left to ask after some tasks are done.
-        start: Awaited before the first task.
-        watcher: Told how far it is.
-        at_once: How many tasks may be under way.
-        is_engine: Whether the audited engine is asked, and no model.
-
-    Raises:
-        IndexUnavailableError: The audited engine is away; the records until then are kept.
-        ModelError: A model is away; the same.
-    """
-
-    async def keep_it(task: T, keep: Keep[R]) -> None:
-        keep(await do(task))
-
-    try:
-        await run_tasks(
-            tasks,
-            keep_it,
-            store.lines,
-            title=title,
-            model=f"{'The engine ' * is_engine}'{name}'",
-            key=lambda task: task.id,
-            start=start,
-            cost=cost,
-            watcher=watcher,
-            at_once=at_once,
-        )
-    except ModelError as error:
-        if is_engine and error.status == "unavailable":
-            raise IndexUnavailableError(str(error)) from None
-        raise
-
-
-async def make_plan(
+async def audit_engine(
     spec: AuditSpec,
     engine: SearchEngine,
     queries: Queries,
+    folder: AuditFolder,
     *,
     qrels: Qrels | None = None,
-    texts: RelevanceOfTexts | None = None,
-    without_texts: str = "",
-    rate: float | None = None,
     pairs: Pairs | None = None,
+    rate: float | None = None,
+    concurrency: int,
+    watcher: StageWatcher,
+    redact: bool = False,
+    layout: str = DEFAULT,
+    withhold_place: bool = False,
     command: Sequence[str] = (),
-) -> AuditPlan:
-    """Check what an audit needs, before anything is asked.
+) -> Audit:
+    """Ask an engine queries, measure who gets seen, and write and seal all files.
 
     Args:
         spec: What to measure.
         engine: The audited engine.
         queries: What to ask.
-        qrels: Judgements by query id; above 0 is relevant.
-        texts: Estimates relevance where there are no judgements.
-        without_texts: Why there are no estimates, and what to do; a whole sentence.
-        rate: The most requests a second.
-        pairs: Documents in several versions, if there are any; ``spec.pairs_by`` scores them.
+        folder: Where everything goes; an interrupted audit goes on there, and a finished one is
+            only read.
+        qrels: Judgements by query id. Without them relevance is estimated from texts, where that
+            is possible.
+        pairs: Documents in several versions.
+        rate: The most requests a second; no limit by default.
+        concurrency: How many queries may be under way.
+        watcher: Told how far it is.
+        redact: Put pseudonyms in place of queries.
+        layout: Of the report.
+        withhold_place: Name the engine alone, not where it is or how its source describes it.
         command: How the audit was started, for the record.
 
     Raises:
-        InputError: An attribute does not exist, or there are none; or the target needs relevance,
-            and nothing says what is relevant.
-        TargetError: The target names what does not exist, or a population that is not given.
-        UnsupportedError: The target needs the groups of the whole corpus, which the engine cannot
-            count.
+        FairqrError: The audit cannot be carried out; the message says what to do.
     """
-    if rate is not None and not 0 < rate < math.inf:
-        raise InputError(f"The rate is requests a second, above 0, not {rate:g}.")
-    dimensions = _dimensions(spec, engine)
-    attributes = {factor.name: factor for dimension in dimensions for factor in dimension.factors}
-    if qrels is not None:
-        _check_judgements(qrels, queries)
-    estimated: Relevance = "unknown" if texts is None else "estimated"
-    relevance: Relevance = estimated if qrels is None else "judged"
-    notes = _notes(spec, without_texts) if relevance == "unknown" else []
+    load_layout(layout)  # a wrong name is an error before anything is asked
+    attributes = _attributes(spec, engine)
+    if qrels is not None and not any(query.id in qrels for query in queries.queries):
+        first = queries.queries[0].id
+        raise InputError(
+            f"The judgements have none of the queries, such as '{one_line(first, 80)}'; give "
+            "the queries the ids that the judgements use, in a column 'id'."
+        )
     shares: dict[str, tuple[float, ...]] = {}
     if spec.target.parts.get("corpus"):
         require(engine, "corpus_shares", "A target with the part 'corpus'")
         counted = await engine.corpus_shares()
         shares = {name: tuple(counted[name].tolist()) for name in attributes if name in counted}
-    pace = Pace(rate)
-    slow = paced(engine, pace)
+        if lacking := attributes.keys() - shares.keys() - spec.target.shares.keys():
+            raise TargetError(
+                f"'{engine.name}' cannot count all documents by '{min(lacking)}'; choose a target "
+                "without the part 'corpus'."
+            )
+    slow = paced(engine, rate)
+    if pairs is None and "pairs_by" in spec.model_fields_set:
+        raise InputError("'pairs_by' says what scores pairs; name their file with --pairs, too.")
+    scored = None if pairs is None else await open_pairs(spec.pairs_by, pairs, slow)
+    relevance: Relevance = "judged"
+    texts: TextRelevance | None = None
+    notes: tuple[str, ...] = ()
+    if qrels is None or spec.judge == "estimate":
+        texts, why_not = await open_texts(
+            slow, {it.id: it.text for it in queries.queries}, watcher.count("encoding texts")
+        )
+        relevance = "estimated" if texts else "unknown"
+        notes = () if texts else _notes(spec, why_not)
+        if qrels and not texts:
+            raise InputError(f"{why_not} Or leave out --set judge=estimate.")
+    groups = [(name, group) for name, it in attributes.items() for group in it.universe]
     asker = Asker(
-        engine,
+        slow,
         tuple(attributes.values()),
         spec.depth,
-        order=[query.id for query in queries.queries],
         qrels=qrels,
-        texts=texts if relevance == "estimated" else None,
-        widened=_widened(spec, engine, attributes) if relevance == "estimated" else (),
+        texts=texts,
+        widened=tuple(it for it in groups if it in engine.filterable and texts and spec.widen),
         deepens=spec.widen,
-        # A file says the same again.
-        twice=frozenset() if isinstance(engine, RunEngine) else _twice(spec, queries),
-        words=_words(engine),
-        pace=pace,
     )
-    scored = await _pairs(spec, slow, pairs)
-    inputs = {} if qrels is None else {"judgements": _fingerprint(qrels)}
-    if pairs is not None:
-        inputs["pairs"] = pairs.fingerprint
     info, source = await engine.info(), getattr(engine, "source", None)
+    inputs = {"judgements": qrels, "pairs": pairs}
     manifest = AuditManifest(
+        versions=versions() | ({"server": info.server} if info.server else {}),
         spec=spec.model_dump(mode="json"),
-        source=without_secrets(
-            source.model_dump(mode="json") if isinstance(source, Source) else {}
-        ),
-        inputs=inputs,
+        source=without_secrets(source.model_dump(mode="json"))
+        if isinstance(source, Source) and not withhold_place
+        else {},
+        inputs={name: _hash(read) for name, read in inputs.items() if read is not None},
         queries=queries.fingerprint,
-        seeds={"audit": spec.seed},
         command=without_secrets(tuple(command)),
-        engine=AuditedEngine(
-            name=engine.name,
-            engine=info.engine,
-            location=info.location,
-            retriever=engine.retriever,
+        engine={
+            "name": engine.name,
+            "engine": info.engine,
+            "location": WITHHELD if withhold_place else info.location,
+            "retriever": engine.retriever,
             # An index on a server may grow while it is audited.
-            state=info.fingerprint if engine.in_process else "",
-        ),
+            "state": info.fingerprint if engine.in_process else "",
+        },
         documents=info.documents,
-        server=info.server,
-        attributes={name: engine.schema.attribute(name) for name in attributes},
+        attributes=attributes,
         relevance=relevance,
-        encoder=MiniLmEncoder.name if relevance == "estimated" else "",
-        pairs_by=scored.scorer.name if scored else "",
+        encoder=MiniLmEncoder.name if texts else "",
+        pairs_by=scored.name if scored else "",
         corpus_shares=shares,
-        notes=tuple(notes),
+        notes=notes,
     )
-    return AuditPlan(manifest, queries, asker, rate, scored)
+    with folder.locked():
+        held = folder.manifest() if folder.exists() else manifest
+        if held.finished and (redact or held.redacted or layout != held.layout):
+            why = "is finished with another --redact or --layout"
+            raise InputError(f"The audit in {folder.folder} {why}; choose another folder.")
+        folder.check(manifest)
+        if held.finished:
+            return await asyncio.to_thread(read_audit, folder)
+        if folder.is_pseudonymous(queries):
+            redact = True  # All was asked, and a kill came before the end.
+        else:
+            await _ask(asker, queries, scored, folder, manifest, rate, concurrency, watcher)
+            watcher.note("All queries were asked; the figures are computed.")
+            await asyncio.to_thread(folder.settle, queries, redact=redact)
+        # The folder says that it is redacted only once it is sealed.
+        manifest = folder.manifest().model_copy(update={"redacted": redact})
+        audit = await asyncio.to_thread(measured, folder, manifest)
+        audit = replace(audit, titles=await _titles(slow, audit, watcher))
+        return await asyncio.to_thread(_finish, audit, folder, watcher, layout)
 
 
-def _dimensions(spec: AuditSpec, engine: SearchEngine) -> list[Dimension]:
-    """Return what is measured, once the target is known to fit it."""
+def _attributes(spec: AuditSpec, engine: SearchEngine) -> dict[str, Attribute]:
+    """Return the attributes that are measured, once the spec is known to fit them."""
     if not engine.schema.attributes:
         raise InputError(
             f"'{engine.name}' has no attributes to audit; describe them in its schema, or in the "
             "source."
         )
     dimensions = dimensions_to_measure(engine.schema, spec)
-    lacking = spec.target.without_population([it.attribute for it in dimensions])
-    if lacking and TIMES in lacking[0]:
-        raise TargetError(
-            f"The schema gives no population for a part of '{lacking[0]}'; add one, or leave "
-            "combinations out with --set intersections=false."
-        )
     check_target(spec.target, dimensions)
     groups = [f"{it.name}={group}" for it in dimensions for group in it.groups]
     for chosen in map("=".join, spec.reference.items()):
@@ -316,170 +200,133 @@ def _dimensions(spec: AuditSpec, engine: SearchEngine) -> list[Dimension]:
                 f"The reference '{one_line(chosen)}' is no group of this audit; choose among "
                 f"{', '.join(groups[:20])}."
             )
-    return dimensions
+    return {factor.name: factor for it in dimensions for factor in it.factors}
 
 
-def _check_judgements(qrels: Qrels, queries: Queries) -> None:
-    if not any(query.id in qrels for query in queries.queries):
-        first = queries.queries[0].id
-        raise InputError(
-            f"The judgements have none of the queries, such as '{one_line(first, 80)}'; give "
-            "the queries the ids that the judgements use, in a column 'id'."
-        )
-
-
-def _notes(spec: AuditSpec, without_texts: str) -> list[str]:
+def _notes(spec: AuditSpec, why_not: str) -> tuple[str, ...]:
     """Say what is not measured without relevance; a target that was asked for must not need it."""
     if not spec.target.parts.get("relevance"):
-        return []
-    needs = without_texts or "Nothing says which documents are relevant; give judgements."
+        return ()
     if "target" in spec.model_fields_set:
-        raise TargetError(f"{needs} Or choose a target that does not need them, such as uniform:1.")
-    return [
-        f"{needs} Until then no gaps are measured, unless a target such as uniform:1 says what "
-        "each group should get."
-    ]
+        raise TargetError(
+            f"{why_not} Or choose a target that does not need them, such as uniform:1."
+        )
+    return (
+        f"{why_not} Until then no gaps are measured, unless a target such as uniform:1 says what "
+        "each group should get.",
+    )
 
 
-async def _pairs(spec: AuditSpec, engine: SearchEngine, pairs: Pairs | None) -> ScoredPairs | None:
-    """Return the pairs to score, by what is started; None if there are none."""
-    if pairs is None:
-        if "pairs_by" in spec.model_fields_set:
-            raise InputError(
-                "'pairs_by' says what scores pairs; name their file with --pairs, too."
-            )
-        return None
-    scorer = open_pair_scorer(spec.pairs_by, pairs, engine)
-    await scorer.start()
-    return ScoredPairs(scorer, pairs.queries)
+def _hash(read: Qrels | Pairs) -> str:
+    """Return a hash of all that was read, so that other queries do not change it."""
+    return hashlib.sha256(json.dumps(read, sort_keys=True, default=dict).encode()).hexdigest()
 
 
-async def open_texts(
-    engine: SearchEngine,
+async def _ask(
+    asker: Asker,
     queries: Queries,
-    progress: Progress | None = None,
-    rate: float | None = None,
-) -> tuple[TextRelevance | None, str]:
-    """Open what estimates relevance from the texts of an engine's documents.
-
-    Args:
-        engine: Gives the texts.
-        queries: Those of the audit.
-        progress: Told how many texts have been encoded, if any have to be.
-        rate: The most requests a second; no limit by default.
-
-    Returns:
-        The estimator and nothing; or None, and a sentence that says why there is none and what to
-        do.
+    pairs: ScoredPairs | None,
+    folder: AuditFolder,
+    manifest: AuditManifest,
+    rate: float | None,
+    concurrency: int,
+    watcher: StageWatcher,
+) -> None:
+    """Ask what has not been asked yet; records are kept as they come.
 
     Raises:
-        ModelError: The encoder fails.
+        IndexUnavailableError: The engine is away.
+        SourceError: No document has a label of an attribute.
+        ModelError: A model or an encoder fails.
     """
-    if not is_pulled(MiniLmEncoder.name):
-        return None, (
-            "Relevance cannot be estimated without MiniLM; run 'fairqr models pull minilm', or "
-            "give judgements."
-        )
-    searches = _searches(engine, queries)
-    if isinstance(engine, RunEngine) and all(it.id == it.text for it in queries.queries):
-        return None, (
-            f"Relevance cannot be estimated without the texts of the queries of '{engine.name}'; "
-            "give the file of its queries, or judgements."
-        )
-    slow = paced(engine, Pace(rate))
-    encoder = open_encoder(MiniLmEncoder.name)
-    texts = await TextRelevance.open(engine, encoder, progress, searches, slow)
-    if not texts.reference.texts and not await _gives_texts(slow, searches):
-        return None, (
-            f"Relevance cannot be estimated, since '{engine.name}' gives no texts; give "
-            "judgements, or name the fields of its texts."
-        )
-    return texts, ""
+    for sentence in manifest.notes:
+        watcher.note(sentence)
+    done, scored = folder.observations.done(), len(folder.pairs.done())
+    left = [query for query in queries.queries if (query.id,) not in done]
+    engine, then = f"The engine '{asker.engine.name}'", pairs.cost(scored) if pairs else ""
+    missing, answered = {it.name for it in asker.attributes}, 0
 
+    def note(kept: Observation) -> None:
+        nonlocal answered
+        groups = kept.groups.items() if kept.status == "ok" else ()
+        answered += bool(groups)
+        missing.difference_update(name for name, it in groups if any(map(any, it["patterns"])))
 
-def _searches(engine: SearchEngine, queries: Queries) -> list[str]:
-    """Return what finds documents of an engine."""
-    if isinstance(engine, RunEngine):
-        # Words that the run does not know would find nothing.
-        return [query.id for query in queries.queries if query.id in engine.rankings]
-    return [query.text for query in queries.queries]
+    async def start() -> None:
+        await asker.look_up(left, watcher.count("looking up judged documents"))
+        folder.begin(manifest)  # nothing is written before everything is there
 
+    async def observe(query: AuditQuery) -> Done[Observation]:
+        found = await asker.observe(query)
+        note(found.record)
+        if answered >= UNLABELLED:
+            check_labels()
+        return found
 
-async def _gives_texts(engine: SearchEngine, searches: Sequence[str]) -> bool:
-    """Return whether any document has a text that the first queries find."""
-    found = await engine.search([Query(text, PROBED) for text in searches[:PROBED]])
-    ids = list(dict.fromkeys(id_ for hits in found for id_ in hits.ids))
-    return any(text_of(document).strip() for document in await engine.documents(ids))
-
-
-def _fingerprint(qrels: Qrels) -> str:
-    """Return a hash of all judgements, so that other queries do not change it."""
-    held = sorted(sorted(grades.items()) for grades in qrels.values())
-    return hashlib.sha256(json.dumps(held).encode()).hexdigest()
-
-
-def _widened(
-    spec: AuditSpec, engine: SearchEngine, attributes: Mapping[str, Attribute]
-) -> tuple[tuple[str, str], ...]:
-    if not spec.widen:
-        return ()
-    groups = [(name, group) for name, it in attributes.items() for group in it.groups]
-    return tuple(group for group in groups if group in engine.filterable)
-
-
-def _twice(spec: AuditSpec, queries: Queries) -> frozenset[str]:
-    """Choose the queries of the second pass."""
-    ids = sorted(query.id for query in queries.queries)
-    chosen = stream(spec.seed, "again").permutation(len(ids))[: spec.again]
-    return frozenset(ids[place] for place in chosen)
-
-
-def _words(engine: SearchEngine) -> Callable[[AuditQuery], str]:
-    """Return what an engine is asked for a query: a run is asked by the ids that it has."""
-    if isinstance(engine, RunEngine):
-        rankings = engine.rankings
-        return lambda query: query.id if query.id in rankings else query.text
-    return lambda query: query.text
-
-
-class _Labels:
-    """Notices an attribute for which no document has a label.
-
-    Args:
-        engine: Its name, for the message.
-        attributes: That are audited.
-    """
-
-    def __init__(self, engine: str, attributes: tuple[Attribute, ...]) -> None:
-        self._engine = engine
-        self._missing = {attribute.name for attribute in attributes}
-        self._answered = 0
-
-    def take(self, observation: Observation) -> None:
-        """Look at an observation.
-
-        Raises:
-            SourceError: The documents of many queries have no label of an attribute.
-        """
-        if not self._missing or observation.status != "ok":
-            return
-        self._answered += 1
-        for name in list(self._missing):
-            if any(map(any, observation.groups[name]["patterns"])):
-                self._missing.discard(name)
-        if self._answered >= UNLABELLED:
-            self.check()
-
-    def check(self) -> None:
-        """Refuse to go on without labels.
-
-        Raises:
-            SourceError: No document had a label of an attribute.
-        """
-        if self._missing and self._answered:
-            name = min(self._missing)
+    def check_labels() -> None:
+        if missing and answered:
             raise SourceError(
-                f"None of the documents that '{self._engine}' answered to {self._answered:,} "
-                f"queries has a label of '{name}'; check its field or its file of labels, or "
-                "leave the attribute out."
+                f"None of the documents that '{asker.engine.name}' answered to {answered:,} "
+                f"queries has a label of '{min(missing)}'; check its field or its file of labels, "
+                "or leave the attribute out."
             )
+
+    for kept in folder.observations.in_order(done):
+        note(kept)
+    run = partial(
+        run_tasks, key=lambda it: it.id, start=start, watcher=watcher, at_once=concurrency
+    )
+    with _engine_away():
+        cost = _cost(asker, left, len(queries.queries), rate)
+        cost = "; then ".join(filter(None, (cost, then)))
+        await asker.find_limit(queries.queries if left else ())
+        await run(
+            queries.queries, observe, folder.observations, title="queries", model=engine, cost=cost
+        )
+    check_labels()
+    folder.begin(manifest)
+    if pairs:
+        model = engine if pairs.is_by_engine else f"'{pairs.name}'"
+        with _engine_away() if pairs.is_by_engine else contextlib.nullcontext():
+            await run(pairs.tasks, pairs.do, folder.pairs, title="pairs", model=model, cost=then)
+
+
+def _cost(asker: Asker, left: Sequence[AuditQuery], every: int, rate: float | None) -> str:
+    """Say what is asked of the engine, and how long that takes at least."""
+    count, requests = len(left), asker.requests(left, every)
+    paced = f", at most {rate:g} a second, so at least {time_left(count / rate)}" if rate else ""
+    queries = f"{count:,} {'query' if count == 1 else 'queries'}"
+    return f"{queries} for '{asker.engine.name}', up to {requests:,} requests{paced}"
+
+
+@contextlib.contextmanager
+def _engine_away() -> Iterator[None]:
+    """Tell an engine that is away from a model that is."""
+    try:
+        yield
+    except ModelError as error:
+        if error.status == "unavailable":
+            raise IndexUnavailableError(str(error)) from None
+        raise
+
+
+async def _titles(engine: SearchEngine, audit: Audit, watcher: StageWatcher) -> dict[str, str]:
+    """Return the titles of the documents that the report shows as examples, by id."""
+    if not (ids := documents_to_name(audit)):
+        return {}
+    try:
+        found = await engine.documents(ids)
+    except FairqrError as error:
+        watcher.note(f"The report shows ids in place of titles: {one_line(error)}")
+        return {}
+    return {it.id: one_line(sendable(it.title), LONGEST_TITLE) for it in found if it.title.strip()}
+
+
+def _finish(audit: Audit, folder: AuditFolder, watcher: StageWatcher, layout: str) -> Audit:
+    """Write and seal; this blocks."""
+    folder.keep_titles(audit.titles)
+    if why_not := write_audit(folder.folder, audit, layout):
+        watcher.note(why_not)
+    withheld = REDACTED if audit.manifest.redacted else {}
+    sealed = folder.seal(layout=layout, **withheld)
+    return replace(audit, manifest=sealed)

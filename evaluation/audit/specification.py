@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from fairqr.base.errors import TargetError
-from fairqr.evaluation.audit.exposures import Choices
 from fairqr.evaluation.collections.query_targets import as_target
 from fairqr.evaluation.experiments.options import Count, Seed
 from fairqr.retrieval.exposure import Discount
@@ -17,18 +17,12 @@ AUDIT_TARGET = Target(parts={"relevance": 1.0})
 """As many as the relevant documents have: the mildest thing that can be asked of a ranking."""
 
 
-def _target(value: object) -> object:
-    if isinstance(value, str | Target) or (
-        isinstance(value, list | tuple) and all(isinstance(text, str) for text in value)
-    ):
-        found = as_target(value, AUDIT_TARGET)
-        if not isinstance(found, Target):
-            raise TargetError(
-                f"An audit has no target {found}; write a mixture, such as "
-                "relevance:0.5,population:0.5."
-            )
-        return found
-    return value
+def _target(value: Any) -> object:
+    # A manifest holds a mapping.
+    found = value if isinstance(value, Mapping) else as_target(value, AUDIT_TARGET)
+    if isinstance(found, str):
+        raise TargetError(f"An audit has no target {found}; write a mixture, such as uniform:1.")
+    return found
 
 
 def _discount(value: object) -> object:
@@ -60,6 +54,11 @@ class AuditSpec(BaseModel):
         description="The exposure that each group should get: a mixture of relevance, population, "
         "uniform and corpus, or shares of one attribute, such as gender=female:0.5,male:0.5.",
     )
+    judge: Literal["relevance", "estimate"] = Field(
+        "relevance",
+        description="What judgements are for: they say what is relevant; or, if only some queries "
+        "have them, how far the estimate of relevance is off.",
+    )
     reference: dict[str, str] = Field(
         {},
         description="The group of an attribute that ratios are to, such as "
@@ -69,9 +68,6 @@ class AuditSpec(BaseModel):
         None,
         description="Draw so many times from the queries, in proportion to their weights; by "
         "default all are asked.",
-    )
-    again: int = Field(
-        50, ge=0, description="Ask so many of the queries twice, to see how stable the answers are."
     )
     widen: bool = Field(
         True,
@@ -86,7 +82,7 @@ class AuditSpec(BaseModel):
     pairs_by: str = Field(
         "engine",
         description="What scores the versions of --pairs: the audited engine, or what reads texts: "
-        "dense[:ENCODER], splade[:MODEL], contriever[:MODEL], bm25, monot5 or monobert.",
+        "bm25 or dense[:ENCODER].",
     )
     failures: float = Field(
         0.1,
@@ -101,22 +97,10 @@ class AuditSpec(BaseModel):
         description="Queries that were asked less often than this are not printed in the report. "
         "Where nothing says how often, all are printed.",
     )
-    titles: bool = Field(
-        True,
-        description="Keep the titles of the documents that the report shows as examples; "
-        "otherwise it shows their ids.",
-    )
     seed: Seed = Field(0, description="Chooses the sample, and the signs of the tests.")
 
     @model_validator(mode="after")
     def _looks_deeper_than_k(self) -> AuditSpec:
         if self.depth <= self.k:
-            raise ValueError(
-                f"depth is {self.depth} and k is {self.k}; ask for more than are shown, or there "
-                "are no candidates to compare with"
-            )
+            raise ValueError(f"depth is {self.depth} and k is {self.k}; depth must be above k")
         return self
-
-    def choices(self) -> Choices:
-        """Return what to measure by."""
-        return Choices(k=self.k, discount=self.discount, target=self.target)

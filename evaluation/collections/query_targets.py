@@ -18,7 +18,7 @@ from fairqr.evaluation.collections.targets import (
     work_needed_exposure,
 )
 from fairqr.evaluation.scores import Reason, Undefined
-from fairqr.retrieval.dimension import Dimension
+from fairqr.retrieval.dimension import TIMES, Dimension
 from fairqr.retrieval.exposure import TREC, Discount, FloatArray, normalise
 from fairqr.retrieval.target import Part, Target
 
@@ -159,9 +159,10 @@ def check_target(rule: TargetRule, dimensions: Sequence[Dimension]) -> None:
     if isinstance(rule, Target) and dimensions:
         attributes = [dimension.attribute for dimension in dimensions]
         if lacking := rule.without_population(attributes):
+            more = ", measure no combinations (intersections=false)" * (TIMES in lacking[0])
             raise TargetError(
-                f"The schema gives no population for '{lacking[0]}'; add one, or choose a target "
-                "without it, such as relevance:0.5,uniform:0.5."
+                f"The schema gives no population for '{lacking[0]}'; add one{more}, or choose a "
+                "target without it, such as relevance:0.5,uniform:0.5."
             )
         rule.check(attributes)
 

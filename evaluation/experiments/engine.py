@@ -384,14 +384,14 @@ async def run_stages(
 
 async def run_tasks(
     tasks: Sequence[T],
-    do: Callable[[T, Keep[R]], Awaitable[None]],
+    do: Callable[[T], Awaitable[Done[R]]],
     lines: Lines[R],
     *,
     title: str,
     model: str,
     key: Callable[[T], Hashable],
     start: Callable[[], Awaitable[object]],
-    cost: Callable[[int], str],
+    cost: str,
     watcher: StageWatcher,
     at_once: int,
 ) -> None:
@@ -405,7 +405,7 @@ async def run_tasks(
         model: Its name in error messages.
         key: Returns the value that identifies the record of a task.
         start: Makes the model ready; not called if nothing is left.
-        cost: Takes the number of finished tasks, and returns a sentence on the cost of the others.
+        cost: What the rest costs.
         watcher: Receives each record.
         at_once: How many tasks may run at the same time.
 
@@ -413,6 +413,9 @@ async def run_tasks(
         ModelError: The model is away.
         FairqrError: An error stopped a task; the records so far are kept.
     """
+
+    async def keep_it(task: T, keep: Keep[R]) -> None:
+        keep(await do(task))
 
     async def stages() -> AsyncIterator[Stage[T, R]]:
         yield Stage(
@@ -422,14 +425,13 @@ async def run_tasks(
             keys=lambda task: [(key(task),)],
             done=lines.done(),
             start=start,
-            do=do,
+            do=keep_it,
             lines=lines,
             pace=title,
         )
 
-    done = len(lines.done())
-    if done < len(tasks):
-        watcher.note(cost(done))
+    if len(lines.done()) < len(tasks):
+        watcher.note(cost)
     await run_stages(stages, watcher=watcher, at_once=at_once)
 
 

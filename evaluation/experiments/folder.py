@@ -11,18 +11,19 @@ import hashlib
 import importlib.metadata
 import os
 import platform
+import re
 import string
 from collections.abc import Hashable, Iterable, Iterator
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Any, ClassVar, Generic, Literal, TypeVar
 
 from filelock import FileLock, Timeout
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from fairqr.agents.replies import Usage
 from fairqr.base.errors import InputError, OtherRunError, first_problem, one_line
-from fairqr.base.files import write_beside
+from fairqr.base.files import open_beside, sha256_of, write_beside
 
 LIBRARIES = (
     "fairqr",
@@ -51,6 +52,8 @@ LOCK = ".lock"
 LONGEST = 120
 THEN = ", then "
 _PLAIN = frozenset(string.ascii_letters + string.digits + "+._")
+_HALF_WRITTEN = re.compile(r"\..+\.[0-9a-f]{16}")
+HASH = re.compile(r"[0-9a-f]{64}")
 
 
 class Record(BaseModel):
@@ -105,8 +108,8 @@ class FolderManifest(BaseModel):
 
     Attributes:
         free: More values that may differ when a run is resumed, besides those of this class.
-        versions: The versions of fairqr, Python and the libraries that results depend on; several,
-            in order, if a run was resumed with others.
+        versions: The versions of fairqr, Python and the libraries that results depend on, and of a
+            ``server`` that was audited; several, in order, if a run was resumed with others.
         started: The time, in ISO 8601.
     """
 
@@ -124,9 +127,45 @@ class FolderManifest(BaseModel):
         free = FolderManifest.model_fields.keys() | cls.free
         return [name for name in cls.model_fields if name not in free]
 
+    @property
+    def text(self) -> str:
+        """The content of its file."""
+        return self.model_dump_json(indent=1) + "\n"
+
+
+class SealedManifest(FolderManifest):
+    """The settings of a run whose files have hashes once it is finished.
+
+    Attributes:
+        finished: When, in ISO 8601; empty while it runs.
+        files: The SHA-256 of each file of the folder but this one, by its path in the folder.
+    """
+
+    free: ClassVar[frozenset[str]] = FolderManifest.free | {"finished", "files"}
+
+    finished: str = ""
+    files: dict[str, str] = Field({})
+
+    @field_validator("files")
+    @classmethod
+    def _lie_in_the_folder(cls, files: dict[str, str]) -> dict[str, str]:
+        for name, digest in files.items():
+            path = PurePosixPath(name)
+            if path.is_absolute() or ".." in path.parts or str(path) != name:
+                raise ValueError(f"'{one_line(name)}' is no file of the folder")
+            if not HASH.fullmatch(digest):
+                raise ValueError(f"'{one_line(name)}' has no SHA-256")
+        return files
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of its file; whoever knows it can check the whole folder."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
 
 B = TypeVar("B", bound=BaseModel)
 M = TypeVar("M", bound=FolderManifest)
+S = TypeVar("S", bound=SealedManifest)
 
 
 class Lines(Generic[R]):
@@ -162,10 +201,6 @@ class Lines(Generic[R]):
 
     def in_order(self, keys: Iterable[Hashable]) -> Iterator[R]:
         """Yield the records of these keys, as :meth:`read` has them, one at a time in memory."""
-        return map(self._record.model_validate_json, self.lines_in_order(keys))
-
-    def lines_in_order(self, keys: Iterable[Hashable]) -> Iterator[bytes]:
-        """Yield the lines of these keys, as :meth:`in_order` yields records."""
         self._look()
         if not self._starts:
             return
@@ -173,7 +208,19 @@ class Lines(Generic[R]):
             for key in keys:
                 if key in self._starts:
                     stream.seek(self._starts[key])
-                    yield stream.readline()
+                    yield self._record.model_validate_json(stream.readline())
+
+    def rewrite(self, records: Iterable[R]) -> None:
+        """Replace the file by one of these records; they may come from :meth:`in_order`.
+
+        A kill leaves the file as it was.
+        """
+        again = Lines(self.path, self._record, self._what, self._mode)
+        with open_beside(self.path, self._mode) as again._open:
+            for record in records:
+                again.add(record)
+        self._starts, self._not_final, self._end = again._starts, again._not_final, again._end
+        self._seen = self._stamp()
 
     def done(self) -> set[Hashable]:
         """Return the keys of the records that need not be made again."""
@@ -330,7 +377,7 @@ class Folder(Generic[M]):
         self.check(manifest)
         if self.exists():
             return self._resumed(self.manifest(), manifest)
-        write_beside(self._manifest, manifest.model_dump_json(indent=1) + "\n")
+        write_beside(self._manifest, manifest.text)
         return manifest
 
     def check(self, manifest: M) -> None:
@@ -366,9 +413,8 @@ class Folder(Generic[M]):
         for name, version in manifest.versions.items():
             versions[name] = followed(versions.get(name, version), version)
         resumed = begun.model_copy(update={"versions": versions})
-        text = resumed.model_dump_json(indent=1) + "\n"
-        if self._manifest.read_text(encoding="utf-8") != text:
-            write_beside(self._manifest, text)
+        if self._manifest.read_text(encoding="utf-8") != resumed.text:
+            write_beside(self._manifest, resumed.text)
         return resumed
 
     @contextlib.contextmanager
@@ -393,6 +439,81 @@ class Folder(Generic[M]):
         path = self.folder / name
         write_beside(path, content)
         return path
+
+
+class SealedFolder(Folder[S]):
+    """A folder whose manifest has the hashes of all files in the end.
+
+    Attributes:
+        evidence: The files that do not follow from others.
+    """
+
+    evidence: ClassVar[frozenset[str]] = frozenset()
+
+    @property
+    def signature(self) -> Path:
+        """The file that signs the manifest; it is made after it, and not listed in it."""
+        return self.folder / f"{self.name}.sig"
+
+    def seal(self, **changes: Any) -> S:
+        """Note the hashes of all files in the manifest, and return it; half-written files go.
+
+        Args:
+            changes: More values of the manifest.
+
+        Raises:
+            InputError: The folder holds a link, a device or the like.
+        """
+        files, others = contents_of(self.folder)
+        if others:
+            raise InputError(
+                f"The folder {self.folder} holds '{shown_name(others[0])}', which is no file; "
+                f"remove it, and run the {self.what} again to go on with it."
+            )
+        hashes = {}
+        for name, path in files.items():
+            if _HALF_WRITTEN.fullmatch(path.name):  # what a kill left of a file
+                path.unlink()
+            elif name != self.name:
+                hashes[name] = sha256_of(path)
+        held = self.manifest().model_dump() | changes | {"files": hashes, "finished": _now()}
+        sealed = self.manifest_type.model_validate(held)
+        self.write(self.name, sealed.text)
+        return sealed
+
+    def damage(self) -> Iterator[str]:
+        """Yield a sentence on each file that is not as the manifest lists it."""
+        listed, (files, others) = self.manifest().files, contents_of(self.folder)
+        added = files.keys() - listed.keys() - {self.name, self.signature.name}
+        found = {
+            "is a link or a device, and no file": others,
+            "is missing": listed.keys() - files.keys() - {*others},
+            "was changed": [n for n in listed if n in files and sha256_of(files[n]) != listed[n]],
+            "was added: the manifest does not list it": added,
+        }
+        for what, names in found.items():
+            yield from (f"The file {shown_name(name)} {what}." for name in sorted(names))
+
+
+def contents_of(folder: Path) -> tuple[dict[str, Path], list[str]]:
+    """Return the files of a folder by their paths in it, and what is neither file nor folder.
+
+    The empty file that keeps other processes out is left out. No link is followed.
+    """
+    files: dict[str, Path] = {}
+    others: list[str] = []
+    for path in sorted(folder.rglob("*"), key=str):
+        name = path.relative_to(folder).as_posix()
+        if path.is_symlink() or not (path.is_dir() or path.is_file()):
+            others.append(name)
+        elif path.is_file() and not (name == LOCK and not path.stat().st_size):
+            files[name] = path
+    return files, others
+
+
+def shown_name(name: str) -> str:
+    """Return a name that somebody else chose for a sentence, on one line and without controls."""
+    return one_line("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in name))
 
 
 def followed(before: str, version: str) -> str:

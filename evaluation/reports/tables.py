@@ -7,12 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from fairqr.base.extras import library
-from fairqr.evaluation.reports.text import Markdown, shown
+from fairqr.evaluation.reports.text import Markdown, plain, shown
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 _NUMBER = re.compile(r"$|–(?:$| \*)|[*\\]*[+−<]?\s*[0-9][0-9.,]*%?(?:\*|$| / | of | \*)")
+
+
+FORMULA = re.compile(r"^(?=[=+@-])")
+"""The place before a text that a spreadsheet would compute."""
 
 
 def frame(columns: Sequence[str], rows: Sequence[Mapping[str, Any]] = ()) -> DataFrame:
@@ -24,6 +28,24 @@ def frame(columns: Sequence[str], rows: Sequence[Mapping[str, Any]] = ()) -> Dat
     pandas = library("pandas", "A table")
     found = pandas.DataFrame(rows) if rows else pandas.DataFrame(columns=list(columns))
     return cast("DataFrame", found)
+
+
+def csv_of(table: DataFrame, digits: int) -> bytes:
+    """Return a table as CSV for spreadsheets, which must take no text for a formula.
+
+    Args:
+        table: Of numbers and texts.
+        digits: Significant ones of a number.
+    """
+
+    def safe(found: object) -> object:
+        return FORMULA.sub("'", plain(found)) if isinstance(found, str) else found
+
+    cells = {name: held.map(safe) for name, held in table.select_dtypes(object).items()}
+    written: str = table.assign(**cells).to_csv(
+        index=False, float_format=f"%.{digits}g", lineterminator="\n"
+    )
+    return written.encode()
 
 
 def records_of(found: DataFrame) -> list[dict[str, Any]]:

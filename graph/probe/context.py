@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from fairqr.agents.ranking.item_ranker import Asker, Shown
 from fairqr.graph.search.context import Context, Method, WrittenTarget, checked_context
-from fairqr.graph.search.ranking_context import require_step
+from fairqr.graph.search.ranking_context import WindowSettings
 from fairqr.retrieval.dimension import factors_of
 from fairqr.retrieval.target import Target
 
 ProbeKind = Literal["pairwise", "listwise"]
 
 
-class ProbeSettings(BaseModel):
+class ProbeSettings(WindowSettings):
     """How the model is probed on the documents of a result.
 
     All of these documents count as equally relevant, because nobody has judged them for the query.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     attribute: str = Field(description="The attribute to probe, such as gender.")
     protected: str = Field(
@@ -64,24 +62,6 @@ class ProbeSettings(BaseModel):
     shown: Shown = Field(
         "title", description="What the model reads of a document: title, text or title_text."
     )
-    length: int = Field(
-        2000, ge=1, le=100_000, description="The most characters of a document that are shown."
-    )
-    window: int = Field(
-        20, ge=2, le=1000, description="How many documents the model orders at once."
-    )
-    step: int | None = Field(
-        None,
-        ge=1,
-        le=1000,
-        description="How many documents the window moves by; half of the window by default.",
-    )
-    context: int | None = Field(
-        None,
-        ge=1,
-        description="How many tokens the model can read and write at once; only needed if the "
-        "model does not state it.",
-    )
     seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(
         0, description="The seed of the pairs, of the initial order of lists, and of intervals."
     )
@@ -92,11 +72,6 @@ class ProbeSettings(BaseModel):
         if not listed or len(set(listed)) < len(listed):
             raise ValueError("name at least one, and each once")
         return listed
-
-    @model_validator(mode="after")
-    def _step_is_within_the_window(self) -> ProbeSettings:
-        require_step(self.window, self.step)
-        return self
 
 
 class ProbeContext(Context):

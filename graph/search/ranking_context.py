@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -19,22 +19,43 @@ def half(window: int) -> int:
     return max(1, window // 2)
 
 
-def require_step(window: int, step: int | None) -> None:
-    """Check that windows overlap, so that the best documents can rise from one to the next.
-
-    Raises:
-        ValueError: They do not.
-    """
-    if step is not None and step >= window:
-        raise ValueError(
-            f"step is {step}, but window is {window}; make step smaller, so that windows overlap"
-        )
-
-
-class RankingSettings(BaseModel):
-    """How a model re-ranks; each ranker uses the options that it needs."""
+class WindowSettings(BaseModel):
+    """What a model reads at once, where it orders documents in windows or compares them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    length: int = Field(
+        2000, ge=1, le=100_000, description="The most characters of a document that are shown."
+    )
+    window: int = Field(
+        20, ge=2, le=1000, description="How many documents the model orders at once."
+    )
+    step: int | None = Field(
+        None,
+        ge=1,
+        le=1000,
+        description="How many documents the window moves by; half of the window by default.",
+    )
+    context: int | None = Field(
+        None,
+        ge=1,
+        description="How many tokens the model can read and write at once; only needed if the "
+        "model does not state it.",
+    )
+
+    @model_validator(mode="after")
+    def _step_is_within_the_window(self) -> Self:
+        """Windows must overlap, so that the best documents can rise from one to the next."""
+        if self.step is not None and self.step >= self.window:
+            raise ValueError(
+                f"step is {self.step}, but window is {self.window}; make step smaller, so that "
+                "windows overlap"
+            )
+        return self
+
+
+class RankingSettings(WindowSettings):
+    """How a model re-ranks; each ranker uses the options that it needs."""
 
     depth: int | None = Field(
         None,
@@ -48,24 +69,6 @@ class RankingSettings(BaseModel):
         None,
         description="What the model reads of a document: title, text or title_text; by default "
         "title_text.",
-    )
-    length: int = Field(
-        2000, ge=1, le=100_000, description="The most characters of a document that are shown."
-    )
-    window: int = Field(
-        20, ge=2, le=1000, description="How many documents a listwise ranker orders at once."
-    )
-    step: int | None = Field(
-        None,
-        ge=1,
-        le=1000,
-        description="How many documents the window moves by; half of the window by default.",
-    )
-    context: int | None = Field(
-        None,
-        ge=1,
-        description="How many tokens the model can read and write at once; only needed if the "
-        "model does not state it.",
     )
     strategy: Literal["all", "sorting", "sliding"] = Field(
         "sorting",
@@ -86,11 +89,6 @@ class RankingSettings(BaseModel):
     concurrency: int = Field(
         8, ge=1, le=256, description="How many comparisons run at the same time."
     )
-
-    @model_validator(mode="after")
-    def _step_is_within_the_window(self) -> RankingSettings:
-        require_step(self.window, self.step)
-        return self
 
     def options(self, versions: Mapping[str, str]) -> RankerOptions:
         """Return the options for :func:`fairqr.agents.ranking.rankers.open_ranker`.

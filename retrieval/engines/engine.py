@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 import numpy as np
 
-from fairqr.base.errors import InputError, SourceError, UnsupportedError, one_line
+from fairqr.base.errors import (
+    FairqrError,
+    IndexUnavailableError,
+    InputError,
+    SourceError,
+    UnsupportedError,
+    one_line,
+)
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.ranking import best_positions
@@ -112,6 +120,13 @@ class Hits:
     def __len__(self) -> int:
         return len(self.ids)
 
+
+ALIKE = 3
+"""So many answers of one length, and none longer, show that an engine has a limit there."""
+
+PROBED, PROBED_DEEP = 60, 6
+"""So many queries are asked to find a limit, and so many of them as deep as may be."""
+PROBES = PROBED + 2 * PROBED_DEEP
 
 NOT_TOLD = "not told"
 """The version of a server that does not show it, because the account lacks the right."""
@@ -263,6 +278,43 @@ async def searched(engine: SearchEngine, queries: Sequence[Query]) -> list[Hits]
             continue
         raise SourceError(f"The engine '{engine.name}' returned {fault}; correct the engine.")
     return found
+
+
+async def limit_of(engine: SearchEngine, texts: Sequence[str], size: int, deepest: int) -> float:
+    """Return how many documents an engine answers at most; infinite if no limit shows.
+
+    A limit shows if :data:`ALIKE` answers or more have the same length, and none is longer.
+
+    Args:
+        engine: Asked for at most :data:`PROBES` answers.
+        texts: Queries, of which some are asked, evenly from first to last.
+        size: How many documents to ask for.
+        deepest: How many to ask for in a few queries; an engine may refuse.
+
+    Raises:
+        IndexUnavailableError: It cannot be reached.
+    """
+    limit = math.inf
+    for sizes, count in (((size,), PROBED), ((deepest, size), PROBED_DEEP)):
+        asked = texts[:: math.ceil(len(texts) / count) or 1]
+        lengths = [await _length(engine, text, sizes) for text in asked]
+        most = max(lengths, default=math.inf)
+        if most and lengths.count(most) >= ALIKE:
+            limit = min(limit, most)
+    return limit
+
+
+async def _length(engine: SearchEngine, text: str, sizes: Sequence[int]) -> float:
+    """Return how many documents answer a query; infinite if as many as were asked for."""
+    for size in sizes:
+        try:
+            (hits,) = await engine.search([Query(text, size)])
+        except IndexUnavailableError:
+            raise
+        except FairqrError:
+            continue
+        return len(hits) if len(hits) < size else math.inf
+    return 0
 
 
 def require_engine(given: object) -> None:

@@ -16,22 +16,29 @@ from pydantic import ValidationError
 from fairqr.api import open_engine
 from fairqr.base.errors import InputError, one_line, parameter_error
 from fairqr.evaluation.audit.bundle import AuditFolder
-from fairqr.evaluation.audit.finishing import Audit, audit_engine
+from fairqr.evaluation.audit.finishing import Audit
 from fairqr.evaluation.audit.layouts import DEFAULT
-from fairqr.evaluation.audit.pair_files import read_pairs
+from fairqr.evaluation.audit.pairs import read_pairs
 from fairqr.evaluation.audit.queries import (
     AuditQuery,
     Queries,
     collect_queries,
-    read_audit_queries,
 )
+from fairqr.evaluation.audit.running import audit_engine
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.qrels import Qrels, read_qrels
 from fairqr.retrieval.documents import Progress
 from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.query_files import TEXTS, QueryColumns, QueryRow
+from fairqr.retrieval.query_files import (
+    TEXTS,
+    QueryColumns,
+    QueryRow,
+    query_rows,
+    segment_of,
+    weight_of,
+)
 from fairqr.retrieval.source import Source
 
 if TYPE_CHECKING:
@@ -46,6 +53,7 @@ async def audit(
     queries: Iterable[str | Mapping[str, Any] | AuditQuery] | DataFrame | Path,
     *,
     weight: str | None = None,
+    segment: str | None = None,
     qrels: Qrels | Path | str | None = None,
     retriever: str | Encoder | Embeddings = "auto",
     folder: Path | str | None = None,
@@ -65,6 +73,8 @@ async def audit(
         queries: Texts; mappings or the rows of a DataFrame with ``query`` (or ``text`` or
             ``title``) and optionally ``id``; :class:`AuditQuery` objects; or the path of a file.
         weight: The column that says how often a query was asked; by default each row counts once.
+        segment: The column that groups the queries, such as their topic, for figures by segment;
+            :class:`AuditQuery` objects have a segment of their own.
         qrels: Judgements by query id and document id, relevant if above 0; or the path of a TREC
             qrels file. By default relevance is estimated from texts, once MiniLM is pulled.
         retriever: How to find documents, unless ``engine`` is an open engine.
@@ -98,7 +108,8 @@ async def audit(
         raise InputError(
             "An open engine has its own retriever; leave retriever out, or name the source."
         )
-    asked = await asyncio.to_thread(_queries, queries, weight, spec)
+    columns = QueryColumns(weight=weight, segment=segment)
+    asked = await asyncio.to_thread(_queries, queries, columns, spec)
     judged = qrels if isinstance(qrels, Mapping) or qrels is None else Path(qrels)
     if isinstance(judged, Path):
         judged = await asyncio.to_thread(read_qrels, judged)
@@ -154,61 +165,58 @@ def audit_spec(options: Mapping[str, Any]) -> AuditSpec:
 
 def _queries(
     given: Iterable[str | Mapping[str, Any] | AuditQuery] | DataFrame | Path,
-    weight: str | None,
+    columns: QueryColumns,
     spec: AuditSpec,
 ) -> Queries:
     """Read the queries, in any form; this blocks."""
-    if isinstance(given, Path):
-        columns = QueryColumns(weight=weight)
-        return read_audit_queries(given, columns, sample=spec.sample, seed=spec.seed)
+    weighted_by, origin = columns.weight, "queries given"
     if isinstance(given, str):
         raise InputError("The queries are a single text; give a list of texts, or a Path.")
-    to_dict = getattr(given, "to_dict", None)
-    listed: Any = given if to_dict is None else to_dict("records")
-    # If AuditQuery objects have weights, the queries are a log, as with a weight column.
-    weighted_by = weight
-    if not isinstance(listed, list | tuple):
+    if isinstance(given, Path):
+        rows, origin = query_rows(given, columns), f"queries {given}"
+    else:
+        listed: Any = given
+        if hasattr(given, "to_dict"):  # None in place of all that pandas takes for missing
+            listed = listed.astype(object).where(listed.notna(), None).to_dict("records")
         listed = list(listed)
-    if weight is None and any(isinstance(one, AuditQuery) for one in listed):
-        weighted_by = "weight"
+        # If AuditQuery objects have weights, the queries are a log, as with a weight column.
+        if weighted_by is None and any(isinstance(one, AuditQuery) for one in listed):
+            weighted_by = "weight"
+        rows = _rows(listed, columns)
     return collect_queries(
-        _rows(listed, weight),
-        sample=spec.sample,
-        seed=spec.seed,
-        weighted_by=weighted_by,
+        rows, sample=spec.sample, seed=spec.seed, weighted_by=weighted_by, origin=origin
     )
 
 
-def _rows(given: Iterable[Any], weight: str | None) -> Iterator[QueryRow]:
+def _rows(given: list[Any], columns: QueryColumns) -> Iterator[QueryRow]:
+    key = columns.segment
+    if key is not None and not any(isinstance(one, Mapping) and key in one for one in given):
+        raise InputError(f"The queries given have no '{one_line(key)}'; name another column.")
+    id_: Any
+    weight: Any
     for number, one in enumerate(given, start=1):
+        id_, text, weight, segment = None, one, 1.0, None
         if isinstance(one, AuditQuery):
-            yield QueryRow(number, one.id, " ".join(one.text.split()), _weight(one.weight, number))
-        elif isinstance(one, str):
-            yield QueryRow(number, None, " ".join(one.split()))
+            id_, text, weight, segment = one.id, one.text, one.weight, one.segment
         elif isinstance(one, Mapping):
             text = next((one[name] for name in TEXTS if name in one), None)
             if not isinstance(text, str):
                 raise InputError(f"Query {number} has no text under {', '.join(TEXTS)}; add one.")
             id_ = one.get("id")
-            counts = 1.0 if weight is None else _weight(one.get(weight), number)
-            yield QueryRow(
-                number, None if id_ is None else str(id_), " ".join(text.split()), counts
-            )
-        else:
+            weight = 1.0 if columns.weight is None else one.get(columns.weight)
+            segment = None if key is None else one.get(key)
+        elif not isinstance(one, str):
             raise InputError(
                 f"Query {number} is {one_line(type(one).__name__)}; give a text, a mapping or an "
                 "AuditQuery."
             )
-
-
-def _weight(value: Any, number: int) -> float:
-    try:
-        weight = float(value)
-    except (TypeError, ValueError):
-        weight = -1.0
-    if not 0 <= weight < float("inf"):
-        raise InputError(f"The weight of query {number} must be a number of 0 or more.")
-    return weight
+        try:
+            counts, part = weight_of(weight), segment_of(segment)
+        except ValueError as error:
+            raise InputError(f"Query {number}: {error}; change it.") from None
+        yield QueryRow(
+            number, None if id_ is None else str(id_), " ".join(text.split()), counts, part
+        )
 
 
 class QuietWatcher:

@@ -82,6 +82,18 @@ async def test_weights_are_a_column(engine: TantivyEngine) -> None:
     assert [query.weight for query in audit.queries.queries] == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
+async def test_segments_are_a_column(engine: TantivyEngine) -> None:
+    topics = {"apple": "a  b", "birch": 7, "cedar": None}
+    rows = [{"query": word, "topic": topic} for word, topic in topics.items()]
+    own = [AuditQuery(word, word, segment="a b") for word in WORDS]
+    nullable = pd.DataFrame(rows[:1] + rows[2:]).astype("string")
+    for form, wanted in ((rows, "a b|7|"), (nullable, "a b|")):
+        audit = await fairqr.audit(engine, form, segment="topic", **OPTIONS)
+        assert "|".join(it.segment for it in audit.queries.queries) == wanted
+    audit = await fairqr.audit(engine, own, **OPTIONS)
+    assert {it.segment for it in audit.queries.queries} == {"a b"}
+
+
 async def test_judgements_are_the_target(engine: TantivyEngine) -> None:
     rows = [{"query": word, "id": word} for word in WORDS]
     qrels = {word: {f"{word}00": 1, f"{word}15": 1, f"{word}16": 0} for word in WORDS}
@@ -97,7 +109,9 @@ async def test_judgements_are_the_target(engine: TantivyEngine) -> None:
         ("apple", {}, "a single text"),
         ([3], {}, "Query 1 is int"),
         ([{"words": "apple"}], {}, "Query 1 has no text"),
-        ([{"query": "apple", "n": -1}], {"weight": "n"}, "weight of query 1"),
+        ([{"query": "apple", "n": -1}], {"weight": "n"}, "Query 1: its weight must"),
+        ([{"query": "apple"}], {"segment": "topic"}, "have no 'topic'; name another column"),
+        ([{"query": "apple", "t": {}}], {"segment": "t"}, "Query 1: its segment is neither text"),
         (["apple"], {"k": 0}, "k"),
         (["apple"], {"size": 3}, "size"),
         (["apple"], {"layout": "gdpr"}, "no layout 'gdpr'"),
@@ -124,4 +138,5 @@ async def test_pairs_are_scored_by_the_engine(engine: TantivyEngine, tmp_path: P
     rows = "".join(f"{word},m,{word}00\n{word},f,{word}10\n" for word in WORDS)
     pairs.write_text(f"query,version,document\n{rows}")
     audit = await fairqr.audit(engine, WORDS, pairs=pairs, **OPTIONS)
-    assert audit.frames.pairs["higher"].tolist() == [1]
+    frame = audit.frames["pairs"]
+    assert frame[["segment", "second", "higher"]].to_numpy().tolist() == [["", "m", 0]]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Protocol, Self
+from typing import Annotated, Any, Protocol
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from fairqr.base.errors import NotAllowedError, QueryError, RunTimeoutError, one_line
 from fairqr.graph.service.configuration import Caps
@@ -111,12 +111,6 @@ class AuditRequest(BaseModel):
         }
         return options if self.target is None else {**options, "target": self.target}
 
-    @model_validator(mode="after")
-    def _looks_deeper_than_k(self) -> Self:
-        if "depth" in self.model_fields_set and self.depth <= self.k:
-            raise ValueError("depth must be larger than k, or there are no candidates to compare")
-        return self
-
 
 class AuditResult(BaseModel):
     """Who gets seen in what a source answers."""
@@ -195,10 +189,11 @@ def check_audit(asked: AuditRequest, corpus: str, caps: Caps) -> AuditRequest:
         if not it.query.strip():
             raise QueryError("A query of the audit is empty; leave it out.")
     check_bound("k", asked.k, "k", caps.k)
-    depth = max(asked.depth, asked.k + 1)
+    depth = asked.depth
     if "depth" in asked.model_fields_set:
         check_bound("depth", depth, "depth", caps.depth)
-    depth = max(min(depth, caps.depth), asked.k + 1)
+    else:
+        depth = max(min(depth, caps.depth), asked.k + 1)
     return asked.model_copy(update={"corpus": corpus, "depth": depth})
 
 

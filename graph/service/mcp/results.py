@@ -67,8 +67,8 @@ class AuditedGroup(_Small):
     exposure: float | None
     target: float | None
     verdict: str = Field(
-        description="less or more: significantly less or more exposure than the target; "
-        "within_error, too_few, saturated or cannot_tell: no significant difference."
+        description="less or more: surely less or more exposure than is due; "
+        "within_error, too_few, saturated or cannot_tell: no verdict."
     )
 
 

@@ -225,9 +225,8 @@ class _Tools:
         engine = await self._engine.searched(work.corpus)
 
         def execute(_: str) -> AsyncGenerator[RunEvent, None]:
-            # Without the second pass for stability, since a call has little time.
-            options = {**work.options, "again": 0}
-            return audited(self._engine.auditor, engine, work.queries, options, seconds=seconds)
+            auditor, options = self._engine.auditor, work.options
+            return audited(auditor, engine, work.queries, options, seconds=seconds)
 
         found = await self._followed("audit", work.name, execute, context, len(queries) + 1)
         summary = summary_of(engine.name, AuditResult.model_validate(found))

@@ -11,7 +11,7 @@ import { authorization } from "./key.js";
 const VERDICTS = {
   less: "less than is due",
   more: "more than is due",
-  within_error: "no significant difference",
+  within_error: "within the error of the estimate",
   too_few: "too few queries to tell",
   cannot_tell: "cannot tell",
   saturated: "cannot tell: more relevant documents than were looked at",

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from fairqr.evaluation.audit.queries import Queries
     from fairqr.evaluation.audit.specification import AuditSpec
     from fairqr.retrieval.engines.engine import SearchEngine
+    from fairqr.retrieval.query_files import QueryColumns
     from fairqr.retrieval.source import RunSource
 
 FAILED, DOUBTFUL = 3, 4
@@ -58,6 +59,14 @@ def audit(
         typer.Option(
             metavar="COLUMN",
             help="The column that says how often a query was asked.",
+            rich_help_panel="Queries",
+        ),
+    ] = None,
+    segment: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="The column that groups the queries, such as their topic, for figures by segment.",
             rich_help_panel="Queries",
         ),
     ] = None,
@@ -100,7 +109,7 @@ def audit(
         Path | None,
         typer.Option(
             help="Documents in several versions, to see which version scores higher: CSV or JSON "
-            "Lines with query, version, document or text, and pair.",
+            "Lines with query, version, document or text, pair and segment.",
             rich_help_panel=MODELS,
         ),
     ] = None,
@@ -160,12 +169,13 @@ def audit(
     from fairqr.cli.running import AuditRunSettings
     from fairqr.evaluation.audit.bundle import AuditFolder
     from fairqr.evaluation.audit.conditions import check, parse_condition
-    from fairqr.evaluation.audit.finishing import audit_engine
-    from fairqr.evaluation.audit.pair_files import read_pairs
-    from fairqr.evaluation.audit.signing import check_key, sign_audit
+    from fairqr.evaluation.audit.pairs import read_pairs
+    from fairqr.evaluation.audit.running import audit_engine
     from fairqr.evaluation.audit.specification import AuditSpec
     from fairqr.evaluation.experiments.kinds import check_pandas
+    from fairqr.evaluation.experiments.signing import check_key, sign_folder
     from fairqr.evaluation.qrels import read_qrels
+    from fairqr.retrieval.query_files import QueryColumns
 
     if output is None:
         raise InputError("An audit needs a folder for its results; name one with -o.")
@@ -176,14 +186,13 @@ def audit(
     conditions = [parse_condition(text) for text in fail_if or []]
     judged = None if qrels is None else read_qrels(qrels)
     versions = None if pairs is None else read_pairs(pairs)
+    columns = QueryColumns(settings.query_column, settings.id_column, weight, segment)
 
     async def work(progress: Progress) -> Audit:
         async with _opened(
             corpus, _run_source(run_file, labels, documents, spec), retriever, settings
         ) as engine:
-            asked = await asyncio.to_thread(
-                _asked, queries, weight, spec, settings, engine, progress
-            )
+            asked = await asyncio.to_thread(_asked, queries, columns, spec, engine, progress)
             return await audit_engine(
                 spec,
                 engine,
@@ -202,8 +211,8 @@ def audit(
     with recorded(command="audit"), Progress() as progress:
         found = run(work(progress))
     if sign is not None:
-        sign_audit(output, sign)
-    gate = check(conditions, found.figures, sure=sure)
+        sign_folder(AuditFolder(output), sign)
+    broken, doubtful = check(conditions, found.figures, sure=sure)
     if as_json:
         print_json((output / "audit.json").read_text(encoding="utf-8"))
     else:
@@ -211,10 +220,10 @@ def audit(
             typer.echo(printable(sentence))
         typer.echo(f"report: {output / 'report.html'}")
         typer.echo(f"digest: {found.digest}")
-    for sentence in [*gate.broken, *gate.doubtful]:
+    for sentence in [*broken, *doubtful]:
         warn(printable(sentence))
-    if gate.broken or gate.doubtful:
-        raise typer.Exit(FAILED if gate.broken else DOUBTFUL)
+    if broken or doubtful:
+        raise typer.Exit(FAILED if broken else DOUBTFUL)
 
 
 @contextlib.asynccontextmanager
@@ -271,33 +280,35 @@ def _run_source(
 
 
 def _asked(
-    queries: Path | None,
-    weight: str | None,
+    path: Path | None,
+    columns: QueryColumns,
     spec: AuditSpec,
-    settings: AuditRunSettings,
     engine: SearchEngine,
     progress: Progress,
 ) -> Queries:
     """Read the queries, by default those of the run. This blocks."""
-    from fairqr.evaluation.audit.queries import collect_queries, read_audit_queries
+    from fairqr.evaluation.audit.queries import collect_queries
     from fairqr.retrieval.engines.run import RunEngine
-    from fairqr.retrieval.query_files import QueryColumns, QueryRow
+    from fairqr.retrieval.query_files import QueryRow, query_rows
 
-    if queries is not None:
-        columns = QueryColumns(settings.query_column, settings.id_column, weight)
-        return read_audit_queries(
-            queries,
-            columns,
-            sample=spec.sample,
-            seed=spec.seed,
-            progress=progress.count("reading queries"),
-        )
-    if not isinstance(engine, RunEngine):
+    if path is not None:
+        rows, origin = query_rows(path, columns), f"queries {path}"
+    elif not isinstance(engine, RunEngine):
         raise InputError("An audit needs queries; name their file with --queries.")
-    if weight:
-        raise InputError("--weight names a column of --queries; name their file, too.")
-    rows = (QueryRow(line, id_, id_) for line, id_ in enumerate(engine.rankings, start=1))
-    return collect_queries(rows, sample=spec.sample, seed=spec.seed, origin="of the run")
+    elif columns.weight or columns.segment:
+        option = "--weight" if columns.weight else "--segment"
+        raise InputError(f"{option} names a column of --queries; name their file, too.")
+    else:
+        rows = (QueryRow(line, id_, id_) for line, id_ in enumerate(engine.rankings, start=1))
+        origin = "queries of the run"
+    return collect_queries(
+        rows,
+        sample=spec.sample,
+        seed=spec.seed,
+        weighted_by=columns.weight,
+        origin=origin,
+        progress=progress.count("reading queries"),
+    )
 
 
 @app.command("sign")
@@ -306,9 +317,10 @@ def sign(
     key: Annotated[Path, typer.Option(help="The SSH key.")],
 ) -> None:
     """Sign an audit by an SSH key, so that others can check who published it."""
-    from fairqr.evaluation.audit.signing import sign_audit
+    from fairqr.evaluation.audit.bundle import AuditFolder
+    from fairqr.evaluation.experiments.signing import sign_folder
 
-    typer.echo(f"signature: {sign_audit(folder, key)}")
+    typer.echo(f"signature: {sign_folder(AuditFolder(folder), key)}")
 
 
 @app.command("verify")
@@ -325,10 +337,11 @@ def verify(
     """Check an audit without its engine: the hashes of all files, and every figure."""
     from dataclasses import asdict
 
+    from fairqr.evaluation.audit.bundle import AuditFolder
     from fairqr.evaluation.audit.finishing import make_again
-    from fairqr.evaluation.audit.verifying import verify as checked
+    from fairqr.evaluation.experiments.verifying import verify as checked
 
-    found = checked(folder, digest, make_again, signed_by)
+    found = checked(AuditFolder(folder), digest, make_again, signed_by)
     if as_json:
         print_json(asdict(found))
     else:
@@ -336,7 +349,8 @@ def verify(
             warn(printable(sentence))
         if not found.problems:
             fits = ", and the manifest has the digest that you gave" if digest else ""
-            typer.echo(f"All {found.files:,} files match the manifest, and follow from raw/{fits}.")
+            typer.echo(f"All {found.files:,} files match the manifest{fits}.")
+            typer.echo("All that is checked follows from raw/.")
         if found.signed_by:
             typer.echo(f"signed by: {found.signed_by}")
         for sentence in found.unchecked:
@@ -360,7 +374,7 @@ def compare(
     from fairqr.evaluation.audit.comparing import compare as compared
     from fairqr.evaluation.audit.comparing import write_comparison
     from fairqr.evaluation.audit.finishing import read_audit
-    from fairqr.evaluation.audit.outcomes import as_data
+    from fairqr.evaluation.estimates import as_data
 
     found = compared(read_audit(AuditFolder(first)), read_audit(AuditFolder(second)))
     if output is not None:

@@ -97,9 +97,9 @@ def test_the_first_screen_says_who_gets_seen_and_shows_it(report: Path, pages: P
     assert picture["y"] < 0.7 * 800
     folded = laptop.get_by_role("heading", name="What mending would cost")
     expect(folded).to_be_visible()
-    assert not laptop.get_by_text("weight of fairness").first.is_visible()
+    assert not laptop.get_by_text("exposure after").first.is_visible()
     folded.click()
-    expect(laptop.get_by_text("weight of fairness").first).to_be_visible()
+    expect(laptop.get_by_text("exposure after").first).to_be_visible()
     phone, _ = pages(**PHONE)
     phone.goto(address)
     verdict = phone.locator("blockquote").bounding_box()
@@ -122,7 +122,7 @@ def test_nothing_is_cut_off_on_paper(report: Path, pages: Pages, tmp_path: Path)
     page.goto((report / "plain" / "report.html").as_uri())
     page.emulate_media(media="print")
     assert page.evaluate(WIDTH) == PAPER
-    expect(page.get_by_text("weight of fairness").first).to_be_visible()
+    expect(page.get_by_text("exposure after").first).to_be_visible()
     printed = tmp_path / "report.pdf"
     page.pdf(path=printed, format="A4")
     found = printed.read_bytes()

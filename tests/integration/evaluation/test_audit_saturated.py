@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cvs import SCHEMA, SKILLS, cvs
+from cvs import SCHEMA, SKILLS, cvs, write
 
 from tests.integration.attached_people import Server
 from tests.integration.model_server import Main, clean_environment, quick
@@ -47,19 +47,13 @@ def audited(clean_environment: Path, server: Server, quick: Main) -> Any:
         **SCHEMA,
     }
     (clean_environment / "cvs.yaml").write_text(json.dumps(source))
-    (clean_environment / "queries.tsv").write_text(
-        "id\tquery\n" + "".join(f"{job}\t{job}\n" for job in SKILLS)
-    )
-    rows = [f"{cv['occupation'].replace(' ', '_')} 0 {id_} 1\n" for id_, cv in CVS.items()]
-    (clean_environment / "qrels").write_text("".join(rows))
-    judged = "".join(f"{job.replace(' ', '_')}\t{job}\n" for job in SKILLS)
-    (clean_environment / "judged.tsv").write_text("id\tquery\n" + judged)
+    write(clean_environment / "cvs")
 
-    def audit(*arguments: str, queries: str = "queries.tsv", **environment: str) -> Any:
+    def audit(*arguments: str, **environment: str) -> Any:
         out = clean_environment / "out"
         done = quick(
             *("audit", "--corpus", clean_environment / "cvs.yaml"),
-            *("--queries", clean_environment / queries, "-o", out, *arguments),
+            *("--queries", clean_environment / "cvs/queries.tsv", "-o", out, *arguments),
             **environment,
         )
         assert done.code == 0, done.stderr
@@ -72,7 +66,7 @@ def audited(clean_environment: Path, server: Server, quick: Main) -> Any:
 def test_nobody_over_fifty_is_shown_and_judgements_say_so(
     audited: Any, clean_environment: Path
 ) -> None:
-    _, groups = audited("--qrels", str(clean_environment / "qrels"), queries="judged.tsv")
+    _, groups = audited("--qrels", str(clean_environment / "cvs/qrels.txt"))
     old = groups["from 50"]
     assert old["exposure"]["value"] == 0
     assert old["lean"]["value"] == pytest.approx(DUE, abs=1e-6)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from fairqr.evaluation.audit.bundle import AuditManifest
 from tests.integration.model_server import Main, clean_environment, quick
 
 __all__ = ["clean_environment", "quick"]
@@ -36,31 +35,28 @@ def asked(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str
     return ("audit", *run, "--target", "uniform:1", "-k", "2", "-o", "out")
 
 
-def checked(quick: Main, *arguments: str) -> tuple[int, str]:
-    """Verify, and return the exit code and all that is said."""
+def checked(quick: Main, *arguments: str, code: int = 0) -> str:
+    """Verify, and return all that is said."""
     done = quick("audit", "verify", "out", *arguments)
-    return done.code, done.stdout + done.stderr
+    assert done.code == code
+    return done.stdout + done.stderr
 
 
 def test_a_signature_says_who_published_an_audit(asked: tuple[str, ...], quick: Main) -> None:
     assert quick(*asked, "--sign", "alice").code == 0
     assert SIGNATURE.name not in json.loads(Path("out/manifest.json").read_text())["files"]
-    code, said = checked(quick)
-    assert code == 0
-    assert "Not checked: The signature manifest.json.sig" in said
-    code, said = checked(quick, "--signed-by", "alice.signers")
-    assert code == 0
+    assert "Not checked: The signature manifest.json.sig" in checked(quick)
+    said = checked(quick, "--signed-by", "alice.signers")
     assert "signed by: alice@example.org" in said
     assert "The signature" not in said
-    assert checked(quick, "--signed-by", "mallory.signers")[0] == 3
+    checked(quick, "--signed-by", "mallory.signers", code=3)
     # What a key signed for another purpose is no signature of an audit.
     sign = ["ssh-keygen", "-q", "-Y", "sign", "-f", "alice", "-n", "file", "out/manifest.json"]
     SIGNATURE.unlink()
     subprocess.run(sign, check=True)
-    assert checked(quick, "--signed-by", "alice.signers")[0] == 3
+    checked(quick, "--signed-by", "alice.signers", code=3)
     SIGNATURE.unlink()
-    code, said = checked(quick, "--signed-by", "alice.signers")
-    assert code == 3
+    said = checked(quick, "--signed-by", "alice.signers", code=3)
     assert "manifest.json.sig is missing" in said
 
 
@@ -70,11 +66,10 @@ def test_a_changed_manifest_shows_by_the_signature_and_by_the_digest_alone(
     assert quick(*asked, "--sign", "alice").code == 0
     path = Path("out/manifest.json")
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    whole = AuditManifest.model_validate_json(path.read_bytes())
-    path.write_text(whole.model_copy(update={"command": ("fairqr", "another")}).text)
-    assert checked(quick)[0] == 0
-    assert checked(quick, "--signed-by", "alice.signers")[0] == 3
-    assert checked(quick, "--digest", digest)[0] == 3
+    path.write_text(path.read_text().replace('"uniform:1"', '"uniform:9"'))
+    checked(quick)
+    checked(quick, "--signed-by", "alice.signers", code=3)
+    checked(quick, "--digest", digest, code=3)
 
 
 def test_a_finished_audit_is_signed_with_a_key_that_has_a_passphrase(
@@ -87,13 +82,10 @@ def test_a_finished_audit_is_signed_with_a_key_that_has_a_passphrase(
     Path("answer").chmod(0o700)
     monkeypatch.setenv("SSH_ASKPASS", str(Path("answer").resolve()))
     monkeypatch.setenv("SSH_ASKPASS_REQUIRE", "force")
-    assert quick("audit", "sign", "out", "--key", "careful").code == 0
-    code, said = checked(quick, "--signed-by", "careful.signers")
-    assert code == 0
-    assert "signed by: careful@example.org" in said
-    # Signing again replaces the signature.
-    assert quick("audit", "sign", "out", "--key", "alice").code == 0
-    assert checked(quick, "--signed-by", "alice.signers")[0] == 0
+    for key in ("careful", "alice"):  # Signing again replaces the signature.
+        assert quick("audit", "sign", "out", "--key", key).code == 0
+        said = checked(quick, "--signed-by", f"{key}.signers")
+        assert f"signed by: {key}@example.org" in said
 
 
 def test_what_cannot_be_signed_or_checked_is_one_sentence(

@@ -19,8 +19,11 @@ def rows(path: Path, content: str | bytes, columns: QueryColumns | None = None) 
 
 
 COUNT = QueryColumns(weight="count")
-AS_LINES = [QueryRow(1, None, "red shoes"), QueryRow(3, None, "blue hat")]
+TOPIC = QueryColumns(segment="topic")
+BLANK = QueryRow(2, None, "")
+AS_LINES = [QueryRow(1, None, "red shoes"), BLANK, QueryRow(3, None, "blue hat")]
 WITH_IDS = [QueryRow(1, "7", "red shoes"), QueryRow(2, "8", "blue hat")]
+SEGMENTED = [QueryRow(n, None, "a", 1.0, it) for n, it in ((2, "arts and crafts"), (3, "7"))]
 WEIGHTED = [QueryRow(2, None, "red shoes", 12.0), QueryRow(3, None, "blue hat", 0.5)]
 
 
@@ -75,6 +78,15 @@ WEIGHTED = [QueryRow(2, None, "red shoes", 12.0), QueryRow(3, None, "blue hat", 
             QueryColumns(text="q", weight="n"),
             [QueryRow(1, None, "red shoes", 2.0), QueryRow(2, None, "", 0.0)],
         ),
+        ("q.csv", "query,Topic\na, arts  and crafts\na,7\n", TOPIC, SEGMENTED),
+        ("q.tsv", "topic\tquery\n\ta\n", TOPIC, [QueryRow(2, None, "a")]),
+        (
+            "q.jsonl",
+            '{"query": "a"}\n{"query": "a", "topic": "arts  and crafts"}\n'
+            '{"query": "a", "topic": 7}\n{"query": "a", "topic": null}\n',
+            TOPIC,
+            [QueryRow(1, None, "a"), *SEGMENTED, QueryRow(4, None, "a")],
+        ),
         ("q.ndjson.gz", '{"text": "red shoes"}', None, AS_LINES[:1]),
         ("empty.txt", "\n \n", None, []),
         ("empty.csv", "", None, []),
@@ -94,7 +106,7 @@ def test_the_forms_of_files(
         ("q.txt", "red shoes\n", COUNT, "line 1: it has no columns, so none is called 'count'"),
         ("q.txt", "<top>\n<num> 301\n", None, "line 1: it is SGML or XML; write each topic as its"),
         ("q.tsv", "7\tred\n8\n", None, "line 2: it lacks the two columns, id and text"),
-        ("q.tsv", "7\tred\n\tblue\n", None, "line 2: it has no id or no text"),
+        ("q.tsv", "7\tred\n\tblue\n", None, "line 2: it has no id (text or"),
         ("q.tsv", "keyword\tclicks\nred\t12\n", None, "line 2: it is not an id and a text; name"),
         ("q.tsv", "7\tred\tx\n", None, "line 1: it is not an id and a text; name the columns"),
         ("q.tsv", "7\tred\n", COUNT, "line 1: it has no column 'query', 'text' or 'title', only"),
@@ -102,9 +114,12 @@ def test_the_forms_of_files(
             "q.csv",
             "keyword,clicks\nred,12\n",
             None,
-            "only 'keyword', 'clicks'; say which columns have",
+            "only 'keyword', 'clicks'; say which columns to read",
         ),
         ("q.csv", "query,n\nred,12\n", COUNT, "line 1: it has no column 'count', only 'query', "),
+        ("q.csv", "query,n\nred,12\n", TOPIC, "line 1: it has no column 'topic', only 'query', "),
+        ("q.txt", "red shoes\n", TOPIC, "line 1: it has no columns, so none is called 'topic'"),
+        ("q.jsonl", '{"query": "a", "topic": []}\n', TOPIC, "its segment is neither text nor a"),
         ("q.csv", "query,n\nred,12\n", QueryColumns(id="qid"), "it has no column 'qid', only "),
         ("q.csv", "query,Query\nred,12\n", None, "line 1: it names the column 'query' twice"),
         ("q.csv", "query\nred\nred, green\n", QueryColumns(), "line 3: it has more columns than"),
@@ -143,6 +158,8 @@ def test_what_is_no_query_is_named(
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="have no 'topic'; name another key"):
+        rows(tmp_path / "q.jsonl", '{"query": "a"}\n{"query": "b"}\n', TOPIC)
     with pytest.raises(CorpusError, match=r"no\.txt cannot be read"):
         list(query_rows(tmp_path / "no.txt"))
     packed = tmp_path / "cut.txt.gz"

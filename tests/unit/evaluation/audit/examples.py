@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from fairqr.evaluation.audit.measuring import AuditFigures, measure
+from fairqr.evaluation.audit.bundle import AuditManifest, Relevance
+from fairqr.evaluation.audit.measuring import AuditFigures, Observed, measure
 from fairqr.evaluation.audit.outcomes import AuditOutcome
 from fairqr.evaluation.audit.queries import AuditQuery, Queries, collect_queries
 from fairqr.evaluation.audit.records import Observation
@@ -47,7 +49,7 @@ def queries_of(count: int, *, texts: Sequence[str] = ()) -> Queries:
     )
     weight = sum(query.weight for query in queries)
     design = f"All {count} different queries of {count} lines were asked; each counts by 'count'."
-    return Queries(queries, count, count, weight, design)
+    return Queries(queries, count, weight, design)
 
 
 def words_of(words: Sequence[str] = WORDS, asks: Sequence[int] = ()) -> Queries:
@@ -104,15 +106,18 @@ def observations_of(
                 query=query.id,
                 status="ok",
                 ids=ids[:30],
-                scores=tuple(scores[order][:30].tolist()),
-                again=ids[:30] if number % 2 else (*ids[1:30], ids[0]),
                 others=ids[30:],
                 relevance=tuple(relevance[order].tolist()) if with_relevance else None,
                 groups=coded(memberships, {"gender", "origin"}),
-                seconds=0.01,
             )
         )
     return found
+
+
+def reading(observations: Iterable[Observation]) -> Observed:
+    """Return what reads these by the ids of their queries."""
+    by_id = {it.query: it for it in observations}
+    return lambda ids: [by_id[id_] for id_ in ids if id_ in by_id]
 
 
 def spec_of(**changes: object) -> AuditSpec:
@@ -125,8 +130,7 @@ def outcome_of(
     *,
     texts: Sequence[str] = (),
     titles: Mapping[str, str] | None = None,
-    is_redacted: bool = False,
-    relevance: str = "estimated",
+    relevance: Relevance = "estimated",
     spec: AuditSpec | None = None,
     is_shared: bool = True,
     **observed: Any,
@@ -137,7 +141,6 @@ def outcome_of(
         count: How many queries it has.
         texts: Of the first queries.
         titles: Of documents.
-        is_redacted: Whether texts are withheld.
         relevance: What says what is relevant.
         spec: What is measured.
         is_shared: Whether the figures may be those that another test measured.
@@ -150,11 +153,23 @@ def outcome_of(
             spec,
             SCHEMA,
             {query.id: query for query in queries.queries},
-            observations_of(queries, **observed),
+            reading(observations_of(queries, **observed)),
             relevance=relevance,
         )
-    engine = {"name": "a made-up engine"}
-    return AuditOutcome(spec, queries, _MEASURED[key], engine, titles or {}, is_redacted)
+    manifest = AuditManifest(
+        spec=spec.model_dump(mode="json"),
+        queries=queries.fingerprint,
+        engine={"name": "a made-up engine"},
+        attributes=SCHEMA.attributes,
+        relevance=relevance,
+        started="",
+    )
+    return AuditOutcome(manifest, spec, queries, _MEASURED[key], titles or {})
+
+
+def made(outcome: AuditOutcome, **changes: object) -> AuditOutcome:
+    """Return what comes out of an audit whose manifest has other values."""
+    return replace(outcome, manifest=outcome.manifest.model_copy(update=changes))
 
 
 _MEASURED: dict[str, AuditFigures] = {}

@@ -2,7 +2,9 @@
 
 A query has 20 to 80 documents that may be relevant; each has a group and a probability of being
 relevant, whatever its group. The engine ranks what is relevant above the rest, with noise, and
-takes a planted amount from the scores of one group.
+takes a planted amount from the scores of one group. Labels may be wrong.
+
+Of job titles, an audit does not look at all that is relevant (:func:`titles`).
 """
 
 from __future__ import annotations
@@ -14,15 +16,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairqr.evaluation.audit.exposures import Answer, Choices, Shown, shown_by
-from fairqr.evaluation.audit.figures import ESTIMATES, Gathered, GroupFigures, corrected
+from fairqr.evaluation.audit.exposures import Answer, AnswerFigures, Choices, measure_answer
+from fairqr.evaluation.audit.figures import ESTIMATES, GroupFigures, QueryFigures, corrected
+from fairqr.evaluation.audit.measuring import measure
+from fairqr.evaluation.audit.queries import AuditQuery
+from fairqr.evaluation.audit.records import Observation
+from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.retrieval.dimension import Dimension
-from fairqr.retrieval.schema import Attribute
+from fairqr.retrieval.relevance_of_texts import end_of
+from fairqr.retrieval.schema import Attribute, Schema
+from fairqr.retrieval.table import coded
 
 QUERIES = 20_000
 AUDITS = 1_000
 SHARES = ((0.02, 0.98), (0.05, 0.1, 0.15, 0.3, 0.4), (0.1, 0.9), (0.25, 0.75), (0.5, 0.5))
 CHOICES = Choices(k=20)
+SPEC = AuditSpec(k=CHOICES.k, mend=0)
+Shown = list[AnswerFigures] | list[Observation]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +40,19 @@ class World:
     """Queries of an engine, measured by judgements and by estimates.
 
     Attributes:
-        dimension: The groups; the lean is against the first.
+        dimension: The groups, with what is known of wrong labels; the lean is against the first.
         shown: What is seen of each query, by what says what is relevant.
-        truth: The figures of the first group over all queries, by the same.
+        truth: The figures of the first group over all queries, by the same and right labels.
     """
 
     dimension: Dimension
-    shown: dict[str, list[Shown]]
+    shown: dict[str, Shown]
     truth: dict[str, GroupFigures]
 
 
-def world(shares: Sequence[float], lean: float, seed: int, queries: int = QUERIES) -> World:
+def world(
+    shares: Sequence[float], lean: float, seed: int, queries: int = QUERIES, error: float = 0.0
+) -> World:
     """Make the answers of an engine to all queries.
 
     Args:
@@ -48,36 +60,108 @@ def world(shares: Sequence[float], lean: float, seed: int, queries: int = QUERIE
         lean: What is taken from the scores of the first group, whose noise has a deviation of 1.
         seed: Draws all.
         queries: How many there are.
+        error: How many labels of the first group are wrong; of the others it is a third less. A
+            wrong label is any other, in proportion to the shares of groups.
     """
-    random = np.random.default_rng([seed, len(shares), int(100 * shares[0]), int(100 * lean)])
-    groups = tuple(f"group {number}" for number in range(len(shares)))
-    attribute = Attribute(name="attribute", field="field", groups=groups)
+    size = len(shares)
+    random = np.random.default_rng(
+        [seed, size, *(int(100 * it) for it in (shares[0], lean, error))]
+    )
+    groups = tuple(f"group {number}" for number in range(size))
+    others = np.array(shares) * (1 - np.eye(size))
+    wrong = np.where(np.arange(size) == 0, error, error / 1.5)[:, None]
+    labels = np.eye(size) * (1 - wrong) + wrong * others / others.sum(axis=1, keepdims=True)
+    rows = {
+        own: dict(zip(groups, it.tolist(), strict=True))
+        for own, it in zip(groups, labels, strict=True)
+    }
+    right = Attribute(name="attribute", field="field", groups=groups)
+    attribute = right.model_copy(update={"confusion": rows if error else None})
     dimension = Dimension(attribute, (attribute,))
-    shown: dict[str, list[Shown]] = {"judged": [], "estimated": []}
+    shown: dict[str, list[AnswerFigures]] = {"judged": [], "estimated": []}
+    known: dict[str, list[AnswerFigures]] = {"judged": [], "estimated": []}
     for _ in range(queries):
         count = int(random.integers(20, 81))
-        own = random.choice(len(shares), size=count, p=random.dirichlet(np.array(shares) * 8))
+        own = random.choice(size, size=count, p=random.dirichlet(np.array(shares) * 8))
         chance = random.beta(1.2, 0.8, count)
         relevant = random.random(count) < chance
         scores = 2.0 * relevant + random.normal(size=count) - lean * (own == 0)
         order = np.argsort(-scores)
-        members = np.eye(len(shares))[own[order]]
-        truth = Answer(members, count, relevant[order].astype(float), is_judged=True)
-        shown["judged"].append(shown_by(truth, dimension, CHOICES))
-        guess = Answer(members, count, chance[order])
-        shown["estimated"].append(shown_by(guess, dimension, CHOICES))
+        read = own
+        if error:
+            read = (labels.cumsum(axis=1)[own] < random.random((count, 1))).sum(axis=1)
+        for said, kept in (read, shown), (own, known):
+            members = np.eye(size)[np.minimum(said, size - 1)[order]]
+            for name, relevance in ("judged", relevant.astype(float)), ("estimated", chance):
+                answer = Answer(members, count, relevance[order], name == "judged")
+                kept[name].append(measure_answer(answer, dimension, CHOICES))
+            if read is own:
+                known = shown
+                break
     every = np.ones(queries)
-    truth = {name: _figures(dimension, held, every, seed)[0] for name, held in shown.items()}
+    plain = Dimension(right, (right,))
+    truth = {name: _figures(plain, name, held, every, seed)[0] for name, held in known.items()}
+    return World(dimension, shown, truth)
+
+
+def titles(broad: float, others: str, seed: int, queries: int = 2_000) -> World:
+    """Make the answers of an engine to job titles.
+
+    Most documents that match are relevant, and nearly all look so. The engine puts long ones last,
+    and the first group stands only among them.
+
+    Args:
+        broad: The share of the titles that match 300 to 900 documents, of which an estimate sees
+            the first 100. True values by estimates are those of the other titles.
+        others: What the other titles are like, which match 20 to 80 documents: the ``same``;
+            ``even``, where the group stands among long and short ones alike; or ``unlikely``, where
+            nothing looks relevant.
+        seed: Draws all.
+        queries: How many titles there are.
+    """
+    random = np.random.default_rng([seed, int(100 * broad)])
+    attribute = Attribute(name="age", field="age", groups=("old", "young"))
+    shown: dict[str, list[Observation]] = {"judged": [], "estimated": []}
+    for number in range(queries):
+        is_broad = number < broad * queries
+        count = int(random.integers(300, 901) if is_broad else random.integers(20, 81))
+        kind, is_long = "same" if is_broad else others, random.random(count) < 0.4
+        chance = random.beta(12, 3, count) * (0.5 if kind == "unlikely" else 1.0)
+        old = random.random(count) < (0.24 if kind == "even" else 0.6 * is_long)
+        relevant = (random.random(count) < chance).astype(float)
+        order = np.argsort(is_long + 0.4 * random.normal(size=count))
+        first = order[: SPEC.depth]
+        level = end_of(chance, first.tolist()) if is_broad else 0.0
+        for name, pool, relevance in ("judged", order, relevant), ("estimated", first, chance):
+            one = Observation(
+                query=str(number),
+                status="ok",
+                ids=tuple(map(str, first.tolist())),
+                others=tuple(map(str, pool[len(first) :].tolist())),
+                relevance=tuple(relevance[pool].tolist()),
+                groups=coded({"age": np.eye(2)[1 - old[pool]]}, {"age"}),
+                levels={"age": level} if name == "estimated" else {},
+            )
+            shown[name].append(one)
+    dimension, every = Dimension(attribute, (attribute,)), np.ones(queries)
+    truth = {name: _figures(dimension, name, held, every, seed)[0] for name, held in shown.items()}
     return World(dimension, shown, truth)
 
 
 def _figures(
-    dimension: Dimension, shown: Sequence[Shown], weights: Sequence[float], seed: int
+    dimension: Dimension, relevance: str, shown: Shown, weights: Sequence[float], seed: int
 ) -> list[GroupFigures]:
-    gathered = Gathered(dimension)
+    if isinstance(shown[0], Observation):
+        numbered = [it.model_copy(update={"query": str(place)}) for place, it in enumerate(shown)]
+        schema = Schema(attributes={dimension.name: dimension.attribute})
+        asked = {str(it): AuditQuery(str(it), "", weight) for it, weight in enumerate(weights)}
+        return measure(
+            SPEC, schema, asked, lambda ids: [numbered[int(it)] for it in ids], relevance=relevance
+        ).groups
+    table = QueryFigures(dimension)
     for weight, one in zip(weights, shown, strict=True):
-        gathered.add(float(weight), one)
-    return corrected(gathered.listed(np.random.default_rng(seed)))
+        table.add(float(weight), one)
+    return corrected(table.figures(np.random.default_rng(seed)))
 
 
 def audits(
@@ -94,18 +178,24 @@ def audits(
         count: How many audits there are.
 
     Returns:
-        How many audits ``found`` or ``accused``; by figure, how many gave an interval, and with
-        `` held`` behind its name in how many the true value was.
+        How many audits gave each verdict on the first group, ``accused`` any, or gave a
+        ``detectable`` lean. Of those whose verdict is not ``saturated``, by figure, how many gave
+        an interval, and with `` held`` behind its name in how many the true value was; and as
+        ``lean of all`` in how many intervals of the lean was that of all queries by judgements.
     """
     random, outcome, shown = np.random.default_rng(seed), Counter[str](), made.shown[relevance]
     for number in range(count):
         drawn = [shown[place] for place in random.integers(0, len(shown), size)]
         weights = np.exp(spread * random.normal(size=size))
-        groups = _figures(made.dimension, drawn, weights, number)
-        for name in ESTIMATES:
-            found, truth = getattr(groups[0], name), getattr(made.truth[relevance], name).value
-            outcome[name] += not math.isnan(found.low)
-            outcome[f"{name} held"] += found.low - 1e-9 <= truth <= found.high + 1e-9
-        outcome["found"] += groups[0].verdict == "less"
+        groups = _figures(made.dimension, relevance, drawn, weights, number)
+        first, whole = groups[0], made.truth["judged"].lean.value
+        if first.verdict != "saturated":
+            outcome["lean of all"] += first.lean.low <= whole <= first.lean.high
+            for name in ESTIMATES:
+                found, truth = getattr(first, name), getattr(made.truth[relevance], name).value
+                outcome[name] += not math.isnan(found.low)
+                outcome[f"{name} held"] += found.low - 1e-9 <= truth <= found.high + 1e-9
+        outcome[first.verdict] += 1
+        outcome["detectable"] += not math.isnan(first.detectable)
         outcome["accused"] += any(it.verdict in ("less", "more") for it in groups)
     return outcome

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,14 +13,16 @@ from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.vectorstores import InMemoryVectorStore
 
 from fairqr.base.errors import IndexUnavailableError, QueryError
-from fairqr.evaluation.audit.asking import LOOKED_UP, WIDENED_BY, Asker, Pace
+from fairqr.evaluation.audit.asking import LOOKED_UP, WIDENED_BY, Asker
 from fairqr.evaluation.audit.queries import AuditQuery
+from fairqr.evaluation.audit.records import Observation
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.engine import EngineOverWords, Hits, Query
 from fairqr.retrieval.engines.langchain import from_langchain
 from fairqr.retrieval.engines.tantivy import TantivyEngine
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.relevance import LIKELY
+from fairqr.retrieval.table import decoded
 from tests.unit.engines import WatchedEngine, hits_of
 from tests.unit.retrieval.embedded import GENDER, built
 
@@ -50,8 +50,10 @@ class ByRank:
         self.asked: list[str] = []
         self.of = of
 
-    async def estimate_ids(self, query: str, ids: Sequence[str]) -> FloatArray | None:
-        self.asked.append(query)
+    async def estimate_ids(
+        self, query: str, ids: Sequence[str], *, by_words: bool = True
+    ) -> FloatArray | None:
+        self.asked += [query] * by_words
         return np.array([max(0.0, 1 - int(id_[1:]) / self.of) for id_ in ids])
 
 
@@ -71,11 +73,17 @@ class Limited(EngineOverWords):
         )
 
 
+async def looked_up(asker: Asker, *queries: AuditQuery) -> list[Observation]:
+    """What is observed of queries, once their relevant documents were looked up."""
+    await asker.look_up(queries, lambda done, total=None, /: None)
+    return [(await asker.observe(query)).record for query in queries]
+
+
 async def test_what_the_engine_answers_comes_first_and_in_its_order(engine: TantivyEngine) -> None:
     done = await Asker(engine, GENDERS, 10).observe(QUERY)
     found, hits = done.record, await hits_of(engine, "physics", 10)
-    assert (found.status, list(found.ids), list(found.scores)) == ("ok", hits.ids, hits.scores)
-    assert (found.pool, found.relevance, found.again) == (found.ids, None, None)
+    assert (found.status, list(found.ids)) == ("ok", hits.ids)
+    assert (found.pool, found.relevance) == (found.ids, None)
     assert done.replies == (None,)
 
 
@@ -112,13 +120,22 @@ async def test_searches_go_on_where_all_that_they_found_is_likely_relevant(
 async def test_an_engine_that_answers_no_more_has_more_than_was_looked_at(
     engine: TantivyEngine,
 ) -> None:
-    """Some engines return at most so many documents, others fail when asked for more."""
+    """Some engines have a limit, perhaps below the depth; others fail when asked for more."""
     texts = ByRank(of=400)
     limited = Asker(Limited(engine, 10), GENDERS, 10, texts=texts)
     failing = Asker(Limited(engine, 10, fails=True), GENDERS, 10, texts=texts)
-    for asker in (limited, failing):
+    # An engine that cuts off where no size ends is found out by the length of several answers.
+    below, between = (
+        Asker(Limited(engine, 10), GENDERS, depth, texts=texts, widened=GROUPS) for depth in (20, 7)
+    )
+    # Queries of the whole audit tell, not the first ones; below the depth few of them suffice.
+    narrow = [AuditQuery(f"q{number}", "nothing") for number in range(50)]
+    await below.find_limit([*narrow, *[QUERY] * 20])
+    await between.find_limit([*narrow[:20], *[QUERY] * 50])
+    assert (await between.observe(QUERY)).record.levels["gender"] >= LIKELY
+    for asker in (limited, failing, below):
         found = (await asker.observe(QUERY)).record
-        assert (found.status, len(found.pool)) == ("ok", 10)
+        assert (found.status, len(found.ids)) == ("ok", 10)
         assert found.levels["gender"] >= LIKELY
 
 
@@ -126,13 +143,20 @@ async def test_judgements_bring_the_relevant_documents_that_were_not_answered(
     engine: TantivyEngine,
 ) -> None:
     qrels = {"q1": {"m00": 1, "w07": 2, "w08": 0, "gone": 1}}
-    asker = Asker(engine, GENDERS, 5, qrels=qrels, texts=ByRank(), widened=GROUPS)
-    found = (await asker.observe(QUERY)).record
+    asker = Asker(engine, GENDERS, 5, qrels=qrels)
+    found, unjudged = await looked_up(asker, QUERY, AuditQuery("q2", "physics"))
     assert found.pool == (*found.ids, "w07")
     assert found.relevance == tuple(float(id_ in ("m00", "w07")) for id_ in found.pool)
-    assert found.levels == {}
-    unjudged = (await asker.observe(AuditQuery("q2", "physics"))).record
+    assert (found.levels, found.hidden) == ({}, 0)
     assert unjudged.relevance is None
+    # Beside an estimate they change neither the pool nor what is relevant.
+    estimated = (await Asker(engine, GENDERS, 5, texts=ByRank()).observe(QUERY)).record
+    both, without = await looked_up(
+        replace(asker, texts=ByRank()), QUERY, AuditQuery("q2", "physics")
+    )
+    assert (both.pool, both.relevance) == (estimated.pool, estimated.relevance)
+    assert decoded(both.judged["gender"]).tolist() == [[0, 1], [1, 0]], "m00 and w07"
+    assert (both.hidden, without.judged) == (0, {})
 
 
 async def test_what_is_known_of_judged_documents_depends_on_no_other_query() -> None:
@@ -146,27 +170,9 @@ async def test_what_is_known_of_judged_documents_depends_on_no_other_query() -> 
     (met,) = await engine.search([Query("chemistry", 9)])
     assert len(met) == 9
     qrels = {"q1": dict.fromkeys(met.ids, 1)}
-    found = (await Asker(engine, GENDERS, 5, qrels=qrels).observe(QUERY)).record
+    (found,) = await looked_up(Asker(engine, GENDERS, 5, qrels=qrels), QUERY)
     assert (found.others, found.hidden) == ((), 4)
-
-
-async def test_relevant_documents_of_several_queries_are_looked_up_at_a_time(
-    engine: TantivyEngine,
-) -> None:
-    queries = [AuditQuery(f"q{number}", "physics") for number in range(8)]
-    qrels = {it.id: {f"w{number:02}": 1, "m00": 1} for number, it in enumerate(queries)}
-    del qrels["q3"]
-    qrels["q4"] = {f"n{number}": 1 for number in range(LOOKED_UP + 1)}
-    order = [query.id for query in queries]
-    watched = WatchedEngine(engine)
-    alone = Asker(engine, GENDERS, 5, qrels=qrels)
-    together = Asker(watched, GENDERS, 5, qrels=qrels, order=order)
-    for query in queries:
-        found = (await together.observe(query)).record
-        other = (await alone.observe(query)).record
-        assert found.model_copy(update={"seconds": other.seconds}) == other
-    # One for each query; and one for the first four, for the fifth, and for the others.
-    assert watched.round_trips == len(queries) + 3
+    assert found.levels == {"gender": 1.0}, "so much is hidden that nobody can be acquitted"
 
 
 class Refusing(WatchedEngine):
@@ -178,28 +184,24 @@ class Refusing(WatchedEngine):
         return await super().search(queries)
 
 
-async def test_a_failed_look_up_counts_for_the_query_that_it_fails_for(
-    engine: TantivyEngine,
-) -> None:
-    """Documents of several queries are looked up together, and one of them may be at fault."""
+async def test_an_id_that_is_refused_costs_no_other_document(engine: TantivyEngine) -> None:
+    """Many documents are looked up together, and one of them may be at fault: it counts as hidden.
+
+    Those of the other queries and chunks are known, and only its own chunk is asked again.
+    """
     queries = [AuditQuery(f"q{number}", "physics") for number in range(3)]
-    qrels = {"q0": {"w00": 1}, "q1": {"bad": 1}, "q2": {"w02": 1}}
-    asker = Asker(Refusing(engine), GENDERS, 5, qrels=qrels, order=[it.id for it in queries])
-    found = [(await asker.observe(query)).record for query in queries]
-    assert [(it.status, it.others) for it in found] == [
-        ("ok", ("w00",)),
-        ("failed", ()),
-        ("ok", ("w02",)),
+    absent = {f"x{number}": 1 for number in range(LOOKED_UP)}
+    qrels = {"q0": {"w00": 1}, "q1": {"bad": 1, "w01": 1}, "q2": {"w02": 1, **absent}}
+    refusing = Refusing(engine)
+    found = await looked_up(Asker(refusing, GENDERS, 5, qrels=qrels), *queries)
+    assert [(it.status, it.others, it.hidden) for it in found] == [
+        ("ok", ("w00",), 0),
+        ("ok", ("w01",), 1),
+        ("ok", ("w02",), 0),
     ]
-
-
-async def test_some_queries_are_asked_twice(engine: TantivyEngine) -> None:
-    watched = WatchedEngine(engine)
-    asker = Asker(watched, GENDERS, 5, twice={"q1"})
-    first = (await asker.observe(QUERY)).record
-    assert first.again == first.ids
-    assert watched.round_trips == 2
-    assert (await asker.observe(AuditQuery("q2", "physics"))).record.again is None
+    assert refusing.round_trips == 1 + (LOOKED_UP - 1) + len(queries)
+    done = await Asker(refusing, GENDERS, 5, qrels=qrels).observe(queries[1])
+    assert "what it hides is not seen" in done.notes[0]
 
 
 async def test_nothing_found_is_an_observation(engine: TantivyEngine) -> None:
@@ -228,9 +230,3 @@ async def test_a_refused_query_is_an_observation_and_an_engine_that_is_away_ends
     away = await Asker(failing, GENDERS, 5).observe(QUERY)
     assert away.record.status == "failed"
     assert [it.status for it in away.replies if it is not None] == ["unavailable"]
-
-
-async def test_requests_begin_at_their_pace() -> None:
-    pace, begun = Pace(rate=50), time.monotonic()
-    await asyncio.gather(*(pace.wait() for _ in range(6)))
-    assert time.monotonic() - begun >= 5 / 50

@@ -9,8 +9,8 @@ import pytest
 
 from fairqr.base.errors import InputError
 from fairqr.evaluation.audit.conditions import check, parse_condition
-from fairqr.evaluation.audit.estimates import Estimate
 from fairqr.evaluation.audit.measuring import AuditFigures
+from fairqr.evaluation.estimates import Estimate
 from tests.unit.evaluation.audit.examples import outcome_of
 
 
@@ -32,38 +32,43 @@ def with_figure(figures: AuditFigures, name: str, value: Estimate, **more: objec
         ("ranking_gap>.05", "ranking_gap > 0.05"),
         (" lean >= -1e-2 ", "lean >= -0.01"),
         ("absent<=1", "absent <= 1"),
+        *((text, None) for text in ("", "lean", "lean >", "lean = 3", "lean < nan", "queries > 3")),
     ],
 )
-def test_conditions_are_read(text: str, read: str) -> None:
-    assert str(parse_condition(text)) == read
+def test_conditions_are_read_and_what_is_none_is_refused(text: str, read: str | None) -> None:
+    if read:
+        assert str(parse_condition(text)) == read
+    else:
+        with pytest.raises(InputError, match=r"is not a condition|no figure"):
+            parse_condition(text)
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "lean", "lean >", "lean = 3", "lean < much", "lean < nan", "lean < inf", "queries > 3"],
-)
-def test_what_is_no_condition_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match=r"is not a condition|no figure"):
-        parse_condition(text)
-
-
-@pytest.mark.parametrize(
-    ("ends", "holds", "surely"),
+    ("text", "ends", "verdict", "holds", "surely"),
     [
-        ((0.7, 0.6, 0.79), True, True),
-        ((0.7, 0.6, 0.8), True, False),
-        ((0.8, 0.7, 0.9), False, False),
-        ((0.7, np.nan, np.nan), True, False),
-        ((np.nan, np.nan, np.nan), False, False),
+        ("impact_ratio < 0.8", (0.7, 0.6, 0.79), "less", True, True),
+        ("impact_ratio < 0.8", (0.7, 0.6, 0.8), "less", True, False),
+        ("impact_ratio < 0.8", (0.8, 0.7, 0.9), "less", False, False),
+        ("impact_ratio < 0.8", (0.7, np.nan, np.nan), "less", True, False),
+        ("impact_ratio < 0.8", (np.nan, np.nan, np.nan), "less", False, False),
+        # A lean that is the same in every query is as sure as its verdict.
+        ("lack > 0.1", (0.333, np.nan, np.nan), "less", True, True),
+        ("lack > 0.1", (0.333, np.nan, np.nan), "cannot_tell", True, False),
+        ("lack > 0.4", (0.333, np.nan, np.nan), "less", False, False),
     ],
 )
 def test_the_whole_interval_makes_it_sure(
-    figures: AuditFigures, ends: tuple[float, float, float], holds: bool, surely: bool
+    figures: AuditFigures,
+    text: str,
+    ends: tuple[float, float, float],
+    verdict: str,
+    holds: bool,
+    surely: bool,
 ) -> None:
-    condition = parse_condition("impact_ratio < 0.8")
-    group = with_figure(figures, "impact_ratio", Estimate(*ends, 30)).groups[0]
-    assert condition.holds(group, sure=False) is holds
-    assert condition.holds(group, sure=True) is surely
+    condition = parse_condition(text)
+    changed = with_figure(figures, condition.figure, Estimate(*ends, 30), verdict=verdict)
+    assert condition.holds(changed.groups[0], sure=False) is holds
+    assert condition.holds(changed.groups[0], sure=True) is surely
 
 
 @pytest.mark.parametrize("figure", ["ranking_gap", "impact_ratio", "exposure_ratio"])
@@ -81,13 +86,19 @@ def test_gaps_and_ratios_are_sure_only_with_a_verdict_and_else_doubtful(
     figures: AuditFigures, figure: str, more: dict[str, object], why: str | None
 ) -> None:
     changed = with_figure(figures, figure, Estimate(0.2, 0.1, 0.3, 30), **more)
-    conditions = [parse_condition(f"{figure} > 0.05")]
-    gate = check(conditions, changed, sure=True)
-    assert bool(gate.broken) == (why is None)
-    assert not why or why in gate.doubtful[0]
-    (said,) = check(conditions, changed, sure=False).broken
+    broken, doubtful = check([parse_condition(f"{figure} > 0.05")], changed, sure=True)
+    assert bool(broken) == (why is None)
+    assert not why or why in doubtful[0]
+    (said,), _ = check([parse_condition(f"{figure} > 0.05")], changed, sure=False)
     assert said.startswith(f"'{figure} > 0.05' holds for gender=female (0.2, 0.1 to 0.3), ")
     assert f", and {len(changed.groups) - 5} more." in said
+
+
+def test_a_saturated_audit_never_passes_in_silence(figures: AuditFigures) -> None:
+    changed = with_figure(figures, "lean", Estimate(0.01, 0.0, 0.02, 30), verdict="saturated")
+    broken, doubtful = check([parse_condition("lean > 0.9")], changed, sure=True)
+    assert (broken, len(doubtful)) == ([], 1)
+    assert "more relevant documents than were looked at" in doubtful[0]
 
 
 def test_an_interval_on_both_sides_of_the_line_never_passes_in_silence(
@@ -95,20 +106,10 @@ def test_an_interval_on_both_sides_of_the_line_never_passes_in_silence(
 ) -> None:
     """An impact ratio of .27 with a wide interval is a strong lean that is not known well."""
     wide = with_figure(figures, "impact_ratio", Estimate(0.27, 0.11, 0.9, 30))
-    gate = check([parse_condition("impact_ratio < 0.8")], wide, sure=True)
-    assert (gate.broken, len(gate.doubtful)) == ([], 1)
-    assert "its interval reaches beyond" in gate.doubtful[0]
+    broken, (doubt,) = check([parse_condition("impact_ratio < 0.8")], wide, sure=True)
+    assert not broken
+    assert "its interval reaches beyond" in doubt
     assert check([parse_condition("impact_ratio < 0.2")], wide, sure=True) == ([], [])
-
-
-@pytest.mark.parametrize(("verdict", "surely"), [("less", True), ("cannot_tell", False)])
-def test_a_lean_that_is_the_same_in_every_query_is_as_sure_as_its_verdict(
-    figures: AuditFigures, verdict: str, surely: bool
-) -> None:
-    same = Estimate(0.333, np.nan, np.nan, 30)
-    group = with_figure(figures, "lack", same, verdict=verdict).groups[0]
-    assert parse_condition("lack > 0.1").holds(group, sure=True) is surely
-    assert not parse_condition("lack > 0.4").holds(group, sure=True)
 
 
 def test_a_group_that_is_never_shown_surely_breaks_a_condition() -> None:
@@ -117,24 +118,61 @@ def test_a_group_that_is_never_shown_surely_breaks_a_condition() -> None:
     women = next(it for it in found.groups if it.group == "female")
     assert women.selected == women.impact_ratio.value == women.exposure.value == 0
     for text in ("impact_ratio < 0.8", "exposure < 0.2", "absent > 0.8", "selection_rate < 0.2"):
-        said = check([parse_condition(text)], found, sure=True).broken
-        assert "gender=female (" in "".join(said)
+        broken, _ = check([parse_condition(text)], found, sure=True)
+        assert "gender=female (" in "".join(broken)
 
 
-def test_what_cannot_be_checked_is_doubtful(figures: AuditFigures) -> None:
+@pytest.mark.parametrize("sure", [False, True])
+def test_what_cannot_be_checked_is_doubtful(figures: AuditFigures, sure: bool) -> None:
     undefined = with_figure(figures, "lean", Estimate(np.nan, np.nan, np.nan, 0))
-    conditions = [parse_condition("lean > 0")]
-    for sure in (False, True):
-        gate = check(conditions, undefined, sure=sure)
-        assert not gate.broken
-        assert "was not checked: no group has this figure" in gate.doubtful[0]
-        failed = replace(figures, too_many_failed=True)
-        assert "No condition was checked" in check(conditions, failed, sure=sure).doubtful[0]
-        assert check([], failed, sure=sure) == ([], [])
+    failed = replace(figures, too_many_failed=True)
+    for changed, why in ((undefined, "no group has this figure"), (failed, "too many queries")):
+        broken, (doubt,) = check([parse_condition("lean > 0")], changed, sure=sure)
+        assert not broken
+        assert why in doubt
+    assert check([], failed, sure=sure) == ([], [])
 
 
-def test_too_few_queries_pass_no_sure_gate() -> None:
-    found = outcome_of(4).figures
-    gate = check([parse_condition("ranking_gap > 0.9")], found, sure=True)
-    assert not gate.broken
-    assert "too few queries" in gate.doubtful[0]
+@pytest.mark.parametrize("sure", [False, True])
+def test_too_few_queries_pass_no_gate(sure: bool) -> None:
+    broken, (doubt,) = check(
+        [parse_condition("ranking_gap > 0.9")], outcome_of(4).figures, sure=sure
+    )
+    assert not broken
+    assert "too few queries" in doubt
+
+
+NOTHING = Estimate(np.nan, np.nan, np.nan, 0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "text", "why"),
+    [
+        ({"lean": NOTHING}, "lean > 0.9", "no group has this figure"),
+        ({"lean": Estimate(0.1, np.nan, np.nan, 3)}, "lean > 0.9", "too few queries"),
+        *(
+            ({"verdict": "saturated"}, f"{name} > 1", "more relevant documents")
+            for name in ("excess", "supply_gap", "selection_rate", "target", "impact_ratio")
+        ),
+    ],
+)
+def test_one_attribute_does_not_pass_for_another(
+    figures: AuditFigures, changed: dict[str, object], text: str, why: str
+) -> None:
+    changed = {"verdict": "cannot_tell", **changed}
+    part = [replace(it, **changed if it.attribute == "origin" else {}) for it in figures.groups]
+    broken, (doubt,) = check([parse_condition(text)], replace(figures, groups=part), sure=True)
+    assert not broken
+    assert doubt.startswith(f"'{text}' was not checked for origin: ")
+    assert why in doubt
+
+
+def test_a_sure_lean_in_a_segment_breaks_a_condition(figures: AuditFigures) -> None:
+    fair = with_figure(figures, "lean", Estimate(0.01, 0.0, 0.02, 30), verdict="cannot_tell")
+    lean = Estimate(0.5, 0.4, 0.6, 30)
+    for verdict, said in (("less", 1), ("cannot_tell", 0)):
+        segment = replace(fair.groups[0], segment="actors", lean=lean, verdict=verdict)
+        changed = replace(fair, segments=[segment])
+        broken, doubtful = check([parse_condition("lean > 0.2")], changed, sure=True)
+        assert (len(broken), doubtful) == (said, [])
+        assert not said or "gender=female in actors (0.5, 0.4 to 0.6)" in broken[0]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairqr.evaluation.audit.exposures import Answer, Choices, shown_by
+from fairqr.evaluation.audit.exposures import Answer, Choices, measure_answer
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.divergence import kullback_leibler
 from fairqr.retrieval.exposure import LOG2, FloatArray, exposure, normalise
@@ -39,14 +39,26 @@ def members(letters: str, groups: str = "ab") -> FloatArray:
 
 def test_shares_counts_and_candidates_by_hand() -> None:
     answer = Answer(members("bab-ab"), 4, np.array([1.0, 1.0, 0.0, 1.0, 1.0, 0.0]))
-    found = shown_by(answer, TWO, Choices(k=3))
+    found = measure_answer(answer, TWO, Choices(k=3))
     d = LOG2.weights(3)
     assert found.exposure.tolist() == pytest.approx([d[1] / d.sum(), (d[0] + d[2]) / d.sum()])
     assert found.target.tolist() == pytest.approx([2 / 3, 1 / 3])
-    assert found.count.tolist() == [1, 2]
+    assert found.shown.tolist() == [1, 2]
     assert found.selected.tolist() == [1, 1], "the second b is not relevant"
     assert found.candidates.tolist() == [2, 1]
-    assert found.unknown == 0
+    assert found.unknown.tolist() == [0, 0]
+    assert np.isnan(found.ndcg).all(), "estimates say nothing of quality"
+
+
+def test_the_gain_of_a_group_is_that_of_its_relevant_documents_alone() -> None:
+    relevance = np.array([0.0, 1.0, 0.0, 1.0, 1.0, 0.0])
+    three = dimension("a", "b", "c")
+    answer = Answer(members("bab-ab", "abc"), 4, relevance, is_judged=True)
+    found = measure_answer(answer, three, Choices(k=3))
+    d = LOG2.weights(2)
+    # The first relevant 'a' stands at rank 2, and the other one is not shown; no 'b' is relevant.
+    assert found.ndcg.tolist() == pytest.approx([d[1] / d.sum(), 0, 0])
+    assert found.has_relevant.tolist() == [1, 0, 0]
 
 
 def test_documents_below_the_level_count_for_no_share_but_are_there() -> None:
@@ -54,26 +66,26 @@ def test_documents_below_the_level_count_for_no_share_but_are_there() -> None:
     relevance = np.array([0.9, 0.8, 0.6, 0.3, 0.3, 0.2]) / 2
     whole = Answer(members("babaaa"), 3, relevance)
     level = Answer(members("babaaa"), 3, relevance, level=0.275)
-    assert shown_by(whole, TWO, Choices(k=2)).target.tolist() == pytest.approx(
+    assert measure_answer(whole, TWO, Choices(k=2)).target.tolist() == pytest.approx(
         [1.6 / 3.1, 1.5 / 3.1]
     )
-    found = shown_by(level, TWO, Choices(k=2))
+    found = measure_answer(level, TWO, Choices(k=2))
     assert found.target.tolist() == pytest.approx([0.8 / 2.3, 1.5 / 2.3])
     assert found.candidates.tolist() == pytest.approx([0.4, 0.75])
     assert found.selected.tolist() == pytest.approx([0.4, 0.45])
     # What is no candidate is not selected either, though it is shown.
-    higher = shown_by(Answer(members("babaaa"), 3, relevance, level=0.35), TWO, Choices(k=3))
+    higher = measure_answer(Answer(members("babaaa"), 3, relevance, level=0.35), TWO, Choices(k=3))
     assert higher.candidates.tolist() == higher.selected.tolist() == pytest.approx([0.4, 0.45])
 
 
 def test_where_not_all_relevant_documents_were_looked_at_nothing_is_compared() -> None:
     """Exposure is what it is; what would be due by relevance, and could be had, is not known."""
     relevance = np.full(6, 0.9)
-    known = shown_by(Answer(members("babaaa"), 6, relevance), TWO, Choices(k=2))
+    known = measure_answer(Answer(members("babaaa"), 6, relevance), TWO, Choices(k=2))
     for share in (1.0, 0.5):
         target = Target(parts={"relevance": share, "uniform": 1 - share})
         answer = Answer(members("babaaa"), 6, relevance, level=0.6)
-        found = shown_by(answer, TWO, Choices(k=2, target=target))
+        found = measure_answer(answer, TWO, Choices(k=2, target=target))
         assert found.exposure.tolist() == known.exposure.tolist()
         for name in ("target", "supply", "candidates"):
             assert np.isnan(getattr(found, name)).all()
@@ -84,12 +96,12 @@ def test_missing_labels_bound_exposure_and_target() -> None:
     """By giving each unlabelled document to each group in turn."""
     letters, relevance = "a-b-ba-", np.array([1.0, 1, 0, 1, 1, 1, 1])
     choices = Choices(k=4)
-    found = shown_by(Answer(members(letters), 7, relevance), TWO, choices)
+    found = measure_answer(Answer(members(letters), 7, relevance), TWO, choices)
     exposures, targets = [], []
     for given_to in itertools.product("ab", repeat=letters.count("-")):
         turn = iter(given_to)
         whole = "".join(next(turn) if letter == "-" else letter for letter in letters)
-        possible = shown_by(Answer(members(whole), 7, relevance), TWO, choices)
+        possible = measure_answer(Answer(members(whole), 7, relevance), TWO, choices)
         exposures.append(possible.exposure)
         targets.append(possible.target)
     assert found.exposure_low.tolist() == pytest.approx(np.min(exposures, axis=0).tolist())
@@ -148,13 +160,27 @@ def test_nothing_gives_more_than_is_attainable(letters: str, k: int) -> None:
     assert most.tolist() == pytest.approx(np.max(every, axis=0).tolist())
 
 
+def test_relevant_documents_without_labels_are_the_supply_of_nobody() -> None:
+    """Otherwise every group would seem to get more than is due."""
+    answer = Answer(members("ab-"), 3, np.array([0.2, 0.2, 0.9]))
+    found = measure_answer(answer, TWO, Choices(k=2, target=POPULATION))
+    assert np.isnan(found.supply).all()
+    assert found.supply_low.tolist() == [0, 0]
+
+
+def test_a_query_without_known_relevance_has_candidates_only_if_none_has_any() -> None:
+    answer = Answer(members("abab"), 4, None)
+    assert measure_answer(answer, TWO, Choices(k=2)).candidates.tolist() == [2, 2]
+    assert np.isnan(measure_answer(answer, TWO, Choices(k=2, by_relevance=True)).candidates).all()
+
+
 def test_without_relevance_there_is_no_supply_and_the_further_answers_are_candidates() -> None:
-    found = shown_by(Answer(members("abbaab"), 6, None), TWO, Choices(k=2, target=POPULATION))
+    found = measure_answer(Answer(members("abbaab"), 6, None), TWO, Choices(k=2, target=POPULATION))
     assert np.isnan(found.supply).all()
     assert found.target.tolist() == [0.5, 0.5]
     assert found.candidates.tolist() == [3, 3]
     assert found.selected.tolist() == [1, 1]
-    by_relevance = shown_by(Answer(members("ab"), 2, None), TWO, Choices(k=2))
+    by_relevance = measure_answer(Answer(members("ab"), 2, None), TWO, Choices(k=2))
     assert np.isnan(by_relevance.target).all()
     assert np.isnan(by_relevance.candidates).all(), "nothing was answered beyond k"
 
@@ -165,7 +191,7 @@ def test_without_relevance_there_is_no_supply_and_the_further_answers_are_candid
 )
 def test_what_is_undefined_is_nan_and_never_0(letters: str, relevance: list[float]) -> None:
     rows = members(letters) if letters else np.zeros((0, 2))
-    found = shown_by(Answer(rows, len(letters), np.array(relevance)), TWO, Choices(k=2))
+    found = measure_answer(Answer(rows, len(letters), np.array(relevance)), TWO, Choices(k=2))
     assert np.isnan(found.target).all()
     assert np.isnan(found.supply).all()
     assert np.isnan(found.exposure).all() == (not any(letter in "ab" for letter in letters))

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from fairqr.base.binomial import binomial_interval
-from fairqr.evaluation.audit.exposures import Answer, Choices, Shown, shown_by
-from fairqr.evaluation.audit.figures import Gathered, GroupFigures, corrected
+from fairqr.evaluation.audit.exposures import Answer, AnswerFigures, Choices, measure_answer
+from fairqr.evaluation.audit.figures import FEW_CANDIDATES, GroupFigures, QueryFigures, corrected
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.target import Target
 from tests.unit.evaluation.audit.test_exposures import TWO, dimension, members
@@ -19,7 +19,7 @@ from tests.unit.evaluation.audit.test_exposures import TWO, dimension, members
 
 def draws(
     count: int, lean: float, *, seed: int = 0, unlabelled: float = 0.0
-) -> list[tuple[float, Shown]]:
+) -> list[tuple[float, AnswerFigures]]:
     """Queries with 40 relevant documents, a quarter of them 'a', which the ranking holds back."""
     random, found = np.random.default_rng(seed), []
     for _ in range(count):
@@ -28,15 +28,20 @@ def draws(
         rows = np.stack([is_a, ~is_a], axis=1).astype(float)[order]
         rows[random.random(40) < unlabelled] = 0
         answer = Answer(rows, 40, np.ones(40))
-        found.append((float(random.lognormal()), shown_by(answer, TWO, Choices(k=20))))
+        found.append((float(random.lognormal()), measure_answer(answer, TWO, Choices(k=20))))
     return found
 
 
-def figures(drawn: list[tuple[float, Shown]]) -> list[GroupFigures]:
-    gathered = Gathered(TWO)
+def shown(letters: str, k: int) -> AnswerFigures:
+    answer = Answer(members(letters, "ab"), len(letters), np.ones(len(letters)))
+    return measure_answer(answer, TWO, Choices(k=k))
+
+
+def figures(drawn: list[tuple[float, AnswerFigures]]) -> list[GroupFigures]:
+    gathered = QueryFigures(TWO)
     for weight, shown in drawn:
         gathered.add(weight, shown)
-    return corrected(gathered.listed(np.random.default_rng(1)))
+    return corrected(gathered.figures(np.random.default_rng(1)))
 
 
 def test_means_are_weighted_and_rates_are_ratios_of_sums() -> None:
@@ -60,13 +65,13 @@ def test_means_are_weighted_and_rates_are_ratios_of_sums() -> None:
 
 @pytest.mark.parametrize("target", ["relevance:1", "population:1", "uniform:0.5,relevance:0.5"])
 def test_the_two_gaps_add_up_to_what_a_group_lacks(target: str) -> None:
-    choices, gathered = Choices(k=10, target=Target.parse(target)), Gathered(TWO)
+    choices, gathered = Choices(k=10, target=Target.parse(target)), QueryFigures(TWO)
     random = np.random.default_rng(3)
     for _ in range(20):
         letters = "".join(random.choice(["a", "b"], size=25, p=[0.1, 0.9]))
         answer = Answer(members(letters), 25, (random.random(25) < 0.7).astype(float))
-        gathered.add(1.0, shown_by(answer, TWO, choices))
-    for it in corrected(gathered.listed(random)):
+        gathered.add(1.0, measure_answer(answer, TWO, choices))
+    for it in corrected(gathered.figures(random)):
         lack = max(0.0, it.lack.value)
         assert it.ranking_gap.value + it.supply_gap.value == pytest.approx(lack)
         assert min(it.ranking_gap.value, it.supply_gap.value) >= 0
@@ -79,12 +84,12 @@ def test_of_one_query_the_gaps_are_those_of_the_definition() -> None:
     for _ in range(40):
         letters = "".join(random.choice(["a", "b"], size=12, p=[0.2, 0.8]))
         relevance = (random.random(12) < 0.6).astype(float)
-        shown = shown_by(Answer(members(letters), 12, relevance), TWO, choices)
+        shown = measure_answer(Answer(members(letters), 12, relevance), TWO, choices)
         if np.isnan(shown.supply).any():
             continue
-        gathered = Gathered(TWO)
+        gathered = QueryFigures(TWO)
         gathered.add(1.0, shown)
-        for place, it in enumerate(gathered.listed(random)):
+        for place, it in enumerate(gathered.figures(random)):
             e, t, s = shown.exposure[place], shown.target[place], shown.supply[place]
             assert it.ranking_gap.value == pytest.approx(max(0.0, min(t, s) - e))
             assert it.supply_gap.value == pytest.approx(max(0.0, t - max(e, s)), abs=1e-9)
@@ -123,9 +128,9 @@ def test_no_labels_give_a_lean_outside_of_the_bounds(target: str) -> None:
     """By giving the unlabelled documents of many made-up answers to each group in turn."""
     random, choices = np.random.default_rng(0), Choices(k=4, target=Target.parse(target))
 
-    def leans(rows: FloatArray, relevance: FloatArray) -> tuple[Gathered, FloatArray]:
-        gathered = Gathered(TWO)
-        gathered.add(1.0, shown_by(Answer(rows, 8, relevance), TWO, choices))
+    def leans(rows: FloatArray, relevance: FloatArray) -> tuple[QueryFigures, FloatArray]:
+        gathered = QueryFigures(TWO)
+        gathered.add(1.0, measure_answer(Answer(rows, 8, relevance), TWO, choices))
         return gathered, gathered.leans()[0][0]
 
     checked = 0
@@ -135,7 +140,7 @@ def test_no_labels_give_a_lean_outside_of_the_bounds(target: str) -> None:
         rows = np.eye(2)[labels]
         rows[missing] = 0
         gathered, _own = leans(rows, relevance)
-        low, high = np.array([it.lean_bounds for it in gathered.listed(random)]).T
+        low, high = np.array([it.lean_bounds for it in gathered.figures(random)]).T
         for given_to in itertools.product(range(2), repeat=len(missing)):
             rows[missing] = np.eye(2)[list(given_to)]
             _, possible = leans(rows, relevance)
@@ -147,14 +152,17 @@ def test_no_labels_give_a_lean_outside_of_the_bounds(target: str) -> None:
 
 
 def test_what_the_error_of_an_estimate_could_make_is_no_verdict() -> None:
-    gathered, drawn = Gathered(TWO), draws(200, 0.5)
+    gathered, drawn = QueryFigures(TWO), draws(200, 0.5)
     for weight, shown in drawn:
         gathered.add(weight, shown)
-    raw = gathered.listed(np.random.default_rng(1))
+    raw = gathered.figures(np.random.default_rng(1))
     lean = raw[0].lean
     # Independent errors add by their squares.
     most = math.sqrt(lean.value**2 - (lean.value - lean.low) ** 2)
-    judged = [corrected(raw, error=error) for error in (0.0, most - 1e-4, most + 1e-4, 1.0)]
+    judged = [
+        corrected([dataclasses.replace(it, error=error) for it in raw])
+        for error in (0.0, most - 1e-4, most + 1e-4, 1.0)
+    ]
     sure, doubtful = ["less", "more"], ["within_error"] * 2
     assert [[it.verdict for it in of] for of in judged] == [sure, sure, doubtful, doubtful]
     assert judged[2][0].lean.low == pytest.approx(0, abs=1e-3)
@@ -167,28 +175,28 @@ def test_what_the_error_of_an_estimate_could_make_is_no_verdict() -> None:
 
 def test_nobody_gets_more_where_documents_for_the_target_are_missing() -> None:
     """One relevant document a query: each group's supply is 0 or 1, and its target a half."""
-    gathered, random = Gathered(TWO), np.random.default_rng(2)
+    gathered, random = QueryFigures(TWO), np.random.default_rng(2)
     choices = Choices(k=6, target=Target(parts={"uniform": 1.0}))
     for _ in range(60):
         letters = "".join(random.permutation(list("aaaabbbb")))
         relevance = np.eye(8)[random.integers(8)]
-        gathered.add(1.0, shown_by(Answer(members(letters), 8, relevance), TWO, choices))
-    for it in corrected(gathered.listed(random)):
+        gathered.add(1.0, measure_answer(Answer(members(letters), 8, relevance), TWO, choices))
+    for it in corrected(gathered.figures(random)):
         assert it.lean.high < 0
         assert it.excess.value < 0
         assert it.verdict == "cannot_tell"
 
 
 def test_what_one_of_two_groups_is_withheld_is_the_excess_of_the_other() -> None:
-    gathered, random = Gathered(TWO), np.random.default_rng(2)
+    gathered, random = QueryFigures(TWO), np.random.default_rng(2)
     choices = Choices(k=6, target=Target(parts={"uniform": 1.0}))
     for _ in range(30):
         few = random.integers(1, 4)
         letters = "b" * 10 + "a" * few
         gathered.add(
-            1.0, shown_by(Answer(members(letters), 10 + few, np.ones(10 + few)), TWO, choices)
+            1.0, measure_answer(Answer(members(letters), 10 + few, np.ones(10 + few)), TWO, choices)
         )
-    first, second = corrected(gathered.listed(random))
+    first, second = corrected(gathered.figures(random))
     assert (first.verdict, second.verdict) == ("less", "more")
     assert second.excess.value == pytest.approx(first.lean.value)
     assert second.lean.p == first.lean.p
@@ -196,35 +204,37 @@ def test_what_one_of_two_groups_is_withheld_is_the_excess_of_the_other() -> None
 
 def test_an_interval_with_0_gives_no_verdict() -> None:
     # A few large leans among small ones of the same sign: the test rejects, the interval has 0.
-    gathered = Gathered(TWO)
+    gathered = QueryFigures(TWO)
     for place in range(9):
         answer = Answer(
             members("b" + "ab" * 5 if place else "b" * 6 + "a" * 5, "ab"), 11, np.ones(11)
         )
-        gathered.add(1.0, shown_by(answer, TWO, Choices(k=10)))
-    raw = gathered.listed(np.random.default_rng(1))
+        gathered.add(1.0, measure_answer(answer, TWO, Choices(k=10)))
+    raw = gathered.figures(np.random.default_rng(1))
     assert all(it.lean.p is not None and it.lean.p < 0.01 for it in raw)
     assert all(it.lean.low < 0 < it.lean.high for it in raw)
     for error in (0.0, 0.04):
-        assert {it.verdict for it in corrected(raw, error=error)} == {"cannot_tell"}
+        assert {
+            it.verdict for it in corrected([dataclasses.replace(it, error=error) for it in raw])
+        } == {"cannot_tell"}
 
 
 def test_what_no_query_shows_has_the_exact_interval_of_no_success() -> None:
-    gathered = Gathered(TWO)
+    gathered = QueryFigures(TWO)
     for _ in range(20):
         gathered.add(
             3.0,
-            shown_by(
+            measure_answer(
                 Answer(members("b" * 10 + "a" * 10, "ab"), 20, np.ones(20)), TWO, Choices(k=10)
             ),
         )
-    never, always = gathered.listed(np.random.default_rng(1))
+    never, always = gathered.figures(np.random.default_rng(1))
     exact = binomial_interval(0, 20)
     assert exact is not None
-    for share in (never.exposure, never.attention, never.selection_rate, always.absent):
+    for share in (never.exposure, never.selection_rate, always.absent):
         assert (share.value, share.low) == (0, 0)
         assert share.high == pytest.approx(exact.high)
-    for share in (always.exposure, always.attention, always.selection_rate, never.absent):
+    for share in (always.exposure, always.selection_rate, never.absent):
         assert (share.value, share.high) == (1, 1)
         assert share.low == pytest.approx(1 - exact.high)
     for ratio in (never.impact_ratio, never.exposure_ratio):
@@ -237,10 +247,10 @@ def test_few_queries_tell_nothing() -> None:
         assert it.verdict == "too_few"
         assert it.lean.p is None
         assert np.isnan(it.lean.low)
-    gathered = Gathered(TWO)
+    gathered = QueryFigures(TWO)
     for letters in ("bbab", "bbab", "bbab"):
-        gathered.add(1.0, shown_by(Answer(members(letters), 4, np.ones(4)), TWO, Choices(k=2)))
-    never = gathered.listed(np.random.default_rng(1))[0]
+        gathered.add(1.0, shown(letters, 2))
+    never = gathered.figures(np.random.default_rng(1))[0]
     for ratio in (never.exposure_ratio, never.impact_ratio):
         assert ratio.value == 0
         assert np.isnan([ratio.low, ratio.high]).all()
@@ -250,10 +260,10 @@ def test_ratios_are_to_a_group_that_was_chosen() -> None:
     """What one group has by the other is the inverse of what the other has by it."""
     found = {}
     for reference in "ab":
-        gathered = Gathered(TWO, reference)
+        gathered = QueryFigures(TWO, reference)
         for weight, shown in draws(30, 0.5):
             gathered.add(weight, shown)
-        found[reference] = gathered.listed(np.random.default_rng(1))
+        found[reference] = gathered.figures(np.random.default_rng(1))
     for name in ("exposure_ratio", "impact_ratio"):
         by_b, by_a = getattr(found["b"][0], name), getattr(found["a"][1], name)
         assert by_b.value < 1 < by_a.value
@@ -265,34 +275,62 @@ def test_ratios_are_to_a_group_that_was_chosen() -> None:
 
 def test_tests_are_corrected_for_all_groups_together() -> None:
     three = dimension("a", "b", "c")
-    gathered, random = Gathered(three), np.random.default_rng(6)
+    gathered, random = QueryFigures(three), np.random.default_rng(6)
     for _ in range(25):
         letters = "".join(random.permutation(list("aaabbbccc")))
         answer = Answer(members(letters, "abc"), 9, np.ones(9))
-        gathered.add(1.0, shown_by(answer, three, Choices(k=3)))
-    raw = gathered.listed(np.random.default_rng(7))
+        gathered.add(1.0, measure_answer(answer, three, Choices(k=3)))
+    raw = gathered.figures(np.random.default_rng(7))
     both = corrected([*raw, *[dataclasses.replace(it, attribute="other") for it in raw]])
     smallest = min(it.lean.p or 1.0 for it in raw)
     assert min(it.lean.p or 1.0 for it in both) == pytest.approx(min(1.0, 6 * smallest))
 
 
 def test_without_relevance_the_lack_is_tested_and_there_are_no_gaps() -> None:
-    choices, gathered = Choices(k=3, target=Target.parse("population:1")), Gathered(TWO)
+    choices, gathered = Choices(k=3, target=Target.parse("population:1")), QueryFigures(TWO)
     for _ in range(12):
-        gathered.add(1.0, shown_by(Answer(members("bbabbb"), 6, None), TWO, choices))
-    first, _ = corrected(gathered.listed(np.random.default_rng(8)))
+        gathered.add(1.0, measure_answer(Answer(members("bbabbb"), 6, None), TWO, choices))
+    first, _ = corrected(gathered.figures(np.random.default_rng(8)))
     assert first.tested == "lack"
     assert first.verdict == "less"
     assert np.isnan([first.lean.value, first.ranking_gap.value, first.supply_gap.value]).all()
     assert first.selection_rate.value == pytest.approx(1.0), "of what was answered beyond k"
 
 
+@pytest.mark.parametrize("known", [0, 6, 19, 21])
+def test_a_few_queries_with_a_supply_do_not_speak_for_all(known: int) -> None:
+    """Everyone sees 'a' too little; most queries say it only by the target."""
+    choices, gathered = Choices(k=3, target=Target.parse("population:1")), QueryFigures(TWO)
+    for number in range(40):
+        relevance = np.full(6, 0.9 if number < known else 0.3)
+        gathered.add(1.0, measure_answer(Answer(members("bbbaab"), 6, relevance), TWO, choices))
+    first, _ = corrected(gathered.figures(np.random.default_rng(8)))
+    assert (first.tested, first.verdict) == ("lean" if known > 20 else "lack", "less")
+    assert first.test.queries == (known if known > 20 else 40)
+
+
+@pytest.mark.parametrize(("queries", "tests"), [(7, 3), (40, 2_000)])
+def test_a_test_can_be_passed_however_many_there_are_or_it_is_none(
+    queries: int, tests: int
+) -> None:
+    """The least p value of 7 queries is 1/64: enough for three tests, and not for four."""
+    gathered = QueryFigures(TWO)
+    for _ in range(queries):
+        gathered.add(1.0, shown("bbbbbbaaaaaa", 6))
+    first, _ = gathered.figures(np.random.default_rng(8), tests=tests)
+    assert first.lean.p is not None
+    assert first.lean.p * tests <= 0.05
+    assert (
+        corrected(gathered.figures(np.random.default_rng(8), tests=10**15))[0].verdict == "too_few"
+    )
+
+
 def test_few_candidates_are_marked() -> None:
-    gathered = Gathered(TWO)
+    gathered = QueryFigures(TWO)
     for _ in range(20):
-        gathered.add(1.0, shown_by(Answer(members("bbbabb"), 6, np.ones(6)), TWO, Choices(k=2)))
-    first, second = gathered.listed(np.random.default_rng(9))
-    assert (first.is_small, second.is_small) == (True, False)
+        gathered.add(1.0, shown("bbbabb", 2))
+    first, second = gathered.figures(np.random.default_rng(9))
+    assert first.candidates < FEW_CANDIDATES <= second.candidates
     assert first.absent.value == 1.0
     assert first.impact_ratio.value == 0.0
     assert first.impact_ratio.low == 0.0
@@ -300,10 +338,10 @@ def test_few_candidates_are_marked() -> None:
 
 
 def test_queries_that_show_nothing_of_known_groups_count_for_no_exposure() -> None:
-    gathered = Gathered(TWO)
+    gathered = QueryFigures(TWO)
     for letters in ("ab", "--", "ba"):
-        gathered.add(1.0, shown_by(Answer(members(letters), 2, np.ones(2)), TWO, Choices(k=2)))
-    first, _ = gathered.listed(np.random.default_rng(10))
+        gathered.add(1.0, shown(letters, 2))
+    first, _ = gathered.figures(np.random.default_rng(10))
     assert first.exposure.queries == 2
     assert first.absent.queries == 2
-    assert gathered.unknown_mean().value == pytest.approx(1 / 3)
+    assert gathered.unknown().value == pytest.approx(1 / 3)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fairqr.evaluation.audit.figures import ESTIMATES
-from fairqr.evaluation.audit.measuring import Unanswered, measure
+from fairqr.evaluation.audit.measuring import measure
 from fairqr.evaluation.audit.outcomes import (
     AuditOutcome,
     audit_json,
@@ -23,51 +23,54 @@ from fairqr.evaluation.audit.outcomes import (
 )
 from fairqr.evaluation.audit.pairs import compare_versions
 from fairqr.evaluation.audit.queries import AuditQuery
-from fairqr.evaluation.audit.records import PairScores
+from fairqr.evaluation.audit.records import PairScores, VersionScores
 from tests.golden.reports import check_text
 from tests.unit.evaluation.audit.examples import (
     SCHEMA,
+    made,
     observations_of,
     outcome_of,
     queries_of,
+    reading,
     spec_of,
 )
 
 
-def test_queries_without_figures_are_listed_with_the_reason() -> None:
+def test_queries_without_figures_are_listed() -> None:
     queries = queries_of(12)
     found = measure(
         spec_of(),
         SCHEMA,
         {query.id: query for query in queries.queries},
-        observations_of(queries, empty=["q3"], failed=["q1"]),
+        reading(observations_of(queries, empty=["q3"], failed=["q1"])),
     )
-    assert found.unanswered == [
-        Unanswered("q1", "failed", "The engine did not answer in time."),
-        Unanswered("q3", "empty", ""),
-    ]
+    assert found.unanswered == {"q1": "failed", "q3": "empty"}
     assert found.counts.answered == 10
 
 
-def test_the_curve_says_what_each_group_would_get() -> None:
+def test_mending_says_what_each_group_would_get() -> None:
     queries = queries_of(12)
     by_id = {query.id: query for query in queries.queries}
-    figures = measure(spec_of(mend=12), SCHEMA, by_id, observations_of(queries))
-    today, *fairer = figures.costs["gender"]
+    figures = measure(spec_of(mend=12), SCHEMA, by_id, reading(observations_of(queries)))
+    mending = figures.costs["gender"]
     female = next(it for it in figures.groups if it.group == "female")
     # All queries are mended here, so that today's exposure is that of the audit.
-    assert today.exposure["female"].value == pytest.approx(female.exposure.value)
-    for point in (today, *fairer):
-        assert sum(it.value for it in point.exposure.values()) == pytest.approx(1)
-    gaps = [abs(point.exposure["female"].value - female.target.value) for point in (today, *fairer)]
-    assert gaps[-1] < 0.2 * gaps[0]
+    assert mending.today["female"].value == pytest.approx(female.exposure.value)
+    assert female.if_mended == pytest.approx(mending.exposure["female"].value)
+    for exposure in (mending.today, mending.exposure):
+        assert sum(it.value for it in exposure.values()) == pytest.approx(1)
+    gaps = [
+        abs(exposure["female"].value - female.target.value)
+        for exposure in (mending.today, mending.exposure)
+    ]
+    assert gaps[1] < 0.3 * gaps[0]
 
 
 def test_candidates_without_a_label_are_counted() -> None:
     queries = queries_of(12)
     by_id = {query.id: query for query in queries.queries}
     observations = observations_of(queries, unlabelled=0.25)
-    figures = measure(spec_of(), SCHEMA, by_id, observations)
+    figures = measure(spec_of(), SCHEMA, by_id, reading(observations))
     counted = 0.0
     for it in observations:
         rows = it.groups["gender"]["rows"]
@@ -82,7 +85,7 @@ def test_candidates_without_a_label_are_counted() -> None:
         spec_of(target="uniform:1"),
         SCHEMA,
         by_id,
-        observations_of(queries, unlabelled=0.25, with_relevance=False),
+        reading(observations_of(queries, unlabelled=0.25, with_relevance=False)),
         relevance="unknown",
     )
     assert 12 * 30 * 0.15 < found.unlabelled["gender"] < 12 * 30 * 0.35
@@ -114,11 +117,8 @@ def _names(found: object) -> set[str]:
 
 
 def test_every_field_is_documented() -> None:
-    scores = [
-        PairScores(query=n, status="ok", pairs=(0, 0), versions=("a", "b"), scores=(n, 0.0))
-        for n in range(1, 9)
-    ]
-    pairs = compare_versions("bm25", scores, 0)
+    scored = (VersionScores(scores={"a": 1.0, "b": 0.0}),)
+    pairs = compare_versions("bm25", [PairScores(query=1, status="ok", pairs=scored)], 0)
     outcome = replace(outcome_of(8), pairs=pairs)
     found = json.loads(audit_json(outcome))
     assert found["pairs"]["comparisons"]
@@ -145,7 +145,10 @@ def test_every_group_has_all_its_figures_in_the_json() -> None:
         for name in ESTIMATES:
             held, own = row[name], getattr(group, name)
             assert set(held) == {"value", "interval", "queries", "p"}
-            assert held["value"] == pytest.approx(own.value, rel=1e-11, nan_ok=True)
+            if held["value"] is None:
+                assert math.isnan(own.value)
+            else:
+                assert held["value"] == pytest.approx(own.value, rel=1e-11)
             if held["interval"]:
                 assert held["interval"] == pytest.approx([own.low, own.high], rel=1e-11)
 
@@ -156,20 +159,17 @@ def test_what_has_no_value_is_null_and_an_empty_cell() -> None:
     assert found["relevance"] == "unknown"
     female = found["groups"][0]
     assert female["lean"] == {"value": None, "interval": None, "queries": 0, "p": None}
-    assert female["below_four_fifths"] in (True, False)
     (row, *_) = _rows(_csv("results", outcome))
     assert row["lean"] == row["target"] == ""
     frames = frames_of(outcome)
-    assert math.isnan(frames.groups.lean[0])
-    assert frames.costs.empty
-    assert frames.contributions.empty
+    assert math.isnan(frames["results"].lean[0])
 
 
 def test_frames_of_an_audit_without_answers_have_all_columns() -> None:
     frames = frames_of(outcome_of(4, empty=("q1", "q2", "q3", "q4")))
-    assert list(frames.queries.columns) == list(frames_of(_outcome()).queries.columns)
-    assert list(frames.queries.status) == ["empty"] * 4
-    assert list(frames.groups.group[:2]) == ["female", "male"]
+    assert list(frames["queries"].columns) == list(frames_of(_outcome())["queries"].columns)
+    assert list(frames["queries"].status) == ["empty"] * 4
+    assert list(frames["results"].group[:2]) == ["female", "male"]
 
 
 def test_a_table_has_a_row_for_each_group() -> None:
@@ -214,7 +214,7 @@ def test_a_plain_list_of_queries_does_not_say_how_often_they_were_asked() -> Non
 
 
 def test_redacted_queries_have_an_id_and_no_text() -> None:
-    outcome = replace(_outcome(), is_redacted=True)
+    outcome = made(_outcome(), redacted=True)
     for text in (audit_json(outcome).decode(), _csv("queries", outcome)):
         assert "people of town" not in text
     assert "q9" in _csv("queries", outcome)
@@ -238,11 +238,6 @@ def test_frames_have_the_same_figures() -> None:
     outcome = _outcome()
     frames = frames_of(outcome)
     found = json.loads(audit_json(outcome))
-    assert len(frames.groups) == len(found["groups"])
-    assert frames.groups.exposure[0] == pytest.approx(found["groups"][0]["exposure"]["value"])
-    assert len(frames.queries) == 38 * 11 + 2
-    today = frames.costs[frames.costs.weight.isna() & (frames.costs.attribute == "gender")]
-    assert list(today.group) == ["female", "male"]
-    assert set(today.relevance) == {1.0}
-    assert set(frames.contributions.group) >= {"female"}
-    assert len(frames.contributions["shown"][0]) == 10
+    assert len(frames["results"]) == len(found["groups"])
+    assert frames["results"].exposure[0] == pytest.approx(found["groups"][0]["exposure"]["value"])
+    assert len(frames["queries"]) == 38 * 11 + 2

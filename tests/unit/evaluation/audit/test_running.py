@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,13 +18,15 @@ from fairqr.base.errors import (
     SourceError,
     TargetError,
 )
-from fairqr.evaluation.audit.asking import Pace, paced
+from fairqr.evaluation.audit import running
+from fairqr.evaluation.audit.asking import LOOKED_UP
 from fairqr.evaluation.audit.bundle import AuditFolder
-from fairqr.evaluation.audit.finishing import Audit, carry_out
-from fairqr.evaluation.audit.running import AuditPlan, make_plan
+from fairqr.evaluation.audit.finishing import Audit, make_again
 from fairqr.evaluation.audit.specification import AuditSpec
+from fairqr.evaluation.experiments.verifying import verify
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.engine import Hits, Query
+from fairqr.retrieval.engines.paced import paced
 from fairqr.retrieval.engines.tantivy import TantivyEngine
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.schema import Schema
@@ -32,8 +36,7 @@ from tests.unit.evaluation.audit.examples import WORDS, words_of
 from tests.unit.evaluation.watching import Watcher
 from tests.unit.retrieval.embedded import built
 
-UNIFORM = Target(parts={"uniform": 1.0})
-SPEC = AuditSpec(k=4, depth=12, again=5, mend=5)
+SPEC = AuditSpec(k=4, depth=12, mend=5)
 
 
 class Breaking(WatchedEngine):
@@ -63,76 +66,138 @@ class Halves:
     def __init__(self) -> None:
         self.pools: list[list[str]] = []
 
-    async def estimate_ids(self, query: str, ids: Sequence[str]) -> FloatArray | None:
-        self.pools.append(list(ids))
+    async def estimate_ids(
+        self, query: str, ids: Sequence[str], *, by_words: bool = True
+    ) -> FloatArray | None:
+        if by_words:
+            self.pools.append(list(ids))
         return np.full(len(ids), 0.5)
 
 
 @pytest.fixture
-def engine(people: TantivyEngine) -> Breaking:
+def engine(people: TantivyEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Breaking:
+    """Without MiniLM, so that there are no estimates."""
+    monkeypatch.setenv("FAIRQR_CACHE_DIR", str(tmp_path / "cache"))
     return Breaking(people)
 
 
-async def carried_out(
-    plan: AuditPlan, folder: Path, watcher: Watcher | None = None, concurrency: int = 3
+@pytest.fixture
+def halves(monkeypatch: pytest.MonkeyPatch) -> Halves:
+    """Estimates that need no model."""
+    texts = Halves()
+
+    async def opened(*_: object) -> tuple[Halves, str]:
+        return texts, ""
+
+    monkeypatch.setattr(running, "open_texts", opened)
+    return texts
+
+
+async def audited(
+    engine: Breaking,
+    folder: Path,
+    words: Sequence[str] = WORDS,
+    spec: AuditSpec = SPEC,
+    watcher: Watcher | None = None,
+    concurrency: int = 3,
+    **how: Any,
 ) -> Audit:
-    return await carry_out(
-        plan, AuditFolder(folder), concurrency=concurrency, watcher=watcher or Watcher()
+    return await running.audit_engine(
+        spec,
+        engine,
+        words_of(words),
+        AuditFolder(folder),
+        watcher=watcher or Watcher(),
+        concurrency=concurrency,
+        **how,
     )
 
 
-async def test_each_query_is_asked_once_and_some_again(engine: Breaking, tmp_path: Path) -> None:
-    plan = await make_plan(SPEC, engine, words_of())
-    assert plan.requests() == 35
-    audit = await carried_out(plan, tmp_path / "out")
+async def test_a_finished_audit_is_not_changed_in_silence(engine: Breaking, tmp_path: Path) -> None:
+    await audited(engine, tmp_path / "out")
+    for how in ({"redact": True}, {"layout": "dsa"}):
+        with pytest.raises(InputError, match="is finished with another --redact or --layout"):
+            await audited(engine, tmp_path / "out", **how)
+
+
+async def test_labels_of_an_earlier_run_are_labels(tmp_path: Path) -> None:
+    """The last queries alone may show none; the audit goes on where it stopped."""
+    documents = [Document(f"{word}-1", "", word, {"gender": "male"}) for word in WORDS[:1]]
+    documents += [Document(f"{word}-1", "", word) for word in WORDS[1:3]]
+    engine = Breaking(built(tmp_path / "v3", documents))
+    engine.refused = frozenset(WORDS[1:3])
+    half = {"words": WORDS[:3], "spec": SPEC.model_copy(update={"attributes": ("gender",)})}
+    folder = AuditFolder(tmp_path / "out")
+    await audited(engine, folder.folder, **half)
+    manifest = folder.manifest().model_copy(update={"finished": "", "files": {}})
+    folder.write(folder.name, manifest.text)
+    engine.refused = frozenset()
+    assert (await audited(engine, folder.folder, **half)).figures.counts.answered == 3
+
+
+async def test_an_error_does_not_vanish_when_the_audit_is_tried_again(tmp_path: Path) -> None:
+    engine = Breaking(built(tmp_path / "v4", [Document("a", "", "one two three")]))
+    for _ in range(3):
+        with pytest.raises(SourceError, match="has a label of 'gender'"):
+            await audited(engine, tmp_path / "out", ["one", "two", "three"])
+
+
+async def test_each_query_is_asked_once(engine: Breaking, tmp_path: Path) -> None:
+    audit = await audited(engine, tmp_path / "out")
     asked = [query.text for search in engine.searches for query in search]
-    assert len(asked) == 35
-    assert set(asked) == set(WORDS)
-    assert audit.figures.stability is not None
-    assert (audit.figures.stability.queries, audit.figures.stability.same) == (5, 1.0)
+    assert sorted(asked) == sorted(WORDS)
     assert audit.figures.counts.answered == 30
 
 
 async def test_the_pool_is_widened_by_one_request_for_all_groups(
-    engine: Breaking, tmp_path: Path
+    engine: Breaking, halves: Halves, tmp_path: Path
 ) -> None:
-    texts = Halves()
-    plan = await make_plan(SPEC, engine, words_of(WORDS[:6]), texts=texts)
-    assert plan.manifest.relevance == "estimated"
-    await carried_out(plan, tmp_path / "out", concurrency=1)
+    audit = await audited(engine, tmp_path / "out", WORDS[:6], concurrency=1)
+    assert audit.manifest.relevance == "estimated"
     widened = [search for search in engine.searches if search[0].within]
     assert len(widened) == 6
     assert [query.within for query in widened[0]] == [("gender", "female"), ("gender", "male")]
     # The engine answers ten men and two women; the others are found within their group.
-    first = AuditFolder(tmp_path / "out").observations.read()
-    observation = next(first)
-    assert len(observation.ids) == 12
-    assert sorted(observation.pool) == [f"word00-{n:02}" for n in range(20)]
-    assert observation.pool[:12] == observation.ids
-    assert list(observation.pool) in texts.pools
-    assert observation.relevance == (0.5,) * 20
+    first, *_ = AuditFolder(tmp_path / "out").observations.read()
+    assert len(first.ids) == 12
+    assert sorted(first.pool) == [f"word00-{n:02}" for n in range(20)]
+    assert first.pool[:12] == first.ids
+    assert list(first.pool) in halves.pools
+    assert first.relevance == (0.5,) * 20
 
 
+@pytest.mark.usefixtures("halves")
 async def test_nothing_is_widened_where_it_cannot_be(people: TantivyEngine, tmp_path: Path) -> None:
     without = Breaking(people, without=["within_group"])
     not_wanted = SPEC.model_copy(update={"widen": False})
-    for engine, spec in ((without, SPEC), (Breaking(people), not_wanted)):
-        plan = await make_plan(spec, engine, words_of(WORDS[:3]), texts=Halves())
-        assert plan.asker.widened == ()
+    for name, engine, spec in (("1", without, SPEC), ("2", Breaking(people), not_wanted)):
+        await audited(engine, tmp_path / name, WORDS[:3], spec)
+        assert not any(query.within for search in engine.searches for query in search)
 
 
-async def test_judged_documents_are_looked_up_by_id(engine: Breaking, tmp_path: Path) -> None:
-    qrels = {word: {f"{word}-00": 1, f"{word}-19": 2, f"{word}-18": 0} for word in WORDS[:8]}
-    plan = await make_plan(SPEC, engine, words_of(WORDS[:9]), qrels=qrels)
-    audit = await carried_out(plan, tmp_path / "out")
+async def test_judged_documents_are_looked_up_by_id_before_the_questions(
+    engine: Breaking, tmp_path: Path
+) -> None:
+    """Many at a time; an audit that goes on looks up those of the queries that are left."""
+    few = {word: {f"{word}-00": 1, f"{word}-19": 2, f"{word}-18": 0} for word in WORDS[:8]}
+    qrels = few | {"word00": few["word00"] | {f"nowhere{n}": 1 for n in range(LOOKED_UP)}}
+    engine.away = frozenset(WORDS[4:])
+    with pytest.raises(IndexUnavailableError):
+        await audited(engine, tmp_path / "out", qrels=qrels, concurrency=1)
+    looked_up = [len(query.only or ()) for search in engine.searches for query in search]
+    engine.away = frozenset()
+    engine.searches.clear()
+    audit = await audited(engine, tmp_path / "out", qrels=qrels)
+    looked_up_again = [len(query.only or ()) for search in engine.searches for query in search]
+    assert (looked_up[:2], sum(looked_up)) == ([LOOKED_UP, 16], LOOKED_UP + 16)
+    assert (looked_up_again[0], sum(looked_up_again)) == (8, 8)
     assert (audit.figures.counts.with_relevance, audit.figures.counts.relevance) == (8, "judged")
     found = {it.query: it for it in AuditFolder(tmp_path / "out").observations.read()}
     assert found["word00"].pool[12:] == ("word00-19",)
     assert found["word00"].relevance == (1.0, *[0.0] * 11, 1.0)
     assert found["word08"].relevance is None
     female, _ = audit.figures.groups
-    assert female.target.value == 0.5
-    assert female.target.queries == 8
+    assert (female.target.value, female.target.queries) == (0.5, 8)
 
 
 async def test_judged_documents_without_known_groups_are_spoken_of(
@@ -143,30 +208,32 @@ async def test_judged_documents_without_known_groups_are_spoken_of(
     by_words = Breaking(people, without=["read_by_id"])
     for engine, is_said in ((Breaking(people), False), (by_words, True)):
         watcher = Watcher()
-        plan = await make_plan(SPEC, engine, words_of(WORDS[:3]), qrels=qrels)
-        audit = await carried_out(plan, tmp_path / str(is_said), watcher)
+        audit = await audited(
+            engine, tmp_path / str(is_said), WORDS[:3], watcher=watcher, qrels=qrels
+        )
         said = [note for note in watcher.notes if "what it hides is not seen" in note]
         assert len(said) == is_said
         counts = audit.figures.counts
-        assert (counts.hidden, counts.with_hidden) == ((3, 3) if is_said else (0, 0))
-        told = "3 judged relevant documents of 3 queries are left out"
+        assert counts.hidden == (3 if is_said else 0)
+        told = "3 judged relevant documents are left out"
         assert any(told in finding for finding in audit.findings) == is_said
 
 
 async def test_a_refused_query_is_counted(engine: Breaking, tmp_path: Path) -> None:
     engine.refused = frozenset(WORDS[:3])
-    audit = await carried_out(await make_plan(SPEC, engine, words_of()), tmp_path / "out")
+    audit = await audited(engine, tmp_path / "out")
     counts = audit.figures.counts
     assert (counts.asked, counts.answered, counts.failed) == (30, 27, 3)
     assert not audit.figures.too_many_failed
-    messages = {it.query: it.message for it in audit.figures.unanswered}
-    assert messages["word00"] == "The query is too long; shorten it."
+    assert audit.figures.unanswered == dict.fromkeys(WORDS[:3], "failed")
+    (kept,) = AuditFolder(tmp_path / "out").observed(WORDS[:1])
+    assert kept.message == "The query is too long; shorten it."
 
 
 async def test_too_many_refused_queries_leave_no_verdict(engine: Breaking, tmp_path: Path) -> None:
     engine.refused = frozenset(WORDS[:4])
-    plan = await make_plan(SPEC.model_copy(update={"target": UNIFORM}), engine, words_of())
-    audit = await carried_out(plan, tmp_path / "out")
+    uniform = SPEC.model_copy(update={"target": Target(parts={"uniform": 1.0})})
+    audit = await audited(engine, tmp_path / "out", spec=uniform)
     assert audit.figures.too_many_failed
     assert {it.verdict for it in audit.figures.groups} == {"cannot_tell"}
 
@@ -176,45 +243,74 @@ async def test_an_engine_that_goes_away_ends_the_audit_and_leaves_no_failures(
 ) -> None:
     """What was observed before is kept, and the rest is asked when it is back."""
     engine.away = frozenset(WORDS[8:])
-    plan = await make_plan(SPEC.model_copy(update={"again": 0}), engine, words_of())
     with pytest.raises(IndexUnavailableError, match=r"20 times in a row.*does not answer"):
-        await carried_out(plan, tmp_path / "out", concurrency=1)
-    kept = AuditFolder(tmp_path / "out").observations.lines.read()
+        await audited(engine, tmp_path / "out", concurrency=1)
+    kept = AuditFolder(tmp_path / "out").observations.read()
     assert {it.query for it in kept} == set(WORDS[:8])
     engine.away = frozenset()
     engine.searches.clear()
-    audit = await carried_out(plan, tmp_path / "out")
+    audit = await audited(engine, tmp_path / "out")
     assert {query.text for search in engine.searches for query in search} == set(WORDS[8:])
     assert (audit.figures.counts.answered, audit.figures.counts.failed) == (30, 0)
-
-
-async def test_an_engine_that_is_never_there_is_an_error_for_few_words_of(
-    engine: Breaking, tmp_path: Path
-) -> None:
     engine.away = frozenset(WORDS)
-    plan = await make_plan(SPEC, engine, words_of(WORDS[:4]))
     with pytest.raises(IndexUnavailableError, match="answered none of 4 questions"):
-        await carried_out(plan, tmp_path / "out")
+        await audited(engine, tmp_path / "few", WORDS[:4])
+
+
+class Killed(BaseException):
+    """What ends a test's run at once."""
+
+
+@pytest.mark.parametrize("redact", [False, True])
+async def test_an_audit_that_is_killed_at_any_file_goes_on_and_asks_nothing_twice(
+    engine: Breaking, tmp_path: Path, redact: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each run is killed one file later than the one before; half written files go."""
+    spec, real = SPEC.model_copy(update={"mend": 0}), Path.replace
+    folder = tmp_path / "out"
+    engine.refused = frozenset(WORDS[:1])
+    for files in range(50):
+        left = files
+
+        def replace(path: Path, target: Path) -> Path:
+            nonlocal left
+            if left == 0:
+                Path(f"{target.parent}/.{target.name}.0123456789abcdef").write_bytes(b"half")
+                raise Killed
+            left -= 1
+            return real(path, target)
+
+        with monkeypatch.context() as patched, contextlib.suppress(Killed):
+            patched.setattr(Path, "replace", replace)
+            audit = await audited(engine, folder, WORDS[:6], spec, redact=redact)
+            break
+    assert files > 6
+    asked = [query.text for search in engine.searches for query in search]
+    assert sorted(asked) == sorted(WORDS[1:6])
+    assert (audit.manifest.redacted, audit.figures.counts.answered) == (redact, 5)
+    assert verify(AuditFolder(folder), audit.digest, make_again).problems == ()
+    assert not list((folder).rglob(".*.0123456789abcdef"))
+    lines = (folder / "raw/observations.jsonl").read_text().splitlines()
+    assert len(lines) == 6, "the failed query was asked again, and has one line"
+    assert (WORDS[0] in "".join(lines)) != redact
 
 
 async def test_an_attribute_without_labels_ends_the_audit_early(tmp_path: Path) -> None:
     bare = built(tmp_path / "v2", [Document(f"{word}-1", "", word) for word in WORDS])
-    engine = Breaking(bare)
-    plan = await make_plan(SPEC.model_copy(update={"again": 0}), engine, words_of())
-    with pytest.raises(SourceError, match="to 20 queries has a label of 'gender'"):
-        await carried_out(plan, tmp_path / "out", concurrency=1)
-    few = await make_plan(SPEC, engine, words_of(WORDS[:3]))
-    with pytest.raises(SourceError, match="to 3 queries has a label of 'gender'"):
-        await carried_out(few, tmp_path / "few")
+    for words, answered in ((WORDS, 20), (WORDS[:3], 3)):
+        with pytest.raises(SourceError, match=f"to {answered} queries has a label of 'gender'"):
+            await audited(Breaking(bare), tmp_path / str(answered), words, concurrency=1)
 
 
+@pytest.mark.usefixtures("halves")
 async def test_an_audit_says_first_what_it_will_ask(engine: Breaking, tmp_path: Path) -> None:
-    watcher = Watcher()
-    plan = await make_plan(SPEC, engine, words_of(WORDS[:4]), rate=1000)
-    await carried_out(plan, tmp_path / "out", watcher)
-    said = "4 queries for 'v1', up to 8 requests, at most 1000 a second"
-    assert any(said in note for note in watcher.notes)
-    assert watcher.steps == 4
+    """Searches that go together are counted one by one."""
+    paced = "up to 64 requests, at most 1000 a second, so at least 0 s"
+    for rate, said in ((None, "up to 64 requests"), (1000, paced)):
+        watcher = Watcher()
+        await audited(engine, tmp_path / f"{rate}", WORDS[:4], watcher=watcher, rate=rate)
+        assert watcher.notes[0] == f"4 queries for 'v1', {said}"
+        assert watcher.steps == 4
 
 
 @pytest.mark.parametrize(
@@ -222,7 +318,10 @@ async def test_an_audit_says_first_what_it_will_ask(engine: Breaking, tmp_path: 
     [
         ("population:1", "gives no population for 'kind'"),
         ("relevance:0.5,population:0.5", "gives no population for 'kind'"),
-        (["population:1", "kind=a:0.5,b:0.5"], "no population for a part of 'gender×kind'"),
+        (
+            ["population:1", "kind=a:0.5,b:0.5"],
+            "no population for 'gender×kind'; add one, measure no combinations",
+        ),
         ("gendre=female:0.5,male:0.5", "names the attribute 'gendre', which is not measured"),
         ("gender=female:0.5,men:0.5", "names the group 'men', which 'gender' does not have"),
     ],
@@ -243,39 +342,35 @@ async def test_a_target_that_cannot_be_computed_is_refused_before_anything_is_as
     engine = Breaking(built(tmp_path / "v1", documents, schema))
     spec = AuditSpec.model_validate({"target": target})
     with pytest.raises(TargetError, match=problem):
-        await make_plan(spec, engine, words_of(), texts=Halves())
+        await audited(engine, tmp_path / "out", spec=spec)
     assert engine.searches == []
 
 
-async def test_a_reference_that_no_group_is_is_refused(engine: Breaking) -> None:
+async def test_a_reference_that_no_group_is_is_refused(engine: Breaking, tmp_path: Path) -> None:
     for attribute, group in (("gender", "nothing"), ("nothing", "female")):
         spec = AuditSpec(reference={attribute: group})
         with pytest.raises(InputError, match=f"'{attribute}={group}' is no group of this audit"):
-            await make_plan(spec, engine, words_of(), texts=Halves())
-
-
-async def test_requests_begin_at_a_steady_rate() -> None:
-    pace = Pace(200)
-    begun = time.monotonic()
-    for _ in range(21):
-        await pace.wait()
-    assert time.monotonic() - begun >= 0.1
+            await audited(engine, tmp_path / "out", spec=spec)
 
 
 async def test_many_queries_at_once_keep_to_the_rate(engine: Breaking) -> None:
     asked = [Query(word, 3) for word in WORDS[:21]]
-    together = await paced(engine, Pace()).search(asked)
+    together = await paced(engine, None).search(asked)
     assert [len(batch) for batch in engine.searches] == [21]
     begun = time.monotonic()
-    apart = await paced(engine, Pace(200)).search(asked)
+    apart = await paced(engine, 200).search(asked)
     assert time.monotonic() - begun >= 0.1
     assert [len(batch) for batch in engine.searches] == [21, *[1] * 21]
     assert [hits.ids for hits in apart] == [hits.ids for hits in together]
 
 
-async def test_the_order_of_answers_changes_no_figure(engine: Breaking, tmp_path: Path) -> None:
-    plan = await make_plan(SPEC, engine, words_of(), texts=Halves())
-    one = await carried_out(plan, tmp_path / "one", concurrency=1)
-    many = await carried_out(plan, tmp_path / "many", concurrency=7)
-    kept, again = ((audit.folder / "audit.json").read_bytes() for audit in (one, many))
-    assert kept == again
+@pytest.mark.usefixtures("halves")
+async def test_the_order_of_answers_changes_no_file(engine: Breaking, tmp_path: Path) -> None:
+    made = [tmp_path / "one", tmp_path / "many"]
+    for folder, concurrency in zip(made, (1, 7), strict=True):
+        await audited(engine, folder, concurrency=concurrency)
+        found = AuditFolder(folder).observations.read()
+        assert [it.query for it in found] == list(WORDS)
+    for name in ("audit.json", "queries.csv", "raw/queries.json"):
+        one, many = ((folder / name).read_bytes() for folder in made)
+        assert one == many, name

@@ -87,6 +87,10 @@ def test_records_come_in_an_order_that_is_asked_for(store: Store) -> None:
     keys = [last.key, ("no", "such"), second.key, first.key]
     found = list(store.lines.in_order(keys))
     assert found == [last, second.model_copy(update={"ids": ["d00"]}), first]
+    store.lines.rewrite(store.lines.in_order(keys))
+    assert store.lines.done() == {it.key for it in found}
+    assert store.lines.read() == Lines(_results(store), SearchRecord, "it").read() == found
+    assert _results(store).read_bytes().count(b"\n") == 3
     assert list(Lines(store.folder / "no.jsonl", SearchRecord, "it").in_order(keys)) == []
 
 

@@ -22,17 +22,20 @@ and few where few queries make most of the spread.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from fairqr.base.errors import InputError
+from fairqr.base.extras import library
 from fairqr.base.statistics import PERMUTATIONS, randomisation_p, too_few
 from fairqr.retrieval.exposure import FloatArray
 
 LEVEL = 0.95
+DIGITS = 12
+"""Of numbers in JSON and tables."""
 ROUNDING = 1e-12
 
 Statistic = Callable[[FloatArray], FloatArray]
@@ -59,6 +62,21 @@ class Estimate:
     high: float
     queries: int
     p: float | None = None
+
+
+def as_data(found: Any) -> Any:
+    """Return figures for JSON: dataclasses by their fields, numbers rounded, and NaN as None."""
+    if isinstance(found, float):
+        return float(f"{found:.{DIGITS}g}") + 0.0 if math.isfinite(found) else None
+    if is_dataclass(found):
+        held = {it.name: as_data(getattr(found, it.name)) for it in fields(found)}
+        if isinstance(found, Estimate):
+            ends = [held.pop("low"), held.pop("high")]
+            return held | {"interval": None if None in ends else ends}
+        return held
+    if isinstance(found, Mapping):
+        return {name: as_data(value) for name, value in found.items()}
+    return [as_data(value) for value in found] if isinstance(found, list | tuple) else found
 
 
 def effective_queries(weights: FloatArray) -> FloatArray:
@@ -162,7 +180,8 @@ def _half_width(changes: FloatArray, most_freedom: FloatArray, level: float) -> 
     square, fourth = ((changes**power).sum(axis=0) for power in (2, 4))
     freedom = np.minimum(most_freedom, 3 * divided(square**2, fourth, otherwise=np.inf) - 1)
     enough = np.where(np.isfinite(square) & (freedom >= 1), freedom, np.nan)
-    return np.asarray(np.sqrt(square) * _special().stdtrit(enough, (1 + level) / 2))
+    quantile = library("scipy.special", "An audit").stdtrit(enough, (1 + level) / 2)
+    return np.asarray(np.sqrt(square) * quantile)
 
 
 def means(values: FloatArray, weights: FloatArray) -> list[Estimate]:
@@ -254,27 +273,14 @@ def _all_or_nothing(share: FloatArray, trials: FloatArray) -> tuple[FloatArray, 
         trials: Not necessarily a whole number, either.
     """
     rest, count = (1 - LEVEL) / 2, trials * share
-    beta = _special().betaincinv
+    beta = library("scipy.special", "An audit").betaincinv
     is_all = count >= trials * (1 - ROUNDING)
     low = np.where(count <= 0, 0.0, beta(count, trials - count + 1, rest))
     return low, np.where(is_all, 1.0, beta(count + 1, trials - count, 1 - rest))
 
 
-def _special() -> Any:
-    """Return the functions of statistics.
-
-    Raises:
-        InputError: scipy is not installed.
-    """
-    try:
-        from scipy import special
-    except ImportError:
-        raise InputError("An audit needs scipy; run pip install 'fairqr[evaluation]'.") from None
-    return special
-
-
 def p_of_means(
-    values: FloatArray, weights: FloatArray, random: np.random.Generator
+    values: FloatArray, weights: FloatArray, random: np.random.Generator, tests: int = 1
 ) -> list[float | None]:
     """Test that weighted means are 0, by the paired randomisation test.
 
@@ -282,10 +288,14 @@ def p_of_means(
         values: Shape (n, M).
         weights: Shape (n,).
         random: Draws the signs.
+        tests: For how many tests p values will be corrected.
 
     Returns:
-        Two-sided p values, uncorrected; None if there are too few queries for any to reach .05.
+        Two-sided p values, uncorrected; None if there are too few queries for any to reach .05 when
+        it is corrected.
     """
-    if too_few(int(effective_queries(weights)), 1 - LEVEL):
+    if too_few(int(effective_queries(weights)), (1 - LEVEL) / tests):
         return [None] * values.shape[1]
-    return [*randomisation_p(weights[:, None] * values, random, PERMUTATIONS).tolist()]
+    # The smallest p value that can be drawn has to be far below that, too.
+    draws = max(PERMUTATIONS, 200 * tests)
+    return [*randomisation_p(weights[:, None] * values, random, draws).tolist()]

@@ -1,4 +1,4 @@
-"""Signing the manifest of an audit by an SSH key, through the installed ``ssh-keygen``."""
+"""Signing the manifest of a run by an SSH key, through the installed ``ssh-keygen``."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import shutil
 import subprocess
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from fairqr.base.errors import InputError
 from fairqr.base.files import write_beside
-from fairqr.evaluation.audit.bundle import MANIFEST, SIGNATURE, AuditFolder
+from fairqr.evaluation.experiments.folder import SealedFolder
 
-NAMESPACE = "fairqr-audit"
-"""Keeps what the key signed for other purposes from passing as the signature of an audit."""
+NAMESPACE = "fairqr"
+"""Keeps what the key signed for other purposes from passing as the signature of a run."""
 
 
 def check_key(key: Path) -> None:
-    """Check that a key can be read, before an audit takes its time.
+    """Check that a key can be read, before a run takes its time.
 
     Raises:
         InputError: It cannot, or ssh-keygen is not installed.
@@ -27,24 +28,26 @@ def check_key(key: Path) -> None:
         )
 
 
-def sign_audit(folder: Path, key: Path) -> Path:
-    """Sign a finished audit, and return the file with the signature.
+def sign_folder(folder: SealedFolder[Any], key: Path) -> Path:
+    """Sign the manifest of a finished run, and return the file with the signature.
 
     ssh-keygen asks for a passphrase on the terminal, or uses the agent; with the agent, the key may
     be the public one.
 
     Raises:
-        InputError: The folder holds no finished audit, or the key cannot sign.
+        InputError: The folder holds no finished run, or the key cannot sign.
     """
     check_key(key)
-    if not AuditFolder(folder).manifest().finished:
-        raise InputError(f"The audit in {folder} is not finished; run it again to go on with it.")
+    if not folder.manifest().finished:
+        raise InputError(f"The {folder.what} in {folder.folder} is not finished; run it again.")
+    if damaged := next(folder.damage(), ""):
+        raise InputError(f"{damaged} Sign the {folder.what} as it was made.")
     with TemporaryDirectory() as place:
-        copy = shutil.copy(folder / MANIFEST, place)
+        copy = shutil.copy(folder.folder / folder.name, place)
         if _ssh_keygen("-q", "-Y", "sign", "-f", str(key), "-n", NAMESPACE, copy).returncode:
             raise InputError(f"ssh-keygen could not sign with {key}; it says why above.")
-        write_beside(folder / SIGNATURE, Path(place, SIGNATURE).read_bytes())
-    return folder / SIGNATURE
+        write_beside(folder.signature, Path(f"{copy}.sig").read_bytes())
+    return folder.signature
 
 
 def signer_of(manifest: bytes, signature: Path, allowed: Path) -> str | None:

@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 from scipy import stats
 
 from fairqr.base.statistics import mean_interval
-from fairqr.evaluation.audit.estimates import (
+from fairqr.evaluation.estimates import (
     differences,
     effective_queries,
     estimate,

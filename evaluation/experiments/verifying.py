@@ -1,0 +1,170 @@
+"""Checking a finished run without its engine: the hashes of its files, and what they say."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from fairqr.base.errors import InputError, one_line
+from fairqr.evaluation.experiments.folder import (
+    THEN,
+    SealedFolder,
+    contents_of,
+    shown_name,
+    versions,
+)
+from fairqr.evaluation.experiments.signing import signer_of
+
+ROUNDING = {".json": 1e-9, ".csv": 1e-5}
+"""What numbers of two machines may differ by: figures have ten digits, tables of queries six."""
+
+PARTS = re.compile(r'[^\s,"<>{}\[\]]+|.', re.DOTALL)
+"""What is compared one by one: words, numbers, and all that stands between them."""
+
+PICTURE = re.compile(r"(<svg[^>]*>)(.*?)</svg>", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What checking a sealed run found.
+
+    Attributes:
+        digest: The SHA-256 of its manifest.
+        files: How many files the manifest lists; 0 if it cannot be read, or the run is unfinished.
+        problems: One sentence each; none if the run is as it was made.
+        unchecked: What could not be checked, one sentence each.
+        signed_by: The signer of the manifest, if that was checked.
+    """
+
+    digest: str
+    files: int
+    problems: tuple[str, ...]
+    unchecked: tuple[str, ...] = ()
+    signed_by: str | None = None
+
+
+def verify(
+    folder: SealedFolder[Any],
+    digest: str | None = None,
+    make_again: Callable[[Path, Path], object] | None = None,
+    allowed_signers: Path | None = None,
+) -> Verification:
+    """Check that a finished run is as it was made.
+
+    Hashes alone show what was damaged. Who changes a file on purpose can change its hash in the
+    manifest, too: then the digest, which the run printed, a signature, or the files that are made
+    again show it.
+
+    Args:
+        folder: The folder of the run.
+        digest: What the run printed at its end.
+        make_again: Writes all files that follow from ``raw/`` and the manifest in the folder into
+            another one.
+        allowed_signers: A file of those who may have signed the manifest, as ssh-keygen(1) reads.
+
+    Raises:
+        InputError: The folder holds no run, or no signature can be checked.
+    """
+    content = (folder.folder / folder.name).read_bytes() if folder.exists() else b""
+    own, signer, signature = hashlib.sha256(content).hexdigest(), None, folder.signature.name
+    problems = list[str]()
+    unchecked = ["What was asked and answered: only another run can show that."]
+    if digest is not None and digest.strip().lower().removeprefix("sha256:") != own:
+        why = "the manifest was changed, or is that of another run"
+        problems.append(
+            f"The digest of the {folder.what} is {own}, not {one_line(digest, 64)}: {why}."
+        )
+    if allowed_signers and not (signer := signer_of(content, folder.signature, allowed_signers)):
+        why = f"no signature of this manifest by a signer in {allowed_signers}"
+        problems.append(f"{signature} is missing, or {why}.")
+    if not allowed_signers and folder.signature.exists():
+        unchecked.append(f"The signature {signature}: name the allowed signers by --signed-by.")
+    if digest is None and not signer:
+        unchecked.append("When and how it was made: give the digest that it printed, by --digest.")
+    files: Mapping[str, str] = {}
+    try:
+        manifest = folder.manifest()
+    except InputError as error:
+        if not content:
+            raise
+        problems.append(str(error))
+    else:
+        if manifest.text.encode() != content:
+            problems.append("The manifest was changed: it is not written as fairqr writes it.")
+        if manifest.finished and manifest.files:
+            files = manifest.files
+            problems += folder.damage()
+        else:
+            problems.append(f"The {folder.what} is not finished; run it again.")
+    if make_again and files and not contents_of(folder.folder)[1]:
+        made_by, here = folder.manifest().versions, versions()
+        drawn_by, draws = (it.get("matplotlib", "").split(THEN)[-1] for it in (made_by, here))
+        if drawn_by != draws:
+            what = "The lines of pictures" if draws else "Report and pictures"
+            by = f"matplotlib {drawn_by or 'none'} drew them, not {draws or 'none'}"
+            unchecked.append(f"{what}: {by}.")
+        skipped = () if drawn_by == draws or draws else (".svg", ".md", ".html")
+        try:
+            with TemporaryDirectory() as made:
+                make_again(folder.folder, Path(made))
+                problems += _unlike(folder, Path(made), skipped, is_drawn_alike=drawn_by == draws)
+        except Exception as error:  # whatever forged observations may lead to
+            why = one_line(error).rstrip(".") or type(error).__name__
+            problems.append(f"The figures cannot be computed again: {why}.")
+        version = made_by.get("fairqr", "").split(THEN)[-1]
+        if problems and version != here["fairqr"]:
+            unchecked.append(f"Words and figures of fairqr {version}: verify with that version.")
+    return Verification(own, len(files), tuple(problems), tuple(unchecked), signer)
+
+
+def _unlike(
+    folder: SealedFolder[Any], made: Path, skipped: tuple[str, ...], *, is_drawn_alike: bool
+) -> Iterator[str]:
+    """Yield a sentence on each file that is not as it was made again.
+
+    Args:
+        folder: The run.
+        made: The files that were made again.
+        skipped: The endings of files that cannot be made.
+        is_drawn_alike: Whether the same version draws pictures; else their lines may differ.
+    """
+    again = contents_of(made)[0]
+    for name in folder.manifest().files.keys() - again.keys() - folder.evidence:
+        if not name.endswith(skipped):
+            yield f"The file {shown_name(name)} is none that follows from raw/."
+    for name, path in again.items():
+        if name.endswith(skipped):
+            continue
+        both = folder.folder / name, path
+        texts = [it.read_bytes().decode(errors="backslashreplace") for it in both]
+        texts = texts if is_drawn_alike else [PICTURE.sub(_outline, it) for it in texts]
+        parts, rounding = [PARTS.findall(it) for it in texts], ROUNDING.get(path.suffix, 0)
+        for place, (one, other) in enumerate(zip_longest(*parts, fillvalue="")):
+            if not _are_alike(one, other, rounding):
+                line = parts[0][:place].count("\n") + 1
+                said, given = (shown_name(one_line(it, 60)) for it in (one, other))
+                yield f"{name}, line {line}, says '{said}', and raw/ gives '{given}'."
+                break
+
+
+def _outline(picture: re.Match[str]) -> str:
+    """Return what every version draws alike: the frame, the kinds of elements, and all words."""
+    frame, elements = re.sub(r"[\d.]+", "", picture[1]), set(re.findall(r"<([\w:]+)", picture[2]))
+    return "\n".join([frame, *sorted(elements), *re.findall(r">\s*([^<>\s][^<>]*)<", picture[2])])
+
+
+def _are_alike(said: str, given: str, rounding: float) -> bool:
+    """Return whether two parts differ in nothing, or in the last digits of a number at most."""
+    with contextlib.suppress(ValueError):
+        # Whole numbers are ids and counts.
+        if rounding and said != given and not (said + given).isdigit():
+            return math.isclose(float(said), float(given), rel_tol=rounding, abs_tol=rounding)
+    return said == given
