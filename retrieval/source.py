@@ -156,7 +156,7 @@ class QueryFields(_Part):
 class ElasticsearchSource(Source):
     """An index, an alias or a pattern on an Elasticsearch server, used as it is."""
 
-    opener = "fairqr.retrieval.engines.elasticsearch:open_elasticsearch"
+    opener = "fairqr.retrieval.engines.elasticsearch.opening:open_elasticsearch"
     has_vectors = True
 
     engine: Literal["elasticsearch"] = "elasticsearch"

@@ -37,7 +37,7 @@ from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.dimension import TIMES, Dimension, factors_of
 from fairqr.retrieval.encoders.encoder import PROBE
 from fairqr.retrieval.encoders.opening import AUTO, Retriever, automatic
-from fairqr.retrieval.engines.elasticsearch_hybrid import FieldHybridEngine
+from fairqr.retrieval.engines.elasticsearch.hybrid import FieldHybridEngine
 from fairqr.retrieval.engines.encoded_pool import EncodedPoolEngine
 from fairqr.retrieval.engines.engine import Query, SearchEngine
 from fairqr.retrieval.engines.hybrid import HybridEngine

@@ -74,7 +74,7 @@ async def open_source(
         asked = Retriever.of(retriever, vectors)
         lexical = await open_source(source, store=store, progress=progress)
         if own and asked.encoder and asked.encoder.name == own.embeddings:
-            from fairqr.retrieval.engines.elasticsearch import open_hybrid
+            from fairqr.retrieval.engines.elasticsearch.opening import open_hybrid
 
             if over_field := await open_hybrid(lexical, asked.encoder, asked.hybrid):
                 return over_field

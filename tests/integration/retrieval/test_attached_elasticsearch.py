@@ -24,9 +24,9 @@ from fairqr.base.errors import (
     UnsupportedError,
 )
 from fairqr.graph.service.engine.documents import links_of, read_document
-from fairqr.retrieval.engines import elasticsearch
 from fairqr.retrieval.engines.checking import check_source
-from fairqr.retrieval.engines.elasticsearch_drafting import draft
+from fairqr.retrieval.engines.elasticsearch import opening
+from fairqr.retrieval.engines.elasticsearch.drafting import draft
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.source import load_source
 from tests.integration.attached_people import (
@@ -672,7 +672,7 @@ async def test_an_id_that_is_not_unique_is_an_error(
             pass
     # The sample of a large index may hold no id twice; the hits then show it.
     one = {"bool": {"must_not": {"ids": {"values": ["p001", "p002"]}}}}
-    monkeypatch.setattr(elasticsearch, "SAMPLED", 1)
+    monkeypatch.setattr(opening, "SAMPLED", 1)
     async with attached(described(halves.url, "staff-*", filter=one)) as engine:
         for query in (Query("", 1, only=("p000",)), Query("physicist opera river", 500)):
             with pytest.raises(SourceError, match="belongs to two documents"):

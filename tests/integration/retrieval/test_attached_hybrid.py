@@ -18,8 +18,8 @@ from fairqr.base.errors import ModelError, UnsupportedError
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.encoders.encoder import text_of
 from fairqr.retrieval.encoders.opening import Retriever
-from fairqr.retrieval.engines import elasticsearch_hybrid
-from fairqr.retrieval.engines.elasticsearch_hybrid import FieldHybridEngine
+from fairqr.retrieval.engines.elasticsearch import hybrid as field_hybrid
+from fairqr.retrieval.engines.elasticsearch.hybrid import FieldHybridEngine
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, lexical_of
 from fairqr.retrieval.engines.opening import open_source
 from fairqr.retrieval.relevance import CALIBRATED
@@ -399,7 +399,7 @@ async def test_similarities_are_read_against_a_random_sample(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same again each time; only documents that have a vector and pass the filter count."""
-    monkeypatch.setattr(elasticsearch_hybrid, "SAMPLED", 60)
+    monkeypatch.setattr(field_hybrid, "SAMPLED", 60)
     some = {id_: VECTORS[id_] for id_ in sorted(VECTORS)[::2]}
     with index(url, sent(some)) as source:
         chosen = {"term": {"gender": "female"}}

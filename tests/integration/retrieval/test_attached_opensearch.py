@@ -12,7 +12,7 @@ import yaml
 
 from fairqr.base.errors import IndexNotFoundError, IndexUnavailableError, SourceError
 from fairqr.retrieval.engines.checking import check_source
-from fairqr.retrieval.engines.elasticsearch_drafting import draft
+from fairqr.retrieval.engines.elasticsearch.drafting import draft
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.source import load_source
 from tests.integration.attached_people import (

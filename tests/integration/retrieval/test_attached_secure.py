@@ -12,7 +12,7 @@ import pytest
 
 from fairqr.base.errors import ConfigError, IndexUnavailableError
 from fairqr.retrieval.engines.checking import check_source
-from fairqr.retrieval.engines.elasticsearch_drafting import draft
+from fairqr.retrieval.engines.elasticsearch.drafting import draft
 from fairqr.retrieval.engines.engine import Query
 from tests.integration.attached_people import PEOPLE, Server, attached, described, state
 from tests.integration.elasticsearch_server import SecureServer

@@ -25,14 +25,14 @@ from fairqr.base.errors import (
 )
 from fairqr.retrieval.credentials import Credentials
 from fairqr.retrieval.encoders.encoder import Encoder
-from fairqr.retrieval.engines.elasticsearch import open_elasticsearch
-from fairqr.retrieval.engines.elasticsearch_connection import Connection
-from fairqr.retrieval.engines.elasticsearch_drafting import draft
-from fairqr.retrieval.engines.elasticsearch_engine import ElasticsearchEngine
-from fairqr.retrieval.engines.elasticsearch_mapping import read_index
-from fairqr.retrieval.engines.elasticsearch_server import Server
+from fairqr.retrieval.engines.elasticsearch.connection import Connection
+from fairqr.retrieval.engines.elasticsearch.drafting import draft
+from fairqr.retrieval.engines.elasticsearch.engine import ElasticsearchEngine
+from fairqr.retrieval.engines.elasticsearch.mapping import read_index
+from fairqr.retrieval.engines.elasticsearch.opening import open_elasticsearch
+from fairqr.retrieval.engines.elasticsearch.opensearch import OpenSearchServer
+from fairqr.retrieval.engines.elasticsearch.server import Server
 from fairqr.retrieval.engines.engine import Query
-from fairqr.retrieval.engines.opensearch import OpenSearchServer
 from fairqr.retrieval.labels import LabelReader
 from fairqr.retrieval.source import ElasticsearchSource, Source
 from tests.patience import PATIENCE

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from fairqr.retrieval.encoders.encoder import Encoder, EncoderMark, Float32Array, encode_query
-from fairqr.retrieval.engines.elasticsearch_engine import ElasticsearchEngine
-from fairqr.retrieval.engines.elasticsearch_vectors import VectorSearch, cosines_of
+from fairqr.retrieval.engines.elasticsearch.engine import ElasticsearchEngine
+from fairqr.retrieval.engines.elasticsearch.vectors import VectorSearch, cosines_of
 from fairqr.retrieval.engines.engine import (
     Capability,
     EngineOverWords,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from fairqr.base.errors import SourceError
-from fairqr.retrieval.engines.elasticsearch_fields import HitReader
-from fairqr.retrieval.engines.elasticsearch_groups import filterable, group_query
+from fairqr.retrieval.engines.elasticsearch.fields import HitReader
+from fairqr.retrieval.engines.elasticsearch.groups import filterable, group_query
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.request_template import fill_template
 from fairqr.retrieval.source import ElasticsearchSource, QueryFields

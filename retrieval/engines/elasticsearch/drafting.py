@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from fairqr.base.errors import SourceError, one_line
-from fairqr.retrieval.engines.elasticsearch_connection import Connection
-from fairqr.retrieval.engines.elasticsearch_mapping import (
+from fairqr.retrieval.engines.elasticsearch.connection import Connection
+from fairqr.retrieval.engines.elasticsearch.mapping import (
     DATES,
     NUMBERS,
     TEXTS,
@@ -18,7 +18,7 @@ from fairqr.retrieval.engines.elasticsearch_mapping import (
     path_of,
     read_index,
 )
-from fairqr.retrieval.engines.elasticsearch_server import AnotherProductError, Server
+from fairqr.retrieval.engines.elasticsearch.server import AnotherProductError, Server
 from fairqr.retrieval.schema import UNKNOWN, as_text
 from fairqr.retrieval.words import words_in
 
@@ -66,7 +66,7 @@ async def draft(url: str | None, index: str, credentials: str | None = None) -> 
         try:
             mapping = await read_index(server, index)
         except AnotherProductError:
-            from fairqr.retrieval.engines.opensearch import OpenSearchServer
+            from fairqr.retrieval.engines.elasticsearch.opensearch import OpenSearchServer
 
             await server.aclose()
             server, engine = OpenSearchServer(connection), "opensearch"

@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from fairqr.base.errors import SourceError, one_line
-from fairqr.retrieval.engines.elasticsearch_mapping import (
+from fairqr.retrieval.engines.elasticsearch.mapping import (
     DATES,
     NUMBERS,
     TEXTS,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 if TYPE_CHECKING:
-    from fairqr.retrieval.engines.elasticsearch_server import Server
+    from fairqr.retrieval.engines.elasticsearch.server import Server
 
 NUMBERS = frozenset({"byte", "double", "float", "half_float", "integer", "long", "short"})
 NUMBERS |= {"scaled_float", "unsigned_long"}

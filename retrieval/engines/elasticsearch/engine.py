@@ -20,17 +20,17 @@ import numpy as np
 from fairqr.base.errors import IndexUnavailableError, SourceError
 from fairqr.base.loops import run_together
 from fairqr.retrieval.documents import Document
-from fairqr.retrieval.engines.elasticsearch_counts import corpus_shares
-from fairqr.retrieval.engines.elasticsearch_fields import (
+from fairqr.retrieval.engines.elasticsearch.counts import corpus_shares
+from fairqr.retrieval.engines.elasticsearch.fields import (
     HitReader,
     check_fields,
     plan_reading,
     values_of,
 )
-from fairqr.retrieval.engines.elasticsearch_mapping import IndexMapping, path_of, read_index
-from fairqr.retrieval.engines.elasticsearch_requests import Requests
-from fairqr.retrieval.engines.elasticsearch_server import BusyServer, Server, warnings_of
-from fairqr.retrieval.engines.elasticsearch_vectors import MOST_CANDIDATES, VectorSearch
+from fairqr.retrieval.engines.elasticsearch.mapping import IndexMapping, path_of, read_index
+from fairqr.retrieval.engines.elasticsearch.requests import Requests
+from fairqr.retrieval.engines.elasticsearch.server import BusyServer, Server, warnings_of
+from fairqr.retrieval.engines.elasticsearch.vectors import MOST_CANDIDATES, VectorSearch
 from fairqr.retrieval.engines.engine import (
     NOT_TOLD,
     Capability,

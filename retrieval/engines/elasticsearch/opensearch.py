@@ -12,15 +12,15 @@ from typing import Any, ClassVar
 
 from fairqr.base.errors import FairqrError, UnsupportedError
 from fairqr.retrieval.documents import value_at
-from fairqr.retrieval.engines.elasticsearch_connection import Connection
-from fairqr.retrieval.engines.elasticsearch_server import (
+from fairqr.retrieval.engines.elasticsearch.connection import Connection
+from fairqr.retrieval.engines.elasticsearch.server import (
     AnotherProductError,
     Server,
     is_elasticsearch,
     refuse_redirects,
     with_port,
 )
-from fairqr.retrieval.engines.elasticsearch_vectors import VectorSearch
+from fairqr.retrieval.engines.elasticsearch.vectors import VectorSearch
 from fairqr.retrieval.engines.engine import Query
 
 Body = dict[str, Any]

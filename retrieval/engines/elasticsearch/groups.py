@@ -7,8 +7,8 @@ from contextlib import suppress
 from datetime import date, timedelta
 from typing import Any
 
-from fairqr.retrieval.engines.elasticsearch_fields import HitReader, LabelField
-from fairqr.retrieval.engines.elasticsearch_mapping import DATES, NUMBERS
+from fairqr.retrieval.engines.elasticsearch.fields import HitReader, LabelField
+from fairqr.retrieval.engines.elasticsearch.mapping import DATES, NUMBERS
 from fairqr.retrieval.schema import Range, as_text
 
 Body = dict[str, Any]

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from fairqr.base.errors import FairqrError
-from fairqr.retrieval.engines.elasticsearch_counts import is_countable, value_reports
-from fairqr.retrieval.engines.elasticsearch_engine import ElasticsearchEngine
-from fairqr.retrieval.engines.elasticsearch_groups import grouped
+from fairqr.retrieval.engines.elasticsearch.counts import is_countable, value_reports
+from fairqr.retrieval.engines.elasticsearch.engine import ElasticsearchEngine
+from fairqr.retrieval.engines.elasticsearch.groups import grouped
 from fairqr.retrieval.engines.engine import Capability, Query
 from fairqr.retrieval.engines.report import (
     AttributeReport,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from fairqr.base.errors import SourceError, one_line
 from fairqr.retrieval.encoders.encoder import Encoder
-from fairqr.retrieval.engines.elasticsearch_checking import check
-from fairqr.retrieval.engines.elasticsearch_connection import Connection
-from fairqr.retrieval.engines.elasticsearch_engine import ElasticsearchEngine
-from fairqr.retrieval.engines.elasticsearch_groups import existing, grouped
-from fairqr.retrieval.engines.elasticsearch_hybrid import FieldHybridEngine
-from fairqr.retrieval.engines.elasticsearch_mapping import read_index
-from fairqr.retrieval.engines.elasticsearch_server import Server
-from fairqr.retrieval.engines.elasticsearch_vectors import VectorSearch, encoder_for
+from fairqr.retrieval.engines.elasticsearch.checking import check
+from fairqr.retrieval.engines.elasticsearch.connection import Connection
+from fairqr.retrieval.engines.elasticsearch.engine import ElasticsearchEngine
+from fairqr.retrieval.engines.elasticsearch.groups import existing, grouped
+from fairqr.retrieval.engines.elasticsearch.hybrid import FieldHybridEngine
+from fairqr.retrieval.engines.elasticsearch.mapping import read_index
+from fairqr.retrieval.engines.elasticsearch.server import Server
+from fairqr.retrieval.engines.elasticsearch.vectors import VectorSearch, encoder_for
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.labels import LabelReader
 from fairqr.retrieval.retriever_parameters import Hybrid
@@ -94,7 +94,10 @@ async def open_hybrid(
 
 def _of_product(source: ElasticsearchSource) -> tuple[type[Server], type[VectorSearch]]:
     if isinstance(source, OpenSearchSource):
-        from fairqr.retrieval.engines.opensearch import OpenSearchServer, OpenSearchVectors
+        from fairqr.retrieval.engines.elasticsearch.opensearch import (
+            OpenSearchServer,
+            OpenSearchVectors,
+        )
 
         return OpenSearchServer, OpenSearchVectors
     return Server, VectorSearch

@@ -10,8 +10,8 @@ import numpy as np
 from fairqr.base.errors import InputError, ModelError, SourceError, one_line
 from fairqr.retrieval.encoders.encoder import Encoder, Float32Array, encode_query, unit_rows
 from fairqr.retrieval.encoders.opening import open_encoder
-from fairqr.retrieval.engines.elasticsearch_mapping import MappedField
-from fairqr.retrieval.engines.elasticsearch_requests import Requests
+from fairqr.retrieval.engines.elasticsearch.mapping import MappedField
+from fairqr.retrieval.engines.elasticsearch.requests import Requests
 from fairqr.retrieval.engines.engine import Hits, Query
 from fairqr.retrieval.sendable import sendable
 from fairqr.retrieval.source import ElasticsearchSource

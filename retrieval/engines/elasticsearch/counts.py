@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairqr.retrieval.engines.elasticsearch_fields import DAY, LabelField
-from fairqr.retrieval.engines.elasticsearch_groups import existing, group_query, grouped
-from fairqr.retrieval.engines.elasticsearch_mapping import DATES
-from fairqr.retrieval.engines.elasticsearch_server import warnings_of
+from fairqr.retrieval.engines.elasticsearch.fields import DAY, LabelField
+from fairqr.retrieval.engines.elasticsearch.groups import existing, group_query, grouped
+from fairqr.retrieval.engines.elasticsearch.mapping import DATES
+from fairqr.retrieval.engines.elasticsearch.server import warnings_of
 from fairqr.retrieval.engines.report import AttributeReport, ValueCount
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.label_values import attribute_report
 from fairqr.retrieval.schema import UNKNOWN, Attribute, Range
 
 if TYPE_CHECKING:
-    from fairqr.retrieval.engines.elasticsearch_engine import ElasticsearchEngine
+    from fairqr.retrieval.engines.elasticsearch.engine import ElasticsearchEngine
 
 Body = dict[str, Any]
 

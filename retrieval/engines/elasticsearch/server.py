@@ -21,7 +21,7 @@ from fairqr.base.errors import (
 )
 from fairqr.base.loops import PerLoop
 from fairqr.base.retries import with_retries
-from fairqr.retrieval.engines.elasticsearch_connection import Connection
+from fairqr.retrieval.engines.elasticsearch.connection import Connection
 from fairqr.retrieval.engines.limits import Limits
 
 REDIRECTED = "the server redirects"

@@ -1,0 +1,1 @@
+"""Attached indexes on Elasticsearch and OpenSearch servers."""
