@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from fairqr.agents.chat import ChatModel
 from fairqr.agents.generators import GenerationRequest, OnToken
-from fairqr.agents.question import Question
-from fairqr.agents.replies import TextReply
+from fairqr.agents.models.chat import ChatModel
+from fairqr.agents.models.question import Question
+from fairqr.agents.models.replies import TextReply
 from fairqr.prompts.budget import (
     NO_DOCUMENTS,
     SAFE_SHARE,

@@ -14,17 +14,17 @@ import numpy as np
 from fairqr.agents.keywords import MAX_KEYWORDS, clean_keywords
 from fairqr.agents.refiner import Refinement, RefinementRequest, refinement_from
 from fairqr.prompts.template import PromptReference
-from fairqr.retrieval.dimension import Dimension
-from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require
-from fairqr.retrieval.feedback import (
+from fairqr.retrieval.fairness.dimension import Dimension
+from fairqr.retrieval.fairness.table import DocumentTable
+from fairqr.retrieval.sources.documents import Document
+from fairqr.retrieval.texts.feedback import (
     document_frequencies,
     most_weighted,
     relevance_model,
     shares_of,
 )
-from fairqr.retrieval.table import DocumentTable
-from fairqr.retrieval.words import words_in, words_without_digits
+from fairqr.retrieval.texts.words import words_in, words_without_digits
 
 SHORTEST_WORD = 3
 

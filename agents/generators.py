@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from fairqr.agents.cache import ReplyCache, kept_in
-from fairqr.agents.chat import ChatModel
 from fairqr.agents.feedback import FeedbackRefiner
-from fairqr.agents.question import OnToken
-from fairqr.agents.replies import TextReply
+from fairqr.agents.models.cache import ReplyCache, kept_in
+from fairqr.agents.models.chat import ChatModel
+from fairqr.agents.models.question import OnToken
+from fairqr.agents.models.replies import TextReply
 from fairqr.base.errors import ModelUnavailableError
 from fairqr.base.settings import default_model
 from fairqr.prompts.template import PromptTemplate

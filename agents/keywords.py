@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fairqr.retrieval.words import folded_words, phrase_parts
+from fairqr.retrieval.texts.words import folded_words, phrase_parts
 
 MAX_KEYWORDS = 8
 MAX_CHARACTERS = 40

@@ -9,10 +9,10 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fairqr.agents.chat import ChatModel
 from fairqr.agents.keywords import MAX_CANDIDATES, clean_keywords
-from fairqr.agents.question import Question
-from fairqr.agents.replies import Status, Usage
+from fairqr.agents.models.chat import ChatModel
+from fairqr.agents.models.question import Question
+from fairqr.agents.models.replies import Status, Usage
 from fairqr.base.errors import first_problem
 from fairqr.prompts.template import PromptReference, PromptTemplate, fence
 from fairqr.retrieval.engines.engine import Hits

@@ -11,14 +11,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fairqr.agents.cache import ReplyCache, cache_key
-from fairqr.agents.forms import TextForm
 from fairqr.agents.generators import GenerationRequest, OnToken
-from fairqr.agents.in_process import GoesOn, failure_in_process, run_in_process
-from fairqr.agents.language_model import ask_once, text_of
-from fairqr.agents.replies import Reply, TextReply, Usage
-from fairqr.agents.spans import input_messages, model_span, outcome, output_messages
-from fairqr.agents.streaming import TokenRelay
+from fairqr.agents.models.cache import ReplyCache, cache_key
+from fairqr.agents.models.forms import TextForm
+from fairqr.agents.models.in_process import GoesOn, failure_in_process, run_in_process
+from fairqr.agents.models.language_model import ask_once, text_of
+from fairqr.agents.models.replies import Reply, TextReply, Usage
+from fairqr.agents.models.spans import input_messages, model_span, outcome, output_messages
+from fairqr.agents.models.streaming import TokenRelay
 from fairqr.base.errors import InputError, ModelError
 from fairqr.base.neural import Pretrained, load_pretrained, state_of
 from fairqr.prompts.budget import (

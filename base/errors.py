@@ -268,7 +268,7 @@ class WorkersError(FairqrError):
 class ModelError(FairqrError):
     """The language model did not give a usable reply.
 
-    ``status`` is one of the values of :data:`fairqr.agents.replies.Status`.
+    ``status`` is one of the values of :data:`fairqr.agents.models.replies.Status`.
     """
 
     slug = "model"

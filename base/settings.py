@@ -3,7 +3,7 @@
 Explicit arguments win over ``FAIRQR_…`` variables, variables over the settings file, and the file
 over the defaults. :data:`SETTINGS` lists all settings. Three sections of the file are described
 elsewhere: ``[service]`` in :mod:`fairqr.graph.service.configuration`, ``[credentials]`` in
-:mod:`fairqr.retrieval.credentials` and ``[prices]`` in :mod:`fairqr.base.prices`.
+:mod:`fairqr.retrieval.sources.credentials` and ``[prices]`` in :mod:`fairqr.base.prices`.
 
 The variable ``FAIRQR_CONFIG`` names the settings file. By default it is ``fairqr.toml`` in the
 user's configuration folder. We never look in the current folder: somebody who unpacks an archive

@@ -17,10 +17,10 @@ from stubs import InstantRefiner
 from workspace import Workspace
 
 from fairqr import FairSearch
-from fairqr.retrieval.catalog import Catalog
-from fairqr.retrieval.corpus import find_corpus
 from fairqr.retrieval.engines.engine import Query, SearchEngine
-from fairqr.retrieval.source import ElasticsearchSource
+from fairqr.retrieval.sources.catalog import Catalog
+from fairqr.retrieval.sources.corpus import find_corpus
+from fairqr.retrieval.sources.source import ElasticsearchSource
 
 # The servers of the integration tests.
 sys.path.append(str(Path(__file__).parents[1]))

@@ -22,7 +22,6 @@ from fairqr.evaluation.audit.queries import AuditQuery
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.finding import find_collection
-from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.encoders.opening import open_encoder
 from fairqr.retrieval.engines.engine import (
     EngineOverWords,
@@ -31,8 +30,9 @@ from fairqr.retrieval.engines.engine import (
     SearchEngine,
     best_first,
 )
-from fairqr.retrieval.relevance import FITTED, held_out
-from fairqr.retrieval.relevance_of_texts import TextRelevance
+from fairqr.retrieval.engines.hybrid.relevance_of_texts import TextRelevance
+from fairqr.retrieval.fairness.relevance import FITTED, held_out
+from fairqr.retrieval.sources.catalog import Catalog
 
 FACTORS = (1.0, 0.7, 0.5)
 DEEPEST = 3_000

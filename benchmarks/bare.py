@@ -7,8 +7,8 @@ from pathlib import Path
 
 import tantivy
 
-from fairqr.retrieval.analysis import ANALYZER_NAME, english_analyzer
-from fairqr.retrieval.documents import Document
+from fairqr.retrieval.engines.tantivy.analysis import ANALYZER_NAME, english_analyzer
+from fairqr.retrieval.sources.documents import Document
 
 # As ours.
 WRITER_BYTES = 64 << 20

@@ -43,8 +43,8 @@ def main(task: str, *arguments: str) -> None:
 
 def index(corpus: str, name: str) -> None:
     """Index a corpus from disk, by the real reader, under a name."""
-    from fairqr.retrieval.catalog import Catalog
-    from fairqr.retrieval.corpus import find_corpus
+    from fairqr.retrieval.sources.catalog import Catalog
+    from fairqr.retrieval.sources.corpus import find_corpus
 
     asyncio.run(Catalog().create(name, find_corpus(Path(corpus))))
 
@@ -53,8 +53,8 @@ def search(name: str) -> None:
     """Search an index, as often as the other searchers do."""
     from generated import queries
 
-    from fairqr.retrieval.catalog import Catalog
     from fairqr.retrieval.engines.engine import Query
+    from fairqr.retrieval.sources.catalog import Catalog
 
     async def work() -> None:
         engine = await Catalog().resolve(name)
@@ -99,7 +99,7 @@ def read_labels(path: str, count: str) -> dict[str, float]:
     return labels.read_labels(path, count)
 
 
-INDEXING = ("fairqr.retrieval.catalog", "fairqr.retrieval.engines.tantivy_writing")
+INDEXING = ("fairqr.retrieval.sources.catalog", "fairqr.retrieval.engines.tantivy.writing")
 TASKS: dict[str, tuple[Callable[..., dict[str, float] | None], tuple[str, ...]]] = {
     "index": (index, INDEXING),
     "search": (search, (*INDEXING, "generated")),

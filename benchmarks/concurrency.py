@@ -20,8 +20,8 @@ from stubs import InstantRefiner
 from workspace import Workspace
 
 from fairqr import FairSearch, SearchResult, StepData
-from fairqr.agents.cache import ReplyFile
-from fairqr.agents.chat import ChatModel
+from fairqr.agents.models.cache import ReplyFile
+from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.refiner import Refiner
 from fairqr.retrieval.engines.engine import SearchEngine
 

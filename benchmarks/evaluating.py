@@ -14,8 +14,8 @@ from workspace import Workspace
 
 import fairqr
 from fairqr.evaluation.qrels import read_qrels
-from fairqr.retrieval.exposure import TREC
-from fairqr.retrieval.runs import read_run
+from fairqr.retrieval.fairness.exposure import TREC
+from fairqr.retrieval.sources.runs import read_run
 
 RANKED, DOCUMENTS, JUDGED, SHOWN = 1_000, 200_000, 100, 20
 RELEVANCE = "nDCG@20,AP"

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fairqr.retrieval.documents import Document
+from fairqr.retrieval.sources.documents import Document
 
 SEED = 20250
 WORDS = 50_000

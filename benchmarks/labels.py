@@ -10,8 +10,8 @@ from pathlib import Path
 from measuring import Row, median
 from workspace import Workspace
 
-from fairqr.retrieval.label_store import LabelStore, digests, open_label_store
-from fairqr.retrieval.schema import Attribute
+from fairqr.retrieval.sources.label_store import LabelStore, digests, open_label_store
+from fairqr.retrieval.sources.schema import Attribute
 
 MAX_MEGABYTES = 1000.0
 MAX_MILLISECONDS = 1.0

@@ -23,7 +23,7 @@ from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.probes.specification import LoraExperiment, ProbeSource
 from fairqr.evaluation.probes.tuning import encoder_of, judge_of, make_lora_plan
 from fairqr.prompts.library import PromptLibrary
-from fairqr.retrieval.sides import parse_sides
+from fairqr.retrieval.fairness.sides import parse_sides
 
 
 async def main(folder: Path, steps: int) -> None:

@@ -13,7 +13,7 @@ from workspace import Workspace
 from fairqr.evaluation.expected_exposure import expected_exposure, group_expected_exposure
 from fairqr.evaluation.fairness import awrf
 from fairqr.evaluation.relevance import ndcg
-from fairqr.retrieval.exposure import Discount
+from fairqr.retrieval.fairness.exposure import Discount
 
 RANKED, GROUPS, QUERIES = 1_000, 8, 50
 SAMPLES, SHOWN = 100, 5

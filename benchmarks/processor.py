@@ -25,8 +25,8 @@ from pydantic import BaseModel
 from benchmarks.load.watching import busy_seconds
 from benchmarks.loopback import serve
 from fairqr.evaluation.collections.finding import find_collection
-from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.engines.engine import Query
+from fairqr.retrieval.sources.catalog import Catalog
 
 SHOWN = 20
 MOST = {"bm25": 6, "hybrid": 8}

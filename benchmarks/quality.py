@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from fairqr.agents.models import open_model
+from fairqr.agents.models.opening import open_model
 from fairqr.base.statistics import corrected_by_holm, paired_randomisation, stream
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.finding import find_collection
@@ -32,14 +32,14 @@ from fairqr.evaluation.experiments.training import folds_of, gather, train
 from fairqr.evaluation.inputs import as_run
 from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import Context, make_context
-from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.encoders.opening import open_encoder
-from fairqr.retrieval.engines.encoded_pool import EncodedPoolEngine
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.engines.hybrid import HybridEngine
-from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.relevance import FITTED, Calibrations, held_out
-from fairqr.retrieval.runs import Run
+from fairqr.retrieval.engines.hybrid.embedded import HybridEngine
+from fairqr.retrieval.engines.hybrid.encoded_pool import EncodedPoolEngine
+from fairqr.retrieval.fairness.exposure import FloatArray
+from fairqr.retrieval.fairness.relevance import FITTED, Calibrations, held_out
+from fairqr.retrieval.sources.catalog import Catalog
+from fairqr.retrieval.sources.runs import Run
 
 # The servers of the integration tests.
 sys.path.append(str(Path(__file__).parents[1]))

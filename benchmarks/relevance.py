@@ -3,7 +3,7 @@
 ``python benchmarks/relevance.py --trec FOLDER`` reads notables and the joined subset of TREC Fair
 2022 in FOLDER, and encodes them by MiniLM first. The 200 documents of each topic with the most
 evidence are fitted; for the evidence of ranks, the 200 best by BM25. No weight is below 0. What it
-prints stands in :mod:`fairqr.retrieval.relevance` and in docs/explanation/relevance.md.
+prints stands in :mod:`fairqr.retrieval.fairness.relevance` and in docs/explanation/relevance.md.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from scipy.stats import mannwhitneyu
 
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.finding import find_collection
-from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.encoders.opening import open_encoder
-from fairqr.retrieval.engines.encoded_pool import EncodedPoolEngine
 from fairqr.retrieval.engines.engine import Query
-from fairqr.retrieval.engines.hybrid import HybridEngine
-from fairqr.retrieval.relevance import Calibration, Calibrations
+from fairqr.retrieval.engines.hybrid.embedded import HybridEngine
+from fairqr.retrieval.engines.hybrid.encoded_pool import EncodedPoolEngine
+from fairqr.retrieval.fairness.relevance import Calibration, Calibrations
+from fairqr.retrieval.sources.catalog import Catalog
 
 POOL = 200
 BINS = np.linspace(0, 1, 6)

@@ -11,9 +11,9 @@ from measuring import Row, in_turns_async, median
 from workspace import Workspace
 
 from fairqr.retrieval.engines.engine import Query
-from fairqr.retrieval.objective import best_ranking
-from fairqr.retrieval.ranking import Ranking
-from fairqr.retrieval.rerank import reciprocal_rank_fusion
+from fairqr.retrieval.fairness.objective import best_ranking
+from fairqr.retrieval.fairness.ranking import Ranking
+from fairqr.retrieval.fairness.rerank import reciprocal_rank_fusion
 
 POOL = 1_000
 SHOWN = 20

@@ -11,7 +11,7 @@ from measuring import Row, in_turns_async, median, p95
 from workspace import Workspace
 
 from fairqr.retrieval.engines.engine import Query
-from fairqr.retrieval.engines.tantivy_writing import upsert_documents
+from fairqr.retrieval.engines.tantivy.writing import upsert_documents
 
 TOP = 500
 MAX_SEARCH_RATIO = 1.5

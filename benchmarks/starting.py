@@ -14,7 +14,7 @@ from pathlib import Path
 from measuring import Row, in_turns, median
 from workspace import Workspace
 
-from fairqr.retrieval.catalog import Catalog
+from fairqr.retrieval.sources.catalog import Catalog
 
 MAX_MILLISECONDS = 120.0
 MAX_OPENING_MILLISECONDS = 200.0

@@ -11,10 +11,10 @@ import numpy as np
 
 from fairqr.agents.refiner import Refinement, RefinementRequest
 from fairqr.prompts.template import PromptReference
-from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.engine import Capability, EngineInfo, Hits, Query
-from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.schema import Attribute, Schema
+from fairqr.retrieval.fairness.exposure import FloatArray
+from fairqr.retrieval.sources.documents import Document
+from fairqr.retrieval.sources.schema import Attribute, Schema
 
 SCHEMA = Schema(
     attributes={

@@ -14,9 +14,9 @@ from typing import Any
 from bare import BareIndex
 from generated import write_corpus
 
-from fairqr.retrieval.catalog import Catalog
-from fairqr.retrieval.corpus import find_corpus
-from fairqr.retrieval.engines.tantivy import TantivyEngine
+from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
+from fairqr.retrieval.sources.catalog import Catalog
+from fairqr.retrieval.sources.corpus import find_corpus
 
 HERE = Path(__file__).parent
 

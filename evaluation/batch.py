@@ -18,10 +18,10 @@ from fairqr.evaluation.collections.query_targets import (
 )
 from fairqr.evaluation.expected_exposure import ExpectedExposure, expected_exposure
 from fairqr.evaluation.scores import Reason, Undefined
-from fairqr.retrieval.dimension import Dimension
-from fairqr.retrieval.exposure import Discount, FloatArray
-from fairqr.retrieval.ranking import Reordered
-from fairqr.retrieval.target import Target
+from fairqr.retrieval.fairness.dimension import Dimension
+from fairqr.retrieval.fairness.exposure import Discount, FloatArray
+from fairqr.retrieval.fairness.ranking import Reordered
+from fairqr.retrieval.fairness.target import Target
 
 T = TypeVar("T")
 

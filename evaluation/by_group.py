@@ -8,8 +8,8 @@ import numpy as np
 
 from fairqr.base.statistics import ratio_interval
 from fairqr.evaluation.batch import Batch
-from fairqr.retrieval.dimension import Dimension
-from fairqr.retrieval.exposure import exposure
+from fairqr.retrieval.fairness.dimension import Dimension
+from fairqr.retrieval.fairness.exposure import exposure
 
 
 @dataclass(frozen=True, slots=True)

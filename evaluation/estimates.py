@@ -31,7 +31,7 @@ import numpy as np
 
 from fairqr.base.extras import library
 from fairqr.base.statistics import PERMUTATIONS, randomisation_p, too_few
-from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.fairness.exposure import FloatArray
 
 LEVEL = 0.95
 DIGITS = 12

@@ -27,11 +27,11 @@ from fairqr.evaluation.notes import Notes, depth_of
 from fairqr.evaluation.qrels import Qrels
 from fairqr.evaluation.results import Evaluation, MeasureResult, Missing
 from fairqr.evaluation.scores import Reason, Score, Undefined
-from fairqr.retrieval.corpus import Corpus
-from fairqr.retrieval.dimension import Dimension
-from fairqr.retrieval.runs import Run, Ties
-from fairqr.retrieval.source import Source
-from fairqr.retrieval.target import Target
+from fairqr.retrieval.fairness.dimension import Dimension
+from fairqr.retrieval.fairness.target import Target
+from fairqr.retrieval.sources.corpus import Corpus
+from fairqr.retrieval.sources.runs import Run, Ties
+from fairqr.retrieval.sources.source import Source
 
 __all__ = ["Evaluation", "bind", "evaluate", "evaluate_all", "ids_of"]
 

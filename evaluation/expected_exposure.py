@@ -38,7 +38,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fairqr.base.errors import InputError
 from fairqr.evaluation.scores import Reason, Score, Undefined
-from fairqr.retrieval.exposure import LOG2, Discount, FloatArray, group_exposure
+from fairqr.retrieval.fairness.exposure import LOG2, Discount, FloatArray, group_exposure
 
 ROOM = 1e-12
 """Bounds that are closer than this leave no room for a normalised value."""

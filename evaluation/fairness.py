@@ -16,8 +16,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fairqr.retrieval.divergence import jensen_shannon, kullback_leibler
-from fairqr.retrieval.exposure import (
+from fairqr.retrieval.fairness.divergence import jensen_shannon, kullback_leibler
+from fairqr.retrieval.fairness.exposure import (
     INVERSE_LOG,
     LOG2,
     Discount,
@@ -72,7 +72,7 @@ def prefix_divergences(
     Args:
         memberships: Shape (…, n, G).
         target: Shape (…, G).
-        smoothing: λ of :func:`fairqr.retrieval.divergence.smooth`, for both distributions.
+        smoothing: λ of :func:`fairqr.retrieval.fairness.divergence.smooth`, for both distributions.
 
     Returns:
         Two arrays of shape (…, n): nats, at least 0, 0 being fair and infinite where the target
@@ -102,7 +102,7 @@ def ndkl(
         memberships: Shape (…, n, G).
         target: The desired shares, shape (…, G).
         k: How many prefixes; all where it is None.
-        smoothing: λ of :func:`fairqr.retrieval.divergence.smooth`; 0 as published.
+        smoothing: λ of :func:`fairqr.retrieval.fairness.divergence.smooth`; 0 as published.
 
     Returns:
         Shape (…), in nats, at least 0; 0 is fair. Infinite where the target gives nothing to a

@@ -17,11 +17,11 @@ from fairqr.base.loops import run_blocking
 from fairqr.evaluation.collections.labels import Groups, Labels, scan_corpus, scan_engine
 from fairqr.evaluation.collections.targets import with_unknown
 from fairqr.evaluation.qrels import HIGHEST_GRADE, Qrels, read_qrels
-from fairqr.retrieval.corpus import BUILT_IN, Corpus, find_corpus
-from fairqr.retrieval.ranking import Ranking, Reordered, best_positions
-from fairqr.retrieval.runs import TIES, Run, Ties, check_ties, read_run, refuse_ties
-from fairqr.retrieval.schema import NAME, UNKNOWN, Attribute, Schema, as_text
-from fairqr.retrieval.source import Source
+from fairqr.retrieval.fairness.ranking import Ranking, Reordered, best_positions
+from fairqr.retrieval.sources.corpus import BUILT_IN, Corpus, find_corpus
+from fairqr.retrieval.sources.runs import TIES, Run, Ties, check_ties, read_run, refuse_ties
+from fairqr.retrieval.sources.schema import NAME, UNKNOWN, Attribute, Schema, as_text
+from fairqr.retrieval.sources.source import Source
 
 QUERY, DOCUMENT = ("query_id", "qid"), ("doc_id", "docno")
 SCORE, GRADE = ("score",), ("relevance", "label", "rel")
@@ -49,7 +49,8 @@ def as_run(run: Any, name: str = "run", *, ties: Ties = "rank") -> Run:
         run: A run, or one of the forms above. Documents are ordered by score; lists of ids are in
             order already. Also an iterable of records with query_id, doc_id and score.
         name: The name of a run that has none.
-        ties: How to order equal scores; see :func:`fairqr.retrieval.runs.read_run`. Only a file has
+        ties: How to order equal scores; see :func:`fairqr.retrieval.sources.runs.read_run`. Only a
+        file has
             ranks, so elsewhere ``rank`` orders them by id.
 
     Raises:
@@ -157,7 +158,7 @@ def as_groups(groups: Any, ids: Collection[str]) -> Groups | None:
 
 
 async def _asked(source: str | Source, ids: Collection[str]) -> Groups:
-    from fairqr.retrieval.catalog import Catalog
+    from fairqr.retrieval.sources.catalog import Catalog
 
     engine = await Catalog().resolve(source)
     try:

@@ -11,7 +11,7 @@ from fairqr.evaluation.collections.labels import Groups
 from fairqr.evaluation.measures.base import Measure, Need
 from fairqr.evaluation.measures.product import factors
 from fairqr.evaluation.qrels import Qrels
-from fairqr.retrieval.runs import Run
+from fairqr.retrieval.sources.runs import Run
 
 Kind = Literal[
     "unjudged_queries",

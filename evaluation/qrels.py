@@ -14,8 +14,8 @@ import numpy as np
 
 from fairqr.base.errors import one_line
 from fairqr.base.files import write_beside
-from fairqr.retrieval.runs import trec_fields, whole_number, wrong_line
-from fairqr.retrieval.trec_columns import UnusualError, columns_of
+from fairqr.retrieval.sources.runs import trec_fields, whole_number, wrong_line
+from fairqr.retrieval.sources.trec_columns import UnusualError, columns_of
 
 HIGHEST_GRADE = 1_000_000
 

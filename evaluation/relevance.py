@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fairqr.retrieval.exposure import LOG2, Discount, FloatArray
+from fairqr.retrieval.fairness.exposure import LOG2, Discount, FloatArray
 
 
 def ndcg(

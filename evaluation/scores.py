@@ -9,7 +9,7 @@ from typing import Self
 
 import numpy as np
 
-from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.fairness.exposure import FloatArray
 
 
 class Reason(StrEnum):

@@ -17,15 +17,15 @@ from typing import Any
 
 from langgraph.types import Overwrite
 
-from fairqr.agents.journal import current_journal
-from fairqr.agents.replies import Reply, Usage
+from fairqr.agents.models.journal import current_journal
+from fairqr.agents.models.replies import Reply, Usage
 
 _FINAL = ("ok", "parse_error", "refused", "invalid_request", "unsupported")
 """Asking again would not change these statuses. After others, such as a timeout, we ask again."""
 
 
 class RunJournal:
-    """The journal of one run; see :class:`fairqr.agents.journal.Journal`.
+    """The journal of one run; see :class:`fairqr.agents.models.journal.Journal`.
 
     Args:
         keep: Keeps the reply to a question, given its key and a record of plain data.

@@ -11,8 +11,8 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.runtime import Runtime, get_runtime
 from langgraph.types import Overwrite
 
-from fairqr.agents.cache import remembering
-from fairqr.agents.language_model import calling_after_replies
+from fairqr.agents.models.cache import remembering
+from fairqr.agents.models.language_model import calling_after_replies
 from fairqr.base.errors import NoMatchError
 from fairqr.base.loops import run_blocking
 from fairqr.base.telemetry import span

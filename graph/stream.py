@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessageChunk
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.types import Overwrite
 
-from fairqr.agents.journal import journaled
+from fairqr.agents.models.journal import journaled
 from fairqr.base.telemetry import span
 from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.journal import RunJournal

@@ -15,7 +15,7 @@ from typing import Any
 from langgraph_sdk.runtime import ServerRuntime
 
 from fairqr.agents.attribution.attributors import DEFAULT_ATTRIBUTOR
-from fairqr.agents.models import open_model
+from fairqr.agents.models.opening import open_model
 from fairqr.base.settings import default_corpus, default_model
 from fairqr.graph.answer.builder import build_answer_graph
 from fairqr.graph.answer.context import AnswerContext
@@ -23,9 +23,9 @@ from fairqr.graph.probe.builder import build_probe_graph
 from fairqr.graph.probe.context import ProbeContext
 from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import METHODS, Context, unknown_parameter
-from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.encoders.opening import AUTO
 from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.sources.catalog import Catalog
 
 # Imported early: some of these modules write files during import, and such a server does not allow
 # blocking calls in a run.

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 # Before Python 3.12, pydantic cannot make a JSON schema, which Studio needs, of typing's TypedDict.
 from typing_extensions import TypedDict
 
-from fairqr.agents.replies import Usage
+from fairqr.agents.models.replies import Usage
 from fairqr.graph.search.context import Context
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from fairqr.agents.attribution.cache import CachedAttributor
 from fairqr.agents.attribution.naming import AttributorName, check_threshold
 from fairqr.agents.attribution.verdicts import Attributor
-from fairqr.agents.cache import ReplyCache, kept_in
-from fairqr.agents.chat import ChatModel
+from fairqr.agents.models.cache import ReplyCache, kept_in
+from fairqr.agents.models.chat import ChatModel
 from fairqr.base.errors import InputError
 from fairqr.base.settings import default_model
 from fairqr.prompts.library import PromptLibrary

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from fairqr.agents.attribution.verdicts import Attributor, Pair, Verdict
-from fairqr.agents.cache import ReplyCache, cache_key
-from fairqr.agents.replies import Usage
+from fairqr.agents.models.cache import ReplyCache, cache_key
+from fairqr.agents.models.replies import Usage
 
 
 class Identified(Attributor, Protocol):

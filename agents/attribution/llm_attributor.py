@@ -8,9 +8,9 @@ from typing import Any
 
 from fairqr.agents.attribution.naming import AttributorName
 from fairqr.agents.attribution.verdicts import Pair, Verdict, without_words
-from fairqr.agents.chat import ChatModel
-from fairqr.agents.question import Question
-from fairqr.agents.replies import Usage
+from fairqr.agents.models.chat import ChatModel
+from fairqr.agents.models.question import Question
+from fairqr.agents.models.replies import Usage
 from fairqr.base.errors import InputError
 from fairqr.base.loops import PerLoop
 from fairqr.prompts.library import PromptLibrary

@@ -17,8 +17,8 @@ import numpy as np
 
 from fairqr.agents.attribution.pairs import LabelledPair
 from fairqr.base.errors import InputError
-from fairqr.retrieval.corpus import BUILT_IN, find_corpus
-from fairqr.retrieval.documents import Document
+from fairqr.retrieval.sources.corpus import BUILT_IN, find_corpus
+from fairqr.retrieval.sources.documents import Document
 
 NOTABLES = "notables"
 DEFAULT_PAIRS = 200

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fairqr.agents.attribution.naming import AttributorName
 from fairqr.agents.attribution.verdicts import Pair, Verdict, without_words
-from fairqr.retrieval.words import folded_words
+from fairqr.retrieval.texts.words import folded_words
 
 DEFAULT_THRESHOLD = 0.7
 """The share of the answer's content words from which a document counts as used. One of two words is

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, StrictBool, ValidationError
 from fairqr.agents.attribution.verdicts import Pair
 from fairqr.base.errors import InputError, first_problem
 from fairqr.base.files import write_beside
-from fairqr.retrieval.documents import numbered_lines
+from fairqr.retrieval.sources.documents import numbered_lines
 
 
 class LabelledPair(BaseModel):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from fairqr.agents.replies import Status, Usage
+from fairqr.agents.models.replies import Status, Usage
 
 VerdictStatus = Literal[Status, "empty_answer", "empty_document", "answer_too_long"]
 """``empty_answer`` and ``empty_document``: there is nothing to judge. ``answer_too_long``: the

@@ -12,12 +12,15 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from fairqr.agents.answer import Answer
-from fairqr.agents.cache import ReplyCache
-from fairqr.agents.forms import ChoiceForm, Form
-from fairqr.agents.in_process import GoesOn, failure_in_process, run_in_process
-from fairqr.agents.language_model import LanguageModel
-from fairqr.agents.question import Messages, OnToken, Question, Wanted
+from fairqr.agents.models.answer import Answer
+from fairqr.agents.models.cache import ReplyCache
+from fairqr.agents.models.forms import ChoiceForm, Form
+from fairqr.agents.models.in_process import GoesOn, failure_in_process, run_in_process
+from fairqr.agents.models.language_model import LanguageModel
+from fairqr.agents.models.question import Messages, OnToken, Question, Wanted
+from fairqr.agents.models.replies import Reply, Usage
+from fairqr.agents.models.spans import input_messages, model_span, outcome, output_messages
+from fairqr.agents.models.streaming import TokenRelay
 from fairqr.agents.ranking.causal_weights import Source, load_source, source_of
 from fairqr.agents.ranking.decoding import (
     Readings,
@@ -26,9 +29,6 @@ from fairqr.agents.ranking.decoding import (
     readings,
     written,
 )
-from fairqr.agents.replies import Reply, Usage
-from fairqr.agents.spans import input_messages, model_span, outcome, output_messages
-from fairqr.agents.streaming import TokenRelay
 from fairqr.base.errors import ModelError
 from fairqr.base.neural import Pretrained, stated_limit
 

@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from fairqr.agents.question import Messages
+from fairqr.agents.models.question import Messages
 
 Readings = Sequence[tuple[int, str]]
 """Tokens with their texts."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from fairqr.agents.replies import Usage
+from fairqr.agents.models.replies import Usage
 from fairqr.prompts.template import fence
 
 Shown = Literal["title", "text", "title_text"]

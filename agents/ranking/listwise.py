@@ -6,11 +6,11 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
+from fairqr.agents.models.replies import Usage
 from fairqr.agents.ranking.item_ranker import Cost, ItemRanking, RankItem, Shown
 from fairqr.agents.ranking.listwise_prompt import ListwisePrompt
 from fairqr.agents.ranking.model import RankingModel, asked_once
 from fairqr.agents.ranking.permutation import parse_permutation
-from fairqr.agents.replies import Usage
 from fairqr.base.errors import InputError
 from fairqr.prompts.template import PromptTemplate
 

@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Sequence
 
-from fairqr.agents.question import Question
+from fairqr.agents.models.question import Question
 from fairqr.agents.ranking.item_ranker import RankItem, Shown, before_those_who_ask
 from fairqr.prompts.budget import SAFE_SHARE, estimated_tokens, message_tokens, render_documents
 from fairqr.prompts.template import PromptTemplate, fence

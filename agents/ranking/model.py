@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from fairqr.agents.forms import ChoiceForm, Form
-from fairqr.agents.language_model import LanguageModel
-from fairqr.agents.question import OnToken, Question, Wanted
-from fairqr.agents.replies import Choice, Reply, Status, TextReply
-from fairqr.agents.streaming import TokenRelay
+from fairqr.agents.models.forms import ChoiceForm, Form
+from fairqr.agents.models.language_model import LanguageModel
+from fairqr.agents.models.question import OnToken, Question, Wanted
+from fairqr.agents.models.replies import Choice, Reply, Status, TextReply
+from fairqr.agents.models.streaming import TokenRelay
 
 
 class RankingModel(Protocol):
     """Writes a text, or gives probabilities for the first word of a reply.
 
-    Examples are :class:`fairqr.agents.chat.ChatModel` and
+    Examples are :class:`fairqr.agents.models.chat.ChatModel` and
     :class:`fairqr.agents.ranking.causal.CausalModel`.
     """
 
@@ -39,7 +39,7 @@ class RankingModel(Protocol):
         deadline: float | None = None,
         on_token: OnToken | None = None,
     ) -> TextReply:
-        """Ask for a text; see :meth:`fairqr.agents.chat.ChatModel.write`."""
+        """Ask for a text; see :meth:`fairqr.agents.models.chat.ChatModel.write`."""
         ...
 
     async def weigh(
@@ -50,7 +50,7 @@ class RankingModel(Protocol):
     ) -> Choice:
         """Ask for the probabilities that the reply begins with each label.
 
-        See :meth:`fairqr.agents.chat.ChatModel.weigh`.
+        See :meth:`fairqr.agents.models.chat.ChatModel.weigh`.
         """
         ...
 

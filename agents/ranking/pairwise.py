@@ -8,7 +8,8 @@ import time
 from dataclasses import replace
 from typing import Literal
 
-from fairqr.agents.question import Question
+from fairqr.agents.models.question import Question
+from fairqr.agents.models.replies import Choice, TextReply, Usage
 from fairqr.agents.ranking.item_ranker import Cost, RankItem, Shown, before_those_who_ask
 from fairqr.agents.ranking.model import RankingModel, asked_once
 from fairqr.agents.ranking.pairwise_reply import (
@@ -18,7 +19,6 @@ from fairqr.agents.ranking.pairwise_reply import (
     Preference,
     parse_preference,
 )
-from fairqr.agents.replies import Choice, TextReply, Usage
 from fairqr.base.errors import InputError, one_line
 from fairqr.base.loops import PerLoop, run_together
 from fairqr.prompts.budget import estimated_tokens

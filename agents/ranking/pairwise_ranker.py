@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Literal, get_args
 
+from fairqr.agents.models.replies import Usage
 from fairqr.agents.ranking.item_ranker import Cost, ItemRanking, RankItem
 from fairqr.agents.ranking.pairwise import PairwiseJudge
 from fairqr.agents.ranking.pairwise_reply import Comparison, Preference
-from fairqr.agents.replies import Usage
 from fairqr.base.errors import InputError
 from fairqr.base.loops import PerLoop, run_together
 

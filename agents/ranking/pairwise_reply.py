@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from fairqr.agents.replies import Status, Usage
+from fairqr.agents.models.replies import Status, Usage
 
 LABELS = ("A", "B")
 """The labels of the first and the second document in the prompt ``pairwise``."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fairqr.retrieval.words import words_without_digits
+from fairqr.retrieval.texts.words import words_without_digits
 
 PermutationStatus = Literal[
     "ok",

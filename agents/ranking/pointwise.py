@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
-from fairqr.agents.failures import no_answer_within
+from fairqr.agents.models.failures import no_answer_within
 from fairqr.agents.ranking.item_ranker import Cost, ItemRanker, ItemRanking, RankItem, Shown
 from fairqr.agents.ranking.rankers import RankerOptions
 from fairqr.base.errors import InputError, ModelUnavailableError, one_line

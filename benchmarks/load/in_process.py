@@ -15,9 +15,9 @@ import time
 from typing import Any
 
 from benchmarks.generated import queries
-from fairqr.agents.chat import ChatModel
+from fairqr.agents.models.chat import ChatModel
 from fairqr.api import FairSearch
-from fairqr.retrieval.catalog import Catalog
+from fairqr.retrieval.sources.catalog import Catalog
 
 WARM_UP = 5
 

@@ -18,7 +18,7 @@ import psycopg
 
 from benchmarks.generated import queries, write_corpus
 from benchmarks.load.servers import Elasticsearch, Model, Worker
-from fairqr.retrieval.corpus import find_corpus
+from fairqr.retrieval.sources.corpus import find_corpus
 from tests.integration.filled_elasticsearch import fill, write_source
 from tests.integration.postgres_server import NOBODY, PostgresServer, running_postgres
 

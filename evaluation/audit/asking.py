@@ -20,8 +20,6 @@ from fairqr.evaluation.audit.queries import AuditQuery
 from fairqr.evaluation.audit.records import Observation
 from fairqr.evaluation.experiments.engine import Done, failure_of
 from fairqr.evaluation.qrels import Qrels
-from fairqr.retrieval.dimension import Dimension
-from fairqr.retrieval.documents import Progress, chunks
 from fairqr.retrieval.engines.engine import (
     PROBES,
     Hits,
@@ -32,12 +30,14 @@ from fairqr.retrieval.engines.engine import (
     limit_of,
     searched,
 )
+from fairqr.retrieval.engines.hybrid.relevance_of_texts import TextRelevance, end_of
 from fairqr.retrieval.engines.run import RunEngine
-from fairqr.retrieval.ranking import Ranking
-from fairqr.retrieval.relevance import LIKELY
-from fairqr.retrieval.relevance_of_texts import TextRelevance, end_of
-from fairqr.retrieval.schema import Attribute
-from fairqr.retrieval.table import DocumentTable, coded
+from fairqr.retrieval.fairness.dimension import Dimension
+from fairqr.retrieval.fairness.ranking import Ranking
+from fairqr.retrieval.fairness.relevance import LIKELY
+from fairqr.retrieval.fairness.table import DocumentTable, coded
+from fairqr.retrieval.sources.documents import Progress, chunks
+from fairqr.retrieval.sources.schema import Attribute
 
 LOOKED_UP = 500
 """How many judged documents are looked up at a time."""

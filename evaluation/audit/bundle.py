@@ -28,7 +28,7 @@ from fairqr.evaluation.experiments.folder import (
     SealedFolder,
     SealedManifest,
 )
-from fairqr.retrieval.schema import Attribute
+from fairqr.retrieval.sources.schema import Attribute
 
 QUERIES, TITLES = "raw/queries.json", "raw/titles.json"
 OBSERVATIONS, PAIRS = "raw/observations.jsonl", "raw/pairs.jsonl"

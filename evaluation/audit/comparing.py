@@ -18,7 +18,7 @@ from fairqr.evaluation.audit.figures import ALPHA, QueryFigures
 from fairqr.evaluation.audit.finishing import Audit, measured
 from fairqr.evaluation.estimates import Estimate, as_data, differences, means, p_of_means
 from fairqr.evaluation.reports.writer import paragraphs, write_report
-from fairqr.retrieval.dimension import TIMES
+from fairqr.retrieval.fairness.dimension import TIMES
 
 ENGINE = ("name", "engine", "location", "retriever", "state", "server", "documents", "source")
 """What is known of the engine."""

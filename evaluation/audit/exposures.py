@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fairqr.retrieval.dimension import Dimension
-from fairqr.retrieval.exposure import LOG2, Discount, FloatArray, normalise
-from fairqr.retrieval.objective import attainable
-from fairqr.retrieval.objective import supply as supply_of
-from fairqr.retrieval.relevance import LIKELY
-from fairqr.retrieval.target import Part, Target
+from fairqr.retrieval.fairness.dimension import Dimension
+from fairqr.retrieval.fairness.exposure import LOG2, Discount, FloatArray, normalise
+from fairqr.retrieval.fairness.objective import attainable
+from fairqr.retrieval.fairness.objective import supply as supply_of
+from fairqr.retrieval.fairness.relevance import LIKELY
+from fairqr.retrieval.fairness.target import Part, Target
 
 ROUNDING = 1e-9
 

@@ -1,8 +1,8 @@
 """The figures of each group over all queries, with intervals and corrected tests.
 
 Where a source states how often its labels are wrong, figures that are linear in the labels are
-corrected, and their intervals grow by as much (:mod:`fairqr.retrieval.confusion`). What is not
-linear in the labels is left out.
+corrected, and their intervals grow by as much (:mod:`fairqr.retrieval.fairness.confusion`). What
+is not linear in the labels is left out.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from fairqr.evaluation.estimates import (
     ratios,
     shares,
 )
-from fairqr.retrieval.confusion import by_group, slopes
-from fairqr.retrieval.dimension import Dimension
-from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.fairness.confusion import by_group, slopes
+from fairqr.retrieval.fairness.dimension import Dimension
+from fairqr.retrieval.fairness.exposure import FloatArray
 
 ALPHA = 0.05
 ROUNDING = 1e-12

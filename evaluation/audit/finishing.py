@@ -18,7 +18,7 @@ from fairqr.evaluation.audit.report import draw_exposure, findings_of, write_aud
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.evaluation.experiments.folder import LOCK
 from fairqr.evaluation.reports.writer import Figure
-from fairqr.retrieval.schema import Schema
+from fairqr.retrieval.sources.schema import Schema
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -30,11 +30,11 @@ from fairqr.evaluation.audit.queries import AuditQuery
 from fairqr.evaluation.audit.records import Observation
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.evaluation.estimates import Estimate, divided, effective_queries, means
-from fairqr.retrieval.confusion import variances
-from fairqr.retrieval.dimension import TIMES, Dimension
-from fairqr.retrieval.exposure import FloatArray, intersection, normalise
-from fairqr.retrieval.schema import Schema
-from fairqr.retrieval.table import CodedMemberships, decoded
+from fairqr.retrieval.fairness.confusion import variances
+from fairqr.retrieval.fairness.dimension import TIMES, Dimension
+from fairqr.retrieval.fairness.exposure import FloatArray, intersection, normalise
+from fairqr.retrieval.fairness.table import CodedMemberships, decoded
+from fairqr.retrieval.sources.schema import Schema
 
 CONTRIBUTIONS = 10
 POWER = 0.8

@@ -9,9 +9,9 @@ import numpy as np
 
 from fairqr.evaluation.audit.exposures import Answer, Choices
 from fairqr.evaluation.estimates import Estimate, ratios, shares
-from fairqr.retrieval.exposure import FloatArray, exposure
-from fairqr.retrieval.objective import Positions, best_ranking
-from fairqr.retrieval.relevance import relevance_by_rank
+from fairqr.retrieval.fairness.exposure import FloatArray, exposure
+from fairqr.retrieval.fairness.objective import Positions, best_ranking
+from fairqr.retrieval.fairness.relevance import relevance_by_rank
 
 WEIGHT = 1.0
 """The weight of fairness of the re-rankings, which is the default of a search."""
@@ -37,7 +37,7 @@ def rerank(answer: Answer, target: FloatArray, choices: Choices) -> Positions:
 
     By estimated relevance, the whole pool is re-ranked. Judgements only measure the result: a
     re-ranking cannot know them, so it goes by the engine's ranks
-    (:func:`fairqr.retrieval.relevance.relevance_by_rank`).
+    (:func:`fairqr.retrieval.fairness.relevance.relevance_by_rank`).
 
     Args:
         answer: With known relevance.

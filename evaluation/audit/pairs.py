@@ -20,11 +20,11 @@ from fairqr.base.statistics import corrected_by_holm, stream
 from fairqr.evaluation.audit.records import PairScores
 from fairqr.evaluation.estimates import Estimate, divided, estimate, p_of_means, shares
 from fairqr.evaluation.experiments.engine import Done, failure_of
-from fairqr.retrieval.documents import encodable, identifier
 from fairqr.retrieval.engines.engine import Query, SearchEngine, require, searched
-from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.pools.open import open_pool_retriever
-from fairqr.retrieval.query_files import named_rows
+from fairqr.retrieval.sources.documents import encodable, identifier
+from fairqr.retrieval.sources.query_files import named_rows
 
 
 class PairDocument(NamedTuple):

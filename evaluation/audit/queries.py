@@ -14,8 +14,8 @@ from numpy.random import Generator
 
 from fairqr.base.errors import InputError, one_line
 from fairqr.base.statistics import stream
-from fairqr.retrieval.documents import Progress, chunks
-from fairqr.retrieval.query_files import QueryRow
+from fairqr.retrieval.sources.documents import Progress, chunks
+from fairqr.retrieval.sources.query_files import QueryRow
 
 MOST_QUERIES = 200_000
 """More different queries than this are not audited, and no more are drawn for a sample."""

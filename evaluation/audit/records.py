@@ -12,7 +12,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 
 from fairqr.evaluation.experiments.folder import Record
-from fairqr.retrieval.table import CodedMemberships
+from fairqr.retrieval.fairness.table import CodedMemberships
 
 
 class AuditRecord(Record):
@@ -51,7 +51,8 @@ class Observation(AuditRecord):
             where relevance is estimated.
         groups: By attribute, the memberships of the pool.
         levels: By attribute, the estimate from which the pool has what there is of each group
-            alike (:func:`fairqr.retrieval.relevance_of_texts.end_of`); 0 where missing.
+            alike (:func:`fairqr.retrieval.engines.hybrid.relevance_of_texts.end_of`); 0 where
+            missing.
         judged: By attribute, the memberships of the documents that were judged relevant, where
             relevance is estimated all the same.
         hidden: How many judged relevant documents are left out, since the engine gives only what it

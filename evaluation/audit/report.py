@@ -27,7 +27,7 @@ from fairqr.evaluation.reports import tables, text
 from fairqr.evaluation.reports.drawing import GREY, LINES, can_draw
 from fairqr.evaluation.reports.plots import Bar, draw_bars
 from fairqr.evaluation.reports.writer import Figure, paragraphs, write_report
-from fairqr.retrieval.dimension import TIMES
+from fairqr.retrieval.fairness.dimension import TIMES
 
 MOST_GROUPS = 40
 """So many groups of one attribute stand in a table; all are in ``results.csv``."""

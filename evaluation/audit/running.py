@@ -42,11 +42,11 @@ from fairqr.evaluation.experiments.progress import StageWatcher, time_left
 from fairqr.evaluation.qrels import Qrels
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.engines.engine import SearchEngine, require
+from fairqr.retrieval.engines.hybrid.relevance_of_texts import TextRelevance, open_texts
 from fairqr.retrieval.engines.paced import paced
-from fairqr.retrieval.relevance_of_texts import TextRelevance, open_texts
-from fairqr.retrieval.schema import Attribute
-from fairqr.retrieval.sendable import sendable
-from fairqr.retrieval.source import Source
+from fairqr.retrieval.sources.schema import Attribute
+from fairqr.retrieval.sources.source import Source
+from fairqr.retrieval.texts.sendable import sendable
 
 UNLABELLED = 20
 """After so many answered queries without one label of an attribute, the labels are not there."""

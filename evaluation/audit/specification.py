@@ -10,8 +10,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from fairqr.base.errors import TargetError
 from fairqr.evaluation.collections.query_targets import as_target
 from fairqr.evaluation.experiments.options import Count, Seed
-from fairqr.retrieval.exposure import Discount
-from fairqr.retrieval.target import Target
+from fairqr.retrieval.fairness.exposure import Discount
+from fairqr.retrieval.fairness.target import Target
 
 AUDIT_TARGET = Target(parts={"relevance": 1.0})
 """As many as the relevant documents have: the mildest thing that can be asked of a ranking."""

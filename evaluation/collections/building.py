@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 
 from fairqr.base.errors import BuildInProgressError
 from fairqr.evaluation.qrels import Qrels, write_qrels
-from fairqr.retrieval.documents import Progress
+from fairqr.retrieval.sources.documents import Progress
 
 TELL_EVERY = 1000
 CACHE_KIB = 65_536

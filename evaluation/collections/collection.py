@@ -22,9 +22,9 @@ from fairqr.base.errors import CorpusError, InputError, one_line
 from fairqr.base.files import sha256_of, write_beside
 from fairqr.base.yaml_file import load_yaml
 from fairqr.evaluation.qrels import Qrels, read_qrels
-from fairqr.retrieval.corpus import BUILT_IN, SCHEMA, Corpus, find_corpus, holds_documents
-from fairqr.retrieval.documents import numbered_lines
-from fairqr.retrieval.schema import validated
+from fairqr.retrieval.sources.corpus import BUILT_IN, SCHEMA, Corpus, find_corpus, holds_documents
+from fairqr.retrieval.sources.documents import numbered_lines
+from fairqr.retrieval.sources.schema import validated
 
 ABOUT = "collection.yaml"
 DEFAULT_TARGET = "relevance:0.5,population:0.5"

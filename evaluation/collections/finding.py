@@ -31,8 +31,8 @@ from fairqr.evaluation.collections.trec_fair import (
     import_trec_fair,
     is_trec_fair,
 )
-from fairqr.retrieval.corpus import BUILT_IN
-from fairqr.retrieval.documents import Progress
+from fairqr.retrieval.sources.corpus import BUILT_IN
+from fairqr.retrieval.sources.documents import Progress
 
 LAYOUT = 1
 """Raise it when the layout of imports changes, so that folders are imported again."""

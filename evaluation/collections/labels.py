@@ -16,11 +16,11 @@ import numpy as np
 
 from fairqr.base.errors import TargetError, UnsupportedError
 from fairqr.evaluation.collections.targets import with_unknown
-from fairqr.retrieval.corpus import Corpus
-from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.engines.engine import Query, SearchEngine
-from fairqr.retrieval.exposure import FloatArray, intersection
-from fairqr.retrieval.schema import UNKNOWN, Schema
+from fairqr.retrieval.fairness.dimension import Dimension
+from fairqr.retrieval.fairness.exposure import FloatArray, intersection
+from fairqr.retrieval.sources.corpus import Corpus
+from fairqr.retrieval.sources.schema import UNKNOWN, Schema
 
 UnknownPolicy = Literal["group", "exclude"]
 

@@ -18,9 +18,9 @@ from fairqr.evaluation.collections.collection import (
     write_topics,
 )
 from fairqr.evaluation.qrels import read_qrels
-from fairqr.retrieval.corpus import DOCUMENTS, SCHEMA, Corpus
-from fairqr.retrieval.documents import Progress, numbered_lines, parse_document, parse_line
-from fairqr.retrieval.schema import load_schema
+from fairqr.retrieval.sources.corpus import DOCUMENTS, SCHEMA, Corpus
+from fairqr.retrieval.sources.documents import Progress, numbered_lines, parse_document, parse_line
+from fairqr.retrieval.sources.schema import load_schema
 
 SUBSET_SCHEMA = Path(__file__).parent / "schemas" / "trec2022-subset.yaml"
 SUBSET = About(

@@ -18,9 +18,9 @@ from fairqr.evaluation.collections.targets import (
     work_needed_exposure,
 )
 from fairqr.evaluation.scores import Reason, Undefined
-from fairqr.retrieval.dimension import TIMES, Dimension
-from fairqr.retrieval.exposure import TREC, Discount, FloatArray, normalise
-from fairqr.retrieval.target import Part, Target
+from fairqr.retrieval.fairness.dimension import TIMES, Dimension
+from fairqr.retrieval.fairness.exposure import TREC, Discount, FloatArray, normalise
+from fairqr.retrieval.fairness.target import Part, Target
 
 TrecRule = Literal["trec2021", "trec2022"]
 TREC_RULES: tuple[TrecRule, ...] = get_args(TrecRule)
@@ -38,7 +38,7 @@ def as_target(
 
     Args:
         target: ``trec2022`` or ``trec2021`` for the track's own; or what
-            :meth:`fairqr.retrieval.target.Target.parse` reads, of the parts ``relevance``,
+            :meth:`fairqr.retrieval.fairness.target.Target.parse` reads, of the parts ``relevance``,
             ``population``, ``uniform`` and ``corpus``.
         default: The mixture for attributes that the target does not name.
 

@@ -13,8 +13,8 @@ from fairqr.base.errors import TargetError
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.labels import Groups, scan_corpus
 from fairqr.evaluation.collections.query_targets import query_targets
-from fairqr.retrieval.documents import Progress
-from fairqr.retrieval.schema import UNKNOWN, Attribute
+from fairqr.retrieval.sources.documents import Progress
+from fairqr.retrieval.sources.schema import UNKNOWN, Attribute
 
 
 @dataclass(frozen=True, slots=True)

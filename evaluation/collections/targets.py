@@ -3,7 +3,7 @@
 Memberships here have the unknown mass as their last column, so that each row sums to 1: shape
 (n, G+1) for an attribute of G groups. What is computed over several attributes is flattened with
 the groups of the last attribute varying fastest, as in
-:func:`fairqr.retrieval.exposure.intersection`.
+:func:`fairqr.retrieval.fairness.exposure.intersection`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fairqr.retrieval.exposure import Discount, FloatArray, intersection, normalise
+from fairqr.retrieval.fairness.exposure import Discount, FloatArray, intersection, normalise
 
 AT_ONCE = 4096
 """How many documents' products of memberships are held at a time."""

@@ -33,9 +33,9 @@ from fairqr.evaluation.collections.building import (
     write_judgements,
 )
 from fairqr.evaluation.collections.collection import About, Topic, parse_topic, write_topics
-from fairqr.retrieval.corpus import SCHEMA
-from fairqr.retrieval.documents import Progress, numbered_lines, open_text
-from fairqr.retrieval.schema import UNKNOWN, load_schema
+from fairqr.retrieval.sources.corpus import SCHEMA
+from fairqr.retrieval.sources.documents import Progress, numbered_lines, open_text
+from fairqr.retrieval.sources.schema import UNKNOWN, load_schema
 
 Year = Literal[2021, 2022]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fairqr.base.errors import InputError, one_line
 from fairqr.base.yaml_file import load_yaml
 from fairqr.evaluation.experiments.kinds import KINDS, SEARCH, AnyExperiment, Kind
-from fairqr.retrieval.schema import validated
+from fairqr.retrieval.sources.schema import validated
 
 if TYPE_CHECKING:
     from pandas import DataFrame

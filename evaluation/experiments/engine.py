@@ -24,7 +24,7 @@ from collections.abc import (
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from fairqr.agents.replies import Usage
+from fairqr.agents.models.replies import Usage
 from fairqr.base.errors import FairqrError, IndexUnavailableError, ModelError, one_line
 from fairqr.base.prices import configured_prices
 from fairqr.evaluation.experiments.folder import Lines, Record
@@ -131,7 +131,7 @@ def is_away(status: str, usage: Usage) -> bool:
     """Return whether a failure means that a model is not there at all.
 
     Args:
-        status: One of :data:`fairqr.agents.replies.Status`, or another one.
+        status: One of :data:`fairqr.agents.models.replies.Status`, or another one.
         usage: The cost of the question. If a refusal cost no tokens, the server refused, such as
             for a wrong key, and not the model.
     """

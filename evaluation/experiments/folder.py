@@ -21,7 +21,7 @@ from typing import IO, Any, ClassVar, Generic, Literal, TypeVar
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from fairqr.agents.replies import Usage
+from fairqr.agents.models.replies import Usage
 from fairqr.base.errors import InputError, OtherRunError, first_problem, one_line
 from fairqr.base.files import open_beside, sha256_of, write_beside
 

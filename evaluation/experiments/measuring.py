@@ -27,9 +27,9 @@ from fairqr.evaluation.measures.text import parse_measures
 from fairqr.evaluation.qrels import Qrels
 from fairqr.evaluation.results import compare
 from fairqr.evaluation.scores import Score, Undefined
-from fairqr.retrieval.dimension import factors_of
-from fairqr.retrieval.ranking import Ranking
-from fairqr.retrieval.runs import Run, write_run
+from fairqr.retrieval.fairness.dimension import factors_of
+from fairqr.retrieval.fairness.ranking import Ranking
+from fairqr.retrieval.sources.runs import Run, write_run
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from fairqr.retrieval.documents import Progress
+from fairqr.retrieval.sources.documents import Progress
 
 
 def time_left(seconds: float) -> str:

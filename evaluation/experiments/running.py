@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from fairqr.agents.feedback import FeedbackRefiner
-from fairqr.agents.models import open_language_model, open_model
-from fairqr.agents.replies import Usage
+from fairqr.agents.models.opening import open_language_model, open_model
+from fairqr.agents.models.replies import Usage
 from fairqr.base.errors import IndexNotFoundError, InputError, QueryError, UnsupportedError
 from fairqr.evaluation.collections.collection import Collection, Topic
 from fairqr.evaluation.collections.finding import find_collection
@@ -33,17 +33,17 @@ from fairqr.graph.search.rankers import ASKED, Rankers
 from fairqr.graph.search.result import SearchResult
 from fairqr.graph.usage import usage_of
 from fairqr.prompts.library import PromptLibrary
-from fairqr.retrieval.catalog import Catalog
-from fairqr.retrieval.dimension import TIMES, Dimension, factors_of
 from fairqr.retrieval.encoders.encoder import PROBE
 from fairqr.retrieval.encoders.opening import AUTO, Retriever, automatic
 from fairqr.retrieval.engines.elasticsearch.hybrid import FieldHybridEngine
-from fairqr.retrieval.engines.encoded_pool import EncodedPoolEngine
 from fairqr.retrieval.engines.engine import Query, SearchEngine
-from fairqr.retrieval.engines.hybrid import HybridEngine
-from fairqr.retrieval.engines.tantivy_store import Announce
-from fairqr.retrieval.relevance import FITTED, held_out
-from fairqr.retrieval.target import Target
+from fairqr.retrieval.engines.hybrid.embedded import HybridEngine
+from fairqr.retrieval.engines.hybrid.encoded_pool import EncodedPoolEngine
+from fairqr.retrieval.engines.tantivy.store import Announce
+from fairqr.retrieval.fairness.dimension import TIMES, Dimension, factors_of
+from fairqr.retrieval.fairness.relevance import FITTED, held_out
+from fairqr.retrieval.fairness.target import Target
+from fairqr.retrieval.sources.catalog import Catalog
 
 STORE = Store
 
@@ -233,7 +233,7 @@ class Place:
 
     Attributes:
         collection: The name of the collection; estimates of relevance never learnt from it.
-        corpus: As :meth:`fairqr.retrieval.catalog.Catalog.resolve` takes it.
+        corpus: As :meth:`fairqr.retrieval.sources.catalog.Catalog.resolve` takes it.
         fingerprint: The engine's fingerprint must be this.
         retriever: ``bm25``, ``dense`` or ``dense:ENCODER``.
         model: Refines or re-ranks; None if nothing does.

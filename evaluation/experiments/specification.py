@@ -16,8 +16,8 @@ from fairqr.evaluation.experiments.options import Options
 from fairqr.evaluation.measures.text import parse_measures
 from fairqr.graph.search.context import Context, Method, make_context
 from fairqr.retrieval.encoders.opening import AUTO
+from fairqr.retrieval.fairness.target import DEFAULT_TARGET
 from fairqr.retrieval.rerankers.registry import TRAINED
-from fairqr.retrieval.target import DEFAULT_TARGET
 
 Section = Literal["table", "trade_off", "rounds", "drift", "cost", "published"]
 

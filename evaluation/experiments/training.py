@@ -12,16 +12,16 @@ from fairqr.base.errors import InputError
 from fairqr.evaluation.qrels import Qrels
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.measurement import estimate_target, vector_of
-from fairqr.retrieval.dimension import Dimension, dimensions_of
 from fairqr.retrieval.engines.engine import SearchEngine, require
-from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.ranking import Ranking
+from fairqr.retrieval.fairness.dimension import Dimension, dimensions_of
+from fairqr.retrieval.fairness.exposure import FloatArray
+from fairqr.retrieval.fairness.ranking import Ranking
+from fairqr.retrieval.fairness.table import DocumentTable
 from fairqr.retrieval.rerankers.deltr import DeltrTraining, train_deltr
 from fairqr.retrieval.rerankers.dlf import DlfTraining, train_dlf
 from fairqr.retrieval.rerankers.examples import Examples, TargetOf, gather_examples
 from fairqr.retrieval.rerankers.weights import TrainedModel
-from fairqr.retrieval.schema import validated
-from fairqr.retrieval.table import DocumentTable
+from fairqr.retrieval.sources.schema import validated
 
 Trainer = Callable[[Examples, Any], TrainedModel]
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fairqr.base.errors import CorpusError, InputError, first_problem, one_line
 from fairqr.base.extras import library
-from fairqr.retrieval.documents import open_text
+from fairqr.retrieval.sources.documents import open_text
 
 QUESTIONS, OUTPUTS = "questions", "outputs"
 ENDINGS = (".json", ".json.gz")

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal
 
 from fairqr.base.extras import library
 from fairqr.evaluation.rag.collection import Utility
-from fairqr.retrieval.words import words_in
+from fairqr.retrieval.texts.words import words_in
 
 LOWEST_RATING, HIGHEST_RATING = 1.0, 5.0
 RougeKind = Literal["rouge1", "rougeL"]

@@ -16,7 +16,7 @@ from fairqr.evaluation.batch import Batch
 from fairqr.evaluation.collections.labels import Groups
 from fairqr.evaluation.collections.query_targets import TargetRule
 from fairqr.evaluation.scores import Reason, Score, Scores, Undefined
-from fairqr.retrieval.dimension import Dimension
+from fairqr.retrieval.fairness.dimension import Dimension
 
 Convention = Literal["trec2022"]
 """A track whose definitions replace the defaults."""

@@ -19,7 +19,7 @@ from fairqr.evaluation.expected_exposure import ExpectedExposure, group_expected
 from fairqr.evaluation.measures.base import Convention, Measure, Need, QueryMeasure
 from fairqr.evaluation.measures.groups import GroupMeasure, TakesConvention
 from fairqr.evaluation.scores import Reason, Score, Undefined
-from fairqr.retrieval.exposure import LOG2, TREC, Discount, FloatArray
+from fairqr.retrieval.fairness.exposure import LOG2, TREC, Discount, FloatArray
 
 FAIR_RAG = "fair-rag"
 BY_ITEM = ("normalization", "items", "estimator")

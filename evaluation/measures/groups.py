@@ -17,15 +17,22 @@ from fairqr.evaluation.collections.query_targets import TargetRule
 from fairqr.evaluation.fairness import Unit, awrf_of, exposure_per_member, ndkl
 from fairqr.evaluation.measures.base import Convention, Measure, Need, QueryMeasure, RankingMeasure
 from fairqr.evaluation.scores import Reason, Score, Scores, Undefined
-from fairqr.retrieval.dimension import TIMES, Dimension, factors_of
-from fairqr.retrieval.divergence import (
+from fairqr.retrieval.fairness.dimension import TIMES, Dimension, factors_of
+from fairqr.retrieval.fairness.divergence import (
     DEFAULT_SMOOTHING,
     Direction,
     jensen_shannon,
     kullback_leibler,
 )
-from fairqr.retrieval.exposure import INVERSE_LOG, LOG2, TREC, Discount, FloatArray, exposure
-from fairqr.retrieval.target import Target
+from fairqr.retrieval.fairness.exposure import (
+    INVERSE_LOG,
+    LOG2,
+    TREC,
+    Discount,
+    FloatArray,
+    exposure,
+)
+from fairqr.retrieval.fairness.target import Target
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -381,7 +388,8 @@ class KL(_OfExposure):
     """KL(ε*‖ε) of target and exposure, in nats (FAIR-QR, Chen & Fang 2025); at least 0, 0 is fair.
 
     Attributes:
-        smoothing: λ of :func:`fairqr.retrieval.divergence.smooth`, for both distributions. With 0
+        smoothing: λ of :func:`fairqr.retrieval.fairness.divergence.smooth`, for both
+        distributions. With 0
             the divergence can be infinite; the query then has no value.
         direction: ``target_exposure``, or ``exposure_target`` for KL(ε‖ε*).
     """

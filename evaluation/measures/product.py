@@ -14,7 +14,7 @@ from fairqr.evaluation.collections.labels import Groups
 from fairqr.evaluation.collections.query_targets import TargetRule
 from fairqr.evaluation.measures.base import Measure, Need, RankingMeasure
 from fairqr.evaluation.scores import Scores, Undefined
-from fairqr.retrieval.dimension import TIMES, Dimension
+from fairqr.retrieval.fairness.dimension import TIMES, Dimension
 
 
 @dataclass(frozen=True, kw_only=True)

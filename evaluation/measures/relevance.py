@@ -17,7 +17,7 @@ from fairqr.evaluation.batch import Batch
 from fairqr.evaluation.measures.base import Convention, Need, RankingMeasure
 from fairqr.evaluation.relevance import average_precision, ndcg, precision, recall, reciprocal_rank
 from fairqr.evaluation.scores import Reason, Scores, Undefined
-from fairqr.retrieval.exposure import LOG2, TREC, Discount
+from fairqr.retrieval.fairness.exposure import LOG2, TREC, Discount
 
 
 class _Relevance(RankingMeasure):

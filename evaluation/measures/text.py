@@ -19,7 +19,7 @@ from fairqr.evaluation.measures.expected import EED, EEL, EER
 from fairqr.evaluation.measures.groups import AWRF, JS, KL, NDKL, Exposure, ExposureRatio
 from fairqr.evaluation.measures.product import Product
 from fairqr.evaluation.measures.relevance import AP, NDCG, RR, Precision, Recall
-from fairqr.retrieval.exposure import Discount
+from fairqr.retrieval.fairness.exposure import Discount
 
 MEASURES: tuple[type[Measure], ...] = (
     NDCG,

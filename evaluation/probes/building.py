@@ -34,10 +34,10 @@ from fairqr.evaluation.probes.collection import (
     shortfalls,
 )
 from fairqr.evaluation.probes.specification import ProbeExperiment, ProbeSettings, ProbeSource
-from fairqr.retrieval.catalog import Catalog
-from fairqr.retrieval.documents import Progress
 from fairqr.retrieval.engines.engine import Query, SearchEngine
-from fairqr.retrieval.sides import Sides, parse_sides
+from fairqr.retrieval.fairness.sides import Sides, parse_sides
+from fairqr.retrieval.sources.catalog import Catalog
+from fairqr.retrieval.sources.documents import Progress
 
 Preparing = Callable[[str], Progress]
 """Takes the name of a step, and returns a function that takes the number of documents done."""

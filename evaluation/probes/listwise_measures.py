@@ -26,8 +26,8 @@ from fairqr.evaluation.probes.collection import CELLS, ProbeCollection, ProbeQue
 from fairqr.evaluation.probes.rankers import INITIAL, windows_of
 from fairqr.evaluation.probes.store import ProbeRunManifest, RankingRecord
 from fairqr.evaluation.relevance import ndcg, precision
-from fairqr.retrieval.exposure import INVERSE_LOG, Discount
-from fairqr.retrieval.exposure_ratio import exposure_ratio
+from fairqr.retrieval.fairness.exposure import INVERSE_LOG, Discount
+from fairqr.retrieval.fairness.exposure_ratio import exposure_ratio
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from fairqr.agents.cache import ReplyCache
-from fairqr.agents.models import open_language_model
+from fairqr.agents.models.cache import ReplyCache
+from fairqr.agents.models.opening import open_language_model
 from fairqr.agents.ranking.item_ranker import Cost, ItemRanker, ItemRanking
 from fairqr.agents.ranking.lean import PROTECTED, UNPROTECTED
 from fairqr.agents.ranking.model import RankingModel

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Itera
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from fairqr.agents.cache import ReplyFile
-from fairqr.agents.models import CAUSAL
+from fairqr.agents.models.cache import ReplyFile
+from fairqr.agents.models.opening import CAUSAL
 from fairqr.agents.ranking.causal import CausalModel
 from fairqr.agents.ranking.causal_weights import ABOUT, base_sha256, lasting_name
 from fairqr.agents.ranking.decoding import encode, label_tokens

@@ -13,7 +13,7 @@ import numpy as np
 from fairqr.agents.attribution.attributors import open_attributor
 from fairqr.agents.attribution.verdicts import Attributor, Pair, hypothesis_of
 from fairqr.agents.generators import GenerationRequest, Generator, open_generator
-from fairqr.agents.replies import TextReply, Usage
+from fairqr.agents.models.replies import TextReply, Usage
 from fairqr.base.errors import InputError
 from fairqr.evaluation.experiments.engine import Absence, Done, Patience
 from fairqr.evaluation.experiments.folder import spent
@@ -22,7 +22,7 @@ from fairqr.evaluation.rag.specification import FairRagExperiment
 from fairqr.evaluation.rag.store import AnswerRecord, Policy, PolicyRecord
 from fairqr.evaluation.workers.tools import Tools
 from fairqr.prompts.template import PromptTemplate
-from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.pools.base import PoolRetriever
 from fairqr.retrieval.pools.open import open_pool_retriever
 from fairqr.retrieval.sampling.oracle import sample_oracle

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fairqr.agents.attribution.verdicts import RAW
-from fairqr.retrieval.schema import Schema
+from fairqr.retrieval.sources.schema import Schema
 
 
 class Utility(Protocol):

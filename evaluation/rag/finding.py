@@ -38,9 +38,9 @@ from fairqr.evaluation.lamp.files import is_lamp
 from fairqr.evaluation.lamp.loading import load_lamp
 from fairqr.evaluation.lamp.metrics import NamesRelevant, Rouge
 from fairqr.evaluation.rag.collection import PoolDocument, RagCollection, RagQuery, RagTask, Utility
-from fairqr.retrieval.documents import Document, numbered_lines, parse_document
 from fairqr.retrieval.pools.bm25 import MemoryIndex
-from fairqr.retrieval.schema import Schema, load_schema, validated
+from fairqr.retrieval.sources.documents import Document, numbered_lines, parse_document
+from fairqr.retrieval.sources.schema import Schema, load_schema, validated
 
 POOL = 25
 """How many documents a question has by default."""

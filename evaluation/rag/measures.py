@@ -28,8 +28,8 @@ from fairqr.base.errors import InputError
 from fairqr.evaluation.expected_exposure import ExpectedExposure, expected_exposure, target_exposure
 from fairqr.evaluation.rag.store import AnswerRecord, PolicyRecord
 from fairqr.evaluation.scores import Reason, Score, Undefined
-from fairqr.retrieval.exposure import Discount, FloatArray
-from fairqr.retrieval.schema import Attribute
+from fairqr.retrieval.fairness.exposure import Discount, FloatArray
+from fairqr.retrieval.sources.schema import Attribute
 
 Normalization = Literal["bounds", "fair-rag"]
 

@@ -33,8 +33,8 @@ from fairqr.evaluation.rag.measures import (
 )
 from fairqr.evaluation.rag.store import AnswerRecord, LabelRecord, Policy, PolicyRecord, RagManifest
 from fairqr.evaluation.scores import Reason, Score, Undefined
-from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.schema import UNKNOWN
+from fairqr.retrieval.fairness.exposure import FloatArray
+from fairqr.retrieval.sources.schema import UNKNOWN
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -63,7 +63,7 @@ from fairqr.evaluation.rag.store import (
 from fairqr.evaluation.workers.tools import Pool
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
-from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.fairness.exposure import FloatArray
 
 STORE = RagStore
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from fairqr.agents.cache import ReplyCache, ReplyFile
+from fairqr.agents.models.cache import ReplyCache, ReplyFile
 from fairqr.base.errors import WorkersError, one_line
 from fairqr.base.extras import library
 from fairqr.evaluation.workers.choice import DEFAULT_AT_ONCE, MOST_AT_ONCE, Workers

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
-from fairqr.agents.cache import ReplyCache, ReplyFile
+from fairqr.agents.models.cache import ReplyCache, ReplyFile
 from fairqr.prompts.library import PromptLibrary
 
 T = TypeVar("T")

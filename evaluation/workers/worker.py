@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
-from fairqr.agents.cache import ReplyCache
+from fairqr.agents.models.cache import ReplyCache
 from fairqr.base.errors import FairqrError, WorkersError, one_line
 from fairqr.evaluation.workers.tools import Job, Tools
 from fairqr.prompts.library import PromptLibrary

@@ -9,9 +9,9 @@ from langgraph.graph import END, START, StateGraph
 
 from fairqr.agents.attribution.attributors import open_attributor
 from fairqr.agents.attribution.verdicts import Attributor
-from fairqr.agents.chat import ChatModel
 from fairqr.agents.chat_generator import ChatGenerator
 from fairqr.agents.generators import Generator, open_generator
+from fairqr.agents.models.chat import ChatModel
 from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.answer.nodes import Nodes, to_generate
 from fairqr.graph.answer.state import OutputState, State

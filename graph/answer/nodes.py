@@ -19,7 +19,7 @@ from langgraph.types import Overwrite, Send
 
 from fairqr.agents.attribution.verdicts import Attributor, Pair, Verdict, hypothesis_of
 from fairqr.agents.generators import GenerationRequest, Generator, temperature_of
-from fairqr.agents.replies import Usage
+from fairqr.agents.models.replies import Usage
 from fairqr.base.errors import ModelError, ModelUnavailableError
 from fairqr.base.telemetry import current_span
 from fairqr.graph.answer.context import AnswerContext, AnswerSettings
@@ -37,10 +37,10 @@ from fairqr.graph.steps import Update, context_of, forgotten, require_hits, trac
 from fairqr.graph.usage import seconds_left, usage_record
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
-from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.sampling.plackett_luce import PlackettLuce
 from fairqr.retrieval.sampling.streams import stream_of
+from fairqr.retrieval.sources.documents import Document
 
 PROMPT = "answer"
 """The id of the prompt that asks for answers."""

@@ -28,9 +28,9 @@ from fairqr.graph.answer.state import State
 from fairqr.graph.search.result import RankedDocument, memberships_of
 from fairqr.graph.usage import total_usage, usage_of, usage_report
 from fairqr.prompts.template import PromptReference
-from fairqr.retrieval.dimension import Dimension, dimensions_of
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.fairness.dimension import Dimension, dimensions_of
+from fairqr.retrieval.fairness.exposure import FloatArray
 
 
 async def summarised(

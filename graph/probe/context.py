@@ -9,8 +9,8 @@ from pydantic import Field, field_validator, model_validator
 from fairqr.agents.ranking.item_ranker import Asker, Shown
 from fairqr.graph.search.context import Context, Method, WrittenTarget, checked_context
 from fairqr.graph.search.ranking_context import WindowSettings
-from fairqr.retrieval.dimension import factors_of
-from fairqr.retrieval.target import Target
+from fairqr.retrieval.fairness.dimension import factors_of
+from fairqr.retrieval.fairness.target import Target
 
 ProbeKind = Literal["pairwise", "listwise"]
 

@@ -29,9 +29,9 @@ from fairqr.graph.search.result import RankedDocument, memberships_of
 from fairqr.graph.steps import Update, context_of, forgotten, require_hits, traced
 from fairqr.graph.usage import total_usage, usage_of, usage_report
 from fairqr.prompts.library import PromptLibrary
-from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.sides import Sides, parse_sides
+from fairqr.retrieval.fairness.dimension import Dimension
+from fairqr.retrieval.fairness.sides import Sides, parse_sides
 
 PAIRS_AT_ONCE = 5
 """How many pairs a task compares, one after the other; tasks run at the same time."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from fairqr.agents.models.replies import Usage
 from fairqr.agents.ranking.item_ranker import Cost, ItemRanker, RankItem, group_of
 from fairqr.agents.ranking.model import RankingModel
 from fairqr.agents.ranking.rankers import RankerOptions, open_ranker
-from fairqr.agents.replies import Usage
 from fairqr.base.errors import ModelUnavailableError
 from fairqr.graph.probe.context import ProbeContext
 from fairqr.graph.probe.state import ProbedRecord, ProbeTask

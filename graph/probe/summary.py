@@ -24,8 +24,8 @@ from fairqr.graph.probe.result import (
 from fairqr.graph.probe.state import ProbedRecord, ProbePlan, State
 from fairqr.graph.usage import total_usage, usage_report
 from fairqr.prompts.template import PromptReference
-from fairqr.retrieval.exposure_ratio import exposure_ratio
-from fairqr.retrieval.sides import Sides
+from fairqr.retrieval.fairness.exposure_ratio import exposure_ratio
+from fairqr.retrieval.fairness.sides import Sides
 
 
 def concluded(

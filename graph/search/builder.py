@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from langgraph.graph import END, START, StateGraph
 
-from fairqr.agents.chat import ChatModel
+from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.refiner import LLMRefiner, Refiner
 from fairqr.graph.search.context import Context, require_context
 from fairqr.graph.search.expected_cost import Reserve

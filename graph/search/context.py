@@ -22,13 +22,13 @@ from pydantic import (
 from fairqr.agents.ranking.rankers import RANKERS, RankerName
 from fairqr.base.errors import InputError, TargetError, one_line, parameter_error
 from fairqr.graph.search.ranking_context import READS, RankingSettings
-from fairqr.retrieval.divergence import DEFAULT_SMOOTHING, DEFAULT_THRESHOLD, Direction
 from fairqr.retrieval.encoders.opening import AUTO
-from fairqr.retrieval.exposure import Discount
-from fairqr.retrieval.rerank import RRF_K
+from fairqr.retrieval.fairness.divergence import DEFAULT_SMOOTHING, DEFAULT_THRESHOLD, Direction
+from fairqr.retrieval.fairness.exposure import Discount
+from fairqr.retrieval.fairness.rerank import RRF_K
+from fairqr.retrieval.fairness.target import DEFAULT_TARGET, Target
 from fairqr.retrieval.rerankers.fair import HEAVIEST, WithinGroups
 from fairqr.retrieval.rerankers.registry import RERANKERS
-from fairqr.retrieval.target import DEFAULT_TARGET, Target
 
 __all__ = [
     "METHODS",

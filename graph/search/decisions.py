@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from fairqr.agents.models.replies import Usage
 from fairqr.agents.ranking.item_ranker import Cost
-from fairqr.agents.replies import Usage
 from fairqr.graph.search.context import Budget, Context, Groups
 from fairqr.graph.search.measurement import rank_key
 from fairqr.graph.search.state import GroupKey, IterationRecord, ObjectiveRecord, StopReason
-from fairqr.retrieval.objective import DIGITS
-from fairqr.retrieval.schema import UNKNOWN
+from fairqr.retrieval.fairness.objective import DIGITS
+from fairqr.retrieval.sources.schema import UNKNOWN
 
 # We ask no question for a group that lacks less than this share of the exposure.
 NEGLIGIBLE = 0.01
@@ -49,7 +49,7 @@ def preference(objective: ObjectiveRecord) -> tuple[float, ...]:
 
 
 def worth(objective: ObjectiveRecord) -> float:
-    """Return J on a scale that all rounds share, rounded as :mod:`fairqr.retrieval.objective`."""
+    """Return J on a scale that all rounds share, rounded as J itself."""
     return round(objective["value"] * objective["most"], DIGITS)
 
 

@@ -21,9 +21,9 @@ from fairqr.graph.search.model_ranking import ModelRanking
 from fairqr.graph.search.round_lists import RoundLists, scores_of, scores_of_given
 from fairqr.graph.search.state import FairListRecord, ObjectiveRecord
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.objective import Quality, quality, supply
-from fairqr.retrieval.ranking import Ranking
-from fairqr.retrieval.relevance import LIKELY
+from fairqr.retrieval.fairness.objective import Quality, quality, supply
+from fairqr.retrieval.fairness.ranking import Ranking
+from fairqr.retrieval.fairness.relevance import LIKELY
 from fairqr.retrieval.rerankers.base import Candidates, Reranker, candidates_of
 from fairqr.retrieval.rerankers.fair import FairOptions, chances_of, take_step, weights_of
 from fairqr.retrieval.rerankers.registry import open_reranker

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from fairqr.agents.models.replies import Usage
 from fairqr.agents.refiner import Refiner
-from fairqr.agents.replies import Usage
 from fairqr.graph.search.explanation import explain
 from fairqr.graph.search.final_ranking import Final, best_final, judged
 from fairqr.graph.search.measurement import discounted_mean, mean_divergence, rank_key
@@ -23,12 +23,12 @@ from fairqr.graph.search.result import (
 from fairqr.graph.search.round_lists import RoundLists
 from fairqr.graph.search.state import IterationRecord, ObjectiveRecord, State
 from fairqr.graph.usage import usage_report
-from fairqr.retrieval.dimension import Dimension
-from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.ranking import Ranking
-from fairqr.retrieval.schema import Schema
-from fairqr.retrieval.table import DocumentTable
+from fairqr.retrieval.fairness.dimension import Dimension
+from fairqr.retrieval.fairness.ranking import Ranking
+from fairqr.retrieval.fairness.table import DocumentTable
+from fairqr.retrieval.sources.documents import Document
+from fairqr.retrieval.sources.schema import Schema
 
 Shares = Mapping[str, Mapping[str, float]]
 

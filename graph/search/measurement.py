@@ -9,11 +9,11 @@ import numpy as np
 
 from fairqr.base.errors import TargetError
 from fairqr.graph.search.context import Context
-from fairqr.retrieval.dimension import Dimension
-from fairqr.retrieval.exposure import Discount, FloatArray
-from fairqr.retrieval.ranking import Ranking
-from fairqr.retrieval.table import DocumentTable
-from fairqr.retrieval.target import Part, retrieved_distribution
+from fairqr.retrieval.fairness.dimension import Dimension
+from fairqr.retrieval.fairness.exposure import Discount, FloatArray
+from fairqr.retrieval.fairness.ranking import Ranking
+from fairqr.retrieval.fairness.table import DocumentTable
+from fairqr.retrieval.fairness.target import Part, retrieved_distribution
 
 TARGET_DEPTH = 500
 """How many results of the original query the target part ``retrieved`` uses."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from fairqr.agents.models.replies import Usage
 from fairqr.agents.ranking.item_ranker import Cost, ItemRanker, ItemRanking, RankItem
-from fairqr.agents.replies import Usage
 from fairqr.base.telemetry import span
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.decisions import shortage
@@ -14,7 +14,7 @@ from fairqr.graph.search.result import Reranking
 from fairqr.graph.search.state import State
 from fairqr.graph.usage import seconds_left
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.ranking import Ranking
+from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.rerankers.base import by_rank
 
 

@@ -10,10 +10,10 @@ from langgraph.errors import GraphBubbleUp
 from langgraph.runtime import Runtime
 from langgraph.types import Overwrite
 
-from fairqr.agents.failures import no_answer_within
+from fairqr.agents.models.failures import no_answer_within
+from fairqr.agents.models.replies import Usage
 from fairqr.agents.ranking.item_ranker import ItemRanker
 from fairqr.agents.refiner import Refinement, RefinementRequest, Refiner, RoundRefiner
-from fairqr.agents.replies import Usage
 from fairqr.base.errors import (
     InputError,
     ModelUnavailableError,
@@ -54,12 +54,12 @@ from fairqr.graph.search.state import (
 )
 from fairqr.graph.steps import Update, context_of, forgotten, traced
 from fairqr.graph.usage import running_seconds, seconds_left, usage_record
-from fairqr.retrieval.dimension import Dimension, dimensions_of
 from fairqr.retrieval.engines.engine import Query, SearchEngine, require, searched
-from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.sendable import sendable
-from fairqr.retrieval.table import coded
-from fairqr.retrieval.target import can_be_weights
+from fairqr.retrieval.fairness.dimension import Dimension, dimensions_of
+from fairqr.retrieval.fairness.exposure import FloatArray
+from fairqr.retrieval.fairness.table import coded
+from fairqr.retrieval.fairness.target import can_be_weights
+from fairqr.retrieval.texts.sendable import sendable
 
 MAX_QUERY_CHARACTERS = 5000
 MOSTLY_UNKNOWN = 0.5

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from fairqr.graph.search.result import SearchResult
 from fairqr.prompts.template import fence
-from fairqr.retrieval.documents import Document
+from fairqr.retrieval.sources.documents import Document
 
 LINE = 120
 """How many characters of a document's title, and of its text, are shown."""

@@ -6,8 +6,8 @@ from typing import cast
 
 from langchain_core.language_models import BaseChatModel
 
-from fairqr.agents.chat import ChatModel
-from fairqr.agents.models import open_language_model, open_model
+from fairqr.agents.models.chat import ChatModel
+from fairqr.agents.models.opening import open_language_model, open_model
 from fairqr.agents.ranking.item_ranker import ItemRanker
 from fairqr.agents.ranking.model import RankingModel
 from fairqr.agents.ranking.rankers import RankerName, open_ranker

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from fairqr.agents.models.replies import Usage
 from fairqr.agents.refiner import Refinement
-from fairqr.agents.replies import Usage
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.state import GroupKey, QueryRecord, RefinementRecord, State
 from fairqr.graph.usage import usage_record

@@ -11,9 +11,9 @@ from fairqr.graph.search.context import Method
 from fairqr.graph.search.state import StopReason
 from fairqr.graph.usage import UsageReport
 from fairqr.prompts.template import PromptReference
-from fairqr.retrieval.dimension import Dimension
-from fairqr.retrieval.exposure import FloatArray, intersection
-from fairqr.retrieval.objective import Quality
+from fairqr.retrieval.fairness.dimension import Dimension
+from fairqr.retrieval.fairness.exposure import FloatArray, intersection
+from fairqr.retrieval.fairness.objective import Quality
 
 
 class _Frozen(BaseModel):
@@ -21,7 +21,7 @@ class _Frozen(BaseModel):
 
 
 class Objective(_Frozen):
-    """How good a list is; see :mod:`fairqr.retrieval.objective`.
+    """How good a list is; see :mod:`fairqr.retrieval.fairness.objective`.
 
     Attributes:
         relevance: Its expected relevance, in [0, 1]: the share that it has of what the most

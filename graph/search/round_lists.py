@@ -13,13 +13,13 @@ import numpy as np
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.measurement import Measurement, by_group, vector_of
 from fairqr.graph.search.state import QueryRecord, RankingRecord, State, ranking_of
-from fairqr.retrieval.dimension import Dimension
-from fairqr.retrieval.divergence import kullback_leibler
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require, searched
-from fairqr.retrieval.exposure import FloatArray, exposure_and_unknown
-from fairqr.retrieval.ranking import Ranking
-from fairqr.retrieval.rerank import reciprocal_rank_fusion
-from fairqr.retrieval.table import DocumentTable, decoded
+from fairqr.retrieval.fairness.dimension import Dimension
+from fairqr.retrieval.fairness.divergence import kullback_leibler
+from fairqr.retrieval.fairness.exposure import FloatArray, exposure_and_unknown
+from fairqr.retrieval.fairness.ranking import Ranking
+from fairqr.retrieval.fairness.rerank import reciprocal_rank_fusion
+from fairqr.retrieval.fairness.table import DocumentTable, decoded
 
 IDS_AT_ONCE = 10_000
 """How many documents one query scores, since servers limit the hits of a search."""

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 from typing_extensions import TypedDict
 
 from fairqr.graph.usage import UsageRecord, longest
-from fairqr.retrieval.ranking import Ranking
-from fairqr.retrieval.table import CodedMemberships
+from fairqr.retrieval.fairness.ranking import Ranking
+from fairqr.retrieval.fairness.table import CodedMemberships
 
 StopReason = Literal[
     "converged",
@@ -68,7 +68,7 @@ class RefinementRecord(TypedDict):
 
 
 class ObjectiveRecord(TypedDict):
-    """How good a list is; see :mod:`fairqr.retrieval.objective`.
+    """How good a list is; see :mod:`fairqr.retrieval.fairness.objective`.
 
     ``relevance`` is V, ``fairness`` is F, and ``value`` is J at the ``weight`` of fairness.
     ``undefined`` attributes have no exposure. A group whose target was given ``missed`` it by so

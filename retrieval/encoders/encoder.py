@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fairqr.base.errors import InputError, ModelError
-from fairqr.retrieval.documents import Document
-from fairqr.retrieval.sendable import sendable
+from fairqr.retrieval.sources.documents import Document
+from fairqr.retrieval.texts.sendable import sendable
 
 Float32Array = NDArray[np.float32]
 

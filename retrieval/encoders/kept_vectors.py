@@ -11,13 +11,13 @@ import numpy as np
 
 from fairqr.base.kept_file import KeptFile
 from fairqr.base.settings import cache_dir
-from fairqr.retrieval.documents import Progress
 from fairqr.retrieval.encoders.encoder import (
     Encoder,
     EncoderMark,
     Float32Array,
     encode_documents,
 )
+from fairqr.retrieval.sources.documents import Progress
 
 MAX_BYTES = 512 * 1024 * 1024
 """The largest size of the file: about 300,000 vectors of 384 dimensions."""

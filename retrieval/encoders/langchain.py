@@ -76,7 +76,7 @@ class LangChainEncoder:
 
 
 def _status_name(error: Exception, status: int | None) -> str:
-    """Return the failure as a :data:`fairqr.agents.replies.Status`."""
+    """Return the failure as a :data:`fairqr.agents.models.replies.Status`."""
     if status == 429:
         return "refused" if is_used_up(error) else "rate_limited"
     if status in (401, 403):

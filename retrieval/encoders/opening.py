@@ -11,7 +11,7 @@ from fairqr.base.weights.cache import is_pulled
 from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.encoders.langchain import LangChainEncoder
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
-from fairqr.retrieval.retriever_parameters import Hybrid
+from fairqr.retrieval.sources.retriever_parameters import Hybrid
 
 if TYPE_CHECKING:
     from langchain_core.embeddings import Embeddings

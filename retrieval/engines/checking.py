@@ -6,12 +6,12 @@ import asyncio
 from itertools import islice
 from pkgutil import resolve_name
 
-from fairqr.retrieval.documents import Document, read_documents
 from fairqr.retrieval.engines.engine import Query, SearchEngine
 from fairqr.retrieval.engines.opening import open_source
 from fairqr.retrieval.engines.report import SourceReport, count_groups, sample_hits
-from fairqr.retrieval.engines.tantivy_store import Announce
-from fairqr.retrieval.source import Source, TantivySource
+from fairqr.retrieval.engines.tantivy.store import Announce
+from fairqr.retrieval.sources.documents import Document, read_documents
+from fairqr.retrieval.sources.source import Source, TantivySource
 
 LOOKED_AT = 10_000
 """How many documents of an embedded index we check for labels."""

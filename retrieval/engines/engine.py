@@ -17,10 +17,10 @@ from fairqr.base.errors import (
     UnsupportedError,
     one_line,
 )
-from fairqr.retrieval.documents import Document
-from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.ranking import best_positions
-from fairqr.retrieval.schema import Schema
+from fairqr.retrieval.fairness.exposure import FloatArray
+from fairqr.retrieval.fairness.ranking import best_positions
+from fairqr.retrieval.sources.documents import Document
+from fairqr.retrieval.sources.schema import Schema
 
 Capability = Literal[
     "new_queries",

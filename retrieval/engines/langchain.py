@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 from fairqr.base.errors import InputError, SchemaError, UnsupportedError
 from fairqr.base.loops import run_together
-from fairqr.retrieval.documents import Document, value_at
 from fairqr.retrieval.engines.engine import (
     Capability,
     EngineInfo,
@@ -33,10 +32,11 @@ from fairqr.retrieval.engines.engine import (
 from fairqr.retrieval.engines.langchain_client import LangChainClient
 from fairqr.retrieval.engines.met import MetDocuments
 from fairqr.retrieval.engines.report import SourceReport, sample_hits
-from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.labels import LabelReader
-from fairqr.retrieval.schema import Schema, load_schema, validated
-from fairqr.retrieval.sendable import sendable
+from fairqr.retrieval.fairness.exposure import FloatArray
+from fairqr.retrieval.sources.documents import Document, value_at
+from fairqr.retrieval.sources.labels import LabelReader
+from fairqr.retrieval.sources.schema import Schema, load_schema, validated
+from fairqr.retrieval.texts.sendable import sendable
 
 if TYPE_CHECKING:
     from langchain_core.documents import Document as Found

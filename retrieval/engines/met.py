@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from threading import Lock
 
-from fairqr.retrieval.documents import Document
+from fairqr.retrieval.sources.documents import Document
 
 
 class MetDocuments:

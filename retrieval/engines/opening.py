@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 
 from fairqr.base.errors import InputError, ModelUnavailableError, UnsupportedError
 from fairqr.base.settings import data_dir
-from fairqr.retrieval.corpus import Corpus
-from fairqr.retrieval.documents import Progress
 from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.encoders.opening import AUTO, Retriever, automatic, open_encoder
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.engines.tantivy_folder import VECTORS
-from fairqr.retrieval.engines.tantivy_store import Announce, EmbeddedIndexes, announced
-from fairqr.retrieval.labels import LabelReader
-from fairqr.retrieval.schema import Schema
-from fairqr.retrieval.source import (
+from fairqr.retrieval.engines.tantivy.folder import VECTORS
+from fairqr.retrieval.engines.tantivy.store import Announce, EmbeddedIndexes, announced
+from fairqr.retrieval.sources.corpus import Corpus
+from fairqr.retrieval.sources.documents import Progress
+from fairqr.retrieval.sources.labels import LabelReader
+from fairqr.retrieval.sources.schema import Schema
+from fairqr.retrieval.sources.source import (
     ElasticsearchSource,
     RunSource,
     Source,
@@ -29,7 +29,7 @@ from fairqr.retrieval.source import (
 )
 
 if TYPE_CHECKING:
-    from fairqr.retrieval.engines.tantivy import TantivyEngine
+    from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
 
 
 async def open_source(
@@ -119,7 +119,7 @@ async def _over_pool(
 
     It re-ranks them by their estimated relevance if the other does not keep its order.
     """
-    from fairqr.retrieval.engines.encoded_pool import EncodedPoolEngine
+    from fairqr.retrieval.engines.hybrid.encoded_pool import EncodedPoolEngine
 
     assert retriever.encoder is not None  # noqa: S101 - hybrid has one
     try:
@@ -147,9 +147,9 @@ async def with_retriever(
     asked = Retriever.of(retriever)
     if asked.encoder is None:
         return engine
-    from fairqr.retrieval.engines.hybrid import HybridEngine
-    from fairqr.retrieval.engines.vector_array import encoder_names
-    from fairqr.retrieval.engines.vectors import VectorEngine
+    from fairqr.retrieval.engines.hybrid.embedded import HybridEngine
+    from fairqr.retrieval.engines.hybrid.vector_array import encoder_names
+    from fairqr.retrieval.engines.hybrid.vectors import VectorEngine
 
     if asked.kind == "hybrid":
         names = await asyncio.to_thread(encoder_names, engine.folder / VECTORS)
@@ -175,7 +175,7 @@ async def encode_index(
         ModelError: The encoder failed.
         ModelUnavailableError: The encoder cannot be started.
     """
-    from fairqr.retrieval.engines.vectors import VectorEngine
+    from fairqr.retrieval.engines.hybrid.vectors import VectorEngine
 
     await VectorEngine.open(engine, encoder, progress)
 
@@ -188,7 +188,7 @@ async def encode_written(engine: TantivyEngine, progress: Progress | None = None
     Raises:
         ModelError: An encoder failed.
     """
-    from fairqr.retrieval.engines.vector_array import encoder_names
+    from fairqr.retrieval.engines.hybrid.vector_array import encoder_names
 
     for name in await asyncio.to_thread(encoder_names, engine.folder / VECTORS):
         with contextlib.suppress(ModelUnavailableError, InputError):

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from fairqr.base.errors import InputError
-from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, lexical_of
 from fairqr.retrieval.engines.limits import Limits
+from fairqr.retrieval.sources.documents import Document
 
 
 class _PacedEngine:

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from pydantic import BaseModel, ConfigDict
 
-from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.engine import Capability, Hits
-from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.schema import Attribute, Schema
+from fairqr.retrieval.fairness.exposure import FloatArray
+from fairqr.retrieval.sources.documents import Document
+from fairqr.retrieval.sources.schema import Attribute, Schema
 
 SAMPLE_SIZE = 5
 

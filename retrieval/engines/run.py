@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from fairqr.base.errors import QueryError, SourceError, UnsupportedError, one_line
-from fairqr.retrieval.documents import Document, DocumentLines, value_at
 from fairqr.retrieval.engines.engine import (
     Capability,
     EngineInfo,
@@ -25,12 +24,13 @@ from fairqr.retrieval.engines.engine import (
     require_groups,
 )
 from fairqr.retrieval.engines.report import SourceReport, sample_hits
-from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.labels import LabelReader
-from fairqr.retrieval.query_files import read_queries
-from fairqr.retrieval.ranking import Ranking
-from fairqr.retrieval.runs import read_run
-from fairqr.retrieval.source import RunSource
+from fairqr.retrieval.fairness.exposure import FloatArray
+from fairqr.retrieval.fairness.ranking import Ranking
+from fairqr.retrieval.sources.documents import Document, DocumentLines, value_at
+from fairqr.retrieval.sources.labels import LabelReader
+from fairqr.retrieval.sources.query_files import read_queries
+from fairqr.retrieval.sources.runs import read_run
+from fairqr.retrieval.sources.source import RunSource
 
 
 class RunEngine:

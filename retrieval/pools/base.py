@@ -7,8 +7,8 @@ from typing import Protocol
 
 import numpy as np
 
-from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.sendable import sendable
+from fairqr.retrieval.fairness.exposure import FloatArray
+from fairqr.retrieval.texts.sendable import sendable
 
 
 class PoolRetriever(Protocol):

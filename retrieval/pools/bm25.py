@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import tantivy
 
-from fairqr.retrieval.analysis import ANALYZER_NAME, english_analyzer
-from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.engines.tantivy.analysis import ANALYZER_NAME, english_analyzer
+from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.pools.base import scores_of_spoken
 
 WRITER_BYTES = 15 << 20

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fairqr.retrieval.encoders.encoder import Encoder, encode_documents, encode_query
-from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.pools.base import scores_of_spoken
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fairqr.base.neural import Pretrained, load_pretrained, token_limit
-from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.pools.base import scores_of_spoken
 
 TEXTS_AT_ONCE = 64

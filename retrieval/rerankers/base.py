@@ -10,10 +10,10 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fairqr.base.errors import InputError, first_problem, one_line
-from fairqr.retrieval.dimension import Dimension
-from fairqr.retrieval.exposure import LOG2, Discount, FloatArray
-from fairqr.retrieval.ranking import Ranking
-from fairqr.retrieval.table import DocumentTable
+from fairqr.retrieval.fairness.dimension import Dimension
+from fairqr.retrieval.fairness.exposure import LOG2, Discount, FloatArray
+from fairqr.retrieval.fairness.ranking import Ranking
+from fairqr.retrieval.fairness.table import DocumentTable
 
 
 class RerankOptions(BaseModel):

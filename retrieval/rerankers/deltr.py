@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fairqr.base.errors import InputError
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.exposure import INVERSE_LOG, FloatArray
-from fairqr.retrieval.ranking import Ranking
+from fairqr.retrieval.fairness.exposure import INVERSE_LOG, FloatArray
+from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.rerankers.base import Candidates, Reranked, RerankOptions
 from fairqr.retrieval.rerankers.examples import Examples
 from fairqr.retrieval.rerankers.features import FEATURES, features

@@ -33,10 +33,10 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from fairqr.base.errors import InputError
-from fairqr.retrieval.divergence import DEFAULT_SMOOTHING, smooth
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.exposure import FloatArray, normalise
-from fairqr.retrieval.ranking import Ranking
+from fairqr.retrieval.fairness.divergence import DEFAULT_SMOOTHING, smooth
+from fairqr.retrieval.fairness.exposure import FloatArray, normalise
+from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.rerankers.base import Candidates, Reranked, RerankOptions
 from fairqr.retrieval.rerankers.examples import Examples
 from fairqr.retrieval.rerankers.features import FEATURES, features

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fairqr.base.errors import InputError
-from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.engines.engine import Query, SearchEngine
-from fairqr.retrieval.exposure import LOG2, Discount, FloatArray
-from fairqr.retrieval.ranking import Ranking
+from fairqr.retrieval.fairness.dimension import Dimension
+from fairqr.retrieval.fairness.exposure import LOG2, Discount, FloatArray
+from fairqr.retrieval.fairness.ranking import Ranking
+from fairqr.retrieval.fairness.table import DocumentTable
 from fairqr.retrieval.rerankers.base import Candidates, candidates_of
 from fairqr.retrieval.rerankers.features import FEATURES, features
-from fairqr.retrieval.table import DocumentTable
 
 TargetOf = Callable[[Ranking, DocumentTable], Sequence[FloatArray]]
 """Returns the targets of the dimensions for the retrieved documents and their groups."""

@@ -1,9 +1,9 @@
-"""The exposure-aware step of :mod:`fairqr.retrieval.rerank`, as a re-ranker."""
+"""The exposure-aware step of :mod:`fairqr.retrieval.fairness.rerank`, as a re-ranker."""
 
 from __future__ import annotations
 
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.rerank import exposure_aware
+from fairqr.retrieval.fairness.rerank import exposure_aware
 from fairqr.retrieval.rerankers.base import Candidates, Reranked, RerankOptions, by_rank
 
 

@@ -10,9 +10,9 @@ import numpy as np
 from pydantic import Field
 
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.exposure import FloatArray, exposure
-from fairqr.retrieval.objective import DIGITS, Positions, Quality, best_ranking, quality
-from fairqr.retrieval.relevance import LIKELY, relevance_by_rank
+from fairqr.retrieval.fairness.exposure import FloatArray, exposure
+from fairqr.retrieval.fairness.objective import DIGITS, Positions, Quality, best_ranking, quality
+from fairqr.retrieval.fairness.relevance import LIKELY, relevance_by_rank
 from fairqr.retrieval.rerankers.base import Candidates, Reranked, RerankOptions, by_rank
 
 WithinGroups = Literal["engine", "estimated"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from fairqr.retrieval.analysis import terms_of
 from fairqr.retrieval.engines.engine import Query, SearchEngine, lexical_of, require
-from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.ranking import Ranking
+from fairqr.retrieval.engines.tantivy.analysis import terms_of
+from fairqr.retrieval.fairness.exposure import FloatArray
+from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.rerankers.base import min_max
 
 FEATURES = (

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairqr.base.errors import InputError
-from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.fairness.exposure import FloatArray
 
 BoolArray = NDArray[np.bool_]
 Objective = Callable[[FloatArray], tuple[float, FloatArray]]

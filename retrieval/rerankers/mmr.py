@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fairqr.retrieval.analysis import terms_of
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.ranking import Ranking
+from fairqr.retrieval.engines.tantivy.analysis import terms_of
+from fairqr.retrieval.fairness.exposure import FloatArray
+from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.rerankers.base import Candidates, Reranked, RerankOptions, min_max
 
 Similarity = Callable[[int], FloatArray]

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairqr.base.errors import InputError, one_line
-from fairqr.retrieval.divergence import under_representation
-from fairqr.retrieval.exposure import FloatArray, exposure
+from fairqr.retrieval.fairness.divergence import under_representation
+from fairqr.retrieval.fairness.exposure import FloatArray, exposure
 from fairqr.retrieval.rerankers.base import Candidates
-from fairqr.retrieval.schema import UNKNOWN
+from fairqr.retrieval.sources.schema import UNKNOWN
 
 PROTECTED_HELP = (
     "The groups to protect, such as female or continent=Africa,Asia; 'all' for every group that "

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError, model_
 
 from fairqr.base.errors import InputError, first_problem, one_line
 from fairqr.base.files import write_beside
-from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.rerankers.base import Candidates
 from fairqr.retrieval.rerankers.listwise import Scaling
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.rerankers.aspects import AspectReranker, Aspects
 from fairqr.retrieval.rerankers.base import RerankOptions
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fairqr.base.errors import InputError
-from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.rerankers.base import min_max
 from fairqr.retrieval.sampling.races import race
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fairqr.agents.models import open_model
+    from fairqr.agents.models.opening import open_model
     from fairqr.api import FairSearch, Progress, StepData, SyncFairSearch, open_engine
     from fairqr.auditing import audit
     from fairqr.base import errors
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fairqr.graph.search.result import SearchResult
     from fairqr.parts import FairReranker, FairRetriever, search_tool
     from fairqr.retrieval.engines.langchain import from_langchain
-    from fairqr.retrieval.source import Source
+    from fairqr.retrieval.sources.source import Source
 
 __all__ = [
     "AnswerContext",
@@ -77,7 +77,7 @@ _HOMES = {
     "ProbeSettings": "fairqr.graph.probe.context",
     "Progress": "fairqr.api",
     "SearchResult": "fairqr.graph.search.result",
-    "Source": "fairqr.retrieval.source",
+    "Source": "fairqr.retrieval.sources.source",
     "StepData": "fairqr.api",
     "SyncFairSearch": "fairqr.api",
     "answer_state_graph": "fairqr.graph.answer.builder",
@@ -89,7 +89,7 @@ _HOMES = {
     "from_langchain": "fairqr.retrieval.engines.langchain",
     "load_experiment": "fairqr.evaluation.experiments.catalogue",
     "open_engine": "fairqr.api",
-    "open_model": "fairqr.agents.models",
+    "open_model": "fairqr.agents.models.opening",
     "probe_state_graph": "fairqr.graph.probe.builder",
     "search_state_graph": "fairqr.graph.search.builder",
     "search_tool": "fairqr.parts",

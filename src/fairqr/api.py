@@ -38,7 +38,7 @@ from pydantic import TypeAdapter, ValidationError
 from fairqr.agents.attribution.attributors import DEFAULT_ATTRIBUTOR
 from fairqr.agents.attribution.verdicts import Attributor
 from fairqr.agents.generators import Generator
-from fairqr.agents.models import open_model
+from fairqr.agents.models.opening import open_model
 from fairqr.base.errors import InputError, first_problem, one_line
 from fairqr.base.loops import Background
 from fairqr.graph.answer.builder import build_answer_graph
@@ -55,12 +55,12 @@ from fairqr.graph.step_data import StepData, step_data
 from fairqr.graph.steps import CONCURRENCY
 from fairqr.graph.stream import Progress, RunEvent, Step, run_graph
 from fairqr.prompts.library import PromptLibrary
-from fairqr.retrieval.catalog import Catalog
-from fairqr.retrieval.documents import Document
 from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.encoders.opening import AUTO, as_encoder
 from fairqr.retrieval.engines.engine import EngineOverWords, SearchEngine
-from fairqr.retrieval.source import Source, source_of
+from fairqr.retrieval.sources.catalog import Catalog
+from fairqr.retrieval.sources.documents import Document
+from fairqr.retrieval.sources.source import Source, source_of
 
 if TYPE_CHECKING:
     from langchain_core.embeddings import Embeddings

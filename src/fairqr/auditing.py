@@ -28,10 +28,10 @@ from fairqr.evaluation.audit.running import audit_engine
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.qrels import Qrels, read_qrels
-from fairqr.retrieval.documents import Progress
 from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.query_files import (
+from fairqr.retrieval.sources.documents import Progress
+from fairqr.retrieval.sources.query_files import (
     TEXTS,
     QueryColumns,
     QueryRow,
@@ -39,7 +39,7 @@ from fairqr.retrieval.query_files import (
     segment_of,
     weight_of,
 )
-from fairqr.retrieval.source import Source
+from fairqr.retrieval.sources.source import Source
 
 if TYPE_CHECKING:
     from langchain_core.embeddings import Embeddings

@@ -27,7 +27,7 @@ from pydantic import (
 )
 from pydantic.v1 import ValidationError as ValidationErrorV1
 
-from fairqr.agents.chat import ChatModel
+from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.refiner import Refiner
 from fairqr.api import FairSearch, SyncFairSearch
 from fairqr.base.errors import InputError
@@ -36,12 +36,12 @@ from fairqr.graph.search.context import Context, checked_context, require_contex
 from fairqr.graph.search.passages import exposure_lines, passage_lines
 from fairqr.graph.search.result import RankedDocument
 from fairqr.graph.search.state import InputState, OutputState, State
-from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.engines.langchain import LangChainEngine
-from fairqr.retrieval.labels import LabelReader
-from fairqr.retrieval.schema import Schema, load_schema
-from fairqr.retrieval.source import Source
+from fairqr.retrieval.sources.documents import Document
+from fairqr.retrieval.sources.labels import LabelReader
+from fairqr.retrieval.sources.schema import Schema, load_schema
+from fairqr.retrieval.sources.source import Source
 
 if TYPE_CHECKING:
     from langgraph.graph.state import CompiledStateGraph

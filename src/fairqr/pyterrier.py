@@ -18,7 +18,7 @@ from fairqr.evaluation.inputs import as_groups
 from fairqr.graph.search.context import Context
 from fairqr.parts import FairReranker
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.source import Source
+from fairqr.retrieval.sources.source import Source
 
 __all__ = ["FairRerank", "FairRetriever"]
 

@@ -14,9 +14,9 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from fairqr.agents.generators import GenerationRequest
-from fairqr.agents.question import Question
+from fairqr.agents.models.question import Question
+from fairqr.agents.models.replies import Choice, TextReply
 from fairqr.agents.refiner import Refinement, RefinementRequest
-from fairqr.agents.replies import Choice, TextReply
 
 WORDS: dict[str, list[tuple[str, ...]]] = {
     "female": [("woman", "female"), ("wife", "daughter"), ("actress",)],

@@ -15,8 +15,8 @@ import numpy as np
 from fairqr.retrieval.engines.elasticsearch.engine import ElasticsearchEngine
 from fairqr.retrieval.engines.elasticsearch.opening import open_elasticsearch
 from fairqr.retrieval.engines.engine import Query
-from fairqr.retrieval.labels import LabelReader
-from fairqr.retrieval.source import ElasticsearchSource, Source
+from fairqr.retrieval.sources.labels import LabelReader
+from fairqr.retrieval.sources.source import ElasticsearchSource, Source
 from tests.patience import PATIENCE
 from tests.unit.engines import compare_within
 

@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 from elasticsearch import Elasticsearch, helpers
 
-from fairqr.retrieval.corpus import Corpus
-from fairqr.retrieval.source import ElasticsearchSource
+from fairqr.retrieval.sources.corpus import Corpus
+from fairqr.retrieval.sources.source import ElasticsearchSource
 
 TEXT = {"type": "text", "analyzer": "english"}
 

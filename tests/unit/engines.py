@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from fairqr.base.errors import UnsupportedError
-from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.engine import Capability, EngineInfo, Hits, Query, SearchEngine
-from fairqr.retrieval.engines.tantivy import TantivyEngine
-from fairqr.retrieval.engines.tantivy_writing import remove_documents
-from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.ranking import Ranking
-from fairqr.retrieval.schema import Schema
+from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
+from fairqr.retrieval.engines.tantivy.writing import remove_documents
+from fairqr.retrieval.fairness.exposure import FloatArray
+from fairqr.retrieval.fairness.ranking import Ranking
+from fairqr.retrieval.sources.documents import Document
+from fairqr.retrieval.sources.schema import Schema
 
 
 async def hits_of(

@@ -13,8 +13,8 @@ import pytest
 import fairqr
 from fairqr.base.errors import InputError, TargetError
 from fairqr.evaluation.audit.queries import AuditQuery
-from fairqr.retrieval.documents import Document
-from fairqr.retrieval.engines.tantivy import TantivyEngine
+from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
+from fairqr.retrieval.sources.documents import Document
 from tests.unit.retrieval.embedded import built
 
 WORDS = ("apple", "birch", "cedar", "daisy", "elder", "fennel", "grape", "hazel")

@@ -13,8 +13,8 @@ import yaml
 from fairqr.base.errors import ConfigError
 from fairqr.base.settings import find
 from fairqr.graph.service.configuration import service_settings
-from fairqr.retrieval.credentials import credentials_for, named_credentials
-from fairqr.retrieval.source import Source, load_source
+from fairqr.retrieval.sources.credentials import credentials_for, named_credentials
+from fairqr.retrieval.sources.source import Source, load_source
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

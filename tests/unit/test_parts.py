@@ -28,7 +28,7 @@ from fairqr import (
     open_engine,
     search_tool,
 )
-from fairqr.agents.replies import TextReply
+from fairqr.agents.models.replies import TextReply
 from fairqr.base.errors import IndexNotFoundError, InputError, ModelUnavailableError, QueryError
 from fairqr.retrieval.engines.engine import SearchEngine
 from tests.integration.model_server import write_people

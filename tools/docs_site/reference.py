@@ -37,9 +37,9 @@ from fairqr.graph.service.http.parts import Parts
 from fairqr.graph.service.problems import STATUSES
 from fairqr.graph.step_data import StepData
 from fairqr.retrieval.rerankers.registry import RERANKERS
-from fairqr.retrieval.retriever_parameters import Hybrid
-from fairqr.retrieval.schema import Attribute
-from fairqr.retrieval.source import (
+from fairqr.retrieval.sources.retriever_parameters import Hybrid
+from fairqr.retrieval.sources.schema import Attribute
+from fairqr.retrieval.sources.source import (
     ElasticsearchSource,
     OpenSearchSource,
     QueryFields,

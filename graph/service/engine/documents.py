@@ -12,8 +12,8 @@ from fairqr.base.errors import (
     one_line,
 )
 from fairqr.base.settings import is_web_address
-from fairqr.retrieval.documents import Document, value_at
 from fairqr.retrieval.engines.engine import Query, SearchEngine
+from fairqr.retrieval.sources.documents import Document, value_at
 
 LONGEST_LINK = 2000
 """The most characters of a web address; browsers guarantee no more."""

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import httpx
 
-from fairqr.agents.cache import ReplyFile, ReplyMemory
-from fairqr.agents.chat import ChatModel
 from fairqr.agents.feedback import FeedbackRefiner
+from fairqr.agents.models.cache import ReplyFile, ReplyMemory
+from fairqr.agents.models.chat import ChatModel
 from fairqr.base.errors import (
     BudgetError,
     CapError,
@@ -43,10 +43,10 @@ from fairqr.graph.service.records import Kind, Run
 from fairqr.graph.stream import RunEvent, Step, result_of, run_graph
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
-from fairqr.retrieval.catalog import Catalog
-from fairqr.retrieval.documents import Progress
 from fairqr.retrieval.encoders.opening import AUTO
 from fairqr.retrieval.engines.engine import EngineInfo, SearchEngine
+from fairqr.retrieval.sources.catalog import Catalog
+from fairqr.retrieval.sources.documents import Progress
 
 log = logging.getLogger(__name__)
 

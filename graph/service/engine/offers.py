@@ -22,10 +22,10 @@ from fairqr.graph.answer.nodes import PROMPT as ANSWER
 from fairqr.graph.search.context import METHODS, FinalStep, Method
 from fairqr.graph.service.configuration import ModelEntry, ServiceSettings
 from fairqr.prompts.library import PromptLibrary
-from fairqr.retrieval.catalog import Catalog, check_name
-from fairqr.retrieval.corpus import BUILT_IN
 from fairqr.retrieval.rerankers.registry import TRAINED
-from fairqr.retrieval.source import Source, load_source
+from fairqr.retrieval.sources.catalog import Catalog, check_name
+from fairqr.retrieval.sources.corpus import BUILT_IN
+from fairqr.retrieval.sources.source import Source, load_source
 
 NOTHING = "none"
 """The name to give if nothing should judge answers."""

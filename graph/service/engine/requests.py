@@ -12,7 +12,7 @@ from fairqr.graph.search.context import Context, Method
 from fairqr.graph.service.engine.fields import with_fields
 from fairqr.graph.service.records import Kind
 from fairqr.retrieval.encoders.opening import RetrieverName
-from fairqr.retrieval.target import Target
+from fairqr.retrieval.fairness.target import Target
 
 _Names = Annotated[str | list[str], Field(examples=[["gender"], "gender"])]
 TargetOfRequest = Annotated[

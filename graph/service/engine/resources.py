@@ -11,11 +11,11 @@ from pydantic import SecretStr
 from fairqr.agents.attribution.attributors import open_attributor
 from fairqr.agents.attribution.naming import AttributorName
 from fairqr.agents.attribution.verdicts import Attributor
-from fairqr.agents.cache import ReplyCache
-from fairqr.agents.chat import ChatModel
 from fairqr.agents.feedback import FeedbackRefiner
 from fairqr.agents.generators import SEQ2SEQ, Generator, open_generator
-from fairqr.agents.models import open_model
+from fairqr.agents.models.cache import ReplyCache
+from fairqr.agents.models.chat import ChatModel
+from fairqr.agents.models.opening import open_model
 from fairqr.graph.answer.builder import build_answer_graph
 from fairqr.graph.probe.builder import build_probe_graph
 from fairqr.graph.search.builder import build_search_graph
@@ -25,11 +25,11 @@ from fairqr.graph.service.engine.checking import Request
 from fairqr.graph.service.engine.offers import Offers
 from fairqr.graph.service.engine.open_once import KeptOpen
 from fairqr.prompts.library import PromptLibrary
-from fairqr.retrieval.catalog import Catalog
-from fairqr.retrieval.corpus import BUILT_IN
-from fairqr.retrieval.documents import Progress
 from fairqr.retrieval.encoders.opening import AUTO
 from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.sources.catalog import Catalog
+from fairqr.retrieval.sources.corpus import BUILT_IN
+from fairqr.retrieval.sources.documents import Progress
 
 ENGINES, MODELS, GRAPHS = 1000, 32, 64
 """How many of each to keep open."""

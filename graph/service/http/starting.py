@@ -17,7 +17,7 @@ from fairqr.graph.service.http.metrics import Metrics
 from fairqr.graph.service.http.parts import Parts, Readiness
 from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
-from fairqr.retrieval.documents import Progress
+from fairqr.retrieval.sources.documents import Progress
 
 
 @asynccontextmanager

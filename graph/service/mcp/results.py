@@ -10,7 +10,7 @@ from fairqr.graph.answer.result import AnswerResult
 from fairqr.graph.search.passages import Place, passage_of
 from fairqr.graph.search.result import SearchResult
 from fairqr.graph.service.engine.audits import AuditResult
-from fairqr.retrieval.documents import Document
+from fairqr.retrieval.sources.documents import Document
 
 
 class _Small(BaseModel):

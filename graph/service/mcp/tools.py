@@ -39,7 +39,7 @@ from fairqr.graph.service.records import NOBODY, Kind
 from fairqr.graph.service.runs.ephemeral import EphemeralRun, EphemeralRuns
 from fairqr.graph.stream import RunEvent
 from fairqr.prompts.template import fence
-from fairqr.retrieval.documents import Document
+from fairqr.retrieval.sources.documents import Document
 
 SHOWN = 10
 """The default number of documents that a tool shows."""

@@ -17,7 +17,7 @@ from fairqr.retrieval.engines.report import (
     remarks_on_labels,
     sample_hits,
 )
-from fairqr.retrieval.words import words_without_digits
+from fairqr.retrieval.texts.words import words_without_digits
 
 SAMPLED = 1000
 SAMPLED_TEXTS = 20

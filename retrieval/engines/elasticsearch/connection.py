@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pydantic import BaseModel, ConfigDict
 
 from fairqr.base.errors import SourceError
-from fairqr.retrieval.credentials import Credentials, credentials_for, default_url
-from fairqr.retrieval.source import ElasticsearchSource, check_server
+from fairqr.retrieval.sources.credentials import Credentials, credentials_for, default_url
+from fairqr.retrieval.sources.source import ElasticsearchSource, check_server
 
 
 class Connection(BaseModel):

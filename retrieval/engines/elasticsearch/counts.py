@@ -12,9 +12,9 @@ from fairqr.retrieval.engines.elasticsearch.groups import existing, group_query,
 from fairqr.retrieval.engines.elasticsearch.mapping import DATES
 from fairqr.retrieval.engines.elasticsearch.server import warnings_of
 from fairqr.retrieval.engines.report import AttributeReport, ValueCount
-from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.label_values import attribute_report
-from fairqr.retrieval.schema import UNKNOWN, Attribute, Range
+from fairqr.retrieval.fairness.exposure import FloatArray
+from fairqr.retrieval.sources.label_values import attribute_report
+from fairqr.retrieval.sources.schema import UNKNOWN, Attribute, Range
 
 if TYPE_CHECKING:
     from fairqr.retrieval.engines.elasticsearch.engine import ElasticsearchEngine

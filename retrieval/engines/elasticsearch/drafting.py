@@ -19,8 +19,8 @@ from fairqr.retrieval.engines.elasticsearch.mapping import (
     read_index,
 )
 from fairqr.retrieval.engines.elasticsearch.server import AnotherProductError, Server
-from fairqr.retrieval.schema import UNKNOWN, as_text
-from fairqr.retrieval.words import words_in
+from fairqr.retrieval.sources.schema import UNKNOWN, as_text
+from fairqr.retrieval.texts.words import words_in
 
 YAML_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
 TITLES = ("title", "headline", "heading", "subject", "label")

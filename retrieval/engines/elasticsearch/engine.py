@@ -19,7 +19,6 @@ import numpy as np
 
 from fairqr.base.errors import IndexUnavailableError, SourceError
 from fairqr.base.loops import run_together
-from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.elasticsearch.counts import corpus_shares
 from fairqr.retrieval.engines.elasticsearch.fields import (
     HitReader,
@@ -42,11 +41,12 @@ from fairqr.retrieval.engines.engine import (
     require,
     require_groups,
 )
-from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.labels import LabelReader
-from fairqr.retrieval.schema import Schema
-from fairqr.retrieval.sendable import sendable
-from fairqr.retrieval.source import ElasticsearchSource
+from fairqr.retrieval.fairness.exposure import FloatArray
+from fairqr.retrieval.sources.documents import Document
+from fairqr.retrieval.sources.labels import LabelReader
+from fairqr.retrieval.sources.schema import Schema
+from fairqr.retrieval.sources.source import ElasticsearchSource
+from fairqr.retrieval.texts.sendable import sendable
 
 Body = dict[str, Any]
 

@@ -21,8 +21,8 @@ from fairqr.retrieval.engines.elasticsearch.mapping import (
     IndexMapping,
     MappedField,
 )
-from fairqr.retrieval.schema import Attribute, as_text
-from fairqr.retrieval.source import ElasticsearchSource
+from fairqr.retrieval.sources.schema import Attribute, as_text
+from fairqr.retrieval.sources.source import ElasticsearchSource
 
 Hit = Mapping[str, Any]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from fairqr.retrieval.engines.elasticsearch.fields import HitReader, LabelField
 from fairqr.retrieval.engines.elasticsearch.mapping import DATES, NUMBERS
-from fairqr.retrieval.schema import Range, as_text
+from fairqr.retrieval.sources.schema import Range, as_text
 
 Body = dict[str, Any]
 

@@ -20,14 +20,14 @@ from fairqr.retrieval.engines.engine import (
     first_of,
     require_groups,
 )
-from fairqr.retrieval.relevance import (
+from fairqr.retrieval.fairness.relevance import (
     CALIBRATED,
     Background,
     fused_best,
     moved_toward,
     rank_evidence,
 )
-from fairqr.retrieval.retriever_parameters import Hybrid
+from fairqr.retrieval.sources.retriever_parameters import Hybrid
 
 Body = dict[str, Any]
 

@@ -13,9 +13,9 @@ from fairqr.retrieval.engines.elasticsearch.mapping import read_index
 from fairqr.retrieval.engines.elasticsearch.server import Server
 from fairqr.retrieval.engines.elasticsearch.vectors import VectorSearch, encoder_for
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.labels import LabelReader
-from fairqr.retrieval.retriever_parameters import Hybrid
-from fairqr.retrieval.source import ElasticsearchSource, OpenSearchSource
+from fairqr.retrieval.sources.labels import LabelReader
+from fairqr.retrieval.sources.retriever_parameters import Hybrid
+from fairqr.retrieval.sources.source import ElasticsearchSource, OpenSearchSource
 
 __all__ = ["ElasticsearchEngine", "check", "open_elasticsearch", "open_hybrid"]
 

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from fairqr.base.errors import FairqrError, UnsupportedError
-from fairqr.retrieval.documents import value_at
 from fairqr.retrieval.engines.elasticsearch.connection import Connection
 from fairqr.retrieval.engines.elasticsearch.server import (
     AnotherProductError,
@@ -22,6 +21,7 @@ from fairqr.retrieval.engines.elasticsearch.server import (
 )
 from fairqr.retrieval.engines.elasticsearch.vectors import VectorSearch
 from fairqr.retrieval.engines.engine import Query
+from fairqr.retrieval.sources.documents import value_at
 
 Body = dict[str, Any]
 

@@ -9,8 +9,8 @@ from fairqr.base.errors import SourceError
 from fairqr.retrieval.engines.elasticsearch.fields import HitReader
 from fairqr.retrieval.engines.elasticsearch.groups import filterable, group_query
 from fairqr.retrieval.engines.engine import Query
-from fairqr.retrieval.request_template import fill_template
-from fairqr.retrieval.source import ElasticsearchSource, QueryFields
+from fairqr.retrieval.engines.request_template import fill_template
+from fairqr.retrieval.sources.source import ElasticsearchSource, QueryFields
 
 Body = dict[str, Any]
 

@@ -13,8 +13,8 @@ from fairqr.retrieval.encoders.opening import open_encoder
 from fairqr.retrieval.engines.elasticsearch.mapping import MappedField
 from fairqr.retrieval.engines.elasticsearch.requests import Requests
 from fairqr.retrieval.engines.engine import Hits, Query
-from fairqr.retrieval.sendable import sendable
-from fairqr.retrieval.source import ElasticsearchSource
+from fairqr.retrieval.sources.source import ElasticsearchSource
+from fairqr.retrieval.texts.sendable import sendable
 
 Body = dict[str, Any]
 

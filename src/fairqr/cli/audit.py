@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from fairqr.evaluation.audit.queries import Queries
     from fairqr.evaluation.audit.specification import AuditSpec
     from fairqr.retrieval.engines.engine import SearchEngine
-    from fairqr.retrieval.query_files import QueryColumns
-    from fairqr.retrieval.source import RunSource
+    from fairqr.retrieval.sources.query_files import QueryColumns
+    from fairqr.retrieval.sources.source import RunSource
 
 FAILED, DOUBTFUL = 3, 4
 """The exit codes if a condition of ``--fail-if`` holds, and if nobody can tell whether one does."""
@@ -175,7 +175,7 @@ def audit(
     from fairqr.evaluation.experiments.kinds import check_pandas
     from fairqr.evaluation.experiments.signing import check_key, sign_folder
     from fairqr.evaluation.qrels import read_qrels
-    from fairqr.retrieval.query_files import QueryColumns
+    from fairqr.retrieval.sources.query_files import QueryColumns
 
     if output is None:
         raise InputError("An audit needs a folder for its results; name one with -o.")
@@ -232,7 +232,7 @@ async def _opened(
 ) -> AsyncIterator[SearchEngine]:
     """Open the run files or the corpus to audit; defaults to the configured corpus."""
     from fairqr.base.settings import default_corpus
-    from fairqr.retrieval.catalog import Catalog
+    from fairqr.retrieval.sources.catalog import Catalog
 
     if source is not None:
         if corpus is not None:
@@ -254,9 +254,9 @@ def _run_source(
         InputError: The options do not fit together.
     """
     from fairqr.base.errors import SourceError
-    from fairqr.retrieval.dimension import factors_of
-    from fairqr.retrieval.schema import validated
-    from fairqr.retrieval.source import RunSource
+    from fairqr.retrieval.fairness.dimension import factors_of
+    from fairqr.retrieval.sources.schema import validated
+    from fairqr.retrieval.sources.source import RunSource
 
     if not runs:
         if labels or documents:
@@ -289,7 +289,7 @@ def _asked(
     """Read the queries, by default those of the run. This blocks."""
     from fairqr.evaluation.audit.queries import collect_queries
     from fairqr.retrieval.engines.run import RunEngine
-    from fairqr.retrieval.query_files import QueryRow, query_rows
+    from fairqr.retrieval.sources.query_files import QueryRow, query_rows
 
     if path is not None:
         rows, origin = query_rows(path, columns), f"queries {path}"

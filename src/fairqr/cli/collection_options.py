@@ -12,7 +12,7 @@ from fairqr.base.errors import InputError, one_line
 
 if TYPE_CHECKING:
     from fairqr.evaluation.probes.specification import ProbeExperiment
-    from fairqr.retrieval.documents import Progress
+    from fairqr.retrieval.sources.documents import Progress
 
     E = TypeVar("E", bound=ProbeExperiment)
 
@@ -125,7 +125,7 @@ def source_of(
         InputError: There is no attribute, or the group has no name.
     """
     from fairqr.evaluation.collections.finding import find_collection
-    from fairqr.retrieval.sides import default_protected
+    from fairqr.retrieval.fairness.sides import default_protected
 
     if not attribute:
         raise InputError("A probe needs an attribute; name one with --attribute, such as gender.")

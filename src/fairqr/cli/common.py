@@ -139,7 +139,7 @@ async def open_to_search(
         retriever: How to find documents, as :func:`fairqr.open_engine` takes it.
     """
     from fairqr.cli.progress import Progress
-    from fairqr.retrieval.catalog import Catalog
+    from fairqr.retrieval.sources.catalog import Catalog
 
     with Progress() as progress:
         return await Catalog().resolve(

@@ -120,7 +120,7 @@ def _prices() -> Iterator[Row]:
 def _credentials() -> Iterator[Row]:
     from fairqr.base.settings import CREDENTIALS, Source
     from fairqr.base.settings_file import config_path
-    from fairqr.retrieval.credentials import named_credentials
+    from fairqr.retrieval.sources.credentials import named_credentials
 
     source = Source("file", str(config_path()))
     for name, entry in named_credentials().items():

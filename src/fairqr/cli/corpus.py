@@ -22,7 +22,7 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Check each line of a corpus, and show how large each group is."""
-    from fairqr.retrieval.corpus import BUILT_IN, check_corpus, find_corpus
+    from fairqr.retrieval.sources.corpus import BUILT_IN, check_corpus, find_corpus
 
     corpus = find_corpus(BUILT_IN.get(str(path), path), schema)
     report = run(check_corpus(corpus))

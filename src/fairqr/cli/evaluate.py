@@ -26,7 +26,7 @@ from fairqr.cli.common import (
 if TYPE_CHECKING:
     from fairqr.evaluation.collections.labels import Groups
     from fairqr.evaluation.qrels import Qrels
-    from fairqr.retrieval.runs import Run
+    from fairqr.retrieval.sources.runs import Run
 
 RELEVANCE = "nDCG@20,P@20,AP"
 FAIRNESS = "AWRF@20,nDCG@20×AWRF@20"
@@ -171,7 +171,7 @@ def evaluate(
 
 def _read_runs(paths: Sequence[Path], ties: str) -> list[Run]:
     """Read runs, and make their names unique."""
-    from fairqr.retrieval.runs import read_run
+    from fairqr.retrieval.sources.runs import read_run
 
     runs = [read_run(path, ties=ties) for path in paths]  # type: ignore[arg-type]
     counts = Counter(found.name for found in runs)
@@ -196,7 +196,7 @@ def _scan(
     """Return the groups of all documents that are ranked or judged."""
     from fairqr.evaluation.collections.labels import scan_corpus, scan_engine
     from fairqr.evaluation.evaluate import ids_of
-    from fairqr.retrieval.corpus import BUILT_IN, find_corpus
+    from fairqr.retrieval.sources.corpus import BUILT_IN, find_corpus
 
     ids = ids_of(runs, qrels)
     if documents is not None:

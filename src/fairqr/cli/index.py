@@ -13,8 +13,8 @@ from fairqr.cli.common import AsJson, open_to_search, print_json, print_row, pri
 from fairqr.cli.progress import Progress
 
 if TYPE_CHECKING:
-    from fairqr.retrieval.corpus import Corpus
     from fairqr.retrieval.encoders.encoder import Encoder
+    from fairqr.retrieval.sources.corpus import Corpus
 
 app = typer.Typer()
 
@@ -44,8 +44,8 @@ def create(
 
     To search an index that you already have on a server, see 'fairqr attach --help'.
     """
-    from fairqr.retrieval.corpus import BUILT_IN, find_corpus
     from fairqr.retrieval.encoders.opening import open_encoder
+    from fairqr.retrieval.sources.corpus import BUILT_IN, find_corpus
 
     corpus = find_corpus(BUILT_IN.get(str(path), path), schema)
     encoder = open_encoder(vectors) if vectors else None
@@ -54,7 +54,7 @@ def create(
 
 
 async def _create(name: str, corpus: Corpus, encoder: Encoder | None) -> None:
-    from fairqr.retrieval.catalog import Catalog, info_of
+    from fairqr.retrieval.sources.catalog import Catalog, info_of
 
     catalog = Catalog()
     with Progress() as progress:
@@ -69,7 +69,7 @@ def add(
     name: Name, path: Annotated[Path, typer.Argument(help="A JSON Lines file of documents.")]
 ) -> None:
     """Add documents to an index; they replace documents with the same ids."""
-    from fairqr.retrieval.catalog import Catalog
+    from fairqr.retrieval.sources.catalog import Catalog
 
     with Progress() as progress:
         written, total = run(Catalog().upsert(name, path, progress=progress.prepare(name)))
@@ -81,7 +81,7 @@ def remove(
     name: Name, ids: Annotated[list[str], typer.Argument(help="The ids of the documents.")]
 ) -> None:
     """Remove documents from an index."""
-    from fairqr.retrieval.catalog import Catalog
+    from fairqr.retrieval.sources.catalog import Catalog
 
     removed, left = run(Catalog().remove(name, ids))
     typer.echo(f"{name}: {removed} of {len(ids)} documents removed, {left} left")
@@ -90,9 +90,9 @@ def remove(
 @app.command("list")
 def list_(as_json: AsJson = False) -> None:
     """List what can be searched by name: indexes, attached sources, and the built-in corpora."""
-    from fairqr.retrieval.catalog import Catalog
-    from fairqr.retrieval.corpus import BUILT_IN
     from fairqr.retrieval.engines.engine import EngineInfo
+    from fairqr.retrieval.sources.catalog import Catalog
+    from fairqr.retrieval.sources.corpus import BUILT_IN
 
     rows: dict[str, dict[str, Any]] = {}
     for found in run(Catalog().infos()):
@@ -151,7 +151,7 @@ async def _described(name: str) -> dict[str, Any]:
 @app.command()
 def delete(name: Name) -> None:
     """Delete an index."""
-    from fairqr.retrieval.catalog import Catalog
+    from fairqr.retrieval.sources.catalog import Catalog
 
     run(Catalog().delete(name))
     typer.echo(f"{name}: deleted")

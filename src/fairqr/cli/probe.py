@@ -99,7 +99,7 @@ def probe(
     as_json: AsJson = False,
 ) -> None:
     """Run a probe of one of the two kinds, and print what it measured."""
-    from fairqr.agents.cache import ReplyFile
+    from fairqr.agents.models.cache import ReplyFile
     from fairqr.base.settings import default_model
     from fairqr.evaluation.experiments.kinds import KINDS, RunOptions, check_pandas
     from fairqr.evaluation.probes.running import make_probe_plan, measure, run_plan

@@ -64,7 +64,7 @@ def query(
     asked, settings = options_of(ctx, set_, ProbeContext, RunSettings)
 
     async def work() -> ProbeResult:
-        from fairqr.agents.models import open_language_model
+        from fairqr.agents.models.opening import open_language_model
         from fairqr.api import FairSearch
         from fairqr.cli.render import ProbeView
         from fairqr.graph.probe.result import ProbeResult

@@ -122,8 +122,8 @@ async def with_corpora(
     """Return settings that offer these corpora; a corpus at a path is indexed first."""
     import asyncio
 
-    from fairqr.retrieval.catalog import Catalog
-    from fairqr.retrieval.source import is_source_file, load_source
+    from fairqr.retrieval.sources.catalog import Catalog
+    from fairqr.retrieval.sources.source import is_source_file, load_source
 
     names, files = [], [*settings.sources]
     for corpus in corpora:

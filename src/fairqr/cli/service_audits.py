@@ -15,8 +15,8 @@ from filelock import FileLock, Timeout
 
 from fairqr.base.errors import OtherRunError
 from fairqr.graph.service.engine.audits import AuditedQuery, AuditResult, Tell
-from fairqr.retrieval.documents import Progress
 from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.sources.documents import Progress
 
 if TYPE_CHECKING:
     from fairqr.evaluation.audit.finishing import Audit

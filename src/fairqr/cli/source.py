@@ -15,7 +15,7 @@ from fairqr.cli.progress import Progress
 
 if TYPE_CHECKING:
     from fairqr.retrieval.engines.report import SourceReport
-    from fairqr.retrieval.source import Source
+    from fairqr.retrieval.sources.source import Source
 
 app = typer.Typer()
 
@@ -64,9 +64,9 @@ def attach(
     _refuse(of_draft, "needs --draft; add --draft, or leave it out.")
     if file is None:
         raise InputError("An attachment needs a source file; name one, or write one with --draft.")
-    from fairqr.retrieval.catalog import Catalog
-    from fairqr.retrieval.corpus import BUILT_IN
-    from fairqr.retrieval.source import load_source
+    from fairqr.retrieval.sources.catalog import Catalog
+    from fairqr.retrieval.sources.corpus import BUILT_IN
+    from fairqr.retrieval.sources.source import load_source
 
     source, catalog = load_source(file), Catalog()
     if source.name in (*BUILT_IN, *catalog.names()):
@@ -83,8 +83,8 @@ def attach(
 def list_(as_json: AsJson = False) -> None:
     """List the attached sources, and the files that describe them."""
     from fairqr.base.errors import SourceError
-    from fairqr.retrieval.catalog import Catalog
-    from fairqr.retrieval.source import load_source
+    from fairqr.retrieval.sources.catalog import Catalog
+    from fairqr.retrieval.sources.source import load_source
 
     rows: list[dict[str, str | None]] = []
     for name, path in Catalog().sources().items():
@@ -104,7 +104,7 @@ def list_(as_json: AsJson = False) -> None:
 @app.command()
 def show(name: Name, as_json: AsJson = False) -> None:
     """Print the file that describes a source, to keep or change a copy of it."""
-    from fairqr.retrieval.catalog import Catalog
+    from fairqr.retrieval.sources.catalog import Catalog
 
     source, path = Catalog().source(name)
     if as_json:
@@ -122,8 +122,8 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Show what a source holds: its fields, labels and their counts, and what its engine can do."""
-    from fairqr.retrieval.catalog import Catalog
-    from fairqr.retrieval.source import is_source_file, load_source
+    from fairqr.retrieval.sources.catalog import Catalog
+    from fairqr.retrieval.sources.source import is_source_file, load_source
 
     found = load_source(Path(source)) if is_source_file(source) else Catalog().source(source)[0]
     _show(_checked(found), as_json=as_json)
@@ -132,7 +132,7 @@ def check(
 @app.command()
 def remove(name: Name) -> None:
     """Forget the name of a source; its file and its engine stay as they are."""
-    from fairqr.retrieval.catalog import Catalog
+    from fairqr.retrieval.sources.catalog import Catalog
 
     Catalog().detach(name)
     typer.echo(f"{name}: no longer attached")

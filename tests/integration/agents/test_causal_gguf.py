@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fairqr.agents.question import Question
+from fairqr.agents.models.question import Question
 from fairqr.agents.ranking.causal import CausalModel
 from fairqr.agents.ranking.decoding import label_tokens, render
 from fairqr.base.errors import ModelUnavailableError

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from fairqr.agents.cache import ReplyCache, ReplyFile
-from fairqr.agents.chat import ChatModel
+from fairqr.agents.models.cache import ReplyCache, ReplyFile
+from fairqr.agents.models.chat import ChatModel
+from fairqr.agents.models.replies import Usage
 from fairqr.agents.ranking.item_ranker import RankItem
 from fairqr.agents.ranking.listwise import ListwiseRanker
-from fairqr.agents.replies import Usage
 from fairqr.base.errors import ModelUnavailableError
 from fairqr.prompts.library import PromptLibrary
 from tests.integration.local_model import MODEL

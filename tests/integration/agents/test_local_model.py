@@ -14,19 +14,19 @@ from pathlib import Path
 import openai
 import pytest
 
-from fairqr.agents.chat import ChatModel
 from fairqr.agents.chat_generator import ChatGenerator
 from fairqr.agents.generators import GenerationRequest
-from fairqr.agents.local import (
+from fairqr.agents.models.chat import ChatModel
+from fairqr.agents.models.local import (
     CONTEXT_TOKENS,
     LocalServer,
     local_server,
     local_turn,
     start_local,
 )
-from fairqr.agents.question import Question
+from fairqr.agents.models.question import Question
+from fairqr.agents.models.replies import Usage
 from fairqr.agents.refiner import LLMRefiner, RefinementRequest
-from fairqr.agents.replies import Usage
 from fairqr.base.errors import ModelUnavailableError
 from fairqr.base.weights.cache import weights_path
 from fairqr.base.weights.registry import WEIGHTS
@@ -250,7 +250,7 @@ ASKING = """
 import asyncio, sys, time
 from pathlib import Path
 import openai
-from fairqr.agents.local import local_server, start_local
+from fairqr.agents.models.local import local_server, start_local
 QUESTION = dict(
     model="smollm2-135m", messages=[{"role": "user", "content": "Tell a long story."}],
     max_tokens=1900, stream=True, extra_body={"ignore_eos": True})
@@ -376,7 +376,7 @@ async def test_an_unknown_name_is_answered_with_the_names() -> None:
 
 
 def test_importing_the_module_does_not_load_llama_cpp() -> None:
-    script = "import sys, fairqr.agents.local; sys.exit('xllamacpp' in sys.modules)"
+    script = "import sys, fairqr.agents.models.local; sys.exit('xllamacpp' in sys.modules)"
     assert (
         subprocess.run([sys.executable, "-c", script], env=os.environ, check=False).returncode == 0
     )

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fairqr.agents.cache import ReplyCache, ReplyFile
-from fairqr.agents.chat import ChatModel
+from fairqr.agents.models.cache import ReplyCache, ReplyFile
+from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.ranking.item_ranker import RankItem
 from fairqr.agents.ranking.lean import PairFigures, PairOutcome, pair_figures
 from fairqr.agents.ranking.pairwise import By, PairwiseJudge, Preference

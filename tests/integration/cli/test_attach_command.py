@@ -16,11 +16,11 @@ import pytest
 
 from fairqr import FairSearch
 from fairqr.graph.search.result import SearchResult
-from fairqr.retrieval.catalog import Catalog
-from fairqr.retrieval.corpus import find_corpus
 from fairqr.retrieval.encoders.encoder import encode_documents, text_of
 from fairqr.retrieval.encoders.opening import open_encoder
-from fairqr.retrieval.source import load_source
+from fairqr.retrieval.sources.catalog import Catalog
+from fairqr.retrieval.sources.corpus import find_corpus
+from fairqr.retrieval.sources.source import load_source
 from tests.integration.filled_elasticsearch import fill, write_source
 from tests.integration.model_server import (
     Command,

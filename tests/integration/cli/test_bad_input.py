@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from fairqr.prompts.library import SHIPPED
-from fairqr.retrieval.engines.tantivy_folder import FORMAT
+from fairqr.retrieval.engines.tantivy.folder import FORMAT
 from tests.integration.model_server import (
     SCHEMA,
     Command,

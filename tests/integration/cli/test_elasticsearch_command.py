@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fairqr import SearchResult
-from fairqr.retrieval.corpus import find_corpus
+from fairqr.retrieval.sources.corpus import find_corpus
 from tests.integration.filled_elasticsearch import fill, write_source
 from tests.integration.model_server import write_people
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import fairqr
-from fairqr.retrieval.source import HttpSource
+from fairqr.retrieval.sources.source import HttpSource
 from tests.integration.model_server import Answer, ModelServer, clean_environment, model_server
 
 __all__ = ["clean_environment", "model_server"]

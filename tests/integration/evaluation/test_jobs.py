@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fairqr.agents.cache import ReplyFile
+from fairqr.agents.models.cache import ReplyFile
 from fairqr.evaluation.collections.collection import load_collection
 from fairqr.evaluation.experiments.catalogue import read_experiment
 from fairqr.evaluation.experiments.folder import Lines

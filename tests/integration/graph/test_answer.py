@@ -20,12 +20,12 @@ from langchain_core.messages import AIMessageChunk
 from langchain_openai import ChatOpenAI
 
 from fairqr import AnswerResult, FairSearch, StepData, build_answer_graph, open_engine
-from fairqr.agents.chat import ChatModel
 from fairqr.agents.chat_generator import ChatGenerator
+from fairqr.agents.models.chat import ChatModel
 from fairqr.base.errors import ModelError
 from fairqr.cli.main import main
 from fairqr.graph.answer.context import answer_context
-from fairqr.retrieval.corpus import find_corpus
+from fairqr.retrieval.sources.corpus import find_corpus
 from tests.integration.filled_elasticsearch import fill
 from tests.integration.model_server import (
     KEY,

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from fairqr.agents.cache import ReplyCache, ReplyFile
-from fairqr.agents.chat import ChatModel
+from fairqr.agents.models.cache import ReplyCache, ReplyFile
+from fairqr.agents.models.chat import ChatModel
 from fairqr.api import FairSearch, open_engine
 from fairqr.base.errors import FairqrError
 from fairqr.graph.search.result import SearchResult

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from fairqr import FairSearch
-from fairqr.agents.cache import ReplyCache, ReplyFile
-from fairqr.agents.chat import ChatModel
+from fairqr.agents.models.cache import ReplyCache, ReplyFile
+from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.ranking.item_ranker import RankItem
 from fairqr.agents.ranking.rankers import RankerOptions, open_ranker
 from fairqr.evaluation.experiments.running import run_searches
@@ -22,7 +22,7 @@ from fairqr.evaluation.experiments.store import Store
 from fairqr.evaluation.workers.tools import LocalPool
 from fairqr.graph.search.result import SearchResult
 from fairqr.prompts.library import PromptLibrary
-from fairqr.retrieval.catalog import Catalog
+from fairqr.retrieval.sources.catalog import Catalog
 from tests.integration.model_server import (
     Answer,
     Asked,

@@ -28,7 +28,7 @@ from fairqr.retrieval.engines.checking import check_source
 from fairqr.retrieval.engines.elasticsearch import opening
 from fairqr.retrieval.engines.elasticsearch.drafting import draft
 from fairqr.retrieval.engines.engine import Query
-from fairqr.retrieval.source import load_source
+from fairqr.retrieval.sources.source import load_source
 from tests.integration.attached_people import (
     ATTRIBUTES,
     LABELS,

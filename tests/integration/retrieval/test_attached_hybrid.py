@@ -15,16 +15,16 @@ import pytest
 
 from fairqr import FairSearch
 from fairqr.base.errors import ModelError, UnsupportedError
-from fairqr.retrieval.documents import Document
 from fairqr.retrieval.encoders.encoder import text_of
 from fairqr.retrieval.encoders.opening import Retriever
 from fairqr.retrieval.engines.elasticsearch import hybrid as field_hybrid
 from fairqr.retrieval.engines.elasticsearch.hybrid import FieldHybridEngine
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, lexical_of
 from fairqr.retrieval.engines.opening import open_source
-from fairqr.retrieval.relevance import CALIBRATED
-from fairqr.retrieval.retriever_parameters import Hybrid
-from fairqr.retrieval.source import ElasticsearchSource
+from fairqr.retrieval.fairness.relevance import CALIBRATED
+from fairqr.retrieval.sources.documents import Document
+from fairqr.retrieval.sources.retriever_parameters import Hybrid
+from fairqr.retrieval.sources.source import ElasticsearchSource
 from tests.integration.attached_people import Server, described
 from tests.integration.counting_proxy import counting_proxy
 from tests.patience import PATIENCE

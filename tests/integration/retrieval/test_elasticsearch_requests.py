@@ -16,7 +16,7 @@ from fairqr.agents.refiner import Refinement, RefinementRequest
 from fairqr.api import open_engine
 from fairqr.retrieval.engines.checking import check_source
 from fairqr.retrieval.engines.elasticsearch.drafting import draft
-from fairqr.retrieval.source import Source
+from fairqr.retrieval.sources.source import Source
 from tests.integration.counting_proxy import CountingProxy, counting_proxy
 from tests.integration.model_server import clean_environment, write_people
 from tests.patience import PATIENCE

@@ -24,9 +24,9 @@ from fairqr.base.errors import (
 )
 from fairqr.graph.service.engine.documents import links_of, read_document
 from fairqr.retrieval.engines.engine import Query
-from fairqr.retrieval.engines.http import HttpEngine, check, open_http
-from fairqr.retrieval.labels import LabelReader
-from fairqr.retrieval.source import HttpSource
+from fairqr.retrieval.engines.http.engine import HttpEngine, check, open_http
+from fairqr.retrieval.sources.labels import LabelReader
+from fairqr.retrieval.sources.source import HttpSource
 from tests.integration.model_server import (
     Answer,
     Asked,

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from fairqr.retrieval.catalog import Catalog
-from fairqr.retrieval.corpus import Corpus, find_corpus
 from fairqr.retrieval.encoders.encoder import Float32Array
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.engines.engine import Query
+from fairqr.retrieval.sources.catalog import Catalog
+from fairqr.retrieval.sources.corpus import Corpus, find_corpus
 
 FIELDS = ("nuclear physics", "opera", "football", "botany", "sculpture", "law", "chess", "medicine")
 COUNT = 1200

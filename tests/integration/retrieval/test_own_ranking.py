@@ -18,12 +18,12 @@ from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.encoders.opening import Retriever
 from fairqr.retrieval.engines.elasticsearch.hybrid import FieldHybridEngine
-from fairqr.retrieval.engines.encoded_pool import EncodedPoolEngine
 from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.engines.hybrid.encoded_pool import EncodedPoolEngine
 from fairqr.retrieval.engines.opening import open_source
-from fairqr.retrieval.relevance import CALIBRATED, Calibration
-from fairqr.retrieval.request_template import fill_template
-from fairqr.retrieval.source import ElasticsearchSource
+from fairqr.retrieval.engines.request_template import fill_template
+from fairqr.retrieval.fairness.relevance import CALIBRATED, Calibration
+from fairqr.retrieval.sources.source import ElasticsearchSource
 from tests.integration.attached_people import Server
 from tests.integration.graph.test_http_search import endpoint, source
 from tests.integration.graph.test_langchain_search import WordRetriever, retriever

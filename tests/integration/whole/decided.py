@@ -12,7 +12,7 @@ import numpy as np
 
 import fairqr
 from fairqr.evaluation.collections.finding import find_collection
-from fairqr.retrieval.objective import best_ranking, quality
+from fairqr.retrieval.fairness.objective import best_ranking, quality
 
 
 def steps() -> list[Any]:

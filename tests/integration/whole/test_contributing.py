@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[3]
 ROOMS = ("agents", "base", "evaluation", "graph", "prompts", "retrieval")
 
 ENGINE = """
-from fairqr.retrieval.documents import Document
+from fairqr.retrieval.sources.documents import Document
 from fairqr.retrieval.engines.engine import EngineInfo, Hits
 from fairqr.retrieval.engines.report import SourceReport
 
@@ -133,7 +133,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for room in ROOMS:
         shutil.copytree(ROOT / room, package / room, ignore=without)
     (package / "retrieval/engines/shelf.py").write_text(ENGINE)
-    with (package / "retrieval/source.py").open("a") as file:
+    with (package / "retrieval/sources/source.py").open("a") as file:
         file.write(SOURCE)
     (package / "retrieval/rerankers/reverse.py").write_text(RERANKER)
     edited(package / "retrieval/rerankers/registry.py", "_ENTRIES = (\n", ENTRY)

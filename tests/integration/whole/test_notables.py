@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from fairqr import FairSearch, open_model
-from fairqr.retrieval.catalog import Catalog
-from fairqr.retrieval.corpus import BUILT_IN, find_corpus
 from fairqr.retrieval.engines.engine import Query, SearchEngine
+from fairqr.retrieval.sources.catalog import Catalog
+from fairqr.retrieval.sources.corpus import BUILT_IN, find_corpus
 from tests.integration.filled_elasticsearch import fill
 from tests.integration.local_model import MODEL
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from fairqr.agents.cache import MAX_BYTES, ReplyFile, ReplyMemory
+from fairqr.agents.models.cache import MAX_BYTES, ReplyFile, ReplyMemory
 from tests.patience import PATIENCE
 
 LIMIT = 400_000
@@ -106,7 +106,7 @@ class TestBound:
 
 FILL = """
 import asyncio, pathlib, sys
-from fairqr.agents.cache import ReplyFile
+from fairqr.agents.models.cache import ReplyFile
 
 async def fill() -> None:
     cache = ReplyFile(pathlib.Path(sys.argv[1]), max_bytes=int(sys.argv[2]))
@@ -181,7 +181,7 @@ class TestConnection:
     def test_the_end_of_the_process_closes_it(self, path: Path) -> None:
         script = (
             "import asyncio, pathlib, sys\n"
-            "from fairqr.agents.cache import ReplyFile\n"
+            "from fairqr.agents.models.cache import ReplyFile\n"
             "cache = ReplyFile(pathlib.Path(sys.argv[1]))\n"
             "asyncio.run(cache.put('k', {'a': 1}))\n"
         )

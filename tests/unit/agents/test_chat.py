@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from fairqr.agents.cache import ReplyFile, cache_key
-from fairqr.agents.chat import ChatModel
-from fairqr.agents.question import Question
-from fairqr.agents.replies import Usage
+from fairqr.agents.models.cache import ReplyFile, cache_key
+from fairqr.agents.models.chat import ChatModel
+from fairqr.agents.models.question import Question
+from fairqr.agents.models.replies import Usage
 from fairqr.base.errors import InputError, ModelUnavailableError
 from fairqr.base.telemetry import record_to
 from fairqr.prompts.template import Message, PromptTemplate
@@ -554,7 +554,7 @@ class TestCache:
 
 PUT_MANY = """
 import asyncio, pathlib, sys
-from fairqr.agents.cache import ReplyFile
+from fairqr.agents.models.cache import ReplyFile
 
 async def put() -> None:
     cache = ReplyFile(pathlib.Path(sys.argv[1]))

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from fairqr.agents.cache import ReplyFile
-from fairqr.agents.chat import ChatModel
 from fairqr.agents.chat_generator import INPUT_TOKENS, ChatGenerator
 from fairqr.agents.generators import GenerationRequest, Generator, open_generator
-from fairqr.agents.replies import TextReply, Usage
+from fairqr.agents.models.cache import ReplyFile
+from fairqr.agents.models.chat import ChatModel
+from fairqr.agents.models.replies import TextReply, Usage
 from fairqr.base.errors import ModelUnavailableError, PromptError
 from fairqr.prompts.budget import MESSAGE_TOKENS, estimated_tokens
 from fairqr.prompts.library import PromptLibrary

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from fairqr.agents.feedback import FeedbackRefiner
-from fairqr.agents.models import open_model
+from fairqr.agents.models.opening import open_model
 from fairqr.agents.refiner import RefinementRequest
 from fairqr.base.errors import ModelUnavailableError, UnsupportedError
-from fairqr.retrieval.catalog import Catalog
-from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.engine import Query, SearchEngine
+from fairqr.retrieval.sources.catalog import Catalog
+from fairqr.retrieval.sources.documents import Document
 from tests.unit.engines import WatchedEngine, remove
 
 FEMALE = RefinementRequest(query="science", attribute="gender", group="female")

@@ -7,8 +7,8 @@ import json
 import pytest
 from pydantic import SecretStr
 
-from fairqr.agents.endpoint import Endpoint
-from fairqr.agents.provider import options_as_data, variables_of
+from fairqr.agents.models.endpoint import Endpoint
+from fairqr.agents.models.provider import options_as_data, variables_of
 
 
 def test_options_are_data_without_keys() -> None:

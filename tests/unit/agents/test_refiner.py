@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairqr.agents.chat import ChatModel
 from fairqr.agents.keywords import MAX_KEYWORDS
+from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.refiner import (
     LLMRefiner,
     Refinement,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairqr.agents.replies import MAX_REPLY_CHARACTERS, Usage, parse_object
+from fairqr.agents.models.replies import MAX_REPLY_CHARACTERS, Usage, parse_object
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from fairqr.agents.cache import ReplyFile
 from fairqr.agents.generators import GenerationRequest
-from fairqr.agents.replies import Usage
+from fairqr.agents.models.cache import ReplyFile
+from fairqr.agents.models.replies import Usage
 from fairqr.agents.seq2seq import Seq2SeqGenerator
 from fairqr.base.errors import InputError, ModelUnavailableError, PromptError
 from fairqr.prompts.template import Message, PromptTemplate

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from fairqr.agents.cache import ReplyFile
-from fairqr.agents.chat import ChatModel
-from fairqr.agents.endpoint import Endpoint
-from fairqr.agents.question import Question
-from fairqr.agents.replies import Usage
+from fairqr.agents.models.cache import ReplyFile
+from fairqr.agents.models.chat import ChatModel
+from fairqr.agents.models.endpoint import Endpoint
+from fairqr.agents.models.question import Question
+from fairqr.agents.models.replies import Usage
 from fairqr.prompts.template import PromptTemplate
 from tests.integration.model_server import (
     KEY,

@@ -13,8 +13,8 @@ from fairqr.base.errors import InputError
 from fairqr.base.yaml_file import load_yaml
 from fairqr.evaluation.experiments.catalogue import read_experiment
 from fairqr.prompts.template import load_template
-from fairqr.retrieval.schema import load_schema
-from fairqr.retrieval.source import load_source
+from fairqr.retrieval.sources.schema import load_schema
+from fairqr.retrieval.sources.source import load_source
 
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 11)

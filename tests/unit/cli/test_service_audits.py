@@ -10,8 +10,8 @@ import pytest
 from fairqr.base.errors import InputError
 from fairqr.cli.service_audits import ServiceAuditor
 from fairqr.graph.service.engine.audits import AuditedQuery, AuditResult
-from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.sources.documents import Document
 from tests.unit.retrieval.embedded import built
 
 OPTIONS: dict[str, Any] = {"k": 2, "depth": 4, "target": "uniform:1"}

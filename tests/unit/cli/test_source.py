@@ -12,9 +12,9 @@ import pytest
 from fairqr.base.errors import IndexUnavailableError
 from fairqr.cli.main import main
 from fairqr.cli.source_report import lines_of
-from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.engines.report import AttributeReport, SampleHit, SourceReport, ValueCount
-from fairqr.retrieval.engines.tantivy import TantivyEngine
+from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
+from fairqr.retrieval.sources.catalog import Catalog
 
 Fairqr = Callable[..., tuple[str, str]]
 

@@ -18,7 +18,7 @@ from notables.occupations import OCCUPATIONS
 from notables.texts import MAX_WORDS
 from notables.topics import TOPICS
 
-from fairqr.retrieval.corpus import BUILT_IN
+from fairqr.retrieval.sources.corpus import BUILT_IN
 
 SHIPPED = BUILT_IN["notables"]
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from fairqr.evaluation.collections.labels import Groups, scan_corpus
-from fairqr.retrieval.corpus import Corpus, find_corpus
+from fairqr.retrieval.sources.corpus import Corpus, find_corpus
 
 SCHEMA = """attributes:
   gender:

@@ -11,8 +11,8 @@ from fairqr.base.errors import InputError
 from fairqr.base.statistics import holm, paired_t
 from fairqr.evaluation.evaluate import evaluate_all
 from fairqr.evaluation.results import Evaluation, compare
-from fairqr.retrieval.ranking import Ranking
-from fairqr.retrieval.runs import Run
+from fairqr.retrieval.fairness.ranking import Ranking
+from fairqr.retrieval.sources.runs import Run
 
 QUERIES = [f"q{number}" for number in range(10)]
 QRELS = {query: {"a": 1, "b": 0, "c": 0} for query in QUERIES}

@@ -20,7 +20,7 @@ from fairqr.evaluation.estimates import (
     ratios,
     shares,
 )
-from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.fairness.exposure import FloatArray
 
 
 def mean(totals: FloatArray) -> FloatArray:

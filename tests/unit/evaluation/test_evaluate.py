@@ -30,13 +30,13 @@ from fairqr.evaluation.expected_exposure import exposure_bounds
 from fairqr.evaluation.measures.text import MEASURES
 from fairqr.evaluation.results import Evaluation, csv_text
 from fairqr.evaluation.scores import Reason, Score, Undefined
-from fairqr.retrieval.catalog import Catalog
-from fairqr.retrieval.corpus import Corpus
-from fairqr.retrieval.exposure import Discount
-from fairqr.retrieval.ranking import Ranking
-from fairqr.retrieval.runs import Run
-from fairqr.retrieval.schema import Schema
-from fairqr.retrieval.target import Target
+from fairqr.retrieval.fairness.exposure import Discount
+from fairqr.retrieval.fairness.ranking import Ranking
+from fairqr.retrieval.fairness.target import Target
+from fairqr.retrieval.sources.catalog import Catalog
+from fairqr.retrieval.sources.corpus import Corpus
+from fairqr.retrieval.sources.runs import Run
+from fairqr.retrieval.sources.schema import Schema
 
 
 def ranked(ids: Sequence[str]) -> Ranking:

@@ -17,7 +17,7 @@ from fairqr.evaluation.expected_exposure import (
     group_expected_exposure,
     target_exposure,
 )
-from fairqr.retrieval.exposure import LOG2, Discount
+from fairqr.retrieval.fairness.exposure import LOG2, Discount
 
 DISCOUNTS = ["log2", "trec", "rbp(0.8)", "top_k(2)", "top_k(3)", "inverse_log"]
 

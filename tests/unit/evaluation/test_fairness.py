@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fairqr.evaluation.fairness import awrf, exposure_per_member, ndkl
-from fairqr.retrieval.exposure import Discount
+from fairqr.retrieval.fairness.exposure import Discount
 
 TREC = Discount("trec")
 

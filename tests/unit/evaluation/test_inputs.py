@@ -18,9 +18,9 @@ import fairqr
 from fairqr.base.errors import InputError, TargetError
 from fairqr.evaluation.collections.query_targets import QueryTargets
 from fairqr.evaluation.qrels import write_qrels
-from fairqr.retrieval.corpus import Corpus
-from fairqr.retrieval.dimension import Dimension
-from fairqr.retrieval.schema import Attribute, Schema
+from fairqr.retrieval.fairness.dimension import Dimension
+from fairqr.retrieval.sources.corpus import Corpus
+from fairqr.retrieval.sources.schema import Attribute, Schema
 from tests.unit.evaluation.experiments.small import write_collection, write_source
 
 RUN: Mapping[str, Mapping[str, float]] = {

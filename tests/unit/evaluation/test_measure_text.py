@@ -13,7 +13,7 @@ from fairqr.evaluation.measures.groups import AWRF, JS, KL, NDKL, Exposure, Expo
 from fairqr.evaluation.measures.product import Product
 from fairqr.evaluation.measures.relevance import AP, NDCG, RR, Precision, Recall
 from fairqr.evaluation.measures.text import MEASURES, parse_measure, parse_measures
-from fairqr.retrieval.exposure import Discount
+from fairqr.retrieval.fairness.exposure import Discount
 
 cutoffs = st.integers(1, 1000)
 maybe = st.one_of(st.none(), cutoffs)

@@ -18,9 +18,9 @@ from fairqr.evaluation.relevance import (
     recall,
     reciprocal_rank,
 )
-from fairqr.retrieval.exposure import Discount
-from fairqr.retrieval.ranking import Ranking
-from fairqr.retrieval.runs import Run
+from fairqr.retrieval.fairness.exposure import Discount
+from fairqr.retrieval.fairness.ranking import Ranking
+from fairqr.retrieval.sources.runs import Run
 
 THEIRS = {
     "nDCG@10(gains=graded)": ir_measures.nDCG @ 10,

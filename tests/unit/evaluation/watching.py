@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairqr.retrieval.documents import Progress
+from fairqr.retrieval.sources.documents import Progress
 
 
 class Watcher:

@@ -16,15 +16,15 @@ from langgraph.checkpoint.memory import InMemorySaver
 from fairqr import AnswerResult, FairSearch, StepData, build_answer_graph
 from fairqr.agents.attribution.verdicts import Pair, Verdict
 from fairqr.agents.generators import GenerationRequest, OnToken
-from fairqr.agents.replies import TextReply, Usage
+from fairqr.agents.models.replies import TextReply, Usage
 from fairqr.base.errors import InputError, ModelError, ModelUnavailableError, PromptError
 from fairqr.base.telemetry import record_to
 from fairqr.graph.answer.context import answer_context
 from fairqr.prompts.library import PromptLibrary
-from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.sampling.plackett_luce import PlackettLuce
 from fairqr.retrieval.sampling.streams import stream_of
+from fairqr.retrieval.sources.catalog import Catalog
 from tests.unit.engines import ranked, remove
 
 GENDERS = (

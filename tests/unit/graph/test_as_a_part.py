@@ -31,8 +31,8 @@ from fairqr import (
     open_engine,
     search_state_graph,
 )
+from fairqr.agents.models.replies import TextReply, Usage
 from fairqr.agents.refiner import Refinement, RefinementRequest
-from fairqr.agents.replies import TextReply, Usage
 from fairqr.base.errors import InputError, ModelError
 from fairqr.base.telemetry import record_to
 from fairqr.graph.search.refinement import shown

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from fairqr.agents.replies import Usage
+from fairqr.agents.models.replies import Usage
 from fairqr.base.errors import InputError
 from fairqr.graph.search.context import Budget, Context, make_context
 from fairqr.graph.search.decisions import (

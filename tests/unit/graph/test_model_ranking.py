@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from fairqr import FairSearch, StepData
-from fairqr.agents.cache import remembering
-from fairqr.agents.question import OnToken, Question, Wanted
+from fairqr.agents.models.cache import remembering
+from fairqr.agents.models.question import OnToken, Question, Wanted
+from fairqr.agents.models.replies import Choice, TextReply, Usage
 from fairqr.agents.ranking.item_ranker import Cost, ItemRanking, RankItem
 from fairqr.agents.ranking.model import asked_once
 from fairqr.agents.refiner import Refinement, RefinementRequest
-from fairqr.agents.replies import Choice, TextReply, Usage
 from fairqr.base.errors import InputError, ModelUnavailableError
 from fairqr.base.telemetry import record_to
 from fairqr.graph.search.context import METHODS, Context, make_context
@@ -25,8 +25,8 @@ from fairqr.graph.search.rankers import Rankers
 from fairqr.graph.search.ranking_context import READS, RankingSettings
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptReference
-from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.sources.catalog import Catalog
 from tests.unit.engines import ranked
 
 SCHEMA = (

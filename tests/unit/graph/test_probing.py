@@ -19,9 +19,9 @@ from fairqr import (
     build_probe_graph,
     build_search_graph,
 )
-from fairqr.agents.question import OnToken, Question, Wanted
+from fairqr.agents.models.question import OnToken, Question, Wanted
+from fairqr.agents.models.replies import Choice, TextReply, Usage
 from fairqr.agents.ranking.verdict import VerdictKind
-from fairqr.agents.replies import Choice, TextReply, Usage
 from fairqr.base.errors import InputError, ModelUnavailableError, PromptError
 from fairqr.base.telemetry import record_to
 from fairqr.graph.probe.context import probe_context
@@ -30,9 +30,9 @@ from fairqr.graph.probe.result import ProbeResult, ProbeVerdict
 from fairqr.graph.probe.state import State
 from fairqr.graph.search.context import make_context
 from fairqr.prompts.library import PromptLibrary
-from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.exposure_ratio import exposure_ratio
+from fairqr.retrieval.fairness.exposure_ratio import exposure_ratio
+from fairqr.retrieval.sources.catalog import Catalog
 
 SCHEMA = """attributes:
   gender: {field: g, groups: [female, male], population: {female: 0.5, male: 0.5}}

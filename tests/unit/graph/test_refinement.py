@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from fairqr.agents.models.replies import Usage
 from fairqr.agents.refiner import Refinement
-from fairqr.agents.replies import Usage
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.refinement import (
     after_refinement,

@@ -1,6 +1,6 @@
 """The default method: the ranking of the highest objective, and a model asked only where it helps.
 
-The objective is expected relevance × fairness; see :mod:`fairqr.retrieval.objective`.
+The objective is expected relevance × fairness; see :mod:`fairqr.retrieval.fairness.objective`.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ import numpy as np
 import pytest
 
 from fairqr import FairSearch
+from fairqr.agents.models.replies import Usage
 from fairqr.agents.refiner import Refinement, RefinementRequest
-from fairqr.agents.replies import Usage
 from fairqr.base.errors import SourceError
-from fairqr.retrieval.catalog import Catalog
-from fairqr.retrieval.engines.encoded_pool import EncodedPoolEngine
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine
-from fairqr.retrieval.engines.hybrid import HybridEngine
-from fairqr.retrieval.engines.tantivy import TantivyEngine
-from fairqr.retrieval.retriever_parameters import Hybrid
-from fairqr.retrieval.target import DEFAULT_TARGET
+from fairqr.retrieval.engines.hybrid.embedded import HybridEngine
+from fairqr.retrieval.engines.hybrid.encoded_pool import EncodedPoolEngine
+from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
+from fairqr.retrieval.fairness.target import DEFAULT_TARGET
+from fairqr.retrieval.sources.catalog import Catalog
+from fairqr.retrieval.sources.retriever_parameters import Hybrid
 from tests.unit.engines import WatchedEngine
 from tests.unit.retrieval.vector_encoders import CountingEncoder
 

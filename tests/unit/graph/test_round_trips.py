@@ -14,8 +14,8 @@ from fairqr import FairSearch
 from fairqr.agents.refiner import Refinement, RefinementRequest
 from fairqr.base.errors import TargetError, UnsupportedError
 from fairqr.prompts.template import PromptReference
-from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.engines.engine import Capability, SearchEngine
+from fairqr.retrieval.sources.catalog import Catalog
 from tests.unit.engines import WatchedEngine
 
 NOTHING: tuple[Capability, ...] = ("rescore", "document_frequencies", "corpus_shares")

@@ -12,16 +12,16 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
 from fairqr import FairSearch, StepData, build_search_graph
+from fairqr.agents.models.replies import Usage
 from fairqr.agents.refiner import Refinement, RefinementRequest
-from fairqr.agents.replies import Usage
 from fairqr.base.errors import InputError, ModelUnavailableError, QueryError, UnknownAttributeError
 from fairqr.base.telemetry import record_to
 from fairqr.graph.search.context import Context
 from fairqr.prompts.template import PromptReference
-from fairqr.retrieval.catalog import Catalog
-from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine
-from fairqr.retrieval.exposure import exposure
+from fairqr.retrieval.fairness.exposure import exposure
+from fairqr.retrieval.sources.catalog import Catalog
+from fairqr.retrieval.sources.documents import Document
 from tests.unit.engines import WatchedEngine, hits_of, ranked, remove
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from fairqr import FairSearch
-from fairqr.agents.chat import ChatModel
 from fairqr.agents.feedback import FeedbackRefiner
+from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.refiner import LLMRefiner
 from fairqr.prompts.library import PromptLibrary
-from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.sources.documents import Document
 from tests.integration.model_server import ModelServer, clean_environment, model_server, says
 from tests.unit.engines import ranked
 from tests.unit.retrieval.embedded import built

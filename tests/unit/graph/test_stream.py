@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from fairqr.agents.replies import Reply, TextReply, Usage
+from fairqr.agents.models.replies import Reply, TextReply, Usage
 from fairqr.graph.answer.builder import build_answer_graph
 from fairqr.graph.answer.context import answer_context
 from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import Context, make_context
 from fairqr.graph.stream import Step, run_graph
-from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.sources.catalog import Catalog
 from tests.unit.graph.kept import Kept
 
 SEARCH = make_context(attributes=["gender"], k=6, ask="always", patience=5)

@@ -7,17 +7,17 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from fairqr.retrieval.corpus import Corpus, find_corpus
-from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.engines.tantivy import TantivyEngine
-from fairqr.retrieval.engines.tantivy_folder import Manifest
-from fairqr.retrieval.engines.tantivy_writing import (
+from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
+from fairqr.retrieval.engines.tantivy.folder import Manifest
+from fairqr.retrieval.engines.tantivy.writing import (
     build_index,
     remove_documents,
     upsert_documents,
 )
-from fairqr.retrieval.schema import Schema
+from fairqr.retrieval.sources.corpus import Corpus, find_corpus
+from fairqr.retrieval.sources.documents import Document
+from fairqr.retrieval.sources.schema import Schema
 
 GENDER = Schema.model_validate(
     {"attributes": {"gender": {"field": "gender", "groups": ["female", "male"]}}}

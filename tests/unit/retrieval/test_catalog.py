@@ -29,14 +29,14 @@ from fairqr.base.errors import (
     SourceError,
     UnsupportedError,
 )
-from fairqr.retrieval.catalog import Catalog, info_of
-from fairqr.retrieval.corpus import BUILT_IN, Corpus, find_corpus
-from fairqr.retrieval.documents import Document
 from fairqr.retrieval.encoders.opening import Retriever
 from fairqr.retrieval.engines.engine import EngineInfo, SearchEngine
 from fairqr.retrieval.engines.opening import with_retriever
-from fairqr.retrieval.engines.tantivy import TantivyEngine
-from fairqr.retrieval.source import Source
+from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
+from fairqr.retrieval.sources.catalog import Catalog, info_of
+from fairqr.retrieval.sources.corpus import BUILT_IN, Corpus, find_corpus
+from fairqr.retrieval.sources.documents import Document
+from fairqr.retrieval.sources.source import Source
 from tests.patience import PATIENCE
 from tests.unit.engines import WatchedEngine, hits_of
 from tests.unit.retrieval.vector_encoders import CountingEncoder
@@ -139,9 +139,9 @@ async def test_a_corpus_that_cannot_be_indexed_leaves_the_old_index(
 BUILD = textwrap.dedent(
     """
     import asyncio, pathlib, sys
-    from fairqr.retrieval.catalog import Catalog
-    from fairqr.retrieval.corpus import Corpus, find_corpus
-    from fairqr.retrieval.documents import Document
+    from fairqr.retrieval.sources.catalog import Catalog
+    from fairqr.retrieval.sources.corpus import Corpus, find_corpus
+    from fairqr.retrieval.sources.documents import Document
 
     class Endless(Corpus):
         def documents(self):
@@ -227,8 +227,8 @@ async def test_a_build_that_nobody_waits_for_any_longer_stops(
 SLOW = textwrap.dedent(
     """
     import asyncio, pathlib, sys
-    from fairqr.retrieval import catalog
-    from fairqr.retrieval.corpus import Corpus, find_corpus
+    from fairqr.retrieval.sources import catalog
+    from fairqr.retrieval.sources.corpus import Corpus, find_corpus
 
     class Slow(Corpus):
         def documents(self):

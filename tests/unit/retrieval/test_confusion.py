@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from fairqr.base.errors import SchemaError
-from fairqr.retrieval.confusion import by_group, slopes, variances
-from fairqr.retrieval.dimension import Dimension
-from fairqr.retrieval.schema import Attribute, Schema, validated
+from fairqr.retrieval.fairness.confusion import by_group, slopes, variances
+from fairqr.retrieval.fairness.dimension import Dimension
+from fairqr.retrieval.sources.schema import Attribute, Schema, validated
 
 MATRIX = np.array([[0.9, 0.1, 0.0], [0.2, 0.7, 0.1], [0.05, 0.15, 0.8]])
 

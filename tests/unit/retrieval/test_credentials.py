@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fairqr.base.errors import ConfigError
-from fairqr.retrieval.credentials import (
+from fairqr.retrieval.sources.credentials import (
     Credentials,
     credentials_for,
     default_url,

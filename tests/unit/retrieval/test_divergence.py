@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fairqr.base.errors import InputError
-from fairqr.retrieval.divergence import (
+from fairqr.retrieval.fairness.divergence import (
     jensen_shannon,
     kullback_leibler,
     smooth,

@@ -23,7 +23,6 @@ from fairqr.base.errors import (
     QueryError,
     SourceError,
 )
-from fairqr.retrieval.credentials import Credentials
 from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.engines.elasticsearch.connection import Connection
 from fairqr.retrieval.engines.elasticsearch.drafting import draft
@@ -33,8 +32,9 @@ from fairqr.retrieval.engines.elasticsearch.opening import open_elasticsearch
 from fairqr.retrieval.engines.elasticsearch.opensearch import OpenSearchServer
 from fairqr.retrieval.engines.elasticsearch.server import Server
 from fairqr.retrieval.engines.engine import Query
-from fairqr.retrieval.labels import LabelReader
-from fairqr.retrieval.source import ElasticsearchSource, Source
+from fairqr.retrieval.sources.credentials import Credentials
+from fairqr.retrieval.sources.labels import LabelReader
+from fairqr.retrieval.sources.source import ElasticsearchSource, Source
 from tests.patience import PATIENCE
 from tests.unit.retrieval.http_servers import ELASTICSEARCH, Answer, answering, of_json
 

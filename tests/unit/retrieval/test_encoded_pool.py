@@ -11,23 +11,23 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fairqr.retrieval.documents import Document
 from fairqr.retrieval.encoders.encoder import text_of
 from fairqr.retrieval.encoders.opening import Retriever
 from fairqr.retrieval.engines import encoded_pool as module
-from fairqr.retrieval.engines.encoded_pool import EncodedPoolEngine
 from fairqr.retrieval.engines.engine import Query
-from fairqr.retrieval.engines.hybrid import HybridEngine
+from fairqr.retrieval.engines.hybrid.embedded import HybridEngine
+from fairqr.retrieval.engines.hybrid.encoded_pool import EncodedPoolEngine
 from fairqr.retrieval.engines.opening import with_retriever
-from fairqr.retrieval.ranking import Ranking
-from fairqr.retrieval.relevance import (
+from fairqr.retrieval.fairness.ranking import Ranking
+from fairqr.retrieval.fairness.relevance import (
     CALIBRATED,
     SAMPLE_WORDS,
     fused_best,
     moved_toward,
     rank_evidence,
 )
-from fairqr.retrieval.retriever_parameters import Hybrid
+from fairqr.retrieval.sources.documents import Document
+from fairqr.retrieval.sources.retriever_parameters import Hybrid
 from tests.unit.engines import WatchedEngine, answers_of, hits_of, ranked
 from tests.unit.retrieval.embedded import GENDER, built
 from tests.unit.retrieval.vector_encoders import CountingEncoder, word_vector

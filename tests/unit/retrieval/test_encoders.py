@@ -15,7 +15,6 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from langchain_core.embeddings import DeterministicFakeEmbedding, Embeddings
 
 from fairqr.base.errors import InputError, ModelError, ModelUnavailableError
-from fairqr.retrieval.documents import Document
 from fairqr.retrieval.encoders.encoder import (
     EncoderMark,
     encode_documents,
@@ -26,6 +25,7 @@ from fairqr.retrieval.encoders.encoder import (
 )
 from fairqr.retrieval.encoders.langchain import LangChainEncoder
 from fairqr.retrieval.encoders.opening import open_encoder
+from fairqr.retrieval.sources.documents import Document
 from tests.unit.retrieval.vector_encoders import CountingEncoder, WordEmbeddings
 
 shapes = array_shapes(min_dims=2, max_dims=2, max_side=8)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from fairqr.retrieval.catalog import Catalog
-from fairqr.retrieval.dimension import Dimension, dimensions_of
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine
-from fairqr.retrieval.evidence import Evidence, Proposal, gather_evidence
+from fairqr.retrieval.fairness.dimension import Dimension, dimensions_of
+from fairqr.retrieval.sources.catalog import Catalog
+from fairqr.retrieval.texts.evidence import Evidence, Proposal, gather_evidence
 
 
 @pytest.fixture

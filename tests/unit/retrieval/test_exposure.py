@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fairqr.base.errors import InputError
-from fairqr.retrieval.exposure import (
+from fairqr.retrieval.fairness.exposure import (
     LOG2,
     Discount,
     exposure,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairqr.retrieval.exposure import LOG2, Discount
-from fairqr.retrieval.exposure_ratio import exposure_ratio
+from fairqr.retrieval.fairness.exposure import LOG2, Discount
+from fairqr.retrieval.fairness.exposure_ratio import exposure_ratio
 
 lists = st.lists(st.booleans(), min_size=2, max_size=40)
 mixed = lists.filter(lambda items: any(items) and not all(items))

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from fairqr.base.errors import InputError
-from fairqr.retrieval.documents import Document
 from fairqr.retrieval.encoders.encoder import text_of
 from fairqr.retrieval.encoders.opening import Retriever
 from fairqr.retrieval.engines.engine import Query, lexical_of
-from fairqr.retrieval.engines.hybrid import HybridEngine
-from fairqr.retrieval.engines.tantivy import TantivyEngine
-from fairqr.retrieval.ranking import Ranking
-from fairqr.retrieval.relevance import CALIBRATED, Calibration, relevance_by_rank
-from fairqr.retrieval.retriever_parameters import Hybrid
+from fairqr.retrieval.engines.hybrid.embedded import HybridEngine
+from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
+from fairqr.retrieval.fairness.ranking import Ranking
+from fairqr.retrieval.fairness.relevance import CALIBRATED, Calibration, relevance_by_rank
+from fairqr.retrieval.sources.documents import Document
+from fairqr.retrieval.sources.retriever_parameters import Hybrid
 from tests.unit.engines import hits_of, ranked
 from tests.unit.retrieval.embedded import GENDER, built, remove, upsert
 from tests.unit.retrieval.vector_encoders import CountingEncoder, stored_vector, word_vector

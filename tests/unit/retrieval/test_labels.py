@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from fairqr.base.errors import SourceError
-from fairqr.retrieval import label_building
-from fairqr.retrieval.label_building import built_labels
-from fairqr.retrieval.labels import LabelReader
-from fairqr.retrieval.schema import Attribute
+from fairqr.retrieval.sources import label_building
+from fairqr.retrieval.sources.label_building import built_labels
+from fairqr.retrieval.sources.labels import LabelReader
+from fairqr.retrieval.sources.schema import Attribute
 from tests.patience import PATIENCE
 
 GROUPS = ("Asia", "Europe", "Africa")
@@ -329,8 +329,8 @@ async def test_what_a_disk_damaged_is_built_again(tmp_path: Path) -> None:
 
 SLOW_BUILD = """
 import asyncio, pathlib, sys, time
-from fairqr.retrieval.labels import LabelReader
-from fairqr.retrieval.schema import Attribute
+from fairqr.retrieval.sources.labels import LabelReader
+from fairqr.retrieval.sources.schema import Attribute
 folder = pathlib.Path(sys.argv[1])
 def halt(count):
     print(count, flush=True)

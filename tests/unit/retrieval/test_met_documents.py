@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.met import MetDocuments
+from fairqr.retrieval.sources.documents import Document
 
 
 def document(id_: str, text: str = "") -> Document:

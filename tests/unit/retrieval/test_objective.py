@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fairqr.retrieval import objective
-from fairqr.retrieval.divergence import jensen_shannon
-from fairqr.retrieval.exposure import LOG2, exposure
-from fairqr.retrieval.objective import Quality, best_ranking, fairness, quality
+from fairqr.retrieval.fairness import objective
+from fairqr.retrieval.fairness.divergence import jensen_shannon
+from fairqr.retrieval.fairness.exposure import LOG2, exposure
+from fairqr.retrieval.fairness.objective import Quality, best_ranking, fairness, quality
 
 Array = NDArray[np.float64]
 Patch = pytest.MonkeyPatch

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fairqr.base.errors import CorpusError, SourceError
-from fairqr.retrieval.query_files import QueryColumns, QueryRow, query_rows, read_queries
+from fairqr.retrieval.sources.query_files import QueryColumns, QueryRow, query_rows, read_queries
 
 
 def rows(path: Path, content: str | bytes, columns: QueryColumns | None = None) -> list[QueryRow]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fairqr.retrieval.ranking import Ranking, Reordered
+from fairqr.retrieval.fairness.ranking import Ranking, Reordered
 
 
 def test_items_in_another_order_are_read_like_a_list() -> None:

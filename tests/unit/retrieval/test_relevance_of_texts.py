@@ -12,15 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fairqr.retrieval import relevance_of_texts as module
-from fairqr.retrieval.analysis import english_analyzer
-from fairqr.retrieval.documents import Document
 from fairqr.retrieval.encoders.encoder import text_of
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.engines.vectors import VectorEngine
-from fairqr.retrieval.pools.bm25 import MemoryIndex
-from fairqr.retrieval.relevance import CALIBRATED, SAMPLE_WORDS
-from fairqr.retrieval.relevance_of_texts import (
+from fairqr.retrieval.engines.hybrid import relevance_of_texts as module
+from fairqr.retrieval.engines.hybrid.relevance_of_texts import (
     Reference,
     TextEvidence,
     TextRelevance,
@@ -28,6 +23,11 @@ from fairqr.retrieval.relevance_of_texts import (
     end_of,
     numbers_of,
 )
+from fairqr.retrieval.engines.hybrid.vectors import VectorEngine
+from fairqr.retrieval.engines.tantivy.analysis import english_analyzer
+from fairqr.retrieval.fairness.relevance import CALIBRATED, SAMPLE_WORDS
+from fairqr.retrieval.pools.bm25 import MemoryIndex
+from fairqr.retrieval.sources.documents import Document
 from tests.unit.engines import WatchedEngine
 from tests.unit.retrieval.embedded import built, upsert
 from tests.unit.retrieval.vector_encoders import CountingEncoder, word_vector

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fairqr.retrieval.request_template import check_template, fill_template
+from fairqr.retrieval.engines.request_template import check_template, fill_template
 
 TEMPLATE: dict[str, Any] = {
     "query": {

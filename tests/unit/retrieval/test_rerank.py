@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairqr.retrieval.divergence import jensen_shannon
-from fairqr.retrieval.exposure import LOG2, exposure
-from fairqr.retrieval.ranking import Ranking
-from fairqr.retrieval.rerank import exposure_aware, reciprocal_rank_fusion
+from fairqr.retrieval.fairness.divergence import jensen_shannon
+from fairqr.retrieval.fairness.exposure import LOG2, exposure
+from fairqr.retrieval.fairness.ranking import Ranking
+from fairqr.retrieval.fairness.rerank import exposure_aware, reciprocal_rank_fusion
 
 PATTERNS = [(1.0, 0.0), (0.0, 1.0), (0.5, 0.5), (0.0, 0.0)]
 

@@ -22,10 +22,10 @@ from fairqr.base.errors import (
 )
 from fairqr.retrieval.engines.engine import Query, SearchEngine
 from fairqr.retrieval.engines.run import RunEngine, check, open_run
-from fairqr.retrieval.labels import LabelReader
-from fairqr.retrieval.ranking import Ranking
-from fairqr.retrieval.runs import Run, read_run, write_run
-from fairqr.retrieval.source import RunSource
+from fairqr.retrieval.fairness.ranking import Ranking
+from fairqr.retrieval.sources.labels import LabelReader
+from fairqr.retrieval.sources.runs import Run, read_run, write_run
+from fairqr.retrieval.sources.source import RunSource
 
 RUN = """\
 t1 Q0 a 1 2.5 bm25

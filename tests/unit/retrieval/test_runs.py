@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairqr.base.errors import CorpusError, InputError
-from fairqr.retrieval.ranking import Ranking
-from fairqr.retrieval.runs import Run, read_run, write_run
+from fairqr.retrieval.fairness.ranking import Ranking
+from fairqr.retrieval.sources.runs import Run, read_run, write_run
 
 
 def write(folder: Path, *lines: str) -> Path:

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairqr.base.errors import CorpusError, SchemaError, UnknownAttributeError
-from fairqr.retrieval.corpus import check_corpus, find_corpus
-from fairqr.retrieval.documents import parse_document, read_documents
-from fairqr.retrieval.schema import Attribute, Schema, load_schema
+from fairqr.retrieval.sources.corpus import check_corpus, find_corpus
+from fairqr.retrieval.sources.documents import parse_document, read_documents
+from fairqr.retrieval.sources.schema import Attribute, Schema, load_schema
 
 GENDER = Attribute(name="gender", field="g", groups=("female", "male"))
 WITH_UNKNOWN = GENDER.model_copy(update={"unknown": "group"})

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fairqr.base.errors import InputError
-from fairqr.retrieval.schema import Attribute
-from fairqr.retrieval.sides import default_protected, parse_sides
+from fairqr.retrieval.fairness.sides import default_protected, parse_sides
+from fairqr.retrieval.sources.schema import Attribute
 
 GENDER = Attribute(name="gender", field="gender", groups=("female", "male", "non-binary"))
 PLACE = Attribute(

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from fairqr import FairSearch, open_engine
 from fairqr.base.errors import SourceError
-from fairqr.retrieval.source import (
+from fairqr.retrieval.sources.source import (
     ElasticsearchSource,
     HttpSource,
     OpenSearchSource,

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from fairqr.retrieval.dimension import Dimension
-from fairqr.retrieval.exposure import intersection
-from fairqr.retrieval.schema import Schema
-from fairqr.retrieval.table import DocumentTable, coded, decoded
+from fairqr.retrieval.fairness.dimension import Dimension
+from fairqr.retrieval.fairness.exposure import intersection
+from fairqr.retrieval.fairness.table import DocumentTable, coded, decoded
+from fairqr.retrieval.sources.schema import Schema
 
 SCHEMA = Schema.model_validate(
     {

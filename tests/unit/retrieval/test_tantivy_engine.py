@@ -18,11 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairqr.base.errors import BuildInProgressError, IndexVersionError, SourceError
-from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.engine import Hits, Query
-from fairqr.retrieval.engines.tantivy import TantivyEngine
-from fairqr.retrieval.engines.tantivy_writing import upsert_documents
-from fairqr.retrieval.schema import Schema
+from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
+from fairqr.retrieval.engines.tantivy.writing import upsert_documents
+from fairqr.retrieval.sources.documents import Document
+from fairqr.retrieval.sources.schema import Schema
 from tests.patience import PATIENCE
 from tests.unit.engines import hits_of, ranked
 from tests.unit.retrieval.embedded import GENDER, built, remove, upsert
@@ -343,8 +343,8 @@ UPSERT = textwrap.dedent(
     """
     import pathlib, sys, time
     from fairqr.base.errors import BuildInProgressError
-    from fairqr.retrieval.documents import Document
-    from fairqr.retrieval.engines.tantivy_writing import upsert_documents
+    from fairqr.retrieval.sources.documents import Document
+    from fairqr.retrieval.engines.tantivy.writing import upsert_documents
 
     folder, writer = pathlib.Path(sys.argv[1]), int(sys.argv[2])
     print("ready", flush=True)

@@ -9,8 +9,13 @@ from hypothesis import strategies as st
 
 from fairqr.base.errors import InputError, TargetError
 from fairqr.graph.search.context import make_context
-from fairqr.retrieval.schema import Attribute
-from fairqr.retrieval.target import DEFAULT_TARGET, Target, can_be_weights, retrieved_distribution
+from fairqr.retrieval.fairness.target import (
+    DEFAULT_TARGET,
+    Target,
+    can_be_weights,
+    retrieved_distribution,
+)
+from fairqr.retrieval.sources.schema import Attribute
 
 GENDER = Attribute(
     name="gender", field="g", groups=("female", "male"), population={"female": 0.5, "male": 0.5}

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairqr.base.errors import CorpusError
-from fairqr.retrieval import runs, trec_columns
-from fairqr.retrieval.runs import Run, read_run
-from fairqr.retrieval.trec_columns import UnusualError
+from fairqr.retrieval.sources import runs, trec_columns
+from fairqr.retrieval.sources.runs import Run, read_run
+from fairqr.retrieval.sources.trec_columns import UnusualError
 
 scores = st.one_of(
     st.floats(allow_nan=False, allow_infinity=False).map(repr),

@@ -27,16 +27,16 @@ from fairqr.base.errors import (
     ModelError,
     ModelUnavailableError,
 )
-from fairqr.retrieval.catalog import Catalog
-from fairqr.retrieval.documents import Document
 from fairqr.retrieval.encoders.encoder import Encoder, text_of
 from fairqr.retrieval.encoders.langchain import LangChainEncoder
 from fairqr.retrieval.encoders.opening import Retriever, open_encoder
 from fairqr.retrieval.engines import vectors as module
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, lexical_of
-from fairqr.retrieval.engines.tantivy import TantivyEngine
-from fairqr.retrieval.engines.vectors import VectorEngine
-from fairqr.retrieval.ranking import Ranking
+from fairqr.retrieval.engines.hybrid.vectors import VectorEngine
+from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
+from fairqr.retrieval.fairness.ranking import Ranking
+from fairqr.retrieval.sources.catalog import Catalog
+from fairqr.retrieval.sources.documents import Document
 from tests.integration.local_model import minilm_cache, pulled_minilm
 from tests.unit.engines import hits_of, ranked
 from tests.unit.retrieval.embedded import GENDER, built, corpus_of, remove, upsert
@@ -480,7 +480,7 @@ OPEN = textwrap.dedent(
     """
     import asyncio, pathlib, sys
     from fairqr.retrieval.engines import vectors
-    from fairqr.retrieval.engines.tantivy import TantivyEngine
+    from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
     from tests.unit.engines import ranked
     from tests.unit.retrieval.vector_encoders import CountingEncoder
 

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from fairqr.base.errors import InputError, UnknownAttributeError, UnsupportedError
-from fairqr.retrieval.catalog import Catalog
-from fairqr.retrieval.corpus import find_corpus
-from fairqr.retrieval.documents import Document
-from fairqr.retrieval.engines.encoded_pool import EncodedPoolEngine
 from fairqr.retrieval.engines.engine import Query
-from fairqr.retrieval.engines.hybrid import HybridEngine
-from fairqr.retrieval.engines.tantivy import TantivyEngine
-from fairqr.retrieval.engines.vectors import VectorEngine
-from fairqr.retrieval.retriever_parameters import Hybrid
-from fairqr.retrieval.schema import Schema
+from fairqr.retrieval.engines.hybrid.embedded import HybridEngine
+from fairqr.retrieval.engines.hybrid.encoded_pool import EncodedPoolEngine
+from fairqr.retrieval.engines.hybrid.vectors import VectorEngine
+from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
+from fairqr.retrieval.sources.catalog import Catalog
+from fairqr.retrieval.sources.corpus import find_corpus
+from fairqr.retrieval.sources.documents import Document
+from fairqr.retrieval.sources.retriever_parameters import Hybrid
+from fairqr.retrieval.sources.schema import Schema
 from tests.unit.engines import WatchedEngine, compare_within, hits_of
 from tests.unit.retrieval.embedded import built, remove, upsert
 from tests.unit.retrieval.vector_encoders import CountingEncoder

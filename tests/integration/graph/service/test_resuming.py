@@ -24,7 +24,7 @@ from typing import Any
 
 import pytest
 
-from fairqr.agents.chat import ChatModel
+from fairqr.agents.models.chat import ChatModel
 from fairqr.api import open_engine
 from fairqr.graph.answer.builder import build_answer_graph
 from fairqr.graph.journal import RunJournal

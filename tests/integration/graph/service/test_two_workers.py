@@ -24,7 +24,7 @@ import pytest
 from fastmcp import Client
 from fastmcp.client.transports import StreamableHttpTransport
 
-from fairqr.retrieval.corpus import find_corpus
+from fairqr.retrieval.sources.corpus import find_corpus
 from tests.integration.filled_elasticsearch import fill, write_source
 from tests.integration.model_server import Command, ModelServer, write_people
 from tests.integration.page_service import run_command

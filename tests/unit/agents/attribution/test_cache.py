@@ -14,8 +14,8 @@ from fairqr.agents.attribution.cache import CachedAttributor
 from fairqr.agents.attribution.naming import AttributorName
 from fairqr.agents.attribution.overlap_attributor import OverlapAttributor
 from fairqr.agents.attribution.verdicts import Pair, Verdict
-from fairqr.agents.cache import ReplyCache, ReplyFile
-from fairqr.agents.replies import Usage
+from fairqr.agents.models.cache import ReplyCache, ReplyFile
+from fairqr.agents.models.replies import Usage
 
 
 class Counting(OverlapAttributor):
@@ -128,7 +128,7 @@ from pathlib import Path
 from fairqr.agents.attribution.verdicts import Pair
 from fairqr.agents.attribution.cache import CachedAttributor
 from fairqr.agents.attribution.overlap_attributor import OverlapAttributor
-from fairqr.agents.cache import ReplyCache, ReplyFile
+from fairqr.agents.models.cache import ReplyCache, ReplyFile
 
 class Never(OverlapAttributor):
     async def judge(self, pairs):

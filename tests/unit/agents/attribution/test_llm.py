@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from fairqr.agents.attribution.attributors import open_attributor
 from fairqr.agents.attribution.llm_attributor import LONGEST_ANSWER, STRETCH, stretches
 from fairqr.agents.attribution.verdicts import Attributor, Pair
-from fairqr.agents.chat import ChatModel
-from fairqr.agents.question import Wanted
-from fairqr.agents.replies import Choice
+from fairqr.agents.models.chat import ChatModel
+from fairqr.agents.models.question import Wanted
+from fairqr.agents.models.replies import Choice
 from fairqr.base.errors import InputError, ModelUnavailableError
 from tests.integration.model_server import (
     Answer,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fairqr.agents.attribution.attributors import ATTRIBUTORS, DEFAULT_ATTRIBUTOR, open_attributor
 from fairqr.agents.attribution.naming import AttributorName
 from fairqr.agents.attribution.verdicts import Pair
-from fairqr.agents.chat import ChatModel
+from fairqr.agents.models.chat import ChatModel
 from fairqr.base.errors import InputError, ModelUnavailableError
 from tests.integration.model_server import clean_environment
 

@@ -9,7 +9,7 @@ import pytest
 from fairqr.agents.attribution.notables_pairs import notables_pairs
 from fairqr.agents.attribution.pairs import LabelledPair, read_pairs, write_pairs
 from fairqr.base.errors import CorpusError, InputError
-from fairqr.retrieval.corpus import BUILT_IN, find_corpus
+from fairqr.retrieval.sources.corpus import BUILT_IN, find_corpus
 
 GOOD = '{"premise": "a", "hypothesis": "b", "entailed": true}'
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from fairqr.agents.question import OnToken, Question, Wanted
+from fairqr.agents.models.question import OnToken, Question, Wanted
+from fairqr.agents.models.replies import Choice, TextReply, Usage
 from fairqr.agents.ranking.item_ranker import RankItem
-from fairqr.agents.replies import Choice, TextReply, Usage
 
 _PASSAGE = re.compile(r"^\[(\d+)\] Article (\d+)", re.MULTILINE)
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from fairqr.agents.cache import ReplyFile
-from fairqr.agents.question import Question
+from fairqr.agents.models.cache import ReplyFile
+from fairqr.agents.models.question import Question
+from fairqr.agents.models.replies import Usage
 from fairqr.agents.ranking.causal import CausalModel
 from fairqr.agents.ranking.causal_weights import source_of
 from fairqr.agents.ranking.decoding import encode, label_tokens, render
-from fairqr.agents.replies import Usage
 from fairqr.base.errors import ModelUnavailableError
 from fairqr.base.telemetry import record_to
 from fairqr.prompts.template import PromptTemplate

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairqr.agents.question import Question
+from fairqr.agents.models.question import Question
+from fairqr.agents.models.replies import Usage
 from fairqr.agents.ranking.item_ranker import Cost, ItemRanker, ItemRanking, RankItem, Shown
 from fairqr.agents.ranking.listwise import ListwiseRanker
 from fairqr.agents.ranking.listwise_prompt import ListwisePrompt
 from fairqr.agents.ranking.model import RankingModel
 from fairqr.agents.ranking.rankers import RankerOptions, open_ranker
-from fairqr.agents.replies import Usage
 from fairqr.base.errors import InputError, PromptError
 from fairqr.prompts.budget import MESSAGE_TOKENS, estimated_tokens
 from fairqr.prompts.contracts import check_contract

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairqr.agents.models.replies import Choice, TextReply, Usage
 from fairqr.agents.ranking.item_ranker import RankItem, Shown
 from fairqr.agents.ranking.pairwise import By, PairwiseJudge
 from fairqr.agents.ranking.pairwise_reply import parse_preference
-from fairqr.agents.replies import Choice, TextReply, Usage
 from fairqr.base.errors import InputError, ModelUnavailableError
 from fairqr.prompts.library import PromptLibrary
 from tests.unit.agents.ranking.weighing_model import WeighingModel

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairqr.agents.models.replies import Choice, Usage
 from fairqr.agents.ranking.item_ranker import Cost, RankItem
 from fairqr.agents.ranking.pairwise import PairwiseJudge
 from fairqr.agents.ranking.pairwise_ranker import PairwiseRanker, Strategy, most_comparisons
-from fairqr.agents.replies import Choice, Usage
 from fairqr.base.errors import InputError, ModelUnavailableError
 from fairqr.prompts.library import PromptLibrary
 from tests.unit.agents.ranking.weighing_model import WeighingModel

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fairqr.agents.chat import ChatModel
-from fairqr.agents.models import open_language_model
+from fairqr.agents.models.chat import ChatModel
+from fairqr.agents.models.opening import open_language_model
 from fairqr.agents.ranking.causal import CausalModel
 from fairqr.agents.ranking.listwise import ListwiseRanker
 from fairqr.agents.ranking.pairwise_ranker import PairwiseRanker

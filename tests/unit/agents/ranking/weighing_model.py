@@ -6,8 +6,8 @@ import asyncio
 import math
 from collections.abc import Callable, Sequence
 
-from fairqr.agents.question import OnToken, Question, Wanted
-from fairqr.agents.replies import Choice, TextReply, Usage
+from fairqr.agents.models.question import OnToken, Question, Wanted
+from fairqr.agents.models.replies import Choice, TextReply, Usage
 from fairqr.base.errors import ModelUnavailableError
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fairqr.retrieval.documents import Document
-from fairqr.retrieval.engines.tantivy import TantivyEngine
+from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
+from fairqr.retrieval.sources.documents import Document
 from tests.unit.evaluation.audit.examples import WORDS
 from tests.unit.retrieval.embedded import built
 

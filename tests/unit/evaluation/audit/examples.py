@@ -14,9 +14,9 @@ from fairqr.evaluation.audit.outcomes import AuditOutcome
 from fairqr.evaluation.audit.queries import AuditQuery, Queries, collect_queries
 from fairqr.evaluation.audit.records import Observation
 from fairqr.evaluation.audit.specification import AuditSpec
-from fairqr.retrieval.query_files import QueryRow
-from fairqr.retrieval.schema import Attribute, Schema
-from fairqr.retrieval.table import coded
+from fairqr.retrieval.fairness.table import coded
+from fairqr.retrieval.sources.query_files import QueryRow
+from fairqr.retrieval.sources.schema import Attribute, Schema
 
 SCHEMA = Schema(
     attributes={

@@ -16,13 +16,13 @@ from fairqr.base.errors import IndexUnavailableError, QueryError
 from fairqr.evaluation.audit.asking import LOOKED_UP, WIDENED_BY, Asker
 from fairqr.evaluation.audit.queries import AuditQuery
 from fairqr.evaluation.audit.records import Observation
-from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.engine import EngineOverWords, Hits, Query
 from fairqr.retrieval.engines.langchain import from_langchain
-from fairqr.retrieval.engines.tantivy import TantivyEngine
-from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.relevance import LIKELY
-from fairqr.retrieval.table import decoded
+from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
+from fairqr.retrieval.fairness.exposure import FloatArray
+from fairqr.retrieval.fairness.relevance import LIKELY
+from fairqr.retrieval.fairness.table import decoded
+from fairqr.retrieval.sources.documents import Document
 from tests.unit.engines import WatchedEngine, hits_of
 from tests.unit.retrieval.embedded import GENDER, built
 

@@ -25,8 +25,8 @@ from fairqr.evaluation.audit.queries import AuditQuery, Queries
 from fairqr.evaluation.audit.records import Observation
 from fairqr.evaluation.experiments.folder import versions
 from fairqr.evaluation.experiments.verifying import verify
-from fairqr.retrieval.schema import Attribute
-from fairqr.retrieval.table import coded
+from fairqr.retrieval.fairness.table import coded
+from fairqr.retrieval.sources.schema import Attribute
 
 TEXTS = ("hepatitis nearby", "Jane Doe divorce", "cheap zebra saddle", 'naïve 物理 "quoted"')
 RAW = ("raw/observations.jsonl", "raw/queries.json")

@@ -17,7 +17,7 @@ from fairqr.evaluation.audit.comparing import compare, write_comparison
 from fairqr.evaluation.audit.finishing import Audit, read_audit
 from fairqr.evaluation.audit.queries import Queries
 from fairqr.evaluation.audit.records import Observation
-from fairqr.retrieval.schema import Attribute
+from fairqr.retrieval.sources.schema import Attribute
 from tests.unit.evaluation.audit.examples import SCHEMA, observations_of, queries_of, spec_of
 from tests.unit.evaluation.audit.test_bundle import VERSIONS, manifest
 

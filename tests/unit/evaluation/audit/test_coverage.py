@@ -17,9 +17,9 @@ from fairqr.evaluation.audit.queries import AuditQuery
 from fairqr.evaluation.audit.records import Observation
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.evaluation.estimates import Estimate
-from fairqr.retrieval.dimension import Dimension
-from fairqr.retrieval.schema import Attribute, Schema
-from fairqr.retrieval.table import coded
+from fairqr.retrieval.fairness.dimension import Dimension
+from fairqr.retrieval.fairness.table import coded
+from fairqr.retrieval.sources.schema import Attribute, Schema
 from tests.unit.evaluation.audit.simulated import SHARES, World, audits, titles, world
 
 ENOUGH = 300

@@ -16,8 +16,8 @@ from fairqr.evaluation.audit.queries import Queries
 from fairqr.evaluation.audit.running import audit_engine
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.evaluation.experiments.verifying import verify
-from fairqr.retrieval.documents import Document
-from fairqr.retrieval.engines.tantivy import TantivyEngine
+from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
+from fairqr.retrieval.sources.documents import Document
 from tests.unit.engines import WatchedEngine
 from tests.unit.evaluation.audit.examples import words_of
 from tests.unit.evaluation.audit.test_verifying import change_manifest, rewrite

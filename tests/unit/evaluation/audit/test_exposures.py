@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairqr.evaluation.audit.exposures import Answer, Choices, measure_answer
-from fairqr.retrieval.dimension import Dimension
-from fairqr.retrieval.divergence import kullback_leibler
-from fairqr.retrieval.exposure import LOG2, FloatArray, exposure, normalise
-from fairqr.retrieval.objective import attainable, supply
-from fairqr.retrieval.schema import Attribute
-from fairqr.retrieval.target import Target
+from fairqr.retrieval.fairness.dimension import Dimension
+from fairqr.retrieval.fairness.divergence import kullback_leibler
+from fairqr.retrieval.fairness.exposure import LOG2, FloatArray, exposure, normalise
+from fairqr.retrieval.fairness.objective import attainable, supply
+from fairqr.retrieval.fairness.target import Target
+from fairqr.retrieval.sources.schema import Attribute
 
 
 def dimension(*groups: str) -> Dimension:

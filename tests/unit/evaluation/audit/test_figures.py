@@ -12,8 +12,8 @@ import pytest
 from fairqr.base.binomial import binomial_interval
 from fairqr.evaluation.audit.exposures import Answer, AnswerFigures, Choices, measure_answer
 from fairqr.evaluation.audit.figures import FEW_CANDIDATES, GroupFigures, QueryFigures, corrected
-from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.target import Target
+from fairqr.retrieval.fairness.exposure import FloatArray
+from fairqr.retrieval.fairness.target import Target
 from tests.unit.evaluation.audit.test_exposures import TWO, dimension, members
 
 

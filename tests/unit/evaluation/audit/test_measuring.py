@@ -9,8 +9,8 @@ import pytest
 
 from fairqr.evaluation.audit.figures import ESTIMATE_ERROR
 from fairqr.evaluation.audit.measuring import AuditFigures, measure
-from fairqr.retrieval.schema import Attribute, Schema
-from fairqr.retrieval.table import CodedMemberships, coded, decoded
+from fairqr.retrieval.fairness.table import CodedMemberships, coded, decoded
+from fairqr.retrieval.sources.schema import Attribute, Schema
 from tests.unit.evaluation.audit.examples import (
     SCHEMA,
     observations_of,

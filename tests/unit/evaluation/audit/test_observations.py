@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from fairqr.evaluation.audit.records import Observation
-from fairqr.retrieval.table import coded, decoded
+from fairqr.retrieval.fairness.table import coded, decoded
 
 WHOLE: dict[str, Any] = {
     "query": "q1",

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from fairqr.base.errors import FairqrError, InputError
 from fairqr.evaluation.audit.pairs import Pairs, compare_versions, open_pairs, read_pairs
 from fairqr.evaluation.audit.records import PairScores, VersionScores
-from fairqr.retrieval.documents import Document
+from fairqr.retrieval.sources.documents import Document
 from tests.integration.local_model import minilm_cache, pulled_minilm
 from tests.unit.retrieval.embedded import built
 

@@ -18,7 +18,7 @@ from scipy.stats import chi2_contingency, chisquare
 from fairqr.base.errors import InputError
 from fairqr.evaluation.audit import queries as module
 from fairqr.evaluation.audit.queries import AuditQuery, Queries, collect_queries
-from fairqr.retrieval.query_files import QueryColumns, QueryRow, query_rows
+from fairqr.retrieval.sources.query_files import QueryColumns, QueryRow, query_rows
 
 
 def read(path: Path, content: str, **options: Any) -> Queries:

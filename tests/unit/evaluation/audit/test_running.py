@@ -24,13 +24,13 @@ from fairqr.evaluation.audit.bundle import AuditFolder
 from fairqr.evaluation.audit.finishing import Audit, make_again
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.evaluation.experiments.verifying import verify
-from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.engine import Hits, Query
 from fairqr.retrieval.engines.paced import paced
-from fairqr.retrieval.engines.tantivy import TantivyEngine
-from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.schema import Schema
-from fairqr.retrieval.target import Target
+from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
+from fairqr.retrieval.fairness.exposure import FloatArray
+from fairqr.retrieval.fairness.target import Target
+from fairqr.retrieval.sources.documents import Document
+from fairqr.retrieval.sources.schema import Schema
 from tests.unit.engines import WatchedEngine
 from tests.unit.evaluation.audit.examples import WORDS, words_of
 from tests.unit.evaluation.watching import Watcher

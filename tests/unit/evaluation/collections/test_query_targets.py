@@ -18,11 +18,11 @@ from fairqr.evaluation.collections.labels import (
 )
 from fairqr.evaluation.collections.query_targets import as_target, query_targets, work_weights
 from fairqr.evaluation.collections.statistics import describe_collection
-from fairqr.retrieval.catalog import Catalog
-from fairqr.retrieval.dimension import Dimension
-from fairqr.retrieval.exposure import Discount
-from fairqr.retrieval.schema import Schema
-from fairqr.retrieval.target import Target
+from fairqr.retrieval.fairness.dimension import Dimension
+from fairqr.retrieval.fairness.exposure import Discount
+from fairqr.retrieval.fairness.target import Target
+from fairqr.retrieval.sources.catalog import Catalog
+from fairqr.retrieval.sources.schema import Schema
 from tests.unit.evaluation.collections.official import write_2021, write_2022
 
 

@@ -17,9 +17,9 @@ from fairqr.evaluation.collections.targets import (
     with_unknown,
     work_needed_exposure,
 )
-from fairqr.retrieval.exposure import Discount, FloatArray, normalise
-from fairqr.retrieval.schema import Attribute
-from fairqr.retrieval.target import Target
+from fairqr.retrieval.fairness.exposure import Discount, FloatArray, normalise
+from fairqr.retrieval.fairness.target import Target
+from fairqr.retrieval.sources.schema import Attribute
 
 shares = st.floats(0, 1, allow_nan=False).map(lambda share: round(share, 6))
 

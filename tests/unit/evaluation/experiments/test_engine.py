@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fairqr.agents.replies import Usage
+from fairqr.agents.models.replies import Usage
 from fairqr.base.errors import ModelError
 from fairqr.evaluation.experiments import engine
 from fairqr.evaluation.experiments.engine import (

@@ -29,8 +29,8 @@ from fairqr.evaluation.experiments.training import folds_of, gather
 from fairqr.evaluation.workers.tools import LocalPool, Tools
 from fairqr.graph.search.context import make_context
 from fairqr.prompts.library import PromptLibrary
-from fairqr.retrieval.catalog import Catalog
-from fairqr.retrieval.runs import read_run
+from fairqr.retrieval.sources.catalog import Catalog
+from fairqr.retrieval.sources.runs import read_run
 from tests.unit.engines import WatchedEngine
 from tests.unit.evaluation.experiments.small import plan_of, write_collection, write_source
 from tests.unit.evaluation.watching import Watcher

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fairqr.evaluation.collections.collection import Collection, load_collection
-from fairqr.retrieval.schema import Schema
-from fairqr.retrieval.sides import Sides, parse_sides
+from fairqr.retrieval.fairness.sides import Sides, parse_sides
+from fairqr.retrieval.sources.schema import Schema
 
 SCHEMA = """attributes:
   gender:

@@ -20,8 +20,8 @@ from fairqr.evaluation.collections.finding import LOADERS, find_collection, impo
 from fairqr.evaluation.probes.building import build_probe_collection, draw_items, source_fingerprint
 from fairqr.evaluation.probes.collection import CELLS, ProbeQuery, write_probe_collection
 from fairqr.evaluation.probes.specification import ProbeSettings
-from fairqr.retrieval.corpus import Corpus
-from fairqr.retrieval.documents import Document
+from fairqr.retrieval.sources.corpus import Corpus
+from fairqr.retrieval.sources.documents import Document
 from tests.unit.evaluation.collections.official import write_2021, write_2022
 from tests.unit.evaluation.probes.small_collections import people, sides_of, write_collection
 

@@ -28,8 +28,8 @@ from fairqr.evaluation.probes.collection import (
     write_probe_collection,
 )
 from fairqr.evaluation.probes.specification import ProbeSettings, ProbeSource
-from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.sources.catalog import Catalog
 from tests.unit.engines import remove
 from tests.unit.evaluation.probes.small_collections import people, sides_of, write_collection
 

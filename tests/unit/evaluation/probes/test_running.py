@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fairqr.agents.replies import Usage
+from fairqr.agents.models.replies import Usage
 from fairqr.base.errors import InputError, ModelError, ModelUnavailableError
 from fairqr.evaluation.experiments.engine import GIVE_UP, Cautious, Patience, is_away
 from fairqr.evaluation.experiments.folder import Lines, Record, spent

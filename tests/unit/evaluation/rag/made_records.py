@@ -19,7 +19,7 @@ from fairqr.evaluation.rag.store import (
     PolicyRecord,
     RagManifest,
 )
-from fairqr.retrieval.schema import Schema
+from fairqr.retrieval.sources.schema import Schema
 
 SCHEMA = Schema.model_validate(
     {"attributes": {"gender": {"field": "gender", "groups": ["female", "male"]}}}

@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fairqr.agents.cache import ReplyFile
 from fairqr.agents.generators import GenerationRequest, OnToken
-from fairqr.agents.replies import TextReply, Usage
+from fairqr.agents.models.cache import ReplyFile
+from fairqr.agents.models.replies import TextReply, Usage
 from fairqr.evaluation.rag.collection import PoolDocument, RagCollection, RagQuery, RagTask
 from fairqr.evaluation.rag.specification import FairRagExperiment
 from fairqr.evaluation.workers.tools import Tools

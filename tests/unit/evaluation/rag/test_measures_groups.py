@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fairqr.evaluation.rag.measures import group_exposure, memberships_of
 from fairqr.evaluation.scores import Reason, Undefined
-from fairqr.retrieval.schema import Attribute
+from fairqr.retrieval.sources.schema import Attribute
 
 ATTRIBUTE = Attribute(name="from", field="from", groups=("north", "south"))
 LABELS: list[dict[str, float]] = [

@@ -28,7 +28,7 @@ from fairqr.evaluation.rag.running import cost_of, make_rag_plan, open_collectio
 from fairqr.evaluation.rag.specification import FairRagExperiment
 from fairqr.evaluation.rag.store import AnswerRecord, PolicyRecord
 from fairqr.prompts.library import PromptLibrary
-from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.fairness.exposure import FloatArray
 from tests.unit.evaluation.rag.small_rag import (
     PROMPT,
     Namer,

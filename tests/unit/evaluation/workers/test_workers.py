@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fairqr.agents.cache import ReplyFile
+from fairqr.agents.models.cache import ReplyFile
 from fairqr.base.errors import CapError, FairqrError, InputError, ModelError
 from fairqr.evaluation.experiments.catalogue import SHIPPED, read_experiment
 from fairqr.evaluation.workers.choice import Workers, parse_workers

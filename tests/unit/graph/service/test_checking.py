@@ -23,7 +23,7 @@ from fairqr.graph.service.engine.live_prompts import LivePrompts
 from fairqr.graph.service.engine.offers import Offers
 from fairqr.graph.service.engine.requests import REQUESTS
 from fairqr.graph.service.records import Kind
-from fairqr.retrieval.catalog import Catalog
+from fairqr.retrieval.sources.catalog import Catalog
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fairqr.agents.cache import ReplyMemory
+from fairqr.agents.models.cache import ReplyMemory
 from fairqr.base import errors
 from fairqr.base.errors import BusyError, CapError, FairqrError, ModelError
 from fairqr.graph.service.configuration import ServiceSettings

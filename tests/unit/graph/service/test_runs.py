@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessageChunk
 
-from fairqr.agents.replies import Reply
+from fairqr.agents.models.replies import Reply
 from fairqr.base.errors import BusyError, QueryError, RunInterruptedError, RunNotFoundError
 from fairqr.graph.journal import RunJournal
 from fairqr.graph.search.builder import build_search_graph
@@ -26,7 +26,7 @@ from fairqr.graph.service.runs import execution, worker
 from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
 from fairqr.graph.stream import RunEvent, Step, run_graph
-from fairqr.retrieval.documents import Document
+from fairqr.retrieval.sources.documents import Document
 from tests.patience import PATIENCE
 from tests.unit.graph.service.runs import KEY, RESULT, WHOLE, Steps, Told, shape
 from tests.unit.retrieval.embedded import built

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairqr.base.errors import InputError, ModelUnavailableError
-from fairqr.retrieval.catalog import Catalog
-from fairqr.retrieval.corpus import find_corpus
 from fairqr.retrieval.pools.base import scores_of_spoken
 from fairqr.retrieval.pools.bm25 import Bm25PoolRetriever, MemoryIndex
 from fairqr.retrieval.pools.open import POOL_RETRIEVERS, open_pool_retriever
+from fairqr.retrieval.sources.catalog import Catalog
+from fairqr.retrieval.sources.corpus import find_corpus
 from tests.integration.local_model import minilm_cache, pulled_minilm
 from tests.unit.engines import ranked
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fairqr.retrieval.catalog import Catalog
-from fairqr.retrieval.corpus import find_corpus
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.exposure import LOG2, Discount
-from fairqr.retrieval.ranking import Ranking
+from fairqr.retrieval.fairness.exposure import LOG2, Discount
+from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.rerankers.base import Candidates
+from fairqr.retrieval.sources.catalog import Catalog
+from fairqr.retrieval.sources.corpus import find_corpus
 
 PATTERNS = {"f": (1.0, 0.0), "m": (0.0, 1.0), "b": (0.5, 0.5), "?": (0.0, 0.0)}
 

@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairqr.base.errors import InputError
-from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.exposure import FloatArray, exposure
-from fairqr.retrieval.ranking import Ranking
+from fairqr.retrieval.fairness.dimension import Dimension
+from fairqr.retrieval.fairness.exposure import FloatArray, exposure
+from fairqr.retrieval.fairness.ranking import Ranking
+from fairqr.retrieval.fairness.table import DocumentTable
 from fairqr.retrieval.rerankers.base import Candidates
 from fairqr.retrieval.rerankers.deltr import (
     DeltrBatch,
@@ -28,7 +29,6 @@ from fairqr.retrieval.rerankers.deltr import (
 from fairqr.retrieval.rerankers.examples import Example, Examples, gather_examples
 from fairqr.retrieval.rerankers.features import FEATURES, features
 from fairqr.retrieval.rerankers.registry import open_reranker
-from fairqr.retrieval.table import DocumentTable
 
 Make = Callable[..., Candidates]
 List = tuple[FloatArray, FloatArray, FloatArray]

@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.ranking import Ranking
+from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.rerankers.aspects import Aspects, Objective, diversified
 from fairqr.retrieval.rerankers.base import Candidates, min_max
 from fairqr.retrieval.rerankers.pm2 import Pm2Objective

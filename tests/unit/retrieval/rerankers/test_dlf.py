@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairqr.base.errors import InputError
-from fairqr.retrieval.divergence import kullback_leibler
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.exposure import FloatArray, exposure, normalise
-from fairqr.retrieval.ranking import Ranking
+from fairqr.retrieval.fairness.divergence import kullback_leibler
+from fairqr.retrieval.fairness.exposure import FloatArray, exposure, normalise
+from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.rerankers.base import Candidates
 from fairqr.retrieval.rerankers.dlf import (
     DlfModel,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fairqr.retrieval.exposure import exposure
-from fairqr.retrieval.ranking import Ranking
+from fairqr.retrieval.fairness.exposure import exposure
+from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.rerankers.base import Candidates
 from fairqr.retrieval.rerankers.fair import FairOptions, take_step
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairqr.base.errors import InputError
-from fairqr.retrieval.ranking import Ranking
+from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.rerankers.base import Candidates
 from fairqr.retrieval.rerankers.binomial_table import adjusted_table
 from fairqr.retrieval.rerankers.fair_topk import (
@@ -24,7 +24,7 @@ from fairqr.retrieval.rerankers.fair_topk import (
 )
 from fairqr.retrieval.rerankers.group_tables import GroupTables, group_tables
 from fairqr.retrieval.rerankers.protection import choose_protected
-from fairqr.retrieval.schema import UNKNOWN
+from fairqr.retrieval.sources.schema import UNKNOWN
 
 Make = Callable[..., Candidates]
 

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairqr.retrieval.analysis import terms_of
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.ranking import Ranking
+from fairqr.retrieval.engines.tantivy.analysis import terms_of
+from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.rerankers.base import Candidates, min_max
 from fairqr.retrieval.rerankers.mmr import (
     MmrOptions,

@@ -14,9 +14,9 @@ import pytest
 
 from fairqr.base.errors import InputError
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.exposure import Discount, exposure
-from fairqr.retrieval.ranking import Ranking
-from fairqr.retrieval.rerank import exposure_aware
+from fairqr.retrieval.fairness.exposure import Discount, exposure
+from fairqr.retrieval.fairness.ranking import Ranking
+from fairqr.retrieval.fairness.rerank import exposure_aware
 from fairqr.retrieval.rerankers.base import Candidates, min_max
 from fairqr.retrieval.rerankers.deltr import train_deltr
 from fairqr.retrieval.rerankers.dlf import train_dlf

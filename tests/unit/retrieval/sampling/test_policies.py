@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fairqr.evaluation.expected_exposure import ExpectedExposure, expected_exposure
-from fairqr.retrieval.exposure import Discount
+from fairqr.retrieval.fairness.exposure import Discount
 from fairqr.retrieval.sampling.oracle import sample_oracle
 from fairqr.retrieval.sampling.plackett_luce import Form, PlackettLuce, deterministic
 from fairqr.retrieval.sampling.streams import stream_of

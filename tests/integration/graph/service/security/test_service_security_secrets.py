@@ -26,7 +26,7 @@ from fairqr.graph.service.configuration import ModelEntry, ServiceSettings
 from fairqr.graph.service.engine.engine import Engine
 from fairqr.graph.service.problems import problem_of
 from fairqr.graph.service.records import Run
-from fairqr.retrieval.catalog import Catalog
+from fairqr.retrieval.sources.catalog import Catalog
 from tests.integration.model_server import (
     Answer,
     Asked,

@@ -1,0 +1,1 @@
+"""Chat models: how they are opened, asked, cached and traced."""

@@ -1,0 +1,79 @@
+"""Opens models by their names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fairqr.agents.feedback import FeedbackRefiner
+from fairqr.agents.models.cache import ReplyCache, kept_in
+from fairqr.agents.models.chat import ChatModel
+from fairqr.agents.refiner import Refiner
+from fairqr.base.errors import ModelUnavailableError
+from fairqr.base.settings import default_model
+from fairqr.retrieval.engines.engine import SearchEngine
+
+if TYPE_CHECKING:
+    from fairqr.agents.ranking.causal import CausalModel
+
+CAUSAL = "causal"
+"""The prefix in the names of decoder-only models of transformers."""
+
+
+def open_model(
+    name: str | None = None,
+    *,
+    engine: SearchEngine | None = None,
+    cache: bool | ReplyCache = True,
+    **options: Any,
+) -> ChatModel | CausalModel | Refiner:
+    """Return the model or refiner with this name.
+
+    Args:
+        name: As :func:`open_language_model` takes it; or ``feedback`` for relevance feedback
+            without a language model, which needs the engine. Defaults to the configured model.
+        engine: The engine for ``feedback``.
+        cache: Whether to keep replies on disk so that nothing is asked twice, or the cache to use.
+        options: More for :class:`ChatModel`.
+
+    Raises:
+        ModelUnavailableError: The name is malformed, or ``feedback`` has no engine.
+    """
+    name = name or default_model()
+    if name != FeedbackRefiner.name:
+        return open_language_model(name, cache=cache, **options)
+    if engine is None:
+        raise ModelUnavailableError("The refiner 'feedback' needs an engine to learn from.")
+    return FeedbackRefiner(engine)
+
+
+def open_language_model(
+    name: str | None = None, *, cache: bool | ReplyCache = True, **options: Any
+) -> ChatModel | CausalModel:
+    """Return a language model.
+
+    Args:
+        name: A chat model as :class:`ChatModel` takes it; or ``causal:`` and a decoder-only model
+            of transformers, which only ranks: a hub id, a folder, a folder of an adapter, a GGUF
+            file, or the name of embedded weights. Defaults to the configured model.
+        cache: Whether to keep replies on disk so that nothing is asked twice, or the cache to use.
+        options: More for :class:`ChatModel`; a model in this process ignores them.
+
+    Raises:
+        ModelUnavailableError: The name is malformed, or ``feedback``.
+    """
+    name = name or default_model()
+    if name == FeedbackRefiner.name:
+        raise ModelUnavailableError(
+            "Relevance feedback refines queries; it neither ranks nor writes. Name a language "
+            "model, such as openai:gpt-4o or local:smollm2-135m."
+        )
+    kind, _, model = name.partition(":")
+    if kind != CAUSAL:
+        return ChatModel(name, cache=kept_in(cache), **options)
+    if not model:
+        raise ModelUnavailableError(
+            f"The name '{name}' lacks a model; write it like causal:smollm2-135m."
+        )
+    from fairqr.agents.ranking.causal import CausalModel
+
+    return CausalModel(model, cache=kept_in(cache))

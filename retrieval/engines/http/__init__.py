@@ -1,0 +1,1 @@
+"""Any search endpoint that returns JSON."""

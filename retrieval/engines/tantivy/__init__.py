@@ -1,0 +1,1 @@
+"""The embedded engine: BM25 by tantivy, in process, in one folder."""

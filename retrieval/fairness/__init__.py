@@ -1,0 +1,1 @@
+"""The mathematics of fair rankings: exposure, divergence, targets and the objective."""

@@ -1,0 +1,42 @@
+"""Shares of groups where labels may be wrong.
+
+C is the confusion matrix, P(label | group), shape (G, G): row by group, column by label. If errors
+depend on the group alone, shares by label are shares by group times C, in expectation. So all that
+is linear in the labels is corrected by the inverse (the matrix method of Barron 1977).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fairqr.retrieval.fairness.exposure import FloatArray
+
+
+def by_group(by_label: FloatArray, confusion: FloatArray | None) -> FloatArray:
+    """Return numbers by group from those by label, shape (…, G); None means right labels."""
+    return by_label if confusion is None else by_label @ np.linalg.inv(confusion)
+
+
+def slopes(confusion: FloatArray, shares: FloatArray) -> FloatArray:
+    """Return how fast the share by each label grows with that of its group, shape (G,).
+
+    It is a + b·share: b says how much more often the documents of a group have its label than
+    those of the others have it, mixed by their shares.
+
+    Args:
+        confusion: C.
+        shares: Of the groups, above 0, shape (G,).
+    """
+    others = shares[:, None] * (1 - np.eye(len(shares)))
+    return np.asarray(np.diag(confusion) - (others * confusion).sum(axis=0) / others.sum(axis=0))
+
+
+def variances(confusion: FloatArray, shares: FloatArray) -> FloatArray:
+    """Return the variance that labels give to the corrected membership of a document, shape (G,).
+
+    Args:
+        confusion: C.
+        shares: Of the groups that documents are from, shape (G,).
+    """
+    squares = np.linalg.inv(confusion) ** 2
+    return np.asarray(np.maximum(shares @ (confusion @ squares) - shares, 0.0))

@@ -1,0 +1,118 @@
+"""A dimension of fairness: one attribute, or the product of several."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fairqr.retrieval.fairness.exposure import FloatArray
+from fairqr.retrieval.sources.schema import Attribute, Schema
+
+TIMES = "×"
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """What exposure is measured over.
+
+    Attributes:
+        attribute: The attribute, or the product as one attribute: its groups have names such as
+            ``female × Europe``, and its population is the product of the populations (as if the
+            attributes were independent).
+        factors: The attributes of the schema that it combines.
+    """
+
+    attribute: Attribute
+    factors: tuple[Attribute, ...]
+
+    @property
+    def name(self) -> str:
+        """The attribute's name; ``gender×continent`` for a product."""
+        return self.attribute.name
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The groups, in the order of all vectors over them."""
+        return self.attribute.universe
+
+    @classmethod
+    def named(cls, schema: Schema, name: str) -> Dimension:
+        """Return the dimension with this name, a product if the name contains ``×`` or ``*``.
+
+        Raises:
+            UnknownAttributeError: The schema lacks an attribute.
+        """
+        factors = tuple(schema.attribute(part) for part in factors_of(name))
+        return cls(factors[0] if len(factors) == 1 else _product(factors), factors)
+
+    @property
+    def confusion(self) -> FloatArray | None:
+        """P(label | group), shape (G, G), as if attributes were confused independently.
+
+        None if the labels of all attributes count as right.
+        """
+        if all(factor.confusion is None for factor in self.factors):
+            return None
+        product: FloatArray = np.ones((1, 1))
+        for factor in self.factors:
+            rows = factor.confusion or {it: {it: 1.0} for it in factor.universe}
+            matrix = [[rows[one].get(it, 0.0) for it in factor.universe] for one in factor.universe]
+            product = np.asarray(np.kron(product, np.array(matrix)))
+        return product
+
+    def independent_shares(self, shares: Mapping[str, FloatArray]) -> FloatArray:
+        """Return the shares the groups would have if the attributes were independent, shape (G,).
+
+        Args:
+            shares: For each attribute, the shares of its groups in the whole corpus.
+        """
+        product: FloatArray = np.ones(1)
+        for factor in self.factors:
+            product = np.asarray(np.kron(product, shares[factor.name]))
+        return product
+
+
+def factors_of(name: str) -> list[str]:
+    """Return the attributes in a name; ``a×b`` and ``a*b`` are products."""
+    return name.replace("*", TIMES).split(TIMES)
+
+
+def _product(factors: Sequence[Attribute]) -> Attribute:
+    groups = tuple(
+        f" {TIMES} ".join(combination)
+        for combination in itertools.product(*(factor.universe for factor in factors))
+    )
+    population: dict[str, float] | None = None
+    if all(factor.population is not None for factor in factors):
+        shares = [[(f.population or {}).get(g, 0.0) for g in f.universe] for f in factors]
+        products = (math.prod(combination) for combination in itertools.product(*shares))
+        population = dict(zip(groups, products, strict=True))
+    # We do not check it again: the checks are for what users write.
+    return Attribute.model_construct(
+        name=TIMES.join(factor.name for factor in factors),
+        field="",
+        groups=groups,
+        population=population,
+        unknown="exclude",
+    )
+
+
+def dimensions_of(
+    schema: Schema, attributes: Sequence[str], *, intersect: bool = False
+) -> list[Dimension]:
+    """Return what to measure: each attribute, or their product if ``intersect``.
+
+    Args:
+        schema: The schema of the corpus.
+        attributes: Names of attributes; if empty, all attributes of the schema.
+        intersect: Measure the product as one dimension.
+
+    Raises:
+        UnknownAttributeError: The schema lacks an attribute.
+    """
+    names = list(dict.fromkeys(attributes)) or list(schema.attributes)
+    return [Dimension.named(schema, name) for name in ([TIMES.join(names)] if intersect else names)]

@@ -1,0 +1,205 @@
+"""How likely it is that a document is relevant, estimated without judgements.
+
+The **similarity** is the cosine between the vectors of query and document, in standard deviations
+above the mean of the documents of the index, or of a sample of them. The query's vector is first
+moved halfway toward the mean of the ten best documents of both rankings (Rocchio 1971, with
+vectors). Ten and halfway are parameters: see
+:class:`fairqr.retrieval.sources.retriever_parameters.Hybrid`.
+
+Beside it stands one kind of **lexical** evidence, in [0, 1]:
+- ``words``: the score of our own BM25, as a share of the query's highest score.
+- ``rank``: (60 + 1)/(60 + rank) in the ranking of an engine that is not ours, 0 outside of it.
+  What its scores mean is not known.
+- ``texts``: BM25 over the texts alone, for audits, which cannot take the engine's word.
+
+A logistic regression for each kind turns both into a probability. ``benchmarks/relevance.py`` and
+``benchmarks/relevance_of_texts.py`` fit them, and show how well a fit on one collection works on
+another (docs/explanation/relevance.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from fairqr.retrieval.encoders.encoder import Float32Array, unit_rows
+from fairqr.retrieval.engines.engine import Query
+from fairqr.retrieval.fairness.exposure import FloatArray
+from fairqr.retrieval.fairness.rerank import RRF_K
+from fairqr.retrieval.sources.retriever_parameters import Hybrid
+
+Item = TypeVar("Item", int, str)
+
+LIKELY = 0.5
+"""A document counts as relevant from this probability on: it is more likely relevant than not."""
+
+SAMPLE_WORDS = (
+    "time year world first life work people day new great city country family school history "
+    "made born known large small"
+)
+SAMPLED_FOR_EACH = 10
+USUAL_SIMILARITY = (0.2, 0.1)
+"""Mean and deviation with MiniLM; used when common words find no documents."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """A logistic regression of relevance on similarity and one kind of lexical evidence."""
+
+    intercept: float
+    lexical: float
+    similarity: float
+
+    def probability(self, lexical: FloatArray, similarity: FloatArray) -> FloatArray:
+        """Return the probability that each document is relevant, shape (n,), in (0, 1).
+
+        Args:
+            lexical: Shape (n,), in [0, 1].
+            similarity: In standard deviations above the mean of the documents, shape (n,).
+        """
+        logit = self.intercept + self.lexical * lexical + self.similarity * similarity
+        return np.asarray(1 / (1 + np.exp(-logit)))
+
+
+class Calibrations(NamedTuple):
+    """A regression for each kind of lexical evidence."""
+
+    words: Calibration
+    rank: Calibration
+    texts: Calibration
+
+
+CALIBRATED = Calibrations(
+    words=Calibration(intercept=-6.268, lexical=2.789, similarity=1.735),
+    rank=Calibration(intercept=-3.515, lexical=0.784, similarity=1.249),
+    texts=Calibration(intercept=-4.011, lexical=1.767, similarity=1.199),
+)
+"""Fitted on the 200 best documents of each topic of notables and TREC Fair 2022 together."""
+
+FITTED = {
+    "notables": Calibrations(
+        words=Calibration(intercept=-8.007, lexical=4.06, similarity=2.16),
+        rank=Calibration(intercept=-5.21, lexical=1.93, similarity=1.59),
+        texts=Calibration(intercept=-6.06, lexical=3.44, similarity=1.50),
+    ),
+    "trec2022": Calibrations(
+        words=Calibration(intercept=-4.299, lexical=1.307, similarity=1.33),
+        # A higher rank never counts against a document, so its weight is at least 0.
+        rank=Calibration(intercept=-1.78, lexical=0.0, similarity=0.88),
+        texts=Calibration(intercept=-2.27, lexical=1.14, similarity=0.83),
+    ),
+    "both": CALIBRATED,
+}
+"""Fitted on one collection each, and tested on the other; and what searches use."""
+
+
+def held_out(collection: str) -> str:
+    """Return which of :data:`FITTED` never learnt from the judgements of a collection.
+
+    Args:
+        collection: The name of a collection, with ``notables`` or ``2022`` in it if it has the
+            topics of one that the fits learnt from.
+    """
+    if "notables" in collection:
+        return "trec2022"
+    return "notables" if "2022" in collection else "both"
+
+
+def shares_of(scores: FloatArray, highest: float) -> FloatArray:
+    """Return BM25 scores as shares of the query's highest score, in [0, 1]."""
+    return np.asarray(np.clip(scores / (highest or 1.0), 0, 1))
+
+
+def rank_evidence(ids: Sequence[str], ranking: Sequence[str]) -> FloatArray:
+    """Return (60 + 1)/(60 + rank) of documents in a ranking, 0 outside of it, shape (len(ids),)."""
+    worth = dict(zip(ranking, relevance_by_rank(len(ranking)).tolist(), strict=True))
+    return np.array([worth.get(id_, 0.0) for id_ in ids])
+
+
+@dataclass(frozen=True, slots=True)
+class Background:
+    """The vectors of a sample of documents, from an engine that cannot list all it has.
+
+    Attributes:
+        vectors: Vectors of length 1, shape (m, d).
+    """
+
+    vectors: Float32Array
+
+    @classmethod
+    def of(cls, vectors: Float32Array) -> Background:
+        """Take the vectors of documents; zero vectors mean "no vector" and are left out."""
+        return cls(vectors[vectors.any(axis=1)])
+
+    @staticmethod
+    def sample() -> list[Query]:
+        """Return the searches that collect the sample: common words."""
+        return [Query(word, SAMPLED_FOR_EACH) for word in SAMPLE_WORDS.split()]
+
+    def standardised(self, query: Float32Array, cosines: FloatArray) -> FloatArray:
+        """Return cosines with a query; see :func:`standardised`."""
+        return standardised(cosines, self.vectors @ query)
+
+
+def standardised(
+    cosines: FloatArray | Float32Array, sample: FloatArray | Float32Array
+) -> FloatArray:
+    """Return cosines in standard deviations above the mean of a sample of them.
+
+    A nan means "no vector": it becomes the mean, 0, and does not count in the sample.
+    """
+    mean, deviation = USUAL_SIMILARITY
+    sample = sample[~np.isnan(sample)]
+    if len(sample) > 1:
+        mean, deviation = float(sample.mean()), float(sample.std()) or 1.0
+    return np.asarray(np.nan_to_num((cosines - mean) / deviation))
+
+
+def moved_toward(query: Float32Array, best: Float32Array, weight: float) -> Float32Array:
+    """Return a query's vector, moved toward the documents that match it best.
+
+    Args:
+        query: Shape (d,), of length 1 or 0.
+        best: Vectors of the best documents by rank fusion, shape (m, d); zero vectors do not
+            count.
+        weight: The weight of the query; the mean of the documents has the rest.
+    """
+    known = best[best.any(axis=1)]
+    if not len(known):
+        return query
+    middle = unit_rows([known.astype(np.float64).mean(axis=0)])[0]
+    moved: Float32Array = unit_rows([weight * query + (1 - weight) * middle])[0]
+    return moved
+
+
+def fused_best(rankings: Sequence[Sequence[Item]], options: Hybrid) -> list[Item]:
+    """Return the documents to learn from: the first ones after rank fusion, ties in their order.
+
+    Args:
+        rankings: Ids or numbers of documents, best first.
+        options: The parameters.
+    """
+    fused: dict[Item, float] = {}
+    for ranking in rankings:
+        for rank, item in enumerate(ranking[: options.depth], start=1):
+            fused[item] = fused.get(item, 0.0) + 1 / (options.k + rank)
+    return sorted(fused, key=lambda item: (-fused[item], item))[: options.feedback]
+
+
+def relevance_by_rank(n: int) -> FloatArray:
+    """Return a stand-in for the probability of relevance, for use without similarities.
+
+    It is (60 + 1)/(60 + rank), the weight of reciprocal rank fusion (Cormack et al. 2009) scaled to
+    1 at the first rank. It puts a price on exchanging documents, but cannot say whether even the
+    first one is relevant. So we leave out no document because of it.
+
+    Args:
+        n: How many documents are ranked.
+
+    Returns:
+        Values falling from 1, shape (n,).
+    """
+    return np.asarray((RRF_K + 1) / (RRF_K + np.arange(1, n + 1)))

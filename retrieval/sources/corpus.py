@@ -1,0 +1,203 @@
+"""A corpus on disk: where its documents and its schema are, and what is wrong with it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from fairqr.base.errors import CorpusError, SchemaError
+from fairqr.base.files import sha256_of
+from fairqr.retrieval.fairness.exposure import FloatArray
+from fairqr.retrieval.sources.documents import (
+    Document,
+    chunks,
+    numbered_lines,
+    parse_document,
+    read_documents,
+)
+from fairqr.retrieval.sources.labels import LabelReader
+from fairqr.retrieval.sources.schema import Schema, load_schema
+
+BUILT_IN = {"notables": Path(__file__).parents[1] / "corpora" / "notables"}
+"""The corpora that come with fairqr, by name."""
+
+DOCUMENTS = ("documents.jsonl", "documents.jsonl.gz")
+SCHEMA = "schema.yaml"
+MAX_PROBLEMS = 100
+DOCUMENTS_AT_ONCE = 500
+SECONDS_OF_DOUBT = 1.0
+"""Within this many seconds of a change, a file may change again and keep its time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """A JSON Lines file of documents, and the schema of their attributes.
+
+    Attributes:
+        path: The file. We unpack it while reading if its name ends in ``.gz``.
+        schema: The attributes.
+        folder: Paths of label files are relative to this; the folder of the file by default.
+    """
+
+    path: Path
+    schema: Schema
+    folder: Path | None = None
+
+    @property
+    def labels_folder(self) -> Path:
+        """The folder to which paths of label files are relative."""
+        return self.folder or self.path.parent
+
+    def documents(self) -> Iterator[Document]:
+        """Yield the documents, one at a time; see :func:`read_documents`."""
+        return read_documents(self.path, self.schema)
+
+    def sha256(self) -> str:
+        """Return the hash of the document file."""
+        return sha256_of(self.path)
+
+    def files(self) -> str:
+        """Return the sizes and times of all files and the schema as one string.
+
+        It is empty if a file is so new that it may still change without a new time.
+
+        Raises:
+            CorpusError: A file is missing.
+        """
+        found = []
+        for path in self._paths():
+            state = _readable(path).stat()
+            if time.time() - state.st_mtime < SECONDS_OF_DOUBT:
+                return ""
+            found.append((str(path.absolute()), state.st_size, state.st_mtime_ns))
+        schema = hashlib.sha256(self.schema.model_dump_json().encode()).hexdigest()
+        return json.dumps([*found, schema])
+
+    def fingerprint(self) -> str:
+        """Return a hash of the content of all files and of the schema.
+
+        Raises:
+            CorpusError: A file is missing.
+        """
+        hashes = [sha256_of(_readable(path)) for path in self._paths()]
+        content = "".join(hashes) + self.schema.model_dump_json()
+        return hashlib.sha256(content.encode()).hexdigest()
+
+    def _paths(self) -> list[Path]:
+        labels = [a.labels for a in self.schema.attributes.values() if a.labels]
+        return [self.path, *(self.labels_folder / name for name in labels)]
+
+
+def holds_documents(path: Path) -> bool:
+    """Return whether a path is a folder that contains a corpus."""
+    return path.is_dir() and any((path / name).is_file() for name in DOCUMENTS)
+
+
+def find_corpus(path: Path, schema: Path | None = None) -> Corpus:
+    """Find the documents and the schema of a corpus.
+
+    Args:
+        path: A file ``people.jsonl`` or ``people.jsonl.gz``, with ``people.schema.yaml`` or
+            ``schema.yaml`` beside it; or a folder with ``documents.jsonl`` and ``schema.yaml``.
+        schema: The path of the schema, if it is somewhere else.
+
+    Raises:
+        CorpusError: There is no such file.
+        SchemaError: There is no schema, or it is wrong.
+    """
+    if path.is_dir():
+        found = [path / name for name in DOCUMENTS if (path / name).is_file()]
+        if not found:
+            raise CorpusError(f"The folder {path} has no {DOCUMENTS[0]}; give the file itself.")
+        path = found[0]
+    if not path.is_file():
+        raise CorpusError(
+            f"There is no corpus at {path}; give a JSON Lines file or a folder that contains one."
+        )
+    if schema is None:
+        stem = path.name.removesuffix(".gz").removesuffix(".jsonl")
+        beside = [path.parent / f"{stem}.{SCHEMA}", path.parent / SCHEMA]
+        schema = next((candidate for candidate in beside if candidate.is_file()), None)
+        if schema is None:
+            raise SchemaError(
+                f"The corpus {path} has no schema; put a file {beside[0].name} beside it "
+                "that names the attributes and their groups."
+            )
+    return Corpus(path, load_schema(schema), schema.parent)
+
+
+def _readable(path: Path) -> Path:
+    if not path.is_file():
+        raise CorpusError(f"The corpus needs the file {path}, which does not exist.")
+    return path
+
+
+@dataclass(slots=True)
+class CorpusReport:
+    """What a check of a corpus found.
+
+    Attributes:
+        schema: The attributes, with the groups that label files name.
+        documents: How many lines are documents.
+        problems: The first 100 problems: the line number, and what is wrong there.
+        problem_count: How many problems there are in all.
+        shares: For each attribute the mean membership over the documents, shape (G,).
+    """
+
+    schema: Schema
+    documents: int = 0
+    problems: list[tuple[int, str]] = field(default_factory=list)
+    problem_count: int = 0
+    shares: dict[str, FloatArray] = field(default_factory=dict)
+
+    def problem(self, line: int, what: str) -> None:
+        """Add a problem."""
+        self.problem_count += 1
+        if len(self.problems) < MAX_PROBLEMS:
+            self.problems.append((line, what))
+
+
+async def check_corpus(corpus: Corpus) -> CorpusReport:
+    """Read a whole corpus; report what is wrong with each line and how large each group is.
+
+    Raises:
+        CorpusError: The file cannot be read.
+        SourceError: A label file cannot be read.
+    """
+    attributes = corpus.schema.attributes
+    labels = await LabelReader.open(attributes, corpus.labels_folder, strict=True)
+    return await asyncio.to_thread(_check, corpus, labels)
+
+
+def _check(corpus: Corpus, labels: LabelReader) -> CorpusReport:
+    report = CorpusReport(labels.schema)
+    totals = {name: np.zeros(len(a.universe)) for name, a in labels.schema.attributes.items()}
+    for some in chunks(_valid_documents(corpus, report), DOCUMENTS_AT_ONCE):
+        report.documents += len(some)
+        memberships = labels.memberships([document.id for document in some], labels.in_fields(some))
+        for name, rows in memberships.items():
+            totals[name] += rows.sum(axis=0)
+    report.shares = {name: total / max(1, report.documents) for name, total in totals.items()}
+    return report
+
+
+def _valid_documents(corpus: Corpus, report: CorpusReport) -> Iterator[Document]:
+    """Yield the documents of the valid lines, and report what is wrong with the others."""
+    first_line: dict[str, int] = {}
+    for number, line in numbered_lines(corpus.path):
+        try:
+            document = parse_document(line, corpus.schema)
+        except ValueError as error:
+            report.problem(number, str(error))
+            continue
+        if (first := first_line.setdefault(document.id, number)) != number:
+            report.problem(number, f"the id '{document.id}' is already used in line {first}")
+        else:
+            yield document

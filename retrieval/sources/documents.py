@@ -1,0 +1,276 @@
+"""Documents, and the JSON Lines files they come from."""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import json
+import zlib
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any, Protocol, TypeVar
+
+from fairqr.base.errors import CorpusError, IndexUnavailableError, SourceError, one_line
+from fairqr.retrieval.sources.schema import Attribute, Schema
+
+T = TypeVar("T")
+
+
+class Progress(Protocol):
+    """Called now and then while documents are read, written or encoded."""
+
+    def __call__(self, done: int, total: int | None = None, /) -> None:
+        """Receive the number done so far and the total, or None if the total is unknown."""
+        ...
+
+
+MAX_ID_BYTES = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One document.
+
+    Attributes:
+        id: Unique in its corpus.
+        title: May be empty.
+        text: May be empty.
+        fields: All other fields of the document's line, including labels.
+    """
+
+    id: str
+    title: str
+    text: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+    def label(self, attribute: Attribute) -> object:
+        """Return the document's label for an attribute, as the corpus has it."""
+        return value_at(self.fields, attribute.field)
+
+    def membership(self, attribute: Attribute) -> tuple[float, ...]:
+        """Return the share of each group of the attribute; see :meth:`Attribute.membership`."""
+        return attribute.membership(self.label(attribute))
+
+
+def value_at(fields: Mapping[str, Any], path: str) -> Any:
+    """Return a field; ``person.sex`` is its name, or the field ``sex`` of ``person``."""
+    if path in fields:
+        return fields[path]
+    value: Any = fields
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def parse_document(line: str | bytes, schema: Schema) -> Document:
+    """Read one line of a corpus, and check it.
+
+    Raises:
+        ValueError: The line is not a JSON object with an ``id``, it has neither title nor text, or
+            a label does not fit the schema.
+    """
+    document = parse_line(line)
+    if not document.title.strip() and not document.text.strip():
+        raise ValueError("it has neither title nor text")
+    for attribute in schema.attributes.values():
+        document.membership(attribute)
+    return document
+
+
+def parse_line(line: str | bytes) -> Document:
+    """Read one line of a corpus, without checking its labels.
+
+    Raises:
+        ValueError: The line is not a JSON object with an ``id``.
+    """
+    data = parse_object(line)
+    return Document(
+        id=identifier(data.pop("id", None)),
+        title=_text(data.pop("title", ""), "title"),
+        text=_text(data.pop("text", ""), "text"),
+        fields=data,
+    )
+
+
+def parse_object(line: str | bytes) -> dict[str, Any]:
+    """Read one line of a JSON Lines file.
+
+    Raises:
+        ValueError: The line is not a JSON object.
+    """
+    try:
+        data = json.loads(line)
+    except UnicodeDecodeError:
+        raise ValueError("it is not UTF-8 text") from None
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"it is not valid JSON ({one_line(error)})") from None
+    if not isinstance(data, dict):
+        raise ValueError("it is not a JSON object")
+    return data
+
+
+def identifier(value: object) -> str:
+    """Return an id as text.
+
+    Raises:
+        ValueError: The id is neither text nor a whole number, or is too long.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str) or not value:
+        raise ValueError("it has no id (text or a whole number)")
+    if len(value.encode("utf-8", "surrogatepass")) > MAX_ID_BYTES:
+        raise ValueError(f"its id is longer than {MAX_ID_BYTES} bytes")
+    return encodable(value, "id")
+
+
+def _text(value: object, name: str) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise ValueError(f"its {name} is not text")
+    return encodable(value, name)
+
+
+def encodable(value: str, name: str) -> str:
+    """Refuse lone surrogates, which JSON can carry and no index can store."""
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError(f"its {name} has half a surrogate pair") from None
+    return value
+
+
+def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yield items in lists of the given size; the last one may be shorter."""
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
+
+
+def open_text(path: Path) -> IO[bytes] | gzip.GzipFile:
+    """Open a corpus for reading line by line, unpacked if its name ends in ``.gz``.
+
+    Raises:
+        CorpusError: The file does not exist or cannot be read.
+    """
+    try:
+        return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
+    except OSError as error:
+        raise CorpusError(f"The file {path} cannot be read: {error.strerror or error}.") from None
+
+
+def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the number and the content of each non-blank line.
+
+    Raises:
+        CorpusError: The file cannot be read to its end.
+    """
+    for number, _, line in _placed_lines(path):
+        yield number, line
+
+
+def _placed_lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
+    """Yield number, first byte and content of each non-blank line.
+
+    Raises:
+        CorpusError: The file cannot be read to its end.
+    """
+    number, end = 0, 0
+    with open_text(path) as stream:
+        try:
+            for number, whole in enumerate(stream, start=1):
+                end += len(whole)
+                # Some editors put a byte order mark at the start of a file.
+                line = whole.removeprefix(codecs.BOM_UTF8) if number == 1 else whole
+                if line.strip():
+                    yield number, end - len(line), line
+        except (OSError, EOFError, zlib.error) as error:
+            why = "its compressed data is damaged"
+            if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
+                why = error.strerror or str(error)
+            raise CorpusError(
+                f"The file {path} breaks off after line {number}: {why}. Copy or compress it again."
+            ) from None
+
+
+def read_documents(path: Path, schema: Schema) -> Iterator[Document]:
+    """Yield the documents of a JSON Lines file, one at a time.
+
+    Raises:
+        CorpusError: The file cannot be read, or a line is not a document; the error names the line.
+    """
+    for number, line in numbered_lines(path):
+        try:
+            yield parse_document(line, schema)
+        except ValueError as error:
+            raise CorpusError(
+                f"{path}, line {number}: {error}; "
+                f"'fairqr corpus check {path}' lists all such lines."
+            ) from None
+
+
+class DocumentLines:
+    """Some documents of a JSON Lines file; only the position of each is kept in memory.
+
+    Args:
+        path: The file. It cannot be compressed, since we read single lines of it.
+        wanted: The ids of the documents that may be requested.
+        seen: Called with each of these documents once, in file order.
+
+    Raises:
+        CorpusError: The file cannot be read.
+        SourceError: It is compressed, a line is not a document, or a document is in two lines.
+    """
+
+    def __init__(
+        self, path: Path, wanted: Container[str], seen: Callable[[Document], object]
+    ) -> None:
+        if path.suffix == ".gz":
+            raise SourceError(
+                f"The documents {path} are compressed, and we read single lines; unpack the file."
+            )
+        self.path = path
+        self._starts: dict[str, int] = {}
+        lines: dict[str, int] = {}
+        for number, start, line in _placed_lines(path):
+            try:
+                document = parse_line(line)
+            except ValueError as error:
+                raise SourceError(f"{path}, line {number}: {error}; fix the line.") from None
+            if document.id not in wanted:
+                continue
+            if (first := lines.setdefault(document.id, number)) != number:
+                raise SourceError(
+                    f"{path}, line {number}: the document '{document.id}' is already in line "
+                    f"{first}; keep one of them."
+                )
+            self._starts[document.id] = start
+            seen(document)
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def read(self, ids: Sequence[str]) -> Iterator[Document]:
+        """Yield these documents, in this order; any that the file lacks are left out.
+
+        Raises:
+            IndexUnavailableError: The file was changed, or can no longer be read.
+        """
+        try:
+            with self.path.open("rb") as stream:
+                for id_ in ids:
+                    if id_ not in self._starts:
+                        continue
+                    stream.seek(self._starts[id_])
+                    document = parse_line(stream.readline())
+                    if document.id != id_:
+                        raise ValueError("another document is in its place")
+                    yield document
+        except (OSError, ValueError) as error:
+            raise IndexUnavailableError(
+                f"The documents {self.path} have changed since they were opened ({error}); "
+                "open the source again."
+            ) from None

@@ -1,0 +1,1 @@
+"""Words of texts in every script, and what texts say about a keyword."""

@@ -1,0 +1,74 @@
+"""The words of a text, in every script.
+
+A word is a run of letters, combining marks and digits. Python's ``re`` does not count marks as
+parts of words, so it would cut Hindi or Thai words at their vowels. Joiners inside a word belong to
+it, as in Persian. Scripts without spaces between words, such as Thai or Chinese, are not segmented:
+a whole run is one word. :func:`occurs` finds a shorter word inside of it.
+"""
+
+from __future__ import annotations
+
+import functools
+import unicodedata
+from collections.abc import Collection
+
+import tantivy
+
+from fairqr.retrieval.texts.sendable import sendable
+
+# The range holds the two zero-width joiners.
+_WORD = r"[\p{L}\p{N}](?:[\x{200c}-\x{200d}]*[\p{L}\p{M}\p{N}])*"
+_JOINED = rf"{_WORD}(?:['’.-]{_WORD})*"
+_UNSPACED = (
+    r"[\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}\p{Han}\p{Hiragana}\p{Katakana}\p{Bopomofo}]"
+)
+
+
+def _finder(pattern: str) -> tantivy.TextAnalyzer:
+    return tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.regex(pattern)).build()
+
+
+_words, _joined, _unspaced = _finder(_WORD), _finder(_JOINED), _finder(_UNSPACED)
+
+
+def composed(text: str) -> str:
+    """Return a text in Unicode's form NFC, where "é" is one character however it was typed."""
+    return unicodedata.normalize("NFC", text)
+
+
+def words_in(text: str) -> list[str]:
+    """Return the words of a text as they are written, in order and with repeats."""
+    return _words.analyze(sendable(text))
+
+
+def words_without_digits(text: str) -> list[str]:
+    """Return the words of a text that have no digits."""
+    return [word for word in words_in(text) if not any(map(str.isdigit, word))]
+
+
+def folded_words(text: str) -> list[str]:
+    """Return the words of a text without case and in one Unicode form, so that they compare.
+
+    This is Unicode's canonical caseless matching.
+    """
+    return words_in(composed(unicodedata.normalize("NFD", text).casefold()))
+
+
+def phrase_parts(text: str) -> list[str]:
+    """Return the words of a text, where words such as ``O'Neill`` or ``sci-fi`` stay one."""
+    return _joined.analyze(sendable(text))
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _is_unspaced(word: str) -> bool:
+    return bool(_unspaced.analyze(word))
+
+
+def occurs(word: str, words: Collection[str]) -> bool:
+    """Return whether a folded word is one of these words, or is inside one that has no spaces.
+
+    A run of Thai or Chinese is one word to us, but engines for these languages find its parts.
+    """
+    if word in words:
+        return True
+    return _is_unspaced(word) and any(word in other for other in words)
