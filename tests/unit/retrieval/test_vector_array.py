@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 
 from fairqr.base.errors import InputError
 from fairqr.retrieval.encoders.encoder import EncoderMark, unit_rows
-from fairqr.retrieval.engines import vector_array as module
+from fairqr.retrieval.engines.hybrid import vector_array as module
 from fairqr.retrieval.engines.hybrid.vector_array import (
     VectorFolder,
     carry_over,

@@ -30,8 +30,8 @@ from fairqr.base.errors import (
 from fairqr.retrieval.encoders.encoder import Encoder, text_of
 from fairqr.retrieval.encoders.langchain import LangChainEncoder
 from fairqr.retrieval.encoders.opening import Retriever, open_encoder
-from fairqr.retrieval.engines import vectors as module
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, lexical_of
+from fairqr.retrieval.engines.hybrid import vectors as module
 from fairqr.retrieval.engines.hybrid.vectors import VectorEngine
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
 from fairqr.retrieval.fairness.ranking import Ranking
@@ -479,7 +479,7 @@ async def test_an_opening_that_nobody_waits_for_any_longer_lets_go(tmp_path: Pat
 OPEN = textwrap.dedent(
     """
     import asyncio, pathlib, sys
-    from fairqr.retrieval.engines import vectors
+    from fairqr.retrieval.engines.hybrid import vectors
     from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
     from tests.unit.engines import ranked
     from tests.unit.retrieval.vector_encoders import CountingEncoder
