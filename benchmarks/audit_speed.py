@@ -30,9 +30,9 @@ from pathlib import Path
 
 import httpx
 
+from fairqr.agents.statistics import stream
 from fairqr.api import open_engine
 from fairqr.auditing import QuietWatcher
-from fairqr.base.statistics import stream
 from fairqr.evaluation.audit.bundle import AuditFolder
 from fairqr.evaluation.audit.queries import Queries, collect_queries
 from fairqr.evaluation.audit.running import audit_engine

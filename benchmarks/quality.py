@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from fairqr.agents.models.opening import open_model
-from fairqr.base.statistics import corrected_by_holm, paired_randomisation, stream
+from fairqr.agents.statistics import corrected_by_holm, paired_randomisation, stream
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.evaluate import evaluate_all

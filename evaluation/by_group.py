@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from fairqr.base.statistics import ratio_interval
+from fairqr.agents.statistics import Interval, student_quantile, too_few
 from fairqr.evaluation.batch import Batch
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.exposure import exposure
+
+LEVEL = 0.95
+ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,3 +90,31 @@ class GroupShares:
                 )
             )
         return found
+
+
+def ratio_interval(numerators: ArrayLike, denominators: ArrayLike) -> Interval | None:
+    """Return the interval of a ratio of two means over the same queries (Fieller 1954).
+
+    Args:
+        numerators: One for each query, shape (n,).
+        denominators: The same.
+
+    Returns:
+        The interval, or None if there are too few values, if the ratio is the same for all queries,
+        or if the mean of the denominators may be 0: the interval is then unbounded.
+    """
+    above, below = (np.asarray(v, dtype=np.float64) for v in (numerators, denominators))
+    if too_few(above.size, 1 - LEVEL):
+        return None
+    covariance = np.cov(above, below) / above.size
+    square = student_quantile(LEVEL, above.size - 1) ** 2
+    # The ratios ρ with (mean(above) − ρ·mean(below))² ≤ t²·variance(above − ρ·below).
+    a = float(below.mean() ** 2 - square * covariance[1, 1])
+    b = float(above.mean() * below.mean() - square * covariance[0, 1])
+    c = float(above.mean() ** 2 - square * covariance[0, 0])
+    if a <= 0:
+        return None
+    half = float(np.sqrt(max(0.0, b * b - a * c)))
+    if half < ROUNDING:
+        return None
+    return Interval((b - half) / a, (b + half) / a, LEVEL)

@@ -28,9 +28,10 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
+from scipy import special
 
-from fairqr.base.extras import library
-from fairqr.base.statistics import PERMUTATIONS, randomisation_p, too_few
+from fairqr.agents.statistics import PERMUTATIONS, mean_interval, randomisation_p, too_few
 from fairqr.retrieval.fairness.exposure import FloatArray
 
 LEVEL = 0.95
@@ -180,7 +181,7 @@ def _half_width(changes: FloatArray, most_freedom: FloatArray, level: float) -> 
     square, fourth = ((changes**power).sum(axis=0) for power in (2, 4))
     freedom = np.minimum(most_freedom, 3 * divided(square**2, fourth, otherwise=np.inf) - 1)
     enough = np.where(np.isfinite(square) & (freedom >= 1), freedom, np.nan)
-    quantile = library("scipy.special", "An audit").stdtrit(enough, (1 + level) / 2)
+    quantile = special.stdtrit(enough, (1 + level) / 2)
     return np.asarray(np.sqrt(square) * quantile)
 
 
@@ -273,7 +274,7 @@ def _all_or_nothing(share: FloatArray, trials: FloatArray) -> tuple[FloatArray, 
         trials: Not necessarily a whole number, either.
     """
     rest, count = (1 - LEVEL) / 2, trials * share
-    beta = library("scipy.special", "An audit").betaincinv
+    beta = special.betaincinv
     is_all = count >= trials * (1 - ROUNDING)
     low = np.where(count <= 0, 0.0, beta(count, trials - count + 1, rest))
     return low, np.where(is_all, 1.0, beta(count + 1, trials - count, 1 - rest))
@@ -299,3 +300,42 @@ def p_of_means(
     # The smallest p value that can be drawn has to be far below that, too.
     draws = max(PERMUTATIONS, 200 * tests)
     return [*randomisation_p(weights[:, None] * values, random, draws).tolist()]
+
+
+def mean_with_ends(values: ArrayLike) -> tuple[float, float, float, int]:
+    """Return the mean of the values that are not NaN, and the ends of its 95% interval.
+
+    Args:
+        values: One for each query, shape (n,).
+
+    Returns:
+        The mean, the lower and the upper end, and the number of values. The mean is NaN without
+        values, and the ends are NaN if :func:`mean_interval` returns None.
+    """
+    sample = np.asarray(values, dtype=np.float64)
+    defined = sample[~np.isnan(sample)]
+    interval = mean_interval(defined)
+    ends = (interval.low, interval.high) if interval else (np.nan, np.nan)
+    return float(defined.mean()) if defined.size else np.nan, *ends, defined.size
+
+
+def paired_t(differences: ArrayLike) -> float | None:
+    """Return the two-sided p value of Student's paired t test that the mean difference is 0.
+
+    Args:
+        differences: One for each query, shape (n,).
+
+    Returns:
+        The p value: 1 if all differences are 0; None for fewer than two differences, or if all are
+        equal and not 0, since the test is then undefined.
+    """
+    sample = np.asarray(differences, dtype=np.float64)
+    if sample.size < 2:
+        return None
+    if not sample.any():
+        return 1.0
+    spread = float(sample.std(ddof=1))
+    if spread <= ROUNDING * float(np.abs(sample).max()):
+        return None
+    t = abs(float(sample.mean())) / (spread / np.sqrt(sample.size))
+    return 2 * float(special.stdtr(sample.size - 1, -t))

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from fairqr.agents.statistics import mean_interval
 from fairqr.base.errors import InputError
-from fairqr.base.statistics import mean_interval
 from fairqr.evaluation.batch import Batch
 from fairqr.evaluation.by_group import GroupShares
 from fairqr.evaluation.collections.labels import Groups, scan_corpus

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
-from fairqr.base.errors import InputError
-from fairqr.base.extras import library
-from fairqr.base.statistics import (
+from fairqr.agents.statistics import (
     PERMUTATIONS,
     Interval,
     check_level,
     corrected_by_holm,
     mean_interval,
     paired_randomisation,
-    paired_t,
     stream,
     too_few,
 )
+from fairqr.base.errors import InputError
+from fairqr.base.extras import library
 from fairqr.evaluation.by_group import GroupShare
+from fairqr.evaluation.estimates import paired_t
 from fairqr.evaluation.measures.base import Measure
 from fairqr.evaluation.measures.text import parse_measures
 from fairqr.evaluation.notes import Note
@@ -322,7 +322,7 @@ def compare(
         permutations: How many assignments the randomisation test draws for more than 16 queries.
 
     Raises:
-        InputError: The level is out of range, or scipy is not installed.
+        InputError: The level is out of range.
     """
     check_level(alpha, "a test", "0.05")
     drafts: list[dict[str, Any]] = []

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fairqr.agents.attribution.pairs import LabelledPair
 from fairqr.agents.attribution.verdicts import Attributor
-from fairqr.base.binomial import binomial_interval
+from fairqr.agents.statistics import binomial_interval
 from fairqr.base.files import write_beside
 from fairqr.base.settings import data_dir
 

@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fairqr.base.binomial import binomial_interval, sign_test
-from fairqr.base.statistics import (
+from fairqr.agents.statistics import (
     Interval,
     Randomisation,
+    binomial_interval,
     paired_randomisation,
     share_interval,
+    sign_test,
     sums_ratio_interval,
     too_few,
 )
@@ -128,7 +129,7 @@ class PairFigures:
     """The figures of many pairs together.
 
     Intervals have a level of 95 %. Those of shares, of the ratio and of the votes are over queries;
-    see :func:`fairqr.base.statistics.share_interval`.
+    see :func:`fairqr.agents.statistics.share_interval`.
 
     Attributes:
         pairs: How many pairs were asked about, in both orders.

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fairqr.agents.ranking.lean import PairFigures, Share
-from fairqr.base.binomial import detectable_share
-from fairqr.base.statistics import Interval, corrected_by_holm, p_in_words
+from fairqr.agents.statistics import Interval, corrected_by_holm, detectable_share, p_in_words
 
 ALPHA = 0.05
 """The largest significant p value."""

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
+from fairqr.agents.statistics import corrected_by_holm, stream
 from fairqr.base.errors import InputError
 from fairqr.base.files import write_beside
-from fairqr.base.statistics import corrected_by_holm, stream
 from fairqr.evaluation.audit.bundle import AuditFolder
 from fairqr.evaluation.audit.figures import ALPHA, QueryFigures
 from fairqr.evaluation.audit.finishing import Audit, measured

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fairqr.base.statistics import corrected_by_holm
+from fairqr.agents.statistics import corrected_by_holm
 from fairqr.evaluation.audit.exposures import AnswerFigures
 from fairqr.evaluation.estimates import (
     Estimate,

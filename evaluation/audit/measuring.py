@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from fairqr.base.statistics import stream, student_quantile
+from fairqr.agents.statistics import stream, student_quantile
 from fairqr.evaluation.audit.exposures import (
     Answer,
     Choices,

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fairqr.agents.statistics import corrected_by_holm, stream
 from fairqr.base.errors import FairqrError, InputError, ModelUnavailableError, SourceError, one_line
-from fairqr.base.statistics import corrected_by_holm, stream
 from fairqr.evaluation.audit.records import PairScores
 from fairqr.evaluation.estimates import Estimate, divided, estimate, p_of_means, shares
 from fairqr.evaluation.experiments.engine import Done, failure_of

@@ -12,8 +12,8 @@ from itertools import accumulate
 import numpy as np
 from numpy.random import Generator
 
+from fairqr.agents.statistics import stream
 from fairqr.base.errors import InputError, one_line
-from fairqr.base.statistics import stream
 from fairqr.retrieval.sources.documents import Progress, chunks
 from fairqr.retrieval.sources.query_files import QueryRow
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from fairqr.agents.statistics import too_few
 from fairqr.base.errors import InputError
 from fairqr.base.extras import library
 from fairqr.base.files import write_beside
-from fairqr.base.statistics import too_few
 from fairqr.evaluation.audit.figures import ALPHA, FEW_CANDIDATES, GroupFigures
 from fairqr.evaluation.audit.layouts import DEFAULT, Layout, load_layout
 from fairqr.evaluation.audit.measuring import Contribution

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fairqr.base.errors import InputError
-from fairqr.base.statistics import mean_with_ends
 from fairqr.evaluation.batch import Batch
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.labels import Groups, scan_corpus
+from fairqr.evaluation.estimates import mean_with_ends
 from fairqr.evaluation.evaluate import Evaluation, evaluate_all, ids_of
 from fairqr.evaluation.experiments.folder import file_name
 from fairqr.evaluation.experiments.measured import Measured

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
+from fairqr.agents.statistics import stream
 from fairqr.base.errors import InputError, one_line
-from fairqr.base.statistics import stream
 from fairqr.evaluation.collections.collection import Collection, Topic
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.probes.collection import (

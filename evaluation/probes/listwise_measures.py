@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fairqr.base.statistics import (
+from fairqr.agents.statistics import (
     corrected_by_holm,
     mean_interval,
     paired_randomisation,
-    paired_t,
     stream,
     too_few,
 )
+from fairqr.evaluation.estimates import paired_t
 from fairqr.evaluation.experiments.measured import Measured
 from fairqr.evaluation.probes.collection import CELLS, ProbeCollection, ProbeQuery
 from fairqr.evaluation.probes.rankers import INITIAL, windows_of

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fairqr.agents.ranking.lean import PairFigures, PairOutcome, Share, pair_figures
 from fairqr.agents.ranking.verdict import verdicts
-from fairqr.base.statistics import Interval, stream
+from fairqr.agents.statistics import Interval, stream
 from fairqr.evaluation.experiments.measured import Measured
 from fairqr.evaluation.probes.collection import ProbeCollection
 from fairqr.evaluation.probes.pairs import planned_pairs

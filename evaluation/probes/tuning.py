@@ -17,12 +17,12 @@ from fairqr.agents.ranking.causal_weights import ABOUT, base_sha256, lasting_nam
 from fairqr.agents.ranking.decoding import encode, label_tokens
 from fairqr.agents.ranking.pairwise import PairwiseJudge
 from fairqr.agents.ranking.pairwise_reply import LABELS
+from fairqr.agents.statistics import stream
 from fairqr.agents.tuning.checkpoints import write_adapter
 from fairqr.agents.tuning.examples import Example, TuningPair, fingerprint, make_batches
 from fairqr.agents.tuning.lora import Encoded, LoraOptions, Step, adapted, train
 from fairqr.base.errors import InputError, one_line
 from fairqr.base.neural import Pretrained
-from fairqr.base.statistics import stream
 from fairqr.evaluation.experiments.engine import Keep, Stage, run_stages
 from fairqr.evaluation.experiments.kinds import RunOptions
 from fairqr.evaluation.experiments.options import check_prompts

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fairqr.agents.ranking.lean import PROTECTED, UNPROTECTED, PairOutcome, Share, pair_figures
 from fairqr.agents.ranking.verdict import ALPHA, p_of_lean, verdicts
-from fairqr.base.statistics import (
+from fairqr.agents.statistics import (
     EXACT_UP_TO,
     PERMUTATIONS,
     Interval,
@@ -23,11 +23,11 @@ from fairqr.base.statistics import (
     corrected_by_holm,
     mean_interval,
     paired_randomisation,
-    ratio_interval,
     share_interval,
     stream,
     too_few,
 )
+from fairqr.evaluation.by_group import ratio_interval
 from fairqr.evaluation.experiments.measured import Measured
 from fairqr.evaluation.probes.pairwise_measures import (
     ends_of,

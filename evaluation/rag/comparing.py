@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fairqr.base.statistics import corrected_by_holm, paired_randomisation, stream, too_few
+from fairqr.agents.statistics import corrected_by_holm, paired_randomisation, stream, too_few
 from fairqr.evaluation.rag.measuring import Name
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairqr.base.errors import InputError
-from fairqr.base.statistics import mean_with_ends
+from fairqr.evaluation.estimates import mean_with_ends
 from fairqr.evaluation.experiments.measured import Measured
 from fairqr.evaluation.lamp.metrics import Accuracy, FourMinusError, Rouge, official_metrics
 from fairqr.evaluation.rag import measures

@@ -14,8 +14,8 @@ from langgraph.types import Overwrite, Send
 
 from fairqr.agents.ranking.item_ranker import Cost
 from fairqr.agents.ranking.model import RankingModel
+from fairqr.agents.statistics import stream
 from fairqr.base.errors import InputError
-from fairqr.base.statistics import stream
 from fairqr.base.telemetry import current_span
 from fairqr.graph.outcome_span import record_outcome
 from fairqr.graph.probe.context import ProbeContext, ProbeSettings

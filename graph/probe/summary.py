@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from fairqr.agents.ranking.item_ranker import group_of
 from fairqr.agents.ranking.lean import PairFigures, PairOutcome, Share, pair_figures
 from fairqr.agents.ranking.verdict import ALPHA, LEAST, verdict
-from fairqr.base.statistics import Interval, p_in_words, stream
+from fairqr.agents.statistics import Interval, p_in_words, stream
 from fairqr.graph.probe.context import ProbeSettings
 from fairqr.graph.probe.result import (
     AskerOrder,

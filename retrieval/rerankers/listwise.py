@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fairqr.base.errors import InputError
 from fairqr.retrieval.fairness.exposure import FloatArray
 
 BoolArray = NDArray[np.bool_]
@@ -124,14 +123,9 @@ def minimise(
         start: The initial weights, shape (F,).
         iterations: The maximum number of steps.
         tolerance: The tolerance for the gradient.
-
-    Raises:
-        InputError: scipy is not installed.
     """
-    try:
-        from scipy import optimize
-    except ImportError:
-        raise InputError("Training needs scipy; run pip install 'fairqr[evaluation]'") from None
+    from scipy import optimize
+
     found = optimize.minimize(
         objective,
         start,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Column
 
-from fairqr.base.statistics import too_few
+from fairqr.agents.statistics import too_few
 from fairqr.cli.terminal import Output, counted, decimal, number, table
 from fairqr.evaluation.measures.base import Measure
 from fairqr.evaluation.measures.product import Product

@@ -21,7 +21,7 @@ from fairqr.retrieval.sources.documents import Progress
 if TYPE_CHECKING:
     from fairqr.evaluation.audit.finishing import Audit
 
-EVALUATION = ("jinja2", "markdown_it", "matplotlib", "pandas", "scipy")
+EVALUATION = ("jinja2", "markdown_it", "matplotlib", "pandas")
 """The libraries of the extra ``evaluation`` that audits need."""
 
 PAUSE = 0.5

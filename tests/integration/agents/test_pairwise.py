@@ -17,7 +17,7 @@ from fairqr.agents.ranking.lean import PairFigures, PairOutcome, pair_figures
 from fairqr.agents.ranking.pairwise import By, PairwiseJudge, Preference
 from fairqr.agents.ranking.pairwise_ranker import PairwiseRanker, Strategy
 from fairqr.agents.ranking.verdict import Verdict, verdict
-from fairqr.base.statistics import stream
+from fairqr.agents.statistics import stream
 from fairqr.prompts.library import PromptLibrary
 from tests.integration.model_server import (
     Answer,

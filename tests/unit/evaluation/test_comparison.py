@@ -7,8 +7,9 @@ import json
 import numpy as np
 import pytest
 
+from fairqr.agents.statistics import corrected_by_holm
 from fairqr.base.errors import InputError
-from fairqr.base.statistics import holm, paired_t
+from fairqr.evaluation.estimates import paired_t
 from fairqr.evaluation.evaluate import evaluate_all
 from fairqr.evaluation.results import Evaluation, compare
 from fairqr.retrieval.fairness.ranking import Ranking
@@ -58,10 +59,12 @@ def test_the_correction_is_over_all_runs_and_measures() -> None:
     found = compare(low, [high, mixed])
     assert found.tests == 6
     raw = [row.randomisation for row in found.rows if row.randomisation is not None]
-    assert [row.randomisation_corrected for row in found.rows] == pytest.approx(holm(raw))
+    assert [row.randomisation_corrected for row in found.rows] == pytest.approx(
+        corrected_by_holm(raw)
+    )
     with_t = [row.t for row in found.rows if row.t is not None]
     corrected = [row.t_corrected for row in found.rows if row.t is not None]
-    assert corrected == pytest.approx(holm(with_t))
+    assert corrected == pytest.approx(corrected_by_holm(with_t))
 
 
 def test_it_says_which_differences_hold() -> None:

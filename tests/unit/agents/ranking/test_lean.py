@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairqr.agents.ranking.lean import PairFigures, PairOutcome, pair_figures
-from fairqr.base.binomial import binomial_interval, sign_test
-from fairqr.base.statistics import paired_randomisation, stream
+from fairqr.agents.statistics import binomial_interval, paired_randomisation, sign_test, stream
 
 P, U = "protected", "unprotected"
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from fairqr.agents.ranking.lean import PairFigures, PairOutcome, pair_figures
 from fairqr.agents.ranking.verdict import Verdict, verdict, verdicts
-from fairqr.base.binomial import sign_test
-from fairqr.base.statistics import stream
+from fairqr.agents.statistics import sign_test, stream
 
 P, U = "protected", "unprotected"
 KINDS = {"p": (P, P), "u": (U, U), "1": (P, U), "2": (U, P), "x": ("refused", "both")}

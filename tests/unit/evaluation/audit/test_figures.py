@@ -9,7 +9,7 @@ import math
 import numpy as np
 import pytest
 
-from fairqr.base.binomial import binomial_interval
+from fairqr.agents.statistics import binomial_interval
 from fairqr.evaluation.audit.exposures import Answer, AnswerFigures, Choices, measure_answer
 from fairqr.evaluation.audit.figures import FEW_CANDIDATES, GroupFigures, QueryFigures, corrected
 from fairqr.retrieval.fairness.exposure import FloatArray

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairqr.agents.ranking.item_ranker import Asker
+from fairqr.agents.statistics import corrected_by_holm
 from fairqr.base.errors import InputError
-from fairqr.base.statistics import holm
 from fairqr.evaluation.probes.collection import ProbeCollection, ProbeQuery
 from fairqr.evaluation.probes.listwise_measures import (
     KEYS,
@@ -206,7 +206,7 @@ def test_all_tests_on_a_collection_are_one_family(tmp_path: Path) -> None:
     assert tests.groupby(["collection", "test"]).size().tolist() == [4, 6, 2] * 2
     assert set(tests.tests) == {12}
     for _, own in tests.groupby("collection"):
-        assert own.p_holm.tolist() == pytest.approx(holm(own.p.tolist()))
+        assert own.p_holm.tolist() == pytest.approx(corrected_by_holm(own.p.tolist()))
     leans = tests[(tests.test == "lean") & (tests.collection == "other")].set_index("ranker")
     assert set(leans.loc["openai:leaning"].verdict) == {"above"}
     # 2 of 2¹² signs, twelve tests.

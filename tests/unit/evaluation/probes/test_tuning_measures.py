@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairqr.base.statistics import holm
+from fairqr.agents.statistics import corrected_by_holm
 from fairqr.evaluation.probes.store import PairRecord
 from fairqr.evaluation.probes.tuning_measures import couples, measure_lora, measure_pairs
 from tests.unit.evaluation.probes.made_probes import begin_tuning, collection
@@ -138,7 +138,7 @@ def test_all_tests_on_a_collection_are_one_family(tmp_path: Path) -> None:
     assert set(changes.tests) == {6 + 6 + 2}
     leans_p = [max(row.p_pairs, row.p_queries) for row in figures.itertuples()]
     tested = changes[changes.p.notna()]
-    expected = holm([*leans_p, *tested.p])
+    expected = corrected_by_holm([*leans_p, *tested.p])
     assert [*figures.p_holm, *tested.p_holm] == pytest.approx(expected)
     assert figures.verdict.tolist() == ["favours_protected", "no_lean_found"] * 3
     by_measure = changes[changes.kind.isin(["both", "relevance"])].set_index("measure")

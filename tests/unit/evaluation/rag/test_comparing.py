@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from fairqr.base.statistics import holm, paired_randomisation, stream
+from fairqr.agents.statistics import corrected_by_holm, paired_randomisation, stream
 from fairqr.evaluation.rag.comparing import (
     curve_of,
     differences_of,
@@ -106,7 +106,7 @@ def test_policies_are_compared_by_randomisation_with_holm() -> None:
         assert row.difference == pytest.approx(np.mean((other - one)[:shared]))
         # Up to 16 queries all assignments are counted, so any stream gives the same.
         alone.append(_p((other - one)[:shared]))
-    assert found.p.tolist() == pytest.approx(holm(alone))
+    assert found.p.tolist() == pytest.approx(corrected_by_holm(alone))
     assert found.holds.tolist() == (found.p <= 0.05).tolist()
     assert set(found.tests) == {3}
 
@@ -194,7 +194,7 @@ def test_the_intervals_take_their_lower_end_in_and_the_baseline_stands_outside()
     # The two of the query a are averaged first, for the difference and for the test.
     assert found.difference[0] == pytest.approx((-0.2 + 0.75) / 2)
     alone = [_p(sample) for sample in ([-0.2, 0.75], [0.4], [0.0], [0.0])]
-    assert found.p.dropna().tolist() == pytest.approx(holm(alone))
+    assert found.p.dropna().tolist() == pytest.approx(corrected_by_holm(alone))
     assert np.isnan(found.difference[2])
     assert np.isnan(found.p[2])
 

@@ -1,12 +1,11 @@
-"""Intervals and tests over queries.
+"""Intervals and tests over queries, pairs and other independent trials.
 
-All functions take one value or difference per query, and treat the queries as a sample of those
-that could be asked. Random numbers come from a generator that is passed in.
+Random numbers come from a generator that is passed in. scipy is imported where it is needed, since
+that takes a while.
 """
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,8 +19,8 @@ FloatArray = NDArray[np.float64]
 
 PERMUTATIONS = 20_000
 EXACT_UP_TO = 16
-ROUNDING = 1e-12
 CELLS_AT_ONCE = 1 << 20
+"""How many signs are drawn at once, so that they fit in the processor's cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +65,28 @@ def stream(seed: int, name: str) -> np.random.Generator:
     return np.random.default_rng([seed, int.from_bytes(digest[:8], "big")])
 
 
+def too_few(count: int, alpha: float) -> bool:
+    """Return whether this number of queries is too small to show anything at the level ``alpha``.
+
+    The smallest p value of an exact randomisation test is 2/2^n: below 6 queries it never reaches
+    5 %. We give intervals only where a test could be significant. Among m tests, Holm's correction
+    needs a p value of alpha/m.
+    """
+    return count < 2 or 2.0 ** (1 - count) > alpha
+
+
+def student_quantile(level: float, freedom: int) -> float:
+    """Return t with P(|T| ≤ t) = level for Student's distribution.
+
+    Args:
+        level: In (0, 1).
+        freedom: The degrees of freedom, at least 1.
+    """
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, (1 + level) / 2))
+
+
 def mean_interval(values: ArrayLike, *, level: float = 0.95) -> Interval | None:
     """Return Student's interval of a mean.
 
@@ -92,93 +113,16 @@ def mean_interval(values: ArrayLike, *, level: float = 0.95) -> Interval | None:
     return Interval(float(mean - half), float(mean + half), level)
 
 
-def mean_with_ends(values: ArrayLike) -> tuple[float, float, float, int]:
-    """Return the mean of the values that are not NaN, and the ends of its 95% interval.
+def check_level(level: float, of: str = "an interval", usual: str = "0.95") -> None:
+    """Check that a level is a number between 0 and 1.
 
-    Args:
-        values: One for each query, shape (n,).
-
-    Returns:
-        The mean, the lower and the upper end, and the number of values. The mean is NaN without
-        values, and the ends are NaN if :func:`mean_interval` returns None.
+    Raises:
+        InputError: It is not.
     """
-    sample = np.asarray(values, dtype=np.float64)
-    defined = sample[~np.isnan(sample)]
-    interval = mean_interval(defined)
-    ends = (interval.low, interval.high) if interval else (np.nan, np.nan)
-    return float(defined.mean()) if defined.size else np.nan, *ends, defined.size
-
-
-def ratio_interval(
-    numerators: ArrayLike, denominators: ArrayLike, *, level: float = 0.95
-) -> Interval | None:
-    """Return the interval of a ratio of two means over the same queries (Fieller 1954).
-
-    Args:
-        numerators: One for each query, shape (n,).
-        denominators: The same.
-        level: In (0, 1).
-
-    Returns:
-        The interval, or None if there are too few values, if the ratio is the same for all queries,
-        or if the mean of the denominators may be 0: the interval is then unbounded.
-    """
-    check_level(level)
-    above, below = (np.asarray(v, dtype=np.float64) for v in (numerators, denominators))
-    if too_few(above.size, 1 - level):
-        return None
-    covariance = np.cov(above, below) / above.size
-    square = student_quantile(level, above.size - 1) ** 2
-    # The ratios ρ with (mean(above) − ρ·mean(below))² ≤ t²·variance(above − ρ·below).
-    a = float(below.mean() ** 2 - square * covariance[1, 1])
-    b = float(above.mean() * below.mean() - square * covariance[0, 1])
-    c = float(above.mean() ** 2 - square * covariance[0, 0])
-    if a <= 0:
-        return None
-    half = float(np.sqrt(max(0.0, b * b - a * c)))
-    if half < ROUNDING:
-        return None
-    return Interval((b - half) / a, (b + half) / a, level)
-
-
-def too_few(count: int, alpha: float) -> bool:
-    """Return whether this number of queries is too small to show anything at the level ``alpha``.
-
-    The smallest p value of an exact randomisation test is 2/2^n: below 6 queries it never reaches
-    5 %. We give intervals only where a test could be significant. Among m tests, Holm's correction
-    needs a p value of alpha/m.
-    """
-    return count < 2 or 2.0 ** (1 - count) > alpha
-
-
-@functools.lru_cache(maxsize=1024)
-def student_quantile(level: float, freedom: int) -> float:
-    """Return t with P(|T| ≤ t) = level for Student's distribution, by bisection.
-
-    Args:
-        level: In (0, 1).
-        freedom: The degrees of freedom, at least 1.
-    """
-    low, high = 0.0, np.pi / 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        if _student_within(middle, freedom) < level:
-            low = middle
-        else:
-            high = middle
-    return float(np.tan(low) * np.sqrt(freedom))
-
-
-def _student_within(angle: float, freedom: int) -> float:
-    """Return P(|T| ≤ tan(angle)·√freedom); Abramowitz & Stegun (1964), 26.7.3 and 26.7.4."""
-    sine, square = np.sin(angle), np.cos(angle) ** 2
-    if freedom % 2:
-        steps = np.arange(2, freedom - 1, 2)
-        terms = np.cumprod(np.concatenate(([1.0], steps / (steps + 1) * square)))
-        total = sine * np.cos(angle) * terms.sum() if freedom > 1 else 0.0
-        return float(2 / np.pi * (angle + total))
-    steps = np.arange(1, freedom - 2, 2)
-    return float(sine * np.cumprod(np.concatenate(([1.0], steps / (steps + 1) * square))).sum())
+    if not isinstance(level, int | float) or not 0 < level < 1:
+        raise InputError(
+            f"The level of {of} is between 0 and 1, such as {usual}, not {one_line(level, 60)}."
+        )
 
 
 def sums_ratio_interval(
@@ -228,29 +172,6 @@ def share_interval(counts: ArrayLike, totals: ArrayLike, *, level: float = 0.95)
     return odds and replace(odds, low=odds.low / (1 + odds.low), high=odds.high / (1 + odds.high))
 
 
-def paired_t(differences: ArrayLike) -> float | None:
-    """Return the two-sided p value of Student's paired t test that the mean difference is 0.
-
-    Args:
-        differences: One for each query, shape (n,).
-
-    Returns:
-        The p value: 1 if all differences are 0; None for fewer than two differences, or if all are
-        equal and not 0, since the test is then undefined.
-    """
-    sample = np.asarray(differences, dtype=np.float64)
-    if sample.size < 2:
-        return None
-    if not sample.any():
-        return 1.0
-    spread = float(sample.std(ddof=1))
-    if spread <= 1e-12 * float(np.abs(sample).max()):
-        return None
-    freedom = sample.size - 1
-    t = abs(float(sample.mean())) / (spread / np.sqrt(sample.size))
-    return max(0.0, 1 - _student_within(float(np.arctan(t / np.sqrt(freedom))), freedom))
-
-
 def paired_randomisation(
     differences: ArrayLike,
     random: np.random.Generator,
@@ -297,42 +218,32 @@ def randomisation_p(
         negative = (np.arange(1 << size)[:, None] >> np.arange(size)) & 1
         return np.asarray((_sums(differences, negative) >= observed).mean(axis=0))
     as_far = np.ones(differences.shape[1])
-    for rows in _chunks(permutations, size):
-        negative = random.integers(0, 2, (rows, size), dtype=np.int8)
+    rows = max(1, CELLS_AT_ONCE // size)
+    for start in range(0, permutations, rows):
+        shape = (min(rows, permutations - start), size)
+        negative = random.integers(0, 2, shape, dtype=np.int8)
         as_far += (_sums(differences, negative) >= observed).sum(axis=0)
     return as_far / (permutations + 1)
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p values corrected for the number of tests (Holm 1979), in the same order.
-
-    The chance that any true hypothesis is rejected at α is at most α, even for dependent tests.
-    """
-    order = sorted(range(len(p_values)), key=lambda place: p_values[place])
-    corrected = [0.0] * len(p_values)
-    highest = 0.0
-    for done, place in enumerate(order):
-        highest = max(highest, min(1.0, (len(p_values) - done) * p_values[place]))
-        corrected[place] = highest
-    return corrected
+def _sums(sample: FloatArray, negative: ArrayLike) -> FloatArray:
+    """Return |Σ ±difference| of each column for each row of 0 and 1, where 1 flips the sign."""
+    return np.asarray(np.abs(sample.sum(axis=0) - 2 * (np.asarray(negative) @ sample)))
 
 
 def corrected_by_holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Correct the p values that are not None, by :func:`holm`; the others stay None."""
-    there = iter(holm([p for p in p_values if p is not None]))
-    return [None if p is None else next(there) for p in p_values]
+    """Return p values corrected for the number of tests (Holm 1979), in the same order.
 
-
-def check_level(level: float, of: str = "an interval", usual: str = "0.95") -> None:
-    """Check that a level is a number between 0 and 1.
-
-    Raises:
-        InputError: It is not.
+    The chance that any true hypothesis is rejected at α is at most α, even for dependent tests.
+    Tests without a p value do not count, and stay None.
     """
-    if not isinstance(level, int | float) or not 0 < level < 1:
-        raise InputError(
-            f"The level of {of} is between 0 and 1, such as {usual}, not {one_line(level, 60)}."
-        )
+    tested = sorted((p, place) for place, p in enumerate(p_values) if p is not None)
+    corrected: list[float | None] = [None] * len(p_values)
+    highest = 0.0
+    for done, (p, place) in enumerate(tested):
+        highest = max(highest, min(1.0, (len(tested) - done) * p))
+        corrected[place] = highest
+    return corrected
 
 
 def p_in_words(p: float | None) -> str:
@@ -342,12 +253,61 @@ def p_in_words(p: float | None) -> str:
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 
-def _sums(sample: FloatArray, negative: ArrayLike) -> FloatArray:
-    """Return |Σ ±difference| of each column for each row of 0 and 1, where 1 flips the sign."""
-    return np.asarray(np.abs(sample.sum(axis=0) - 2 * (np.asarray(negative) @ sample)))
+def sign_test(wins: int, losses: int) -> float | None:
+    """Return the p value of the exact two-sided sign test of wins against losses.
+
+    It is twice the chance that a fair coin gives at least as many of the more frequent outcome
+    (Dixon & Mood 1946). The caller leaves ties out.
+
+    Returns:
+        The p value, or None if there are neither wins nor losses.
+    """
+    from scipy.special import bdtrc
+
+    if wins + losses == 0:
+        return None
+    return min(1.0, 2 * float(bdtrc(max(wins, losses) - 1, wins + losses, 0.5)))
 
 
-def _chunks(rows: int, columns: int) -> list[int]:
-    """Split rows into pieces that fit in the processor's cache."""
-    size = max(1, CELLS_AT_ONCE // columns)
-    return [min(size, rows - start) for start in range(0, rows, size)]
+def binomial_interval(successes: int, trials: int, level: float = 0.95) -> Interval | None:
+    """Return the exact interval of a share (Clopper & Pearson 1934).
+
+    At its lower end, this many successes or more have a chance of (1−level)/2; at its upper end,
+    this many or fewer do. If the trials are independent, it contains the true share with at least
+    the stated level.
+
+    Args:
+        successes: From 0 to ``trials``.
+        trials: The number of independent trials.
+        level: In (0, 1).
+
+    Returns:
+        The interval, or None without trials.
+    """
+    from scipy.special import betaincinv
+
+    if trials == 0:
+        return None
+    rest, failures = (1 - level) / 2, trials - successes
+    low = float(betaincinv(successes, failures + 1, rest)) if successes else 0.0
+    high = float(betaincinv(successes + 1, failures, 1 - rest)) if failures else 1.0
+    return Interval(low, high, level)
+
+
+def detectable_share(trials: int, *, alpha: float = 0.05, power: float = 0.8) -> float | None:
+    """Return the smallest share of wins that the sign test detects with this power.
+
+    Args:
+        trials: Wins and losses together.
+        alpha: The largest p value that counts as significant.
+        power: The chance to detect the share, in (½, 1).
+
+    Returns:
+        A share in (½, 1), or None if not even unanimity is significant (fewer than 6 trials at
+        5 %).
+    """
+    from scipy.special import bdtrc, betaincinv
+
+    wins = np.arange(trials // 2 + 1, trials + 1)
+    enough = wins[2 * bdtrc(wins - 1, trials, 0.5) <= alpha]
+    return float(betaincinv(enough[0], trials - enough[0] + 1, power)) if enough.size else None
