@@ -8,8 +8,7 @@ import numpy as np
 from measuring import Row, in_turns, median
 from workspace import Workspace
 
-from fairqr.retrieval.sampling.plackett_luce import PlackettLuce
-from fairqr.retrieval.sampling.streams import stream_of
+from fairqr.retrieval.sampling.plackett_luce import sample_plackett_luce, stream_of
 
 SAMPLES, SHOWN, ALPHA = 100, 5, 4.0
 # How many times as fast it has to be, by the number of items.
@@ -26,7 +25,7 @@ def sampling_rows(workspace: Workspace) -> Iterator[Row]:
         _agree(scores)
 
         def sample(_: int, scores: np.ndarray = scores, stream: np.random.Generator = ours) -> None:
-            PlackettLuce.of(scores, ALPHA).sample(SAMPLES, SHOWN, stream)
+            sample_plackett_luce(scores, ALPHA, SAMPLES, SHOWN, stream)
 
         def peer(_: int, scores: np.ndarray = scores, stream: np.random.Generator = dense) -> None:
             dense_samples(scores, stream)
@@ -63,7 +62,7 @@ def _agree(scores: np.ndarray) -> None:
     What is compared is the mean score of all that were drawn. Its standard error is at most that of
     as many independent scores.
     """
-    ours = scores[PlackettLuce.of(scores, ALPHA).sample(SAMPLES, SHOWN, stream_of(4))]
+    ours = scores[sample_plackett_luce(scores, ALPHA, SAMPLES, SHOWN, stream_of(4))]
     theirs = scores[dense_samples(scores, stream_of(5))]
     error = np.sqrt((ours.mean(axis=1).var() + theirs.mean(axis=1).var()) / SAMPLES)
     if abs(ours.mean() - theirs.mean()) > 6 * error:

@@ -25,9 +25,12 @@ from fairqr.prompts.template import PromptTemplate
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.pools.base import PoolRetriever
 from fairqr.retrieval.pools.open import open_pool_retriever
-from fairqr.retrieval.sampling.oracle import sample_oracle
-from fairqr.retrieval.sampling.plackett_luce import PlackettLuce, deterministic
-from fairqr.retrieval.sampling.streams import stream_of
+from fairqr.retrieval.sampling.plackett_luce import (
+    deterministic,
+    sample_oracle,
+    sample_plackett_luce,
+    stream_of,
+)
 
 Key = tuple[str, str, str, str, float | None, int, str]
 """See :attr:`fairqr.evaluation.rag.store.PolicyRecord.key`."""
@@ -108,8 +111,8 @@ def draw_rankings(
         drawn = deterministic(scores, experiment.k)[np.newaxis, :]
     else:
         stream = stream_of(draw.seed, *names, draw.retriever, f"{draw.alpha:g}")
-        policy = PlackettLuce.of(scores, draw.alpha, experiment.form)
-        drawn = policy.sample(experiment.samples, experiment.k, stream)
+        samples, k, form = experiment.samples, experiment.k, experiment.form
+        drawn = sample_plackett_luce(scores, draw.alpha, samples, k, stream, form)
     return tuple(tuple(ranking) for ranking in drawn.tolist())
 
 

@@ -38,8 +38,7 @@ from fairqr.graph.usage import seconds_left, usage_record
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.sampling.plackett_luce import PlackettLuce
-from fairqr.retrieval.sampling.streams import stream_of
+from fairqr.retrieval.sampling.plackett_luce import sample_plackett_luce, stream_of
 from fairqr.retrieval.sources.documents import Document
 
 PROMPT = "answer"
@@ -296,8 +295,10 @@ def _distinct_rankings(
         The rankings in the order of their first draw; ``times`` sums to the number of samples.
     """
     worths = sorted((place["score"] for place in places), reverse=True)
-    policy = PlackettLuce.of(worths, settings.alpha, settings.form)
-    drawn = policy.sample(settings.samples, settings.documents, stream_of(seed, query))
+    stream = stream_of(seed, query)
+    drawn = sample_plackett_luce(
+        worths, settings.alpha, settings.samples, settings.documents, stream, settings.form
+    )
     counts: dict[tuple[int, ...], int] = {}
     for row in drawn.tolist():
         counts[tuple(row)] = counts.get(tuple(row), 0) + 1

@@ -401,8 +401,8 @@ def test_a_model_that_is_not_there_stops_the_run(
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"alphas": [-1]}, "at alphas: α is -1; give numbers that are 0 or more and finite."),
-        ({"alphas": [float("nan")]}, "at alphas: α is nan; give numbers that are 0 or more"),
+        ({"alphas": [-1]}, "at alphas: α is -1; give numbers from 0 to 1000."),
+        ({"alphas": [float("nan")]}, "at alphas: α is nan; give numbers from 0 to 1000"),
         ({"alphas": []}, "the list of alphas is empty; name at least one."),
         ({"retrievers": []}, "the list of retrievers is empty; name at least one."),
         ({"generators": []}, "the list of generators is empty; name at least one."),

@@ -22,8 +22,7 @@ from fairqr.base.telemetry import record_to
 from fairqr.graph.answer.context import answer_context
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.sampling.plackett_luce import PlackettLuce
-from fairqr.retrieval.sampling.streams import stream_of
+from fairqr.retrieval.sampling.plackett_luce import sample_plackett_luce, stream_of
 from fairqr.retrieval.sources.catalog import Catalog
 from tests.unit.engines import ranked, remove
 
@@ -168,7 +167,7 @@ async def test_the_figures_are_those_of_the_samples_counted_one_by_one(
     )
     found = await ranked(engine, "science", 12)
     titles = {d.id: d.title for d in await engine.documents(found.ids)}
-    drawn = PlackettLuce.of(found.scores, 1).sample(40, 3, stream_of(1, "science"))
+    drawn = sample_plackett_luce(found.scores, 1, 40, 3, stream_of(1, "science"))
     samples = [[found.ids[at] for at in row] for row in drawn.tolist()]
 
     rankings = Counter(map(tuple, samples))

@@ -13,34 +13,40 @@ SIGNIFICANCE = 1e-5
 """Of each test of frequencies. The seeds are fixed, so a test that passes goes on passing."""
 
 
-def probability(weights: Sequence[float | Fraction], ranking: Sequence[int]) -> float | Fraction:
-    """P of the rankings that begin so: place by place, over the weights that are left."""
-    left = sum(weights)
-    result: float | Fraction = Fraction(1)
-    for item in ranking:
-        result *= weights[item] / left
-        left = left - weights[item]
-    return result
-
-
 def probabilities(weights: Sequence[float], k: int) -> dict[tuple[int, ...], float]:
-    """P of each order of k items; the weights are taken as exact."""
-    exact = [Fraction(weight) for weight in weights]
+    """P of each order of k items, place by place over the weights left, which are exact."""
     return {
-        ranking: float(probability(exact, ranking))
+        ranking: float(_probability([Fraction(weight) for weight in weights], ranking))
         for ranking in itertools.permutations(range(len(weights)), k)
     }
 
 
-def counts(drawn: np.ndarray) -> dict[tuple[int, ...], int]:
-    """How often each row was drawn."""
-    rows, numbers = np.unique(drawn, axis=0, return_counts=True)
-    return {tuple(row): int(number) for row, number in zip(rows.tolist(), numbers, strict=True)}
+def _probability(weights: Sequence[Fraction], ranking: Sequence[int]) -> Fraction:
+    left, result = sum(weights), Fraction(1)
+    for item in ranking:
+        result *= weights[item] / left
+        left -= weights[item]
+    return result
+
+
+def class_probabilities(
+    sizes: Sequence[int], weights: Sequence[float], k: int
+) -> dict[tuple[int, ...], float]:
+    """P of the classes of the first k; a class weighs what is left of it times its weight."""
+    expected = {}
+    for kinds in itertools.product(range(len(sizes)), repeat=k):
+        left, chance = np.array(sizes, dtype=float), 1.0
+        for kind in kinds:
+            chance *= left[kind] * weights[kind] / float(left @ np.array(weights))
+            left[kind] -= 1
+        expected[kinds] = chance
+    return expected
 
 
 def p_value(drawn: np.ndarray, expected: Mapping[tuple[int, ...], float]) -> float:
     """The p value of Pearson's χ² of rows; cells that expect fewer than 10 are taken together."""
-    found = counts(drawn)
+    rows, counts = np.unique(drawn, axis=0, return_counts=True)
+    found = dict(zip(map(tuple, rows.tolist()), counts.tolist(), strict=True))
     assert set(found) <= set(expected), "a ranking that cannot be"
     wanted = np.array([expected[cell] * len(drawn) for cell in expected])
     observed = np.array([found.get(cell, 0) for cell in expected], dtype=float)

@@ -9,9 +9,13 @@ import pytest
 
 from fairqr.evaluation.expected_exposure import ExpectedExposure, expected_exposure
 from fairqr.retrieval.fairness.exposure import Discount
-from fairqr.retrieval.sampling.oracle import sample_oracle
-from fairqr.retrieval.sampling.plackett_luce import Form, PlackettLuce, deterministic
-from fairqr.retrieval.sampling.streams import stream_of
+from fairqr.retrieval.sampling.plackett_luce import (
+    Form,
+    deterministic,
+    sample_oracle,
+    sample_plackett_luce,
+    stream_of,
+)
 
 ITEMS, SAMPLES, CUT = 190, 100, 5
 QUERIES = 20
@@ -35,8 +39,8 @@ def disparities(kind: str, alpha: float, form: Form = "logits") -> list[float]:
     values = []
     for query in range(QUERIES):
         stream = stream_of(1, kind, str(query))
-        policy = PlackettLuce.of(SCORES[kind](stream), alpha, form)
-        values.append(measured(policy.sample(SAMPLES, CUT, stream)).disparity / CUT)
+        drawn = sample_plackett_luce(SCORES[kind](stream), alpha, SAMPLES, CUT, stream, form)
+        values.append(measured(drawn).disparity / CUT)
     return values
 
 
@@ -82,10 +86,10 @@ def test_every_ranking_of_the_oracle_has_the_highest_relevance(m: int) -> None:
 def test_uniform_rankings_have_the_least_disparity_and_the_relevance_of_chance(n: int) -> None:
     """EE-R = k²/n and the unbiased EE-D = k²/n, within the error of 400 estimates."""
     useful = np.arange(n) < 12
-    policy = PlackettLuce.of(np.arange(n, dtype=float), 0)
     relevance, disparity, biased = [], [], []
     for repeat in range(400):
-        found = measured(policy.sample(SAMPLES, CUT, stream_of(4, str(repeat))), useful)
+        stream = stream_of(4, str(repeat))
+        found = measured(sample_plackett_luce(np.arange(n), 0, SAMPLES, CUT, stream), useful)
         assert found.unbiased_disparity is not None
         relevance.append(found.relevance)
         disparity.append(found.unbiased_disparity)

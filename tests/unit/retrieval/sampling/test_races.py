@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -11,9 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairqr.retrieval.sampling import races
+from fairqr.retrieval.sampling.plackett_luce import stream_of
 from fairqr.retrieval.sampling.races import LazyRace, close_gaps, dense_race, race
-from fairqr.retrieval.sampling.streams import stream_of
-from tests.unit.retrieval.sampling.enumeration import SIGNIFICANCE, p_value, probabilities
+from tests.unit.retrieval.sampling.enumeration import (
+    SIGNIFICANCE,
+    class_probabilities,
+    p_value,
+    probabilities,
+)
 
 SAMPLES = 40_000
 PLACES = 3
@@ -30,33 +34,42 @@ WEIGHTS = {
 }
 
 
+Draw = Callable[[np.ndarray, np.random.Generator], np.ndarray]
+
+
 def dense(weights: np.ndarray, stream: np.random.Generator) -> np.ndarray:
     return dense_race(np.log(weights), SAMPLES, PLACES, stream)
 
 
 def lazy(weights: np.ndarray, stream: np.random.Generator) -> np.ndarray:
-    return LazyRace.of(np.log(weights), PLACES).sample(SAMPLES, PLACES, stream)
+    return LazyRace(np.log(weights), PLACES).sample(SAMPLES, PLACES, stream)
 
 
 def lazy_in_short_rounds(weights: np.ndarray, stream: np.random.Generator) -> np.ndarray:
     """Nearly all samples take several rounds."""
-    return LazyRace.of(np.log(weights), PLACES).sample(SAMPLES, PLACES, stream, arrivals=1)
+    return LazyRace(np.log(weights), PLACES).sample(SAMPLES, PLACES, stream, arrivals=1)
 
 
+# More clocks than are run at once give parts that follow each other in one array.
+@pytest.mark.parametrize(("cells", "blocks"), [(races.CELLS, races.BLOCKS), (50_000, 2)])
 @pytest.mark.parametrize("draw", [dense, lazy, lazy_in_short_rounds])
 @pytest.mark.parametrize("case", WEIGHTS)
 def test_ordered_triples_have_their_probabilities(
-    draw: Callable[[np.ndarray, np.random.Generator], np.ndarray], case: str
+    draw: Draw, case: str, cells: int, blocks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(races, "CELLS", cells)
+    monkeypatch.setattr(races, "BLOCKS", blocks)
     weights = WEIGHTS[case]
     drawn = draw(np.array(weights), stream_of(4, draw.__name__, case))
-    assert p_value(drawn, probabilities(weights, PLACES)) > SIGNIFICANCE
+    expected = probabilities(weights, PLACES)
+    assert p_value(drawn, expected) > SIGNIFICANCE
+    assert p_value(drawn[-4000:], expected) > SIGNIFICANCE
 
 
 def test_short_rounds_that_start_anew_would_be_found_out() -> None:
     """The test above has the power: drawing unfinished samples again from the start fails it."""
     weights = WEIGHTS["falling"]
-    fresh = LazyRace.of(np.log(weights), PLACES)
+    fresh = LazyRace(np.log(weights), PLACES)
     stream = stream_of(5)
     kept = np.empty((0, PLACES), dtype=np.intp)
     while len(kept) < SAMPLES:
@@ -68,38 +81,28 @@ def test_short_rounds_that_start_anew_would_be_found_out() -> None:
 
 @pytest.mark.parametrize("n", [120, 400, 100_000])
 def test_classes_of_weights_in_a_large_pool_have_their_probabilities(n: int) -> None:
-    """Triples of classes, by enumeration: what is left of a class weighs its size times its weight.
-
-    Pools of 125 and more are sampled lazily.
-    """
+    """Pools of 125 and more are sampled lazily, and the largest has blocks of seven items."""
     kinds = np.arange(n) % 3
-    worth = np.array([1.0, 2.5, 0.4])
+    worth = [1.0, 2.5, 0.4]
     drawn = race(np.log(worth)[kinds], 20_000, 3, stream_of(6, str(n)))
-    sizes = np.bincount(kinds)
-    expected = {}
-    for triple in itertools.product(range(3), repeat=3):
-        left, chance = sizes.astype(float), 1.0
-        for kind in triple:
-            chance *= left[kind] * worth[kind] / (left @ worth)
-            left[kind] -= 1
-        expected[triple] = chance
+    expected = class_probabilities(np.bincount(kinds).tolist(), worth, 3)
     assert p_value(kinds[drawn], expected) > SIGNIFICANCE
 
 
-def test_the_lazy_race_gives_each_item_the_exposure_of_the_dense_one() -> None:
-    """Two-sample χ² of the items that are among the first five."""
-    log_weights = stream_of(8).normal(0, 2, 300)
-    taken = []
-    for draw in (
-        lambda s: race(log_weights, 20_000, 5, s),
-        lambda s: dense_race(log_weights, 20_000, 5, s),
-    ):
-        taken.append(np.bincount(draw(stream_of(9, str(len(taken)))).ravel(), minlength=300))
-    one, other = (counts.astype(float) for counts in taken)
-    often = one + other >= 20
-    statistic = ((one - other)[often] ** 2 / (one + other)[often]).sum()
-    # Items of one ranking exclude each other, so that the sum is below χ² rather than above.
-    assert statistic < often.sum() + 5 * np.sqrt(2 * often.sum())
+class Greatest(np.random.Generator):
+    """Draws the number that is next to 1, or 1 itself as rounding could make it."""
+
+    def random(self, size: object = None) -> np.ndarray:  # type: ignore[override]
+        return np.ones(size)  # type: ignore[call-overload, no-any-return]
+
+
+@pytest.mark.parametrize("blocks", [3, races.BLOCKS])
+def test_rounding_up_to_the_total_gives_an_item_with_weight(
+    blocks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(races, "BLOCKS", blocks)
+    prepared = LazyRace(np.log([0.5, 1.0, 0.25, 1.0, 2.0, 30.0, 40.0, 50.0]), 3)
+    assert prepared._tail((2, 2), Greatest(np.random.PCG64(0))).tolist() == [[4, 4], [4, 4]]
 
 
 @settings(max_examples=60)
@@ -116,7 +119,7 @@ def test_every_row_names_distinct_items_whatever_the_weights(
     stream = stream_of(data.draw(st.integers(0, 99)))
     drawn = [
         dense_race(values, samples, k, stream),
-        LazyRace.of(values, k).sample(samples, k, stream),
+        LazyRace(values, k).sample(samples, k, stream),
         race(values, samples, k, stream),
     ]
     for rows in drawn:
@@ -125,17 +128,6 @@ def test_every_row_names_distinct_items_whatever_the_weights(
         assert rows.min() >= 0
         assert rows.max() < len(values)
         assert all(len(set(row)) == k for row in rows.tolist())
-
-
-def test_what_is_prepared_in_parts_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More clocks than are run at once: the parts follow each other in one array."""
-    log_weights = np.log(WEIGHTS["mixed"])
-    expected = probabilities(WEIGHTS["mixed"], PLACES)
-    monkeypatch.setattr(races, "CELLS", 50_000)
-    for draw in (dense, lazy):
-        drawn = draw(np.exp(log_weights), stream_of(10))
-        assert p_value(drawn, expected) > SIGNIFICANCE
-        assert p_value(drawn[-4000:], expected) > SIGNIFICANCE
 
 
 def test_a_tail_whose_weights_vanish_beside_the_head_keeps_its_order() -> None:
@@ -152,7 +144,7 @@ def test_a_tail_whose_weights_vanish_beside_the_head_keeps_its_order() -> None:
     assert (np.sort(drawn[:, :10]) == np.arange(700, 710)).all()
     assert p_value(drawn[:, 10:] - 500, probabilities(rest, 3)) > SIGNIFICANCE
     # Equal items at the end of all, at log weights of -1e10, are told apart by chance as well.
-    firsts = LazyRace.of(log_weights, 20).sample(20_000, 14, stream_of(12))[:, 13]
+    firsts = LazyRace(log_weights, 20).sample(20_000, 14, stream_of(12))[:, 13]
     found = np.bincount(firsts, minlength=1000)
     others = log_weights == -1e10
     expected = 20_000 / others.sum()
@@ -171,11 +163,6 @@ def test_closed_gaps_keep_the_order_and_all_differences_that_matter(values: list
     near = wanted <= races.GAP
     assert np.allclose(steps[near], wanted[near], rtol=1e-9, atol=1e-3)
     assert (steps[~near] >= races.GAP * (1 - 1e-9)).all()
-
-
-def test_the_first_distinct_items_are_kept_in_order() -> None:
-    items = np.array([[3, 3, -1, 2, 3, 1], [-1, 0, -1, -1, 0, -1]])
-    assert races._first_distinct(items, 3).tolist() == [[3, 2, 1], [0, -1, -1]]
 
 
 @settings(max_examples=60)
