@@ -11,7 +11,8 @@ from measuring import Row, in_turns_async, median, p95
 from workspace import Workspace
 
 from fairqr.retrieval.engines.engine import Query
-from fairqr.retrieval.engines.tantivy.writing import upsert_documents
+from fairqr.retrieval.engines.tantivy.folder import upsert_documents
+from fairqr.retrieval.sources.labels import LabelReader
 
 TOP = 500
 MAX_SEARCH_RATIO = 1.5
@@ -65,9 +66,10 @@ def search_rows(workspace: Workspace) -> Iterator[Row]:
 def update_rows(workspace: Workspace) -> Iterator[Row]:
     """Measure replacing 100 documents and seeing the new ones; the peer does the same."""
     engine, bare = workspace.engine(), workspace.bare()
+    labels = LabelReader(engine.schema, {}, strict=True)
 
     def update(number: int) -> object:
-        upsert_documents(engine.folder, changed[number])
+        upsert_documents(engine.folder, changed[number], labels)
         return engine.snapshot()
 
     async def ours(number: int) -> object:

@@ -11,8 +11,7 @@ from fairqr.retrieval.encoders.encoder import Encoder, Float32Array
 from fairqr.retrieval.engines.engine import Capability, Hits, Query
 from fairqr.retrieval.engines.hybrid.vector_array import Rows, cosines, highest, scores_of
 from fairqr.retrieval.engines.hybrid.vectors import VectorEngine
-from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
-from fairqr.retrieval.engines.tantivy.snapshot import Numbers, Snapshot
+from fairqr.retrieval.engines.tantivy.engine import Numbers, Snapshot, TantivyEngine
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.relevance import (
     CALIBRATED,

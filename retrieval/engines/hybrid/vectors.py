@@ -30,9 +30,8 @@ from fairqr.retrieval.engines.hybrid.vector_array import (
     highest,
     scores_of,
 )
-from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
+from fairqr.retrieval.engines.tantivy.engine import Numbers, Snapshot, TantivyEngine
 from fairqr.retrieval.engines.tantivy.folder import VECTORS, refuse_damaged
-from fairqr.retrieval.engines.tantivy.snapshot import Numbers, Snapshot
 from fairqr.retrieval.sources.documents import Document, Progress
 
 DOCUMENTS_AT_ONCE = 256
@@ -131,7 +130,7 @@ class VectorEngine(EngineOverWords):
         """Encode the documents up to this number that have no row; the caller holds the lock."""
         folder = self._folder
         rows = await asyncio.to_thread(folder.rows)
-        total = min(len(now), last + 1 - rows)
+        total = int(now.are_live(np.arange(rows, last + 1)).sum())
         earlier = await asyncio.to_thread(folder.earlier)
         chunks = _chunks(now.numbered_documents(rows - 1))
         done = 0

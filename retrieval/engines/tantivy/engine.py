@@ -5,26 +5,208 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
+from typing import cast, get_args
 
+import numpy as np
 import tantivy
+from numpy.typing import NDArray
 
-from fairqr.retrieval.engines.engine import Capability, EngineInfo, Hits, Query, require_groups
+from fairqr.retrieval.engines.engine import (
+    Capability,
+    EngineInfo,
+    Hits,
+    Memberships,
+    Query,
+    require_groups,
+)
 from fairqr.retrieval.engines.tantivy.analysis import english_analyzer
 from fairqr.retrieval.engines.tantivy.folder import (
+    ID_COLUMNS,
     columns_of,
-    open_text,
+    from_stored,
+    open_index,
     read_manifest,
-    refuse_damaged,
+    with_ids,
 )
-from fairqr.retrieval.engines.tantivy.ids import IdReader
-from fairqr.retrieval.engines.tantivy.snapshot import Snapshot
 from fairqr.retrieval.fairness.exposure import FloatArray
+from fairqr.retrieval.fairness.ranking import best_positions
 from fairqr.retrieval.sources.documents import Document
+from fairqr.retrieval.sources.schema import Schema
 from fairqr.retrieval.texts.sendable import sendable
 from fairqr.retrieval.texts.words import composed
+
+Addresses = list[tantivy.DocAddress]
+Attributes = Sequence[str] | None
+Numbers = NDArray[np.int64]
+
+SEGMENT = 2**32
+"""More than the documents of a segment, which tantivy numbers with 32 bits."""
+
+
+class Snapshot:
+    """An embedded index as it is at one moment; later writes do not show.
+
+    Each document has a unique number that is never reused; a replaced document gets a new, higher
+    one. All methods block.
+    """
+
+    def __init__(self, index: tantivy.Index, schema: Schema) -> None:
+        """Take the state that the index loaded last."""
+        self.searcher = index.searcher()
+        self.text_schema = index.schema
+        self.columns = columns_of(schema)
+
+    def __len__(self) -> int:
+        """Return the number of documents."""
+        return int(self.searcher.num_docs)
+
+    def best(self, query: tantivy.Query, n: int, attributes: Attributes = None) -> Hits:
+        """Return the best n documents of a query; ties in order of id."""
+        addresses, scores = self.ranked(query, n)
+        return Hits(self.ids_at(addresses), scores, self.memberships(addresses, attributes))
+
+    def ranked(self, query: tantivy.Query, n: int) -> tuple[Addresses, list[float]]:
+        """Return where the best n documents of a query are, with their scores; ties by id."""
+        n = min(n, len(self))
+        if n < 1:
+            return [], []
+        # A segment is sorted by id; ties come in the order of segments, then of documents. So one
+        # segment breaks ties by id; with several, we take all documents tied with the last one.
+        limit = n if self.searcher.num_segments == 1 else n + 1
+        found = self.searcher.search(query, limit, count=False).hits
+        while len(found) == limit > n and found[n - 1][0] == found[-1][0]:
+            limit *= 2
+            found = self.searcher.search(query, limit, count=False).hits
+        scores, addresses = [score for score, _ in found], [address for _, address in found]
+        if limit > n:
+            best = best_positions(self.ids_at(addresses), scores)[:n].tolist()
+            scores = [scores[place] for place in best]
+            addresses = [addresses[place] for place in best]
+        return addresses, scores
+
+    def hits(
+        self, numbers: Numbers, scores: FloatArray, n: int, attributes: Attributes = None
+    ) -> Hits:
+        """Return the best n of the documents with these numbers; ties in order of id.
+
+        Args:
+            numbers: The numbers of documents that exist.
+            scores: One score for each document.
+            n: How many to return, at least 1.
+            attributes: The attributes whose groups are needed; all by default.
+        """
+        if n < len(numbers):
+            last = np.partition(scores, -n)[-n]
+            numbers, scores = numbers[scores >= last], scores[scores >= last]
+        ids = self.ids_of(numbers.tolist())
+        best = best_positions(ids, scores)[:n]
+        groups = self.memberships(self.at(numbers[best]), attributes)
+        return Hits([ids[place] for place in best.tolist()], scores[best].tolist(), groups)
+
+    def count(self, query: tantivy.Query) -> int:
+        """Return how many documents match, not counting deleted ones."""
+        count: int = self.searcher.search(query, 1).count  # type: ignore[attr-defined]
+        return count
+
+    def are_matching(self, query: tantivy.Query, numbers: int) -> NDArray[np.bool_]:
+        """Return which documents match, by number, at least for the first of these numbers."""
+        matching = np.zeros(max(numbers, len(self._packed)), dtype=np.bool_)
+        matching[self.numbers(self._all_matching(query))] = True
+        return matching
+
+    def are_live(self, numbers: Numbers) -> NDArray[np.bool_]:
+        """Return which of these numbers are of documents that were not deleted or replaced."""
+        known = numbers < len(self._packed)
+        known[known] = self._packed[numbers[known]] >= 0
+        return known
+
+    def at(self, numbers: Numbers) -> Addresses:
+        """Return where the documents with these numbers are; all must exist."""
+        segments, places = np.divmod(self._packed[numbers], SEGMENT)
+        return list(map(tantivy.DocAddress, segments.tolist(), places.tolist()))
+
+    @cached_property
+    def _packed(self) -> Numbers:
+        """The address of each document as one value, by number; −1 where there is none."""
+        every = self._all_matching(tantivy.Query.all_query())
+        numbers = self.numbers(every)
+        packed = np.full(max(numbers, default=-1) + 1, -1, dtype=np.int64)
+        packed[numbers] = [SEGMENT * address.segment_ord + address.doc for address in every]
+        return packed
+
+    def _all_matching(self, query: tantivy.Query) -> Addresses:
+        found = self.searcher.search(query, max(1, len(self)), count=False).hits
+        return [address for _, address in found]
+
+    def addresses(self, ids: Sequence[str]) -> dict[str, tantivy.DocAddress]:
+        """Return the addresses of those documents that exist."""
+        query = with_ids(self.text_schema, ids)
+        found = self.searcher.search(query, len(ids) or 1, count=False).hits
+        addresses = [address for _, address in found]
+        return dict(zip(self.ids_at(addresses), addresses, strict=True))
+
+    def ids_at(self, addresses: Addresses) -> list[str]:
+        """Return the ids of the documents at these addresses."""
+        columns = []
+        for name in ID_COLUMNS:
+            words = self.searcher.fast_field_values(name, addresses)
+            if words.count(None) == len(words):  # No id is this long.
+                break
+            columns.append([word or 0 for word in words])
+        if not columns:
+            return []
+        packed = np.array(columns, dtype=">u8").T.copy().view(f"S{8 * len(columns)}")
+        # numpy leaves out the zeros at the end, and before them comes the mark of the end.
+        return [held[:-1].decode() for held in packed.ravel().tolist()]
+
+    def ids_of(self, numbers: Sequence[int]) -> list[str]:
+        """Return the ids of the documents with these numbers; all must exist."""
+        return self.ids_at(self.at(np.array(numbers, dtype=np.int64)))
+
+    def numbers(self, addresses: Addresses) -> list[int]:
+        """Return the numbers of the documents at these addresses."""
+        return cast("list[int]", self.searcher.fast_field_values("number", addresses))
+
+    def memberships(self, addresses: Addresses, attributes: Attributes = None) -> Memberships:
+        """Return the groups of the documents at these addresses, in some attributes or all."""
+        read = self.searcher.fast_field_values
+        return {
+            name: np.array([read(it, addresses) for it in self.columns[name]], dtype=np.float64).T
+            for name in attributes or self.columns
+        }
+
+    def documents(self, ids: Sequence[str]) -> list[Document]:
+        """Return these documents, in this order; ids that the index lacks are left out."""
+        addresses = self.addresses(ids)
+        return [self._document(addresses[id_]) for id_ in ids if id_ in addresses]
+
+    @cached_property
+    def shares(self) -> dict[str, FloatArray]:
+        """For each attribute the mean membership over all documents; 0 if there are none."""
+        columns = [column for columns in self.columns.values() for column in columns]
+        wanted = {column: {"sum": {"field": column}} for column in columns}
+        sums = self.searcher.aggregate(tantivy.Query.all_query(), wanted)
+        return {
+            name: np.array([sums[c]["value"] or 0.0 for c in columns]) / max(1, len(self))
+            for name, columns in self.columns.items()
+        }
+
+    def last_number(self) -> int:
+        """Return the highest number of a document, or −1 if there are no documents."""
+        return len(self._packed) - 1
+
+    def numbered_documents(self, after: int) -> Iterator[tuple[int, Document]]:
+        """Yield the documents with higher numbers than this, in order of number."""
+        for number, packed in enumerate(self._packed[after + 1 :].tolist(), start=after + 1):
+            if packed >= 0:
+                yield number, self._document(tantivy.DocAddress(*divmod(packed, SEGMENT)))
+
+    def _document(self, address: tantivy.DocAddress) -> Document:
+        return from_stored(self.searcher.doc(address)["source"][0])
 
 
 class TantivyEngine:
@@ -36,16 +218,7 @@ class TantivyEngine:
 
     retriever = "bm25"
     in_process = True
-    capabilities: frozenset[Capability] = frozenset(
-        {
-            "new_queries",
-            "read_by_id",
-            "rescore",
-            "document_frequencies",
-            "corpus_shares",
-            "within_group",
-        }
-    )
+    capabilities: frozenset[Capability] = frozenset(get_args(Capability)) - {"vectors", "relevance"}
 
     def __init__(self, folder: Path, name: str) -> None:
         """Open the index in a folder.
@@ -53,8 +226,7 @@ class TantivyEngine:
         Raises:
             IndexVersionError: The folder has no index that this version can read.
         """
-        self.folder = folder
-        self.name = name
+        self.folder, self.name = folder, name
         self.manifest = read_manifest(folder)
         self.schema = self.manifest.corpus_schema
         self.filterable = frozenset(
@@ -62,17 +234,11 @@ class TantivyEngine:
             for name, attribute in self.schema.attributes.items()
             for group in attribute.universe
         )
-        self._columns = columns_of(self.schema)
         self._analyzer = english_analyzer()
         self._lock = threading.Lock()
         self._stamp = self.stamp()
-        self._snapshot: Snapshot | None = None
-        self._shares: tuple[tuple[int, int] | None, Mapping[str, FloatArray]] | None = None
-        self._index = open_text(folder)
-        try:
-            self._ids = IdReader(folder)
-        except (OSError, ValueError) as error:
-            refuse_damaged(folder, error)
+        self._index = open_index(folder)
+        self._snapshot = Snapshot(self._index, self.schema)
 
     async def info(self) -> EngineInfo:
         """Return what we know of the index."""
@@ -97,7 +263,7 @@ class TantivyEngine:
 
     async def corpus_shares(self) -> Mapping[str, FloatArray]:
         """Return for each attribute the mean membership over all documents."""
-        return await asyncio.to_thread(self._corpus_shares)
+        return await asyncio.to_thread(lambda: self.snapshot().shares)
 
     async def aclose(self) -> None:
         """Do nothing: the files are closed with the object."""
@@ -118,23 +284,8 @@ class TantivyEngine:
                 # We cannot load an index while it is being replaced; keep reading the old one.
                 with contextlib.suppress(ValueError):
                     self._index.reload()
-                    self._stamp, self._snapshot = stamp, None
-            if self._snapshot is None:
-                self._snapshot = Snapshot(
-                    self.folder,
-                    self._index.schema,
-                    self._index.searcher(),
-                    self._ids,
-                    self._columns,
-                )
+                    self._stamp, self._snapshot = stamp, Snapshot(self._index, self.schema)
             return self._snapshot
-
-    def _corpus_shares(self) -> Mapping[str, FloatArray]:
-        # Counted once for each state of the index, since it reads all documents.
-        stamp = self.stamp()
-        if self._shares is None or self._shares[0] != stamp:
-            self._shares = stamp, self.snapshot().shares()
-        return self._shares[1]
 
     def _search(self, queries: Sequence[Query]) -> list[Hits]:
         now = self.snapshot()
@@ -153,7 +304,8 @@ class TantivyEngine:
         occur, counts = tantivy.Occur, query.n < 1
         parts: list[tuple[tantivy.Occur, tantivy.Query]] = []
         if query.only is not None:
-            parts.append((occur.Must, now.with_ids(query.only)))
+            given = with_ids(now.text_schema, query.only)
+            parts.append((occur.Must, tantivy.Query.const_score_query(given, 0.0)))
         if query.within is not None:
             parts.append((occur.Must, self.in_group(query.within)))
         if query.text or (query.only is None and not counts):
@@ -166,30 +318,26 @@ class TantivyEngine:
         """Return the query for documents with a share of a group, each with score 0."""
         attribute, group = within
         place = self.schema.attribute(attribute).universe.index(group)
-        share, kind = self._columns[attribute][place], tantivy.FieldType.Float
+        column, kind = columns_of(self.schema)[attribute][place], tantivy.FieldType.Float
         above_zero = tantivy.Query.range_query(
-            self._index.schema, share, kind, 0.0, None, include_lower=False
+            self._index.schema, column, kind, 0.0, None, include_lower=False
         )
         return tantivy.Query.const_score_query(above_zero, 0.0)
 
     def _matching(self, query: Query) -> tantivy.Query:
         """Return the query for documents that match the words."""
-        text = self._terms(query.text, tantivy.Occur.Must if query.every_word else None)
+        occur = tantivy.Occur
+        text = self._terms(query.text, occur.Must if query.every_word else occur.Should)
         if not query.boost:
             return text
-        boost = self._terms(query.boost)
-        return tantivy.Query.boolean_query(
-            [(tantivy.Occur.Must, text), (tantivy.Occur.Should, boost)]
-        )
+        boost = self._terms(query.boost, occur.Should)
+        return tantivy.Query.boolean_query([(occur.Must, text), (occur.Should, boost)])
 
-    def _terms(self, text: str, occur: tantivy.Occur | None = None) -> tantivy.Query:
-        """Return the disjunction of the text's terms, or their conjunction."""
+    def _terms(self, text: str, occur: tantivy.Occur) -> tantivy.Query:
+        """Return the combination of the text's terms."""
         # tantivy does not accept a lone surrogate, which a query can contain.
         terms = self._analyzer.analyze(composed(sendable(text)))
         schema = self._index.schema
         return tantivy.Query.boolean_query(
-            [
-                (occur or tantivy.Occur.Should, tantivy.Query.term_query(schema, "body", term))
-                for term in terms
-            ]
+            [(occur, tantivy.Query.term_query(schema, "body", term)) for term in terms]
         )

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from filelock import FileLock, Timeout
 
 from fairqr.base.errors import BuildInProgressError, IndexNotFoundError, IndexVersionError
-from fairqr.base.files import write_beside
 from fairqr.retrieval.engines.hybrid.vector_array import carry_over
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
-from fairqr.retrieval.engines.tantivy.folder import VECTORS, Manifest
-from fairqr.retrieval.engines.tantivy.writing import (
+from fairqr.retrieval.engines.tantivy.folder import (
+    VECTORS,
+    Manifest,
     build_index,
     remove_documents,
     upsert_documents,
@@ -33,7 +35,13 @@ from fairqr.retrieval.sources.labels import LabelReader
 Announce = Callable[[str], Progress]
 """Called with the name of what is being made; returns the callback for the number of documents."""
 
+T = TypeVar("T")
+
 WAIT_SECONDS = 0.1
+
+
+class _StoppedError(Exception):
+    """Nobody is waiting for the build any more."""
 
 
 class EmbeddedIndexes:
@@ -82,7 +90,8 @@ class EmbeddedIndexes:
             BuildInProgressError: Another process is writing to the same index.
         """
         manifest = await asyncio.to_thread(_manifest, corpus, source)
-        return await self._build(name, name, corpus, manifest, None, progress, share=False)
+        labels = await self._labels(manifest)
+        return await self._build(name, name, corpus, manifest, labels, progress)
 
     async def up_to_date(
         self,
@@ -105,12 +114,21 @@ class EmbeddedIndexes:
             return engine
         manifest = await asyncio.to_thread(_manifest, corpus, source)
         if engine is not None and manifest.fingerprint == engine.manifest.fingerprint:
-            if manifest.files:
-                await asyncio.to_thread(_note_files, engine, manifest.files)
+            # Note the files, so that we need not hash them again; a folder may be read-only.
+            with contextlib.suppress(OSError):
+                noted = engine.manifest.model_copy(update={"files": manifest.files})
+                await asyncio.to_thread(noted.write, engine.folder)
             return engine
-        of_labels = announced(announce, f"labels of {shown}")
-        of_documents = announced(announce, shown)
-        return await self._build(name, shown, corpus, manifest, of_labels, of_documents, share=True)
+        labels = await self._labels(manifest, announced(announce, f"labels of {shown}"))
+        progress = announced(announce, shown)
+        while True:
+            try:
+                return await self._build(
+                    name, shown, corpus, manifest, labels, progress, share=True
+                )
+            except BuildInProgressError:
+                # Not in a thread: many may be waiting, and there are few threads.
+                await asyncio.sleep(WAIT_SECONDS)
 
     async def upsert(
         self, name: str, documents: Iterable[Document], progress: Progress | None = None
@@ -122,10 +140,11 @@ class EmbeddedIndexes:
             BuildInProgressError: Another process is writing to it.
             CorpusError: A document is wrong; the index stays unchanged.
         """
-        manifest = (await self.open(name)).manifest
-        labels = await self._label_reader(manifest)
-        args = documents, labels, progress
-        return await asyncio.to_thread(self._write, name, upsert_documents, *args)
+        labels = await self._labels((await self.open(name)).manifest)
+        return await self._locked(
+            name,
+            lambda: upsert_documents(self._current(name), documents, labels, progress),
+        )
 
     async def remove(self, name: str, ids: Sequence[str]) -> int:
         """Remove documents, and return how many were removed.
@@ -135,7 +154,7 @@ class EmbeddedIndexes:
             BuildInProgressError: Another process is writing to it.
         """
         await self.open(name)
-        return await asyncio.to_thread(self._write, name, remove_documents, ids)
+        return await self._locked(name, lambda: remove_documents(self._current(name), ids))
 
     async def delete(self, name: str) -> None:
         """Delete an index, or the remains of a damaged one.
@@ -144,14 +163,9 @@ class EmbeddedIndexes:
             IndexNotFoundError: There is no such index.
             BuildInProgressError: Another process is writing to it.
         """
-
-        def work() -> None:
-            with self._writing(name):
-                shutil.rmtree(self._folder / name)
-
         if not (self._folder / name).is_dir():
             raise _no_such(name)
-        await asyncio.to_thread(work)
+        await self._locked(name, lambda: shutil.rmtree(self._folder / name))
 
     async def _build(
         self,
@@ -159,49 +173,40 @@ class EmbeddedIndexes:
         shown: str,
         corpus: Corpus,
         manifest: Manifest,
-        of_labels: Progress | None,
+        labels: LabelReader,
         progress: Progress | None,
         *,
-        share: bool,
+        share: bool = False,
     ) -> TantivyEngine:
-        """Build an index and open it; ``share`` waits for another's build and uses the result."""
-        labels = await self._label_reader(manifest, of_labels)
+        """Build an index and open it, or with ``share`` open what another made of this corpus."""
         # With the groups that label files name.
         manifest = manifest.model_copy(update={"corpus_schema": labels.schema})
         stop = threading.Event()
 
+        def documents() -> Iterator[Document]:
+            for document in corpus.documents():
+                if stop.is_set():
+                    raise _StoppedError
+                yield document
+
         def work() -> TantivyEngine:
-            with self._writing(name):
-                if share:
-                    with contextlib.suppress(IndexNotFoundError, IndexVersionError):
-                        made = self._open(name, shown)
-                        if made.manifest.fingerprint == manifest.fingerprint:
-                            return made
-                with self._new_version(name) as folder:
-                    documents = _until(stop, corpus.documents())
-                    build_index(folder, manifest, documents, labels, progress)
-                return self._open(name, shown)
+            if share:
+                with contextlib.suppress(IndexNotFoundError, IndexVersionError):
+                    made = self._open(name, shown)
+                    if made.manifest.fingerprint == manifest.fingerprint:
+                        return made
+            with self._new_version(name) as folder:
+                build_index(folder, manifest, documents(), labels, progress)
+            return self._open(name, shown)
 
-        while True:
-            try:
-                return await asyncio.to_thread(work)
-            except asyncio.CancelledError:
-                # The thread continues alone; this makes it leave everything unchanged.
-                stop.set()
-                raise
-            except BuildInProgressError:
-                if not share:
-                    raise
-            # Not in the thread: many may be waiting, and there are few threads.
-            await asyncio.sleep(WAIT_SECONDS)
+        try:
+            return await self._locked(name, work)
+        except asyncio.CancelledError:
+            # The thread continues alone; this makes it leave everything unchanged.
+            stop.set()
+            raise
 
-    def _write(self, name: str, write: Callable[..., int], *args: object) -> int:
-        with self._writing(name):
-            return write(self._current(name), *args)
-
-    async def _label_reader(
-        self, manifest: Manifest, progress: Progress | None = None
-    ) -> LabelReader:
+    async def _labels(self, manifest: Manifest, progress: Progress | None = None) -> LabelReader:
         return await LabelReader.open(
             manifest.corpus_schema.attributes,
             manifest.labels_folder,
@@ -226,66 +231,53 @@ class EmbeddedIndexes:
                 if self._current(name) == folder:
                     raise
 
-    @contextlib.contextmanager
-    def _writing(self, name: str) -> Iterator[None]:
-        """Hold the lock on an index; the system releases it when the process dies."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        try:
-            with FileLock(self._folder / f".{name}.lock", timeout=0):
-                yield
-        except Timeout:
-            raise BuildInProgressError(
-                f"Another process is writing to the index '{name}'; wait until it has finished."
-            ) from None
+    async def _locked(self, name: str, work: Callable[[], T]) -> T:
+        """Work in a thread under the lock on an index, which ends when the process dies."""
+
+        def locked() -> T:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            try:
+                with FileLock(self._folder / f".{name}.lock", timeout=0):
+                    return work()
+            except Timeout:
+                raise BuildInProgressError(
+                    f"Another process is writing to the index '{name}'; wait until it has finished."
+                ) from None
+
+        return await asyncio.to_thread(locked)
 
     @contextlib.contextmanager
     def _new_version(self, name: str) -> Iterator[Path]:
         """Yield a folder to build in, which becomes the current version at the end."""
         index = self._folder / name
-        current = index / "current"
+        current, switch = index / "current", index / "next"
         old = current.resolve().name if current.is_symlink() else "v0"
         # Remove what killed builds left behind.
         _remove_versions(index, keep=old)
-        new = f"v{int(old[1:]) + 1}"
+        new = index / f"v{int(old[1:]) + 1}"
         try:
-            yield index / new
+            yield new
         except BaseException:
-            _remove_versions(index, keep=old)
-            if old == "v0":
-                shutil.rmtree(index, ignore_errors=True)
+            shutil.rmtree(new if current.is_symlink() else index, ignore_errors=True)
             raise
-        carry_over(index / old / VECTORS, index / new / VECTORS)
-        switch = index / "next"
+        carry_over(index / old / VECTORS, new / VECTORS)
         switch.unlink(missing_ok=True)
-        switch.symlink_to(new)
+        switch.symlink_to(new.name)
         switch.replace(current)
         # Readers of the old version keep their files open.
-        _remove_versions(index, keep=new)
+        _remove_versions(index, keep=new.name)
 
 
 def announced(announce: Announce | None, name: str) -> Progress | None:
     """Return a progress callback that announces the name when it is first called."""
     if announce is None:
         return None
-    started: list[Progress] = []
+    announce_once = functools.cache(announce)
 
     def tell(done: int, /, *total: int | None) -> None:
-        if not started:
-            started.append(announce(name))
-        started[0](done, *total)
+        announce_once(name)(done, *total)
 
     return tell
-
-
-class _CancelledError(Exception):
-    """Nobody is waiting for the build any more."""
-
-
-def _until(stop: threading.Event, documents: Iterator[Document]) -> Iterator[Document]:
-    for document in documents:
-        if stop.is_set():
-            raise _CancelledError
-        yield document
 
 
 def _manifest(corpus: Corpus, source: str) -> Manifest:
@@ -296,15 +288,6 @@ def _manifest(corpus: Corpus, source: str) -> Manifest:
         labels_folder=corpus.labels_folder.absolute(),
         corpus_schema=corpus.schema,
     )
-
-
-def _note_files(engine: TantivyEngine, files: str) -> None:
-    """Note that these files have the indexed content, so that we need not hash them again."""
-    noted = engine.manifest.model_copy(update={"files": files})
-    # If the folder is read-only or gone, we hash the files again next time.
-    with contextlib.suppress(OSError):
-        if engine.folder.exists():
-            write_beside(engine.folder / "manifest.json", noted.model_dump_json(indent=1))
 
 
 def _remove_versions(index: Path, keep: str) -> None:

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from fairqr.prompts.library import SHIPPED
-from fairqr.retrieval.engines.tantivy.folder import FORMAT
 from tests.integration.model_server import (
     SCHEMA,
     Command,
@@ -434,7 +433,7 @@ class TestIndexes:
         assert command("index", "create", "mine", people).code == 0
         manifest = self.manifest(tmp_path)
         if damage == "format":
-            changed = json.loads(manifest.read_text()) | {"format": FORMAT + 1}
+            changed = json.loads(manifest.read_text()) | {"format": 4}
             manifest.write_text(json.dumps(changed))
         elif damage == "half":
             manifest.write_text(manifest.read_text()[:50])

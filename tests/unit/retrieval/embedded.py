@@ -9,14 +9,15 @@ from pathlib import Path
 
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
-from fairqr.retrieval.engines.tantivy.folder import Manifest
-from fairqr.retrieval.engines.tantivy.writing import (
+from fairqr.retrieval.engines.tantivy.folder import (
+    Manifest,
     build_index,
     remove_documents,
     upsert_documents,
 )
 from fairqr.retrieval.sources.corpus import Corpus, find_corpus
 from fairqr.retrieval.sources.documents import Document
+from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.schema import Schema
 
 GENDER = Schema.model_validate(
@@ -27,7 +28,7 @@ GENDER = Schema.model_validate(
 def built(folder: Path, documents: Iterable[Document], schema: Schema = GENDER) -> TantivyEngine:
     """Build an index in a folder, and open it."""
     manifest = Manifest(source="a test", fingerprint="", corpus_schema=schema)
-    build_index(folder, manifest, documents)
+    build_index(folder, manifest, documents, LabelReader(schema, {}, strict=True))
     return TantivyEngine(folder, folder.name)
 
 
@@ -54,7 +55,8 @@ def _folder(engine: SearchEngine) -> Path:
 
 async def upsert(engine: SearchEngine, documents: Iterable[Document]) -> int:
     """Write documents to an embedded index, as another process would."""
-    return await asyncio.to_thread(upsert_documents, _folder(engine), documents)
+    labels = LabelReader(engine.schema, {}, strict=True)
+    return await asyncio.to_thread(upsert_documents, _folder(engine), documents, labels)
 
 
 async def remove(engine: SearchEngine, ids: Sequence[str]) -> int:
