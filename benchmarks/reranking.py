@@ -11,7 +11,8 @@ from measuring import Row, in_turns_async, median
 from workspace import Workspace
 
 from fairqr.retrieval.engines.engine import Query
-from fairqr.retrieval.fairness.objective import best_ranking
+from fairqr.retrieval.fairness.best_ranking import best_ranking
+from fairqr.retrieval.fairness.objective import RankingObjective
 from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.fairness.rerank import reciprocal_rank_fusion
 
@@ -44,19 +45,19 @@ def rerank_rows(workspace: Workspace) -> Iterator[Row]:
         return reciprocal_rank_fusion(rankings)
 
     async def step_two(_: int) -> object:
-        return best_ranking(relevance, [two], [even[2]], length=SHOWN)
+        return best_ranking(RankingObjective(relevance, [two], [even[2]], SHOWN))
 
     async def step_eight(_: int) -> object:
-        return best_ranking(relevance, [eight], [even[8]], length=SHOWN)
+        return best_ranking(RankingObjective(relevance, [eight], [even[8]], SHOWN))
 
     async def step_both(_: int) -> object:
-        return best_ranking(relevance, [two, eight], [even[2], even[8]], length=SHOWN)
+        return best_ranking(RankingObjective(relevance, [two, eight], [even[2], even[8]], SHOWN))
 
     async def step_fractional(_: int) -> object:
-        return best_ranking(relevance, [fractional], [even[8]], length=SHOWN)
+        return best_ranking(RankingObjective(relevance, [fractional], [even[8]], SHOWN))
 
     async def step_all(_: int) -> object:
-        return best_ranking(relevance, [eight], [even[8]], length=POOL)
+        return best_ranking(RankingObjective(relevance, [eight], [even[8]], POOL))
 
     what = {
         fuse: f"reciprocal rank fusion of 3 × {POOL:,}",

@@ -9,8 +9,9 @@ import numpy as np
 
 from fairqr.evaluation.audit.exposures import Answer, Choices
 from fairqr.evaluation.estimates import Estimate, ratios, shares
+from fairqr.retrieval.fairness.best_ranking import best_ranking
 from fairqr.retrieval.fairness.exposure import FloatArray, exposure
-from fairqr.retrieval.fairness.objective import Positions, best_ranking
+from fairqr.retrieval.fairness.objective import Positions, RankingObjective
 from fairqr.retrieval.fairness.relevance import relevance_by_rank
 
 WEIGHT = 1.0
@@ -48,13 +49,10 @@ def rerank(answer: Answer, target: FloatArray, choices: Choices) -> Positions:
         raise ValueError("without relevance there is nothing to re-rank by")
     is_judged = answer.is_judged
     worth = relevance_by_rank(answer.answered) if is_judged else answer.relevance
+    length = min(choices.k, answer.answered)
+    members = answer.members[: len(worth)]
     return best_ranking(
-        worth,
-        [answer.members[: len(worth)]],
-        [target],
-        weight=WEIGHT,
-        discount=choices.discount,
-        length=min(choices.k, answer.answered),
+        RankingObjective(worth, [members], [target], length, WEIGHT, choices.discount)
     )
 
 

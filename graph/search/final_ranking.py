@@ -21,11 +21,12 @@ from fairqr.graph.search.model_ranking import ModelRanking
 from fairqr.graph.search.round_lists import RoundLists, scores_of, scores_of_given
 from fairqr.graph.search.state import FairListRecord, ObjectiveRecord
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.fairness.objective import Quality, quality, supply
+from fairqr.retrieval.fairness.objective import Quality
 from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.fairness.relevance import LIKELY
+from fairqr.retrieval.fairness.supply import supply
 from fairqr.retrieval.rerankers.base import Candidates, Reranker, candidates_of
-from fairqr.retrieval.rerankers.fair import FairOptions, chances_of, take_step, weights_of
+from fairqr.retrieval.rerankers.fair import FairOptions, chances_of, objective_of, take_step
 from fairqr.retrieval.rerankers.registry import open_reranker
 
 
@@ -186,17 +187,9 @@ def judged(lists: RoundLists, final: Sequence[str], fair: FairListRecord) -> Jud
     candidates = _candidates(lists, Ranking(every, [0.0] * len(every)))
     place = {id_: number for number, id_ in enumerate(every)}
     weight = fair["objective"]["weight"]
+    objective = objective_of(candidates, lists.context.pursued, weight, lists.context.k)
     final_quality, plain_quality = (
-        quality(
-            [place[id_] for id_ in ids],
-            chances_of(candidates),
-            candidates.memberships,
-            candidates.targets,
-            weight=weights_of(candidates.dimensions, lists.context.pursued, weight),
-            discount=candidates.discount,
-            length=lists.context.k,
-        )
-        for ids in (final, lists.plain.ids)
+        objective.quality([place[id_] for id_ in ids]) for ids in (final, lists.plain.ids)
     )
     could = None
     if lists.chances is not None:

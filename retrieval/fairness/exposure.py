@@ -177,3 +177,20 @@ def intersection(memberships: Sequence[ArrayLike]) -> FloatArray:
         groups = product.shape[1] * other.shape[1]
         product = np.einsum("ng,nh->ngh", product, other).reshape(len(product), groups)
     return product
+
+
+def distinct_rows(rows: FloatArray) -> tuple[FloatArray, NDArray[np.intp]]:
+    """Return the distinct rows of an array, in order of their first place, and each row's number.
+
+    Args:
+        rows: Memberships of documents, shape (n, G); documents mostly share their groups.
+
+    Returns:
+        Shapes (m, G) and (n,).
+    """
+    whole = np.ascontiguousarray(rows, dtype=np.float64)
+    # Compare rows as bytes, which creates no Python object for each number.
+    held: list[bytes] = whole.view(f"V{whole.itemsize * whole.shape[1]}").ravel().tolist()
+    seen: dict[bytes, int] = {}
+    numbers = np.array([seen.setdefault(row, len(seen)) for row in held], dtype=np.intp)
+    return whole[np.unique(numbers, return_index=True)[1]], numbers

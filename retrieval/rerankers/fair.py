@@ -10,8 +10,9 @@ import numpy as np
 from pydantic import Field
 
 from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.fairness.best_ranking import best_ranking
 from fairqr.retrieval.fairness.exposure import FloatArray, exposure
-from fairqr.retrieval.fairness.objective import DIGITS, Positions, Quality, best_ranking, quality
+from fairqr.retrieval.fairness.objective import DIGITS, Positions, Quality, RankingObjective
 from fairqr.retrieval.fairness.relevance import LIKELY, relevance_by_rank
 from fairqr.retrieval.rerankers.base import Candidates, Reranked, RerankOptions, by_rank
 
@@ -94,35 +95,19 @@ def take_step(candidates: Candidates, options: FairOptions, k: int) -> Step:
     if options.order == "engine" and candidates.relevance is not None:
         order = np.argsort(chances.round(DIGITS) < LIKELY, kind="stable")
     weights = PURSUED if options.weight is None else (options.weight,)
-    tried: list[tuple[float, float, Positions]] = []
+    tried: list[tuple[float, float, Positions, RankingObjective]] = []
     for weight in weights:
-        positions = best_ranking(
-            chances,
-            candidates.memberships,
-            candidates.targets,
-            weight=weights_of(candidates.dimensions, options.pursue, weight),
-            discount=candidates.discount,
-            length=k,
-            order=order,
-        )
+        objective = objective_of(candidates, options.pursue, weight, k)
+        positions = best_ranking(objective, order)
         miss = _miss(candidates, positions, options.pursue)
-        tried.append((miss, weight, positions))
+        tried.append((miss, weight, positions, objective))
         if miss <= NEAR or not options.pursue:
             break
     nearest = min(miss for miss, *_ in tried)
     enough = NEAR if nearest <= NEAR else nearest + NEAR
-    miss, weight, positions = next(one for one in tried if one[0] <= enough)
-    reached = quality(
-        positions,
-        chances,
-        candidates.memberships,
-        candidates.targets,
-        weight=weights_of(candidates.dimensions, options.pursue, weight),
-        discount=candidates.discount,
-        length=k,
-    )
+    miss, weight, positions, objective = next(one for one in tried if one[0] <= enough)
     missed = 0 if miss <= NEAR else max(2, round(100 * miss))
-    return Step(positions, weight, reached, missed)
+    return Step(positions, weight, objective.quality(positions), missed)
 
 
 def chances_of(candidates: Candidates) -> FloatArray:
@@ -132,9 +117,24 @@ def chances_of(candidates: Candidates) -> FloatArray:
     return np.asarray(candidates.relevance, dtype=np.float64)
 
 
-def weights_of(dimensions: Sequence[str], pursued: Sequence[str], weight: float) -> list[float]:
-    """Return the weight of each dimension: only those that are pursued, if any, have this one."""
-    return [weight if not pursued or _is_among(pursued, name) else 1.0 for name in dimensions]
+def objective_of(
+    candidates: Candidates, pursued: Sequence[str], weight: float, k: int
+) -> RankingObjective:
+    """Return the objective of rankings of k candidates.
+
+    Only the dimensions that are pursued, if any, have this weight.
+    """
+    weights = [
+        weight if not pursued or _is_among(pursued, name) else 1.0 for name in candidates.dimensions
+    ]
+    return RankingObjective(
+        chances_of(candidates),
+        candidates.memberships,
+        candidates.targets,
+        k,
+        weights,
+        candidates.discount,
+    )
 
 
 def _is_among(pursued: Sequence[str], name: str) -> bool:

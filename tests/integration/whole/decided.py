@@ -12,7 +12,8 @@ import numpy as np
 
 import fairqr
 from fairqr.evaluation.collections.finding import find_collection
-from fairqr.retrieval.fairness.objective import best_ranking, quality
+from fairqr.retrieval.fairness.best_ranking import best_ranking
+from fairqr.retrieval.fairness.objective import RankingObjective
 
 
 def steps() -> list[Any]:
@@ -28,8 +29,9 @@ def steps() -> list[Any]:
         if number % 2:
             chances = chances.round(2)
         target = draw.dirichlet(np.full(groups, 3.0))
-        ranked = best_ranking(chances, [members], [target], length=20)
-        found.append([ranked.tolist(), quality(ranked, chances, [members], [target]).value])
+        objective = RankingObjective(chances, [members], [target], 20)
+        ranked = best_ranking(objective)
+        found.append([ranked.tolist(), objective.quality(ranked).value])
     return found
 
 

@@ -13,7 +13,7 @@ from fairqr.evaluation.audit.exposures import Answer, Choices, measure_answer
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.divergence import kullback_leibler
 from fairqr.retrieval.fairness.exposure import LOG2, FloatArray, exposure, normalise
-from fairqr.retrieval.fairness.objective import attainable, supply
+from fairqr.retrieval.fairness.supply import attainable, supply
 from fairqr.retrieval.fairness.target import Target
 from fairqr.retrieval.sources.schema import Attribute
 
