@@ -23,7 +23,7 @@ from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.probes.specification import LoraExperiment, ProbeSource
 from fairqr.evaluation.probes.tuning import encoder_of, judge_of, make_lora_plan
 from fairqr.prompts.library import PromptLibrary
-from fairqr.retrieval.fairness.sides import parse_sides
+from fairqr.retrieval.fairness.protected import ProtectedGroup
 
 
 async def main(folder: Path, steps: int) -> None:
@@ -79,7 +79,9 @@ def women_of_notables() -> set[str]:
     corpus = find_collection("notables").corpus
     attribute = corpus.schema.attribute("gender")
     documents = list(corpus.documents())
-    sides = parse_sides(attribute, "female").of([it.membership(attribute) for it in documents])
+    sides = ProtectedGroup.parse(attribute, "female").sides_of(
+        [it.membership(attribute) for it in documents]
+    )
     return {document.id for document, side in zip(documents, sides, strict=True) if side == 1}
 
 

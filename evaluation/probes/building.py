@@ -35,7 +35,7 @@ from fairqr.evaluation.probes.collection import (
 )
 from fairqr.evaluation.probes.specification import ProbeExperiment, ProbeSettings, ProbeSource
 from fairqr.retrieval.engines.engine import Query, SearchEngine
-from fairqr.retrieval.fairness.sides import Sides, parse_sides
+from fairqr.retrieval.fairness.protected import ProtectedGroup
 from fairqr.retrieval.sources.catalog import Catalog
 from fairqr.retrieval.sources.documents import Progress
 
@@ -47,7 +47,7 @@ TELL_EVERY = 10_000
 
 async def build_probe_collection(
     collection: Collection,
-    sides: Sides,
+    sides: ProtectedGroup,
     settings: ProbeSettings,
     *,
     texts: bool = True,
@@ -188,7 +188,7 @@ async def open_probe_collection(
         raise InputError("Name a collection, an attribute and its protected group, or a folder.")
     collection = await _find(settings.collection, settings.split, preparing)
     attribute = collection.corpus.schema.attribute(source.attribute)
-    sides = parse_sides(attribute, source.protected, source.words)
+    sides = ProtectedGroup.parse(attribute, source.protected, source.words)
     engine = await _engine(collection, preparing) if settings.order == "bm25" else None
     try:
         return await build_probe_collection(
@@ -264,7 +264,7 @@ class Drawn:
 
 def draw_items(
     collection: Collection,
-    sides: Sides,
+    sides: ProtectedGroup,
     *,
     each: int,
     seed: int,
@@ -310,7 +310,7 @@ def draw_items(
         relevant_for = wanted.pop(document.id, None)
         if relevant_for is None:
             continue
-        side = int(sides.of([document.membership(attribute)])[0])
+        side = int(sides.sides_of([document.membership(attribute)])[0])
         if side < 0:
             undecided += 1
             continue

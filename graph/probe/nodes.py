@@ -31,7 +31,7 @@ from fairqr.graph.usage import total_usage, usage_of, usage_report
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.fairness.dimension import Dimension
-from fairqr.retrieval.fairness.sides import Sides, parse_sides
+from fairqr.retrieval.fairness.protected import ProtectedGroup
 
 PAIRS_AT_ONCE = 5
 """How many pairs a task compares, one after the other; tasks run at the same time."""
@@ -110,7 +110,7 @@ class Nodes:
         dimension = Dimension.named(self._engine.schema, settings.attribute)
         pool = [RankedDocument.model_validate(place) for place in places[: len(ids)]]
         members = memberships_of(pool, dimension)
-        marks = sides.of(members).tolist()
+        marks = sides.sides_of(members).tolist()
         of_side = {
             side: [i for i, mark in zip(ids, marks, strict=True) if mark == side]
             for side in (1, 0, -1)
@@ -209,14 +209,14 @@ def to_probe(state: State) -> list[Send] | Literal["conclude"]:
     return sends or "conclude"
 
 
-def sides_of(engine: SearchEngine, settings: ProbeSettings) -> Sides:
+def sides_of(engine: SearchEngine, settings: ProbeSettings) -> ProtectedGroup:
     """Return the two sides.
 
     Raises:
         InputError: The attribute or a group does not exist, or a side has no group.
     """
     attribute = engine.schema.attribute(settings.attribute)
-    return parse_sides(attribute, settings.protected, settings.words)
+    return ProtectedGroup.parse(attribute, settings.protected, settings.words)
 
 
 def _probe_context(given: object) -> ProbeContext:

@@ -25,13 +25,13 @@ from fairqr.graph.probe.state import ProbedRecord, ProbePlan, State
 from fairqr.graph.usage import total_usage, usage_report
 from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.fairness.exposure_ratio import exposure_ratio
-from fairqr.retrieval.fairness.sides import Sides
+from fairqr.retrieval.fairness.protected import ProtectedGroup
 
 
 def concluded(
     state: State,
     settings: ProbeSettings,
-    sides: Sides,
+    sides: ProtectedGroup,
     *,
     corpus: str,
     model: str,
@@ -87,7 +87,7 @@ def _documents(state: State, plan: ProbePlan) -> list[ProbedDocument]:
 
 
 def _pairwise(
-    records: Sequence[ProbedRecord], plan: ProbePlan, settings: ProbeSettings, sides: Sides
+    records: Sequence[ProbedRecord], plan: ProbePlan, settings: ProbeSettings, sides: ProtectedGroup
 ) -> PairwiseProbe:
     outcomes = [outcome for record in records for outcome in record["outcomes"]]
     pairs = [

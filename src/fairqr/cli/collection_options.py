@@ -125,7 +125,7 @@ def source_of(
         InputError: There is no attribute, or the group has no name.
     """
     from fairqr.evaluation.collections.finding import find_collection
-    from fairqr.retrieval.fairness.sides import default_protected
+    from fairqr.retrieval.fairness.protected import default_protected
 
     if not attribute:
         raise InputError("A probe needs an attribute; name one with --attribute, such as gender.")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fairqr.evaluation.collections.collection import Collection, load_collection
-from fairqr.retrieval.fairness.sides import Sides, parse_sides
+from fairqr.retrieval.fairness.protected import ProtectedGroup
 from fairqr.retrieval.sources.schema import Schema
 
 SCHEMA = """attributes:
@@ -42,9 +42,9 @@ def write_collection(
     return load_collection(folder)
 
 
-def sides_of(schema: Schema, text: str = "female", attribute: str = "gender") -> Sides:
+def sides_of(schema: Schema, text: str = "female", attribute: str = "gender") -> ProtectedGroup:
     """Read sides of a schema."""
-    return parse_sides(schema.attribute(attribute), text)
+    return ProtectedGroup.parse(schema.attribute(attribute), text)
 
 
 def people(folder: Path, each: int = 6) -> Collection:

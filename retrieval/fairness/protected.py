@@ -1,0 +1,139 @@
+"""One group against the rest: which groups are protected, and what both sides are called."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fairqr.base.errors import InputError, one_line
+from fairqr.retrieval.sources.schema import Attribute
+
+DEFAULT = "female"
+TOLERANCE = 1e-9
+LONGEST_WORD = 100
+
+_ADJECTIVES = {"Europe": "European"} | {
+    place: f"{place}n" for place in ("Africa", "Asia", "North America", "Oceania", "South America")
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ProtectedGroup:
+    """Protected groups of an attribute, and those that they are compared with.
+
+    Attributes:
+        attribute: Its name.
+        universe: All groups, in the order of memberships.
+        protected: The groups that count as protected.
+        unprotected: The groups that do not. A group on neither side does not count.
+        words: What a sentence calls the protected side and the other: ``female``.
+    """
+
+    attribute: str
+    universe: tuple[str, ...]
+    protected: tuple[str, ...]
+    unprotected: tuple[str, ...]
+    words: tuple[str, str]
+
+    @classmethod
+    def parse(
+        cls, attribute: Attribute, text: str, words: tuple[str, str] | None = None
+    ) -> ProtectedGroup:
+        """Parse which groups are protected.
+
+        Args:
+            attribute: The attribute from the schema.
+            text: Comma-separated groups that are protected against all others: ``female``; ``not``
+                and groups, which protects all others: ``not Europe``; or both sides: ``female vs
+                male``.
+            words: What the sides are called. By default a side is called by its one group; or by
+                ``non-`` and the other side's one group; or by its groups, joined with ``or``.
+
+        Raises:
+            InputError: A group does not exist or is on both sides, a side is empty, or both sides
+                are called the same.
+        """
+        known, shown = attribute.groups, one_line(text, 100)
+        # The name of a group may contain "not" or "vs".
+        parts = [text] if text.strip() in known else re.split(r"\s+vs\.?\s+", text, maxsplit=1)
+        first, *second = (part.strip() for part in parts)
+        negated = first.startswith("not ") and first not in known
+        if negated and second:
+            raise InputError(f"'{shown}' has both 'not' and 'vs'; write one of them.")
+        named = _groups(first.removeprefix("not ") if negated else first, attribute)
+        rest = tuple(group for group in known if group not in named)
+        other = _groups(second[0], attribute) if second else rest
+        if not other or not rest or {*named} & {*other}:
+            raise InputError(
+                f"'{shown}' needs groups of {attribute.name} on both sides, each on one of them."
+            )
+        sides = (other, named) if negated else (named, other)
+        words = _checked(words) if words else (_word(*sides), _word(*reversed(sides)))
+        return cls(attribute.name, attribute.universe, *sides, words)
+
+    def sides_of(self, memberships: ArrayLike) -> NDArray[np.int8]:
+        """Return the side of each document: 1 protected, 0 not protected, −1 undecided.
+
+        A document is on the side that it belongs to more. It is undecided if both sides are equal,
+        or if it belongs to neither.
+
+        Args:
+            memberships: Shape (n, G) over ``universe``.
+
+        Returns:
+            Shape (n,).
+        """
+        signs = [(group in self.protected) - (group in self.unprotected) for group in self.universe]
+        gain = np.asarray(memberships, dtype=np.float64) @ signs
+        return np.select([gain > TOLERANCE, gain < -TOLERANCE], [1, 0], -1).astype(np.int8)
+
+
+def default_protected(attribute: Attribute) -> str:
+    """Return the group that is protected by default: ``female``.
+
+    Raises:
+        InputError: The attribute has no such group.
+    """
+    if DEFAULT not in attribute.groups:
+        raise InputError(
+            f"Say which group of {attribute.name} is protected: one of "
+            f"{', '.join(attribute.groups)}, or 'not' and one of them."
+        )
+    return DEFAULT
+
+
+def _checked(words: tuple[str, str]) -> tuple[str, str]:
+    """Check a user's words for the sides, which appear in prompts and in tables."""
+    one, other = (word.strip() for word in words)
+    if not all(0 < len(word) <= LONGEST_WORD and word.isprintable() for word in (one, other)):
+        raise InputError(
+            "Each side needs a word, such as female: one line of at most "
+            f"{LONGEST_WORD} characters."
+        )
+    if one.casefold() == other.casefold():
+        raise InputError(f"Both sides are called '{one}'; choose two different words.")
+    return one, other
+
+
+def _groups(text: str, attribute: Attribute) -> tuple[str, ...]:
+    # The name of a group may contain a comma.
+    names = [text.strip()] if text.strip() in attribute.groups else text.split(",")
+    found = tuple(dict.fromkeys(name.strip() for name in names))
+    for name in found:
+        if name not in attribute.groups:
+            raise InputError(
+                f"There is no group '{one_line(name, 60)}' of {attribute.name}; choose among "
+                f"{', '.join(attribute.groups)}."
+            )
+    return found
+
+
+def _word(groups: Sequence[str], others: Sequence[str]) -> str:
+    adjectives = [_ADJECTIVES.get(group, group) for group in groups]
+    if len(groups) > 1 and len(others) == 1:
+        return f"non-{_ADJECTIVES.get(others[0], others[0])}"
+    return " or ".join(adjectives)
