@@ -1,56 +1,19 @@
 """The errors that a user can cause or fix, one class per kind.
 
 Each message is one sentence that says what is wrong and what to do. The command prints it and exits
-with code 2; the service returns a typed problem whose ``type`` is the class's ``slug``.
+with code 2; the service returns a typed problem whose ``type`` is the class's ``slug``: its name,
+such as ``index-not-found`` for ``IndexNotFoundError``, unless the class states another.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
-
-__all__ = [
-    "AccessError",
-    "BudgetError",
-    "BuildInProgressError",
-    "BusyError",
-    "CapError",
-    "ConfigError",
-    "CorpusError",
-    "DocumentNotFoundError",
-    "FairqrError",
-    "IndexNotFoundError",
-    "IndexUnavailableError",
-    "IndexVersionError",
-    "InputError",
-    "ModelError",
-    "ModelUnavailableError",
-    "NoMatchError",
-    "NotAllowedError",
-    "OtherRunError",
-    "PromptError",
-    "QueryError",
-    "RunCancelledError",
-    "RunInterruptedError",
-    "RunNotFoundError",
-    "RunTimeoutError",
-    "SchemaError",
-    "ScopeError",
-    "SourceError",
-    "StoreUnavailableError",
-    "TargetError",
-    "UnknownAttributeError",
-    "UnsupportedError",
-    "WorkersError",
-    "first_problem",
-    "nearest_names",
-    "one_line",
-    "parameter_error",
-]
 
 
 class FairqrError(RuntimeError):
@@ -62,69 +25,56 @@ class FairqrError(RuntimeError):
 
     slug: ClassVar[str] = "error"
 
+    def __init_subclass__(cls) -> None:
+        if "slug" not in vars(cls):
+            words = re.findall("[A-Z][a-z]*", cls.__name__.removesuffix("Error"))
+            cls.slug = "-".join(words).lower()
+
 
 class InputError(FairqrError, ValueError):
     """A parameter is out of range or does not fit the others."""
-
-    slug = "input"
 
 
 class QueryError(InputError):
     """The query is empty, or no document contains any of its terms."""
 
-    slug = "query"
-
 
 class NoMatchError(QueryError):
     """No document matches the query."""
+
+    slug = "query"
 
 
 class SchemaError(InputError):
     """The YAML schema of a corpus is missing or wrong."""
 
-    slug = "schema"
-
 
 class SourceError(InputError):
     """The description of a source is wrong, or does not fit the engine that it describes."""
-
-    slug = "source"
 
 
 class UnsupportedError(InputError):
     """The engine cannot do what is asked for."""
 
-    slug = "unsupported"
-
 
 class UnknownAttributeError(InputError):
     """The schema has no such attribute or group."""
-
-    slug = "unknown-attribute"
 
 
 class TargetError(InputError):
     """The target is not a distribution over the groups of the attribute."""
 
-    slug = "target"
-
 
 class CorpusError(InputError):
     """A corpus is missing, empty, or has a line that is not a document."""
-
-    slug = "corpus"
 
 
 class PromptError(InputError):
     """A prompt file is malformed or does not exist."""
 
-    slug = "prompt"
-
 
 class ConfigError(InputError):
     """The settings file or a ``FAIRQR_…`` variable has an invalid value."""
-
-    slug = "config"
 
 
 class BudgetError(InputError):
@@ -132,8 +82,6 @@ class BudgetError(InputError):
 
     ``unit`` is ``model_calls`` or ``tokens``; ``needed`` and ``limit`` are in that unit.
     """
-
-    slug = "budget"
 
     def __init__(self, unit: str, needed: int, limit: int, message: str) -> None:
         super().__init__(message)
@@ -144,6 +92,8 @@ class BudgetError(InputError):
 
 class OtherRunError(InputError):
     """The folder holds a run of something else, such as another version of the index."""
+
+    slug = "input"
 
 
 class CapError(InputError):
@@ -163,19 +113,13 @@ class CapError(InputError):
 class NotAllowedError(FairqrError):
     """The service does not offer this index, model, prompt or server."""
 
-    slug = "not-allowed"
-
 
 class AccessError(FairqrError):
     """The access key is missing, does not exist or was revoked."""
 
-    slug = "access"
-
 
 class ScopeError(FairqrError):
     """The access key does not allow this request."""
-
-    slug = "scope"
 
 
 class BusyError(FairqrError):
@@ -185,8 +129,6 @@ class BusyError(FairqrError):
     the whole service is full.
     """
 
-    slug = "busy"
-
     def __init__(self, message: str, *, retry_after: float, own: bool) -> None:
         super().__init__(message)
         self.retry_after = retry_after
@@ -195,8 +137,6 @@ class BusyError(FairqrError):
 
 class RunNotFoundError(FairqrError):
     """The run does not exist, belongs to another key, or was deleted after its retention time."""
-
-    slug = "run-not-found"
 
 
 class RunCancelledError(FairqrError):
@@ -208,8 +148,6 @@ class RunCancelledError(FairqrError):
 class RunTimeoutError(FairqrError):
     """The run took longer than the service allows."""
 
-    slug = "run-timeout"
-
 
 class RunInterruptedError(FairqrError):
     """The service stopped during a run that it does not resume."""
@@ -220,49 +158,33 @@ class RunInterruptedError(FairqrError):
 class StoreUnavailableError(FairqrError):
     """The database of runs cannot be reached, or belongs to another version."""
 
-    slug = "store-unavailable"
-
 
 class IndexNotFoundError(FairqrError):
     """No index or corpus has that name."""
-
-    slug = "index-not-found"
 
 
 class DocumentNotFoundError(FairqrError):
     """The source has no document with that id, or cannot look documents up by id."""
 
-    slug = "document-not-found"
-
 
 class IndexVersionError(FairqrError):
     """The index was written by another version of fairqr, or is damaged."""
-
-    slug = "index-version"
 
 
 class IndexUnavailableError(FairqrError):
     """The index cannot be reached or refuses the request."""
 
-    slug = "index-unavailable"
-
 
 class BuildInProgressError(FairqrError):
     """Another process is writing to the same index."""
-
-    slug = "build-in-progress"
 
 
 class ModelUnavailableError(FairqrError):
     """The language model cannot be started, or its name is wrong."""
 
-    slug = "model-unavailable"
-
 
 class WorkersError(FairqrError):
     """The machines that share the work of an experiment cannot be reached, or failed."""
-
-    slug = "workers"
 
 
 class ModelError(FairqrError):
@@ -270,8 +192,6 @@ class ModelError(FairqrError):
 
     ``status`` is one of the values of :data:`fairqr.agents.models.replies.Status`.
     """
-
-    slug = "model"
 
     def __init__(self, status: str, message: str) -> None:
         super().__init__(message)

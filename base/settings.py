@@ -13,31 +13,33 @@ and works in it must not send queries and keys to a server that the archive name
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+import tomllib
+from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 import platformdirs
 
-from fairqr.base.errors import ConfigError, one_line
-from fairqr.base.settings_file import CONFIG_VARIABLE, config_path, contents_of
+from fairqr.base.errors import ConfigError, nearest_names, one_line
 
 DEFAULT_CORPUS = "notables"
 DEFAULT_MODEL = "local:smollm2-135m"
 DEFAULT_POOL = 20
 """The default number of documents from which the rankings of an answer are drawn."""
 
+CONFIG_VARIABLE = "FAIRQR_CONFIG"
 SERVICE = "service"
 CREDENTIALS = "credentials"
 PRICES = "prices"
 ELSEWHERE = (SERVICE, CREDENTIALS, PRICES)
 """The sections that other modules describe."""
 
-_ON = ("1", "true", "yes", "on")
-_OFF = ("0", "false", "no", "off")
 # FAIRQR_CONFIG and the variables of our own tests: no reason to warn.
 _NOT_SETTINGS = (CONFIG_VARIABLE, "FAIRQR_TEST_", "FAIRQR_SKIP_")
+_SWITCH = {"1": True, "true": True, "yes": True, "on": True}
+_SWITCH |= {"0": False, "false": False, "no": False, "off": False}
 
 
 class Setting(NamedTuple):
@@ -75,10 +77,7 @@ SETTINGS = (
 )
 
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
-_PLATFORM: dict[str, Callable[..., str]] = {
-    "data_dir": platformdirs.user_data_dir,
-    "cache_dir": platformdirs.user_cache_dir,
-}
+_PLATFORM = {"data_dir": platformdirs.user_data_dir, "cache_dir": platformdirs.user_cache_dir}
 
 
 class Source(NamedTuple):
@@ -105,6 +104,12 @@ def variable_of(name: str) -> str:
     return f"FAIRQR_{name.replace('.', '_').upper()}"
 
 
+def config_path() -> Path:
+    """Return the path of the settings file, whether the file exists or not."""
+    named = os.environ.get(CONFIG_VARIABLE)
+    return Path(named or f"{platformdirs.user_config_dir('fairqr', appauthor=False)}/fairqr.toml")
+
+
 def find(name: str, *, file_only: bool = False) -> Found:
     """Return the effective value of a setting.
 
@@ -118,14 +123,16 @@ def find(name: str, *, file_only: bool = False) -> Found:
         ConfigError: The settings file, or the value of the variable, is wrong.
     """
     setting, variable = _BY_NAME[name], variable_of(name)
-    if not file_only and (given := os.environ.get(variable)):
-        return Found(_of_variable(setting, variable, given), Source("variable", variable))
-    file = config_path()
-    section, _, key = name.rpartition(".")
-    table = contents_of(file, _check)
-    held = (table.get(section, {}) if section else table).get(key)
-    if held not in (None, ""):
-        value = str(beside(file, held)) if setting.kind == "path" else held
+    given = "" if file_only else os.environ.get(variable, "")
+    if given and setting.kind == "switch":
+        if given.strip().lower() not in _SWITCH:
+            raise ConfigError(f"The variable {variable} must be on or off; set it to 1 or to 0.")
+        return Found(_SWITCH[given.strip().lower()], Source("variable", variable))
+    if given:
+        return Found(given, Source("variable", variable))
+    value, file = file_section(name)
+    if value not in (None, ""):
+        value = str(beside(file, value)) if setting.kind == "path" else value
         return Found(value, Source("file", str(file)))
     if name in _PLATFORM:
         return Found(_PLATFORM[name]("fairqr", appauthor=False))
@@ -159,11 +166,6 @@ def cache_dir() -> Path:
     return Path(text_of("cache_dir") or "")
 
 
-def prompts_dir() -> Path | None:
-    """Return the folder of the user's own prompts, if there is one."""
-    return path_of("prompts_dir")
-
-
 def default_corpus() -> str:
     """Return the name of the default corpus."""
     return text_of("corpus") or DEFAULT_CORPUS
@@ -174,14 +176,20 @@ def default_model() -> str:
     return text_of("model") or DEFAULT_MODEL
 
 
-def file_section(name: str) -> tuple[dict[str, Any], Path]:
-    """Return a section of the settings file (empty if it is missing), and the file's path.
+def file_section(name: str) -> tuple[Any, Path]:
+    """Return what the settings file has under a name, and the file's path.
+
+    Args:
+        name: A setting, or one of the sections :data:`ELSEWHERE`. Without the latter in the file,
+            the section is empty; without the former, the value is None.
 
     Raises:
         ConfigError: The file cannot be read, is not TOML, or has an unknown or wrong setting.
     """
     file = config_path()
-    return contents_of(file, _check).get(name, {}), file
+    # A default file need not exist. Unlike Path.exists, this does not fail without permissions.
+    there = os.environ.get(CONFIG_VARIABLE) or os.path.exists(file)
+    return (_read(file) if there else {}).get(name, {} if name in ELSEWHERE else None), file
 
 
 def unknown_variables(known: Iterable[str]) -> list[str]:
@@ -190,21 +198,9 @@ def unknown_variables(known: Iterable[str]) -> list[str]:
     Args:
         known: Variables that are known besides those of :data:`SETTINGS`.
     """
-    names = {variable_of(setting.name) for setting in SETTINGS} | set(known)
-    return sorted(
-        name
-        for name in os.environ
-        if name.startswith("FAIRQR_") and name not in names and not name.startswith(_NOT_SETTINGS)
-    )
-
-
-def _of_variable(setting: Setting, variable: str, given: str) -> str | bool:
-    if setting.kind != "switch":
-        return given
-    said = given.strip().lower()
-    if said not in _ON + _OFF:
-        raise ConfigError(f"The variable {variable} must be on or off; set it to 1 or to 0.")
-    return said in _ON
+    names = {*map(variable_of, _BY_NAME), *known}
+    ours = {name for name in os.environ if name.startswith("FAIRQR_")}
+    return sorted(name for name in ours - names if not name.startswith(_NOT_SETTINGS))
 
 
 def beside(file: Path, held: str) -> Path:
@@ -221,40 +217,40 @@ def beside(file: Path, held: str) -> Path:
         ) from None
 
 
-def _check(file: str, table: dict[str, Any], section: str = "") -> None:
-    """Check that a table has only known settings, with values of the right kind."""
-    sections = {name.partition(".")[0] for name in _BY_NAME if "." in name} | {*ELSEWHERE}
-    for key, value in table.items():
-        name = f"{section}.{key}" if section else key
-        if not section and key in sections:
-            if not isinstance(value, dict):
-                raise ConfigError(
-                    f"In the settings file {file}, {key} must be a section; write [{key}]."
-                )
-            if key not in ELSEWHERE:
-                _check(file, value, key)
-        elif name not in _BY_NAME:
+@lru_cache(maxsize=8)
+def _read(file: Path) -> dict[str, Any]:
+    """Return the settings of a file by their names, and the sections that are described elsewhere.
+
+    A file is read once in a process, so that the settings do not change during a run.
+    """
+    try:
+        contents = tomllib.loads(file.read_bytes().decode("utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as error:  # not there, not UTF-8, or not TOML
+        raise ConfigError(
+            f"The settings file {file} cannot be read ({one_line(error).rstrip('.')}); fix it, or "
+            f"name another file in {CONFIG_VARIABLE}."
+        ) from None
+    values: dict[str, Any] = {}
+    for key, value in contents.items():
+        if isinstance(value, dict) and key not in ELSEWHERE:
+            values |= {f"{key}.{name}": inner for name, inner in value.items()}
+        else:
+            values[key] = value
+    for name, value in values.items():
+        if name not in (*_BY_NAME, *ELSEWHERE):
+            near = nearest_names(name, (*_BY_NAME, *ELSEWHERE))
             raise ConfigError(
                 f"The settings file {file} has '{one_line(name, 80)}', which is not a setting"
-                f"{_meant(name, [*_BY_NAME, *sections])}; correct or remove it."
+                f"{near and f' ({near})'}; correct or remove it."
             )
-        else:
-            _check_kind(file, _BY_NAME[name], value)
-
-
-def _check_kind(file: str, setting: Setting, value: Any) -> None:
-    on_or_off = setting.kind == "switch"
-    if isinstance(value, bool) if on_or_off else isinstance(value, str) and "\0" not in value:
-        return
-    wanted = "true or false" if on_or_off else "text in quotes"
-    raise ConfigError(f"In the settings file {file}, {setting.name} is wrong; write {wanted}.")
-
-
-def _meant(name: str, names: list[str]) -> str:
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, names, n=1)
-    return f" (did you mean '{near[0]}'?)" if near else ""
+        kind = dict if name in ELSEWHERE else bool if _BY_NAME[name].kind == "switch" else str
+        if not isinstance(value, kind):
+            wanted = {dict: f"[{name}] above its settings", bool: "true or false"}
+            raise ConfigError(
+                f"In the settings file {file}, {name} is wrong; write "
+                f"{wanted.get(kind, 'text in quotes')}."
+            )
+    return values
 
 
 def is_web_address(text: str) -> bool:

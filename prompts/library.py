@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fairqr.base.errors import PromptError
-from fairqr.base.settings import prompts_dir
+from fairqr.base.settings import path_of
 from fairqr.prompts.contracts import check_contract
 from fairqr.prompts.template import PromptTemplate, load_template
 
@@ -32,7 +32,7 @@ class PromptLibrary:
     """
 
     def __init__(self, overrides: Path | None = None) -> None:
-        own = overrides or prompts_dir()
+        own = overrides or path_of("prompts_dir")
         if own is not None and not own.is_dir():
             raise PromptError(f"The folder of prompts {own} does not exist.")
         # The user's files are read now, so that a library does not change while it is used.

@@ -19,8 +19,7 @@ from typing import Any
 from fairqr.base.cores import usable_cores
 from fairqr.base.errors import ModelUnavailableError
 from fairqr.base.loops import PerLoop
-from fairqr.base.weights.cache import is_pulled, weights_path
-from fairqr.base.weights.registry import lookup
+from fairqr.base.weights import is_pulled, lookup, weights_path
 
 SLOTS = 1
 """How many requests are answered at once; others wait. On a few cores, more would not be faster."""

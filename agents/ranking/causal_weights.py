@@ -11,8 +11,7 @@ from typing import Any
 from fairqr.base.errors import InputError, ModelUnavailableError
 from fairqr.base.files import sha256_of
 from fairqr.base.neural import Pretrained, load_causal, state_of
-from fairqr.base.weights.cache import is_pulled, weights_path
-from fairqr.base.weights.registry import WEIGHTS
+from fairqr.base.weights import WEIGHTS, is_pulled, weights_path
 
 ADAPTER = "adapter_config.json"
 """The file that marks the folder of an adapter; peft writes it."""

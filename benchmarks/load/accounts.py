@@ -36,8 +36,7 @@ REFUSALS = ("busy",)
 
 def told_slugs() -> set[str]:
     """Return the slugs of all errors that a user may be told."""
-    kinds = [getattr(errors, name) for name in errors.__all__]
-    found = [kind for kind in kinds if isinstance(kind, type)]
+    found = [kind for kind in vars(errors).values() if isinstance(kind, type)]
     return {kind.slug for kind in found if issubclass(kind, errors.FairqrError)} - {"error"}
 
 

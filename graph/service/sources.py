@@ -11,8 +11,7 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel
 
 from fairqr.base.errors import ConfigError, one_line
-from fairqr.base.settings import Source, beside, file_section, variable_of
-from fairqr.base.settings_file import config_path
+from fairqr.base.settings import Source, beside, config_path, file_section, variable_of
 
 Sources = dict[str, Source]
 """Where values are from, by names with dots within the section. A name stands for all below it."""

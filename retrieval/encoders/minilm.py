@@ -21,7 +21,7 @@ import numpy as np
 
 from fairqr.base.cores import usable_cores
 from fairqr.base.errors import ModelUnavailableError, one_line
-from fairqr.base.weights.cache import is_pulled, weights_path
+from fairqr.base.weights import is_pulled, weights_path
 from fairqr.retrieval.encoders.encoder import Float32Array
 
 GRAPH = Path(__file__).with_name("minilm.onnx")

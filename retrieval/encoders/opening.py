@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from fairqr.base.errors import InputError, ModelUnavailableError, one_line
-from fairqr.base.weights.cache import is_pulled
+from fairqr.base.weights import is_pulled
 from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.encoders.langchain import LangChainEncoder
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder

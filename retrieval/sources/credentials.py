@@ -28,13 +28,13 @@ from fairqr.base.errors import ConfigError, first_problem, one_line
 from fairqr.base.settings import (
     CREDENTIALS,
     beside,
+    config_path,
     file_section,
     find,
     is_web_address,
     path_of,
     text_of,
 )
-from fairqr.base.settings_file import config_path
 from fairqr.retrieval.sources.schema import validated
 
 SECRETS = ("api_key", "username", "password")

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from fairqr.base.weights.cache import pull, verify
-from fairqr.base.weights.registry import lookup
+from fairqr.base.weights import lookup, pull, verify
 
 MODEL = "smollm2-135m"
 ENCODER = "minilm"
@@ -34,9 +33,9 @@ def pulled(name: str) -> Path:
 def linked(name: str, path: Path, folder: Path) -> None:
     """Link the weights of a model into a cache folder."""
     for file in lookup(name).files:
-        link = folder / "weights" / file.path
+        link = folder / "weights" / file
         link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(path.with_name(Path(file.path).name))
+        link.symlink_to(path.with_name(Path(file).name))
 
 
 @pytest.fixture(scope="session")

@@ -222,8 +222,7 @@ def error_classes() -> Iterator[str]:
     yield "Each error is one sentence that says what to do. The command prints it and exits with 2;"
     yield "Python raises the class; the service answers with the type and the status.\n"
     rows = []
-    for name in errors.__all__:
-        kind = getattr(errors, name)
+    for name, kind in sorted(vars(errors).items()):
         if isinstance(kind, type) and issubclass(kind, errors.FairqrError):
             status = next(STATUSES[base][0] for base in kind.__mro__ if base in STATUSES)
             about = lead_of(kind.__doc__).split("\n\n")[0]

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from fairqr.base.errors import PromptError, one_line
-from fairqr.base.settings import prompts_dir
+from fairqr.base.settings import path_of
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
 
@@ -29,7 +29,7 @@ class LivePrompts(PromptLibrary):
 
     def __init__(self, overrides: Path | None = None) -> None:
         super().__init__(overrides)
-        self._folder = overrides or prompts_dir()
+        self._folder = overrides or path_of("prompts_dir")
         self._stamp = self._look()
         self._looked = time.monotonic()
 

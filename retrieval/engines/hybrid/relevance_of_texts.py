@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairqr.base.errors import InputError
-from fairqr.base.weights.cache import is_pulled
+from fairqr.base.weights import is_pulled
 from fairqr.retrieval.encoders.encoder import (
     Encoder,
     EncoderMark,

@@ -41,7 +41,7 @@ class Row(NamedTuple):
 @app.command()
 def path() -> None:
     """Print the path of the settings file; the variable FAIRQR_CONFIG changes it."""
-    from fairqr.base.settings_file import config_path
+    from fairqr.base.settings import config_path
 
     typer.echo(str(config_path()))
 
@@ -49,7 +49,7 @@ def path() -> None:
 @app.command()
 def show(as_json: AsJson = False) -> None:
     """Print every setting, and where its value comes from; secrets are hidden."""
-    from fairqr.base.settings_file import config_path
+    from fairqr.base.settings import config_path
 
     file = config_path()
     rows = [*_general(), *_prices(), *_credentials(), *_service()]
@@ -106,8 +106,7 @@ def _general() -> Iterator[Row]:
 
 def _prices() -> Iterator[Row]:
     from fairqr.base.prices import configured_prices
-    from fairqr.base.settings import PRICES, Source
-    from fairqr.base.settings_file import config_path
+    from fairqr.base.settings import PRICES, Source, config_path
 
     prices, source = configured_prices(), Source("file", str(config_path()))
     if prices.models:
@@ -118,8 +117,7 @@ def _prices() -> Iterator[Row]:
 
 
 def _credentials() -> Iterator[Row]:
-    from fairqr.base.settings import CREDENTIALS, Source
-    from fairqr.base.settings_file import config_path
+    from fairqr.base.settings import CREDENTIALS, Source, config_path
     from fairqr.retrieval.sources.credentials import named_credentials
 
     source = Source("file", str(config_path()))

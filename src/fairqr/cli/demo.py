@@ -36,8 +36,7 @@ NEXT = (
 def demo() -> None:
     """Fetch the two small models (190 MB, once), and search a built-in corpus fairly."""
     from fairqr.base.settings import DEFAULT_MODEL
-    from fairqr.base.weights.cache import is_pulled
-    from fairqr.base.weights.registry import WEIGHTS
+    from fairqr.base.weights import WEIGHTS, is_pulled
     from fairqr.cli.render import print_result
     from fairqr.cli.running import SearchRunSettings
     from fairqr.cli.search import searched

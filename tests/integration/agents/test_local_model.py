@@ -28,8 +28,7 @@ from fairqr.agents.models.question import Question
 from fairqr.agents.models.replies import Usage
 from fairqr.agents.refiner import LLMRefiner, RefinementRequest
 from fairqr.base.errors import ModelUnavailableError
-from fairqr.base.weights.cache import weights_path
-from fairqr.base.weights.registry import WEIGHTS
+from fairqr.base.weights import WEIGHTS, weights_path
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
 from tests.integration.local_model import MODEL

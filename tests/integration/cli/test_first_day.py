@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fairqr.base.weights.cache import weights_path
+from fairqr.base.weights import weights_path
 from tests.patience import PATIENCE
 
 SEARCH = ("search", "physicist", "--corpus", "notables", "--retriever", "bm25", "--method", "plain")
@@ -75,7 +75,7 @@ def test_a_proxy_that_fails() -> None:
             PIP_CONFIG_FILE=os.devnull,
             PIP_FIND_LINKS="",
         )
-    assert "check the network, and the index and proxy that pip is set to use" in said
+    assert "check the network, pip's index and proxy" in said
     assert f"port={proxy.rpartition(':')[2]}" in said
     assert "Connection refused" in said
 
@@ -95,7 +95,7 @@ def test_a_folder_without_rights(closed: Path) -> None:
 
 def test_a_cache_without_rights(closed: Path) -> None:
     said = fails("models", "pull", before=without_rights_of_root, FAIRQR_CACHE_DIR=str(closed))
-    assert "permission denied: make it writable, or name another folder in FAIRQR_CACHE" in said
+    assert "(Permission denied): make it writable, or name another folder in FAIRQR_CACHE" in said
 
 
 def test_a_port_in_use() -> None:

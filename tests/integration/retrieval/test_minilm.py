@@ -14,7 +14,7 @@ import pytest
 
 from fairqr import FairSearch
 from fairqr.base.errors import ModelUnavailableError
-from fairqr.base.weights.cache import pull, remove, verify, weights_path
+from fairqr.base.weights import pull, remove, verify, weights_path
 from fairqr.retrieval.encoders import minilm as module
 from fairqr.retrieval.encoders.encoder import encode_documents, encode_query
 from fairqr.retrieval.encoders.opening import open_encoder
@@ -157,8 +157,8 @@ def test_the_real_weights_are_pulled_and_removed(
     assert path == weights_path("minilm")
     assert verify("minilm")
     assert sorted(file.name for file in path.parent.iterdir()) == [
+        "minilm.lock",
         "model.safetensors",
-        "model.safetensors.lock",
         "tokenizer.json",
     ]
     assert told[-1][0] == told[-1][1] > 80e6

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fairqr.base import settings, settings_file
+from fairqr.base import settings
 from fairqr.base.errors import ConfigError
 from fairqr.base.settings import SETTINGS, Found, Source, find, is_on, path_of, text_of, variable_of
 
@@ -61,7 +61,7 @@ class TestFinding:
     def test_paths_of_the_file_are_beside_it(self, file: Path, tmp_path: Path) -> None:
         file.write_text('data_dir = "data"\nprompts_dir = "~/prompts"\ntrace_dir = "/runs"\n')
         assert settings.data_dir() == tmp_path / "data"
-        assert settings.prompts_dir() == Path.home() / "prompts"
+        assert path_of("prompts_dir") == Path.home() / "prompts"
         assert path_of("trace_dir") == Path("/runs")
 
     @pytest.mark.parametrize(
@@ -88,21 +88,17 @@ class TestTheFile:
     @pytest.mark.parametrize(
         ("content", "words"),
         [
-            ("model = \n", r"is not valid TOML: .*line 1"),
-            ("model = 'a'\nmodel = 'b'\n", r"is not valid TOML: .*line 2"),
-            ("x = " + "[" * 100_000, "is not valid TOML"),
-            ("modle = 'a'\n", r"has 'modle', which is not a setting \(did you mean 'model'\?\)"),
+            ("model = \n", r"cannot be read \(.*line 1"),
+            ("model = 'a'\nmodel = 'b'\n", r"cannot be read \(.*line 2"),
+            ("x = " + "[" * 100_000, "cannot be read"),
+            ("modle = 'a'\n", r"has 'modle', which is not a setting \(did you mean 'model'"),
             ("elasticsearch_url = 'a'\n", r"did you mean 'elasticsearch.url'"),
             ("[elasticsearch]\nurll = 'a'\n", r"'elasticsearch.urll', which is not a setting"),
-            ("[servce]\nport = 1\n", r"'servce', which is not a setting \(did you mean 'service'"),
+            ("[servce]\nport = 1\n", r"'servce.port', which .* \(did you mean 'service'"),
             ("model = 3\n", "model is wrong; write text in quotes"),
-            ('model = "a\\u0000b"\n', "model is wrong; write text in quotes"),
             ("trace_content = '1'\n", "trace_content is wrong; write true or false"),
-            (
-                "elasticsearch = 'http://a'\n",
-                r"elasticsearch must be a section; write \[elasticsearch\]",
-            ),
-            ("service = 3\n", r"service must be a section; write \[service\]"),
+            ("elasticsearch = 'http://a'\n", r"has 'elasticsearch', which is not a setting"),
+            ("service = 3\n", r"service is wrong; write \[service\] above its settings"),
         ],
     )
     def test_what_is_wrong_is_told_in_a_sentence(
@@ -118,10 +114,10 @@ class TestTheFile:
     def test_what_cannot_be_read_is_told(
         self, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        with pytest.raises(ConfigError, match=r"cannot be read .*No such file"):
             find("model")
         file.write_bytes(b"model = '\xff'")
-        with pytest.raises(ConfigError, match="save it as text in UTF-8"):
+        with pytest.raises(ConfigError, match=r"cannot be read .*utf-8.*fix it"):
             find("model")
         monkeypatch.setenv("FAIRQR_CONFIG", str(tmp_path))
         with pytest.raises(ConfigError, match="Is a directory"):
@@ -138,7 +134,7 @@ class TestTheFile:
         monkeypatch.delenv("FAIRQR_CONFIG")
         monkeypatch.setenv("HOME", str(tmp_path))
         monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
-        place = settings_file.config_path()
+        place = settings.config_path()
         assert tmp_path in place.parents
         assert find("model").source == Source()
         place.parent.mkdir(parents=True)

