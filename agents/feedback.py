@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fairqr.agents.keywords import MAX_KEYWORDS, clean_keywords
-from fairqr.agents.refiner import Refinement, RefinementRequest, refinement_from
+from fairqr.agents.refiner import Refinement, RefinementRequest, clean_keywords, refinement_from
 from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require
 from fairqr.retrieval.fairness.dimension import Dimension
@@ -128,7 +127,7 @@ def _shares_without_name(document: Document) -> dict[str, float]:
 def _chosen(request: RefinementRequest, typical: Mapping[str, float]) -> Refinement:
     ordered = most_weighted(typical, len(typical))
     known = [request.query, *request.keywords]
-    taken = clean_keywords(ordered, known=known, limit=MAX_KEYWORDS)
+    taken = clean_keywords(ordered, known=known)
     return refinement_from(taken, request, who="Relevance feedback")
 
 

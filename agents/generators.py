@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-from fairqr.agents.feedback import FeedbackRefiner
-from fairqr.agents.models.cache import ReplyCache, kept_in
-from fairqr.agents.models.chat import ChatModel
-from fairqr.agents.models.question import OnToken
+from fairqr.agents.models.language_model import LanguageModel
+from fairqr.agents.models.question import OnToken, Question
 from fairqr.agents.models.replies import TextReply
-from fairqr.base.errors import ModelUnavailableError
-from fairqr.base.settings import default_model
+from fairqr.prompts.budget import NoRoomError
 from fairqr.prompts.template import PromptTemplate
 
-__all__ = [
-    "SEQ2SEQ",
-    "GenerationRequest",
-    "Generator",
-    "OnToken",
-    "open_generator",
-    "temperature_of",
-]
-
-SEQ2SEQ = "seq2seq"
-"""The prefix in the names of encoder-decoder models of transformers."""
+INPUT_TOKENS = 2048
+"""The default room of a prompt; every common chat model has more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,43 +72,55 @@ def temperature_of(generator: Generator, asked: float | None) -> float | None:
     return asked if own is None else own(asked)
 
 
-def open_generator(
-    name: str | None = None,
-    *,
-    cache: bool | ReplyCache = True,
-    input_tokens: int | None = None,
-    **options: Any,
-) -> Generator:
-    """Return a generator that answers questions from documents.
+class ModelGenerator:
+    """Answers with a language model.
+
+    What does not fit is cut, by the model's own count of tokens or an estimate. The question is cut
+    to its own limit; the documents share the rest fairly. If the documents get too little room, or
+    the prompt alone is too long, nothing is asked and the status is ``invalid_request``.
 
     Args:
-        name: A chat model as :class:`ChatModel` takes it, such as ``openai:gpt-4o``; or
-            ``seq2seq:`` and the hub id or folder of an encoder-decoder model, such as
-            ``seq2seq:google/flan-t5-small``. Defaults to the configured model.
-        cache: Whether to keep replies on disk so that nothing is asked twice, or the cache to use.
-        input_tokens: How many tokens a prompt may have; the default depends on the kind of model.
-        options: More for :class:`ChatModel`; encoder-decoder models ignore them.
-
-    Raises:
-        ModelUnavailableError: The name is malformed, or its model cannot write texts.
+        model: The language model.
+        input_tokens: How many tokens a prompt may have, unless the model has room for fewer.
+        question_tokens: How many of them are for the question.
     """
-    from fairqr.agents.chat_generator import ChatGenerator
 
-    name = name or default_model()
-    kept = kept_in(cache)
-    room = {} if input_tokens is None else {"input_tokens": input_tokens}
-    kind, _, model = name.partition(":")
-    if kind == SEQ2SEQ:
-        if not model:
-            raise ModelUnavailableError(
-                f"The name '{name}' lacks a model; write it like seq2seq:google/flan-t5-small."
-            )
-        from fairqr.agents.seq2seq import Seq2SeqGenerator
+    def __init__(
+        self,
+        model: LanguageModel,
+        *,
+        input_tokens: int = INPUT_TOKENS,
+        question_tokens: int = 256,
+    ) -> None:
+        self.name = model.name
+        self._model = model
+        self._room = (input_tokens, question_tokens)
 
-        return Seq2SeqGenerator(model, cache=kept, **room)
-    if name == FeedbackRefiner.name:
-        raise ModelUnavailableError(
-            "Relevance feedback cannot write answers; name a language model, such as openai:gpt-4o "
-            "or local:smollm2-135m."
-        )
-    return ChatGenerator(ChatModel(name, cache=kept, **options), **room)
+    def temperature_of(self, asked: float | None) -> float | None:
+        """Return the temperature of answers if ``asked`` is requested, or the model's own."""
+        return self._model.temperature_of(asked)
+
+    async def start(self) -> None:
+        """Start the model; raises ModelUnavailableError if something is missing."""
+        await self._model.start("text")
+
+    async def generate(
+        self,
+        request: GenerationRequest,
+        deadline: float | None = None,
+        on_token: OnToken | None = None,
+    ) -> TextReply:
+        """Cut what is too long, and ask; see :meth:`Generator.generate`.
+
+        Raises:
+            PromptError: The prompt has no item, or a document lacks one of the item's fields.
+            ModelUnavailableError: As :meth:`start` raises it.
+        """
+        prompt = request.prompt
+        budget = await self._model.budget(prompt, *self._room)
+        try:
+            values = await asyncio.to_thread(budget.fill, prompt, request.question, request.sources)
+        except NoRoomError as error:
+            return TextReply("invalid_request", message=str(error))
+        question = Question(prompt, values, temperature=request.temperature, seed=request.seed)
+        return await self._model.write(question, deadline, on_token)

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ValidationError
 
-from fairqr.agents.keywords import MAX_CANDIDATES, clean_keywords
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.question import Question
 from fairqr.agents.models.replies import Status, Usage
 from fairqr.base.errors import first_problem
 from fairqr.prompts.template import PromptReference, PromptTemplate, fence
 from fairqr.retrieval.engines.engine import Hits
+from fairqr.retrieval.texts.words import folded_words, phrase_parts
+
+MAX_KEYWORDS = 8
+MAX_CHARACTERS = 40
+MAX_WORDS = 4
+# How many keywords of a reply we look at.
+MAX_CANDIDATES = 1000
 
 RefinementStatus = Literal[Status, "empty", "repeated", "unknown_terms", "unsupported"]
 
@@ -103,16 +109,23 @@ class RoundRefiner(Protocol):
         ...
 
 
+def _texts(items: object) -> object:
+    # The cache keeps no more than we will look at.
+    if isinstance(items, list):
+        return [item for item in items[:MAX_CANDIDATES] if isinstance(item, str)]
+    return items or []
+
+
+Texts = Annotated[list[str], BeforeValidator(_texts)]
+
+
 class RefinementReply(BaseModel):
-    """The JSON object that a refine prompt asks for."""
+    """The JSON object that a refine prompt asks for; only the keywords must be there."""
 
-    model_config = ConfigDict(extra="ignore")
-
-    # All fields but the keywords may be missing or null.
-    topic: list[Any] | None = None
-    keywords: list[Any] = Field(max_length=100_000)
-    drop: list[Any] | None = None
-    reason: str | None = None
+    topic: Texts = []
+    keywords: Annotated[list[Any], AfterValidator(_texts)]
+    drop: Texts = []
+    reason: str | None = ""
 
 
 _WORDS: dict[str, Any] = {
@@ -139,23 +152,14 @@ def reply_schema(fields: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _validated(value: Mapping[str, Any]) -> Mapping[str, Any]:
+def validated(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the texts in a reply of a model, or raise ValueError that says what is wrong."""
     try:
         reply = RefinementReply.model_validate(value)
     except ValidationError as error:
         where, reason = first_problem(error)
         raise ValueError(f"'{where}': {reason}") from None
-    # The cache keeps no more than we will look at.
-    return {
-        "topic": _texts(reply.topic or ()),
-        "keywords": _texts(reply.keywords),
-        "drop": _texts(reply.drop or ()),
-        "reason": fence(reply.reason or "", 1000),
-    }
-
-
-def _texts(items: Sequence[object]) -> list[str]:
-    return [item for item in items[:MAX_CANDIDATES] if isinstance(item, str)]
+    return {**reply.model_dump(), "reason": fence(reply.reason or "", 1000)}
 
 
 class LLMRefiner:
@@ -199,7 +203,7 @@ class LLMRefiner:
                 prompt=self._prompt,
                 values={name: values[name] for name in self._prompt.input_variables},
                 schema=reply_schema(self._prompt.output),
-                validate=_validated,
+                validate=validated,
                 temperature=request.temperature,
                 seed=request.seed,
                 may_ask_again=request.may_ask_again,
@@ -243,3 +247,45 @@ def refinement_from(
         return Refinement("repeated", drop=dropped, message=message, usage=usage)
     message = f"{who} proposed no usable keyword for {request.group}."
     return Refinement("empty", message=message, usage=usage)
+
+
+def clean_keywords(
+    candidates: Iterable[object],
+    *,
+    known: Iterable[str] = (),
+    limit: int = MAX_KEYWORDS,
+) -> list[str]:
+    """Return at most ``limit`` usable keywords, in their order.
+
+    A keyword has 1 to 4 words and at most 40 characters. Punctuation is dropped. So are words that
+    occur in ``known`` or earlier among the keywords, since repeating a word changes its weight but
+    not its meaning. ``sci-fi`` repeats ``sci`` and ``fi``. In scripts without spaces a word counts
+    as new even if it is a part of a longer run, since many engines do not find it by that run.
+
+    Args:
+        candidates: What the model proposed; anything that is not text is dropped.
+        known: Texts with the words that are already in the query, in any case.
+        limit: How many keywords to keep.
+    """
+    seen = {part for text in known for part in folded_words(text)}
+    kept: list[str] = []
+    for position, candidate in enumerate(candidates):
+        if position >= MAX_CANDIDATES or len(kept) >= limit:
+            break
+        if not isinstance(candidate, str) or len(candidate) > MAX_CHARACTERS:
+            continue
+        words = phrase_parts(candidate)
+        if not words or len(words) > MAX_WORDS:
+            continue
+        new: list[str] = []
+        taken: set[str] = set()
+        for word in words:
+            parts = set(folded_words(word))
+            if not parts <= seen | taken:
+                new.append(word)
+                taken |= parts
+        if not any(character.isalpha() for word in new for character in word):
+            continue
+        kept.append(" ".join(new))
+        seen |= taken
+    return kept

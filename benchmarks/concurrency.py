@@ -20,7 +20,7 @@ from stubs import InstantRefiner
 from workspace import Workspace
 
 from fairqr import FairSearch, SearchResult, StepData
-from fairqr.agents.models.cache import ReplyFile
+from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.refiner import Refiner
 from fairqr.retrieval.engines.engine import SearchEngine
@@ -96,7 +96,7 @@ def concurrency_rows(workspace: Workspace) -> Iterator[Row]:
             reached=processor <= MAX_PROCESSOR_MILLISECONDS,
         )
         both = ("gender", "region")
-        cache = ReplyFile(workspace.folder / "replies.sqlite")
+        cache = ReplyCache(workspace.folder / "replies.sqlite")
     with sleeping_server() as url:
         model = ChatModel("openai:sleep", base_url=f"{url}/v1", api_key="none", cache=cache)
         asyncio.run(_crowd(engine, model, asked[:1] * AT_ONCE, both))

@@ -17,7 +17,7 @@ from typing import Any
 
 from langgraph.types import Overwrite
 
-from fairqr.agents.models.journal import current_journal
+from fairqr.agents.models.cache import surroundings
 from fairqr.agents.models.replies import Reply, Usage
 
 _FINAL = ("ok", "parse_error", "refused", "invalid_request", "unsupported")
@@ -25,7 +25,7 @@ _FINAL = ("ok", "parse_error", "refused", "invalid_request", "unsupported")
 
 
 class RunJournal:
-    """The journal of one run; see :class:`fairqr.agents.models.journal.Journal`.
+    """The journal of one run; see :class:`fairqr.agents.models.cache.Journal`.
 
     Args:
         keep: Keeps the reply to a question, given its key and a record of plain data.
@@ -95,7 +95,7 @@ class RunJournal:
 
 def run_journal() -> RunJournal | None:
     """Return the journal of the current run, or None if it has none."""
-    journal = current_journal()
+    journal = surroundings().journal
     return journal if isinstance(journal, RunJournal) else None
 
 

@@ -11,8 +11,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.runtime import Runtime, get_runtime
 from langgraph.types import Overwrite
 
-from fairqr.agents.models.cache import remembering
-from fairqr.agents.models.language_model import calling_after_replies
+from fairqr.agents.models.cache import ReplyCache, asking_with
 from fairqr.base.errors import NoMatchError
 from fairqr.base.loops import run_blocking
 from fairqr.base.telemetry import span
@@ -59,8 +58,7 @@ def traced(node: Method) -> Method:
 
         with (
             span(f"fairqr.{node.__name__}"),
-            calling_after_replies(report),
-            remembering(),
+            asking_with(cache=ReplyCache(), on_reply=report),
             running_from(before := state.get("seconds", 0.0)),
         ):
             update: Update = await node(self, state, runtime)

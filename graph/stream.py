@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessageChunk
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.types import Overwrite
 
-from fairqr.agents.models.journal import journaled
+from fairqr.agents.models.cache import asking_with
 from fairqr.base.telemetry import span
 from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.journal import RunJournal
@@ -109,7 +109,7 @@ async def run_graph(
         try:
             with (
                 span("invoke_workflow fairqr", **_asked(context, thread, journal)),
-                journaled(journal),
+                asking_with(journal=journal),
             ):
                 async with aclosing(updates):
                     async for _, mode, update in updates:

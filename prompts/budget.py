@@ -6,8 +6,11 @@ behind an API we do not know the tokenizer and use :func:`estimated_tokens`.
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from fairqr.prompts.template import PromptTemplate, fence
 
@@ -65,22 +68,14 @@ def cut(text: str, limit: int, count: Count) -> str:
         limit: In tokens; below 1, the result is empty.
         count: Counts tokens.
     """
-    if limit < 1:
-        return ""
-    if count(text) <= limit:
-        return text
-    fits, too_long = 0, len(text)
-    while too_long - fits > 1:
-        middle = (fits + too_long) // 2
-        if count(_begin(text, middle)) <= limit:
-            fits = middle
-        else:
-            too_long = middle
-    return _begin(text, fits) if fits else ""
+    if limit < 1 or count(text) <= limit:
+        return text if limit >= 1 else ""
 
+    def begin(length: int) -> str:
+        return f"{text[:length].rstrip()}…"
 
-def _begin(text: str, length: int) -> str:
-    return f"{text[:length].rstrip()}…"
+    fits = bisect.bisect_right(range(1, len(text)), limit, key=lambda n: count(begin(n)))
+    return begin(fits) if fits else ""
 
 
 def render_documents(
@@ -103,42 +98,10 @@ def render_documents(
         PromptError: A field is missing, or the prompt has no item.
     """
     lines = _lines(template, sources)
-    lengths = [count(line) for line in lines]
-    room = budget - len(lines)  # the end of a line is a token
-    while lines and room > 0:
-        shares = fair_shares(lengths, room)
-        kept = [cut(line, share, count) for line, share in zip(lines, shares, strict=True)]
-        text = "\n".join(line for line in kept if line)
-        # Joined texts may have more tokens than the sum of the parts.
-        over = count(text) - budget
-        if over <= 0:
-            return text or NO_DOCUMENTS
-        room -= over
-    return NO_DOCUMENTS
-
-
-def require_room(
-    template: PromptTemplate, sources: Sequence[Mapping[str, str]], count: Count, budget: int
-) -> None:
-    """Check that :func:`render_documents` shows something of each document.
-
-    Otherwise an answer would claim documents that the model never saw. The arguments are the same
-    as for :func:`render_documents`.
-
-    Raises:
-        NoRoomError: A document would be cut to fewer than LEAST_SHARE tokens.
-        PromptError: As :func:`render_documents` raises it.
-    """
-    needed = fitting = 0
-    for line in _lines(template, sources):
-        needed += min(count(line), LEAST_SHARE) + 1  # the end of a line is a token
-        fitting += needed <= budget
-    if fitting < len(sources):
-        raise NoRoomError(
-            f"The prompt {template.id}/{template.version} only has room for {fitting} of the "
-            f"{len(sources)} documents; lower k, raise input_tokens, or use a model with a larger "
-            "window."
-        )
+    # The end of a line is a token.
+    shares = fair_shares([count(line) for line in lines], budget - len(lines))
+    kept = (cut(line, share, count) for line, share in zip(lines, shares, strict=True))
+    return "\n".join(filter(None, kept)) or NO_DOCUMENTS
 
 
 def _lines(template: PromptTemplate, sources: Sequence[Mapping[str, str]]) -> list[str]:
@@ -170,3 +133,62 @@ def estimated_tokens(text: str) -> int:
 def message_tokens(messages: Sequence[Mapping[str, str]]) -> int:
     """Estimate how many tokens rendered messages have together."""
     return sum(estimated_tokens(it["content"]) + MESSAGE_TOKENS for it in messages)
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The room of a prompt that answers a question from documents.
+
+    Attributes:
+        room: The most tokens of the whole prompt.
+        question: The most tokens of the question in it.
+        count: Counts the tokens of a text.
+        size: Counts the tokens of rendered messages.
+    """
+
+    room: int
+    question: int
+    count: Count = estimated_tokens
+    size: Callable[[Sequence[Mapping[str, str]]], int] = message_tokens
+
+    def fill(
+        self, prompt: PromptTemplate, question: str, sources: Sequence[Mapping[str, str]]
+    ) -> dict[str, str]:
+        """Return the values of a prompt, after cutting the question and the documents to fit.
+
+        Args:
+            prompt: A prompt with the placeholders ``question`` and ``documents``, and an item.
+            question: As the user wrote it.
+            sources: The fields of each document.
+
+        Raises:
+            NoRoomError: The prompt alone is too long, or a document would be cut to fewer than
+                LEAST_SHARE tokens, so that an answer would claim what the model never saw.
+            PromptError: As :func:`render_documents` raises it.
+        """
+        values = {"question": "", "documents": NO_DOCUMENTS}
+        left = self.room - self.size(prompt.render(values))
+        if left < 1:
+            raise NoRoomError(
+                f"The prompt {prompt.name} alone has about {self.room - left} tokens, but there is "
+                f"only room for {self.room}; shorten it, raise input_tokens, or use a model with a "
+                "larger window."
+            )
+        fenced = fence(question, MAX_FIELD_CHARACTERS)
+        values = {"question": cut(fenced, min(self.question, left), self.count), "documents": ""}
+        budget = self.room - self.size(prompt.render(values))
+        # The end of a line is a token.
+        needed = (min(self.count(it), LEAST_SHARE) + 1 for it in _lines(prompt, sources))
+        fitting = sum(total <= budget for total in itertools.accumulate(needed))
+        if fitting < len(sources):
+            raise NoRoomError(
+                f"The prompt {prompt.name} only has room for {fitting} of the {len(sources)} "
+                "documents; lower k, raise input_tokens, or use a model with a larger window."
+            )
+        while True:
+            values["documents"] = render_documents(prompt, sources, self.count, budget)
+            # Joined texts may have a few more tokens than the sum of the parts.
+            over = self.size(prompt.render(values)) - self.room
+            if over <= 0 or budget <= 0:
+                return values
+            budget -= over

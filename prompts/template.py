@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-import stat
 import string
 import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fairqr.base.errors import PromptError, first_problem
 from fairqr.base.yaml_file import parse_yaml
@@ -26,36 +25,36 @@ LARGEST = 200_000
 """The largest size of a prompt's file, in bytes."""
 
 
-class PromptReference(BaseModel):
-    """Identifies the prompt that a result came from."""
+class Frozen(BaseModel):
+    """Data that does not change, without unknown fields."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class PromptReference(Frozen):
+    """Identifies the prompt that a result came from."""
 
     id: str
     version: str
     sha256: str
 
 
-class Message(BaseModel):
+class Message(Frozen):
     """One message of a prompt; its text may contain placeholders such as ``{query}``."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     role: Literal["system", "user", "assistant"]
     content: str
 
 
-class Defaults(BaseModel):
+class Defaults(Frozen):
     """The model settings that a prompt was written for; the caller's own settings win."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     temperature: float = Field(0.3, ge=0, le=2)
     max_tokens: int = Field(256, ge=1, le=100_000)
     presence_penalty: float | None = Field(None, ge=-2, le=2)
 
 
-class PromptTemplate(BaseModel):
+class PromptTemplate(Frozen):
     """A version of a prompt. A published version never changes; every change is a new version.
 
     Attributes:
@@ -71,13 +70,11 @@ class PromptTemplate(BaseModel):
         sha256: The hash of the file; every trace and result states it.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     id: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
     version: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")
     description: str
     messages: tuple[Message, ...] = Field(min_length=1)
-    item: str | None = Field(None, min_length=1)
+    item: str | None = None
     input_variables: tuple[str, ...]
     output: tuple[str, ...] = ()
     defaults: Defaults = Defaults()
@@ -85,24 +82,18 @@ class PromptTemplate(BaseModel):
 
     @model_validator(mode="after")
     def _placeholders_are_declared(self) -> PromptTemplate:
-        used: set[str] = set()
-        for message in self.messages:
-            used |= _placeholders(message.content)
-        declared = set(self.input_variables)
-        if missing := sorted(declared - used):
-            raise ValueError(f"no message uses the input variable {{{missing[0]}}}")
-        if extra := sorted(used - declared):
-            raise ValueError(f"the placeholder {{{extra[0]}}} is not among the input variables")
+        used = {name for message in self.messages for name in _placeholders(message.content)}
+        if used != set(self.input_variables):
+            raise ValueError(f"input_variables must be [{', '.join(sorted(used))}], as in messages")
+        item = self.item
+        if item is not None and (not _placeholders(item) or item.splitlines() != [item]):
+            raise ValueError("an item must be one line with a placeholder")
         return self
 
-    @field_validator("item")
-    @classmethod
-    def _item_is_one_line(cls, item: str | None) -> str | None:
-        if item is not None and not _placeholders(item):
-            raise ValueError("an item needs a placeholder")
-        if item is not None and item.splitlines() != [item]:
-            raise ValueError("an item must be one line")
-        return item
+    @property
+    def name(self) -> str:
+        """``id/version``, for messages."""
+        return f"{self.id}/{self.version}"
 
     @property
     def item_variables(self) -> tuple[str, ...]:
@@ -125,9 +116,7 @@ class PromptTemplate(BaseModel):
             PromptError: A value is missing.
         """
         if missing := sorted(set(self.input_variables) - set(values)):
-            raise PromptError(
-                f"The prompt {self.id}/{self.version} needs a value for '{missing[0]}'; give one."
-            )
+            raise PromptError(f"The prompt {self.name} needs a value for '{missing[0]}'; give one.")
         return [
             {"role": message.role, "content": _fill(message.content, values)}
             for message in self.messages
@@ -144,12 +133,10 @@ class PromptTemplate(BaseModel):
             PromptError: A value is missing, or the prompt has no item.
         """
         if self.item is None:
-            raise PromptError(
-                f"The prompt {self.id}/{self.version} does not show documents; give it an item."
-            )
+            raise PromptError(f"The prompt {self.name} does not show documents; give it an item.")
         if missing := sorted(set(self.item_variables) - set(values)):
             raise PromptError(
-                f"The item of the prompt {self.id}/{self.version} needs '{missing[0]}', which the "
+                f"The item of the prompt {self.name} needs '{missing[0]}', which the "
                 "documents do not have; change the item."
             )
         return _fill(self.item, values)
@@ -157,28 +144,22 @@ class PromptTemplate(BaseModel):
 
 def _placeholders(text: str) -> set[str]:
     """Return the names of all placeholders; anything but a plain name is an error."""
-    names: set[str] = set()
     try:
         parts = list(string.Formatter().parse(text))
     except ValueError as error:
         raise ValueError(f"a brace is not closed or doubled ({error})") from None
     for _, name, spec, conversion in parts:
-        if name is None:
-            continue
-        if not name.isidentifier() or spec or conversion:
+        if name is not None and (not name.isidentifier() or spec or conversion):
             raise ValueError(f"'{{{name}}}' is not a plain placeholder; double a literal brace")
-        names.add(name)
-    return names
+    return {name for _, name, _, _ in parts if name is not None}
 
 
 def _fill(text: str, values: Mapping[str, str]) -> str:
     """Replace each placeholder once; braces inside the values stay as they are."""
-    pieces: list[str] = []
-    for literal, name, _, _ in string.Formatter().parse(text):
-        pieces.append(literal)
-        if name is not None:
-            pieces.append(values[name])
-    return "".join(pieces)
+    parts = string.Formatter().parse(text)
+    return "".join(
+        words + (values[name] if name is not None else "") for words, name, _, _ in parts
+    )
 
 
 def fence(text: str, limit: int = 2000) -> str:
@@ -209,41 +190,28 @@ def load_template(path: Path) -> PromptTemplate:
             wrong.
     """
     try:
-        content = _read_small(path)
+        if not path.is_file():  # reading a pipe would block
+            raise PromptError(f"The prompt {path} is not a file; put one there.")
+        with path.open("rb") as file:
+            content = file.read(LARGEST + 1)
     except OSError as error:
         raise PromptError(f"The prompt {path} cannot be read: {error.strerror}.") from None
+    if len(content) > LARGEST:
+        raise PromptError(f"The prompt {path} has more than {LARGEST:,} bytes; make it shorter.")
     data = parse_yaml(content, path, "prompt", PromptError)
     if not isinstance(data, dict):
         raise PromptError(f"The prompt {path} must be a mapping with id, version and messages.")
     try:
-        template = PromptTemplate.model_validate(
-            {**data, "sha256": hashlib.sha256(content).hexdigest()}
-        )
+        data["sha256"] = hashlib.sha256(content).hexdigest()
+        template = PromptTemplate.model_validate(data)
     except ValidationError as error:
         where, reason = first_problem(error)
         raise PromptError(
             f"The prompt {path} is wrong{f' at {where}' if where else ''}: {reason}."
         ) from None
-    if (template.id, template.version) != (path.parent.name, path.stem):
+    if template.name != f"{path.parent.name}/{path.stem}":
         raise PromptError(
-            f"The prompt {path} says that it is {template.id}/{template.version}, but its path "
-            f"says {path.parent.name}/{path.stem}; change one of them."
+            f"The prompt {path} says that it is {template.name}, but its path says "
+            f"{path.parent.name}/{path.stem}; change one of them."
         )
     return template
-
-
-def _read_small(path: Path) -> bytes:
-    """Return the content of a small file.
-
-    Raises:
-        PromptError: It is not a regular file (reading a pipe would block), or it is too large.
-        OSError: It cannot be read.
-    """
-    mode = path.stat().st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # opening a folder fails below
-        raise PromptError(f"The prompt {path} is not a regular file; put one there.")
-    with path.open("rb") as file:
-        content = file.read(LARGEST + 1)
-    if len(content) > LARGEST:
-        raise PromptError(f"The prompt {path} has more than {LARGEST:,} bytes; make it shorter.")
-    return content

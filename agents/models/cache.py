@@ -1,36 +1,29 @@
-"""A cache of models' replies by the keys of their questions, so that nothing is asked twice.
-
-Replies are kept on disk (:class:`ReplyFile`) or in memory (:class:`ReplyMemory`). Both share calls
-in flight: a second caller with an equal question waits for the same reply.
-"""
+"""Keeps models' replies by the keys of their questions, so that nothing is asked twice."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import json
-from abc import ABC, abstractmethod
-from collections import OrderedDict
 from collections.abc import (
     AsyncIterator,
+    Awaitable,
     Callable,
     Coroutine,
     Iterator,
     Mapping,
     Sequence,
 )
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+from fairqr.agents.models.replies import Reply
 from fairqr.base.kept_file import KeptFile
 from fairqr.base.loops import PerLoop
 from fairqr.base.settings import cache_dir
-
-if TYPE_CHECKING:
-    from fairqr.agents.models.replies import Reply
 
 MAX_BYTES = 512 * 1024 * 1024
 """How large a file of replies may grow.
@@ -40,7 +33,7 @@ experiment, and not too much for a cache folder.
 """
 
 MAX_REPLIES = 10_000
-"""How many replies a memory keeps."""
+"""How many replies are kept in memory."""
 
 
 def cache_key(**parts: Any) -> str:
@@ -56,49 +49,66 @@ class _Call:
     waiting: int = 0
 
 
-class ReplyCache(ABC):
-    """A mapping from the key of a question to the JSON object that answered it."""
+class ReplyCache:
+    """JSON objects by the keys of the questions that they answer; also shares calls in flight.
 
-    def __init__(self) -> None:
+    Several processes may share a file. What does not fit or is damaged is forgotten, the least
+    recently used objects first; models are then asked again.
+
+    Args:
+        path: The SQLite file; by default replies are kept in memory, as long as this object lives.
+        max_bytes: How large the file may grow.
+    """
+
+    def __init__(self, path: Path | None = None, max_bytes: int = MAX_BYTES) -> None:
+        self.path = path
+        self._file = None if path is None else KeptFile[str](path, max_bytes)
+        self._memory: dict[str, str] = {}
         self._in_flight: PerLoop[dict[str, _Call]] = PerLoop()
 
-    @abstractmethod
     async def get_many(self, keys: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Return what is stored, by key."""
+        if self._file is not None:
+            return _objects(await asyncio.to_thread(self._file.get_many, keys))
+        found = {key: self._memory.pop(key) for key in keys if key in self._memory}
+        self._memory |= found  # now the most recently used
+        return _objects(found)
 
-    @abstractmethod
     async def put_many(self, values: Mapping[str, Mapping[str, Any]]) -> None:
         """Store several objects, all or none."""
+        texts = {key: json.dumps(dict(value)) for key, value in values.items()}
+        if self._file is not None:
+            await asyncio.to_thread(self._file.put_many, texts)
+            return
+        self._memory |= texts
+        while len(self._memory) > MAX_REPLIES:
+            del self._memory[next(iter(self._memory))]
 
-    async def get(self, key: str) -> dict[str, Any] | None:
-        """Return the stored object, or None."""
-        return (await self.get_many([key])).get(key)
+    async def batches(self, size: int) -> AsyncIterator[dict[str, dict[str, Any]]]:
+        """Yield everything in the file, ``size`` objects at a time."""
+        after = ""
+        while self._file and (texts := await asyncio.to_thread(self._file.after, after, size)):
+            after = max(texts)
+            yield _objects(texts)
 
-    async def put(self, key: str, value: Mapping[str, Any]) -> None:
-        """Store an object."""
-        await self.put_many({key: value})
+    def close(self) -> None:
+        """Close the file; the next use opens it again."""
+        if self._file is not None:
+            self._file.close()
 
-    @asynccontextmanager
-    async def join(
-        self, key: str, ask: Callable[[], Coroutine[Any, Any, Reply]]
-    ) -> AsyncIterator[tuple[asyncio.Task[Reply], bool]]:
-        """Give the call that answers a question, and whether this caller started it.
+    async def share(self, key: str, ask: Callable[[], Coroutine[Any, Any, Reply]]) -> Reply:
+        """Return the reply of the call in flight for this key; if there is none, make one.
 
-        Shield the task when you await it: it runs while anybody waits, and is cancelled when the
-        last caller leaves.
-
-        Args:
-            key: The same for equal questions.
-            ask: Asks the question; not called if this event loop is asking it already.
+        The call runs while anybody waits for it, and is cancelled when the last one leaves. Each
+        event loop has its own calls.
         """
         calls = self._in_flight.setdefault({})
-        leads = key not in calls
-        if leads:
+        if key not in calls:
             calls[key] = _Call(asyncio.create_task(ask()))
         call = calls[key]
         call.waiting += 1
         try:
-            yield call.task, leads
+            return await asyncio.shield(call.task)
         finally:
             call.waiting -= 1
             if calls.get(key) is call and (call.task.done() or not call.waiting):
@@ -106,90 +116,6 @@ class ReplyCache(ABC):
             if not call.waiting and not call.task.done():
                 call.task.cancel()
                 await asyncio.wait([call.task])
-
-
-class ReplyMemory(ReplyCache):
-    """Replies in memory, for as long as this object lives.
-
-    When it is full, the least recently used replies are dropped.
-
-    Args:
-        max_replies: How many replies it keeps.
-    """
-
-    def __init__(self, max_replies: int = MAX_REPLIES) -> None:
-        super().__init__()
-        self._max_replies = max_replies
-        self._replies: OrderedDict[str, dict[str, Any]] = OrderedDict()
-
-    async def get_many(self, keys: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """Return what is stored, by key."""
-        found = {key: self._replies[key] for key in keys if key in self._replies}
-        for key in found:
-            self._replies.move_to_end(key)
-        return found
-
-    async def put_many(self, values: Mapping[str, Mapping[str, Any]]) -> None:
-        """Store several objects."""
-        for key, value in values.items():
-            self._replies[key] = dict(value)
-            self._replies.move_to_end(key)
-        while len(self._replies) > self._max_replies:
-            self._replies.popitem(last=False)
-
-
-_memory: ContextVar[ReplyMemory | None] = ContextVar("fairqr_memory", default=None)
-
-
-def current_memory() -> ReplyMemory | None:
-    """Return the memory of the running step, if there is one."""
-    return _memory.get()
-
-
-@contextmanager
-def remembering() -> Iterator[None]:
-    """Give models without a cache a memory, in this task and its children."""
-    token = _memory.set(ReplyMemory())
-    try:
-        yield
-    finally:
-        _memory.reset(token)
-
-
-class ReplyFile(ReplyCache):
-    """Replies on disk, in a file that several processes may share.
-
-    Replies that do not fit or are damaged are forgotten; models are then asked again.
-
-    Args:
-        path: The SQLite file; defaults to ``replies.sqlite`` in the cache folder.
-        max_bytes: How large the file may grow.
-    """
-
-    def __init__(self, path: Path | None = None, max_bytes: int = MAX_BYTES) -> None:
-        super().__init__()
-        self.path = path or cache_dir() / "replies.sqlite"
-        self._file: KeptFile[str] = KeptFile(self.path, max_bytes)
-
-    async def get_many(self, keys: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """Return what is stored, by key."""
-        return _objects(await asyncio.to_thread(self._file.get_many, keys))
-
-    async def put_many(self, values: Mapping[str, Mapping[str, Any]]) -> None:
-        """Store several objects, all or none."""
-        texts = {key: json.dumps(dict(value)) for key, value in values.items()}
-        await asyncio.to_thread(self._file.put_many, texts)
-
-    async def batches(self, size: int) -> AsyncIterator[dict[str, dict[str, Any]]]:
-        """Yield everything that is stored, ``size`` objects at a time."""
-        after = ""
-        while texts := await asyncio.to_thread(self._file.after, after, size):
-            after = max(texts)
-            yield _objects(texts)
-
-    def close(self) -> None:
-        """Close the file; the next use opens it again."""
-        self._file.close()
 
 
 def _objects(texts: Mapping[str, str]) -> dict[str, dict[str, Any]]:
@@ -205,8 +131,66 @@ def _objects(texts: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     return found
 
 
+def replies_file() -> Path:
+    """Return the path of the user's own file of replies."""
+    return cache_dir() / "replies.sqlite"
+
+
 def kept_in(cache: bool | ReplyCache) -> ReplyCache | None:
     """Return the given cache, the user's own file for True, or None for False."""
     if isinstance(cache, ReplyCache):
         return cache
-    return ReplyFile() if cache else None
+    return ReplyCache(replies_file()) if cache else None
+
+
+class Journal(Protocol):
+    """Keeps the replies of a run until it is over, so that it can resume after a crash."""
+
+    async def once(
+        self,
+        key: str,
+        check: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+        ask: Callable[[], Awaitable[Reply]],
+    ) -> Reply:
+        """Return the kept reply to a question, or ask and keep the reply.
+
+        Args:
+            key: The same for equal questions. If a question was asked twice, both replies are kept.
+            check: Returns the value of a kept reply, or raises ValueError if it is wrong.
+            ask: Asks the model.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the questions of a running step have in common.
+
+    Attributes:
+        cache: For models without a cache of their own.
+        journal: The journal of the run.
+        on_reply: Called after each reply.
+    """
+
+    cache: ReplyCache | None = None
+    journal: Journal | None = None
+    on_reply: Callable[[], None] | None = None
+
+
+_NOTHING = Surroundings()
+_surroundings: ContextVar[Surroundings] = ContextVar("fairqr_replies", default=_NOTHING)
+
+
+def surroundings() -> Surroundings:
+    """Return what surrounds the questions that are asked here."""
+    return _surroundings.get()
+
+
+@contextmanager
+def asking_with(**changes: Any) -> Iterator[None]:
+    """Change some of the :class:`Surroundings`, in this task and its children."""
+    token = _surroundings.set(replace(_surroundings.get(), **changes))
+    try:
+        yield
+    finally:
+        _surroundings.reset(token)

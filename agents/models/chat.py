@@ -1,4 +1,4 @@
-"""Asks a chat model for an object, a text or a choice, with a cache and typed failures.
+"""Chat models behind a client of LangChain.
 
 Models have the names of LangChain's ``init_chat_model`` (``openai:gpt-4o``); ``local:…`` is the
 embedded model, behind the same client.
@@ -7,25 +7,42 @@ embedded model, behind the same client.
 from __future__ import annotations
 
 import asyncio
+import json
+import math
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from fairqr.agents.models.cache import ReplyCache, cache_key
-from fairqr.agents.models.endpoint import Endpoint
-from fairqr.agents.models.failures import no_answer_within
-from fairqr.agents.models.forms import Form, ObjectForm
+from fairqr.agents.models.failures import no_answer_within, no_probabilities, translated
 from fairqr.agents.models.language_model import LanguageModel
-from fairqr.agents.models.question import Messages, Question, Wanted
-from fairqr.agents.models.replies import Choice, Reply, Usage, failed
+from fairqr.agents.models.local import CONTEXT_TOKENS, check_local, local_turn
+from fairqr.agents.models.provider import (
+    base_url_for,
+    open_client,
+    options_as_data,
+    parameters_for,
+    refused_parameter,
+    speaks_openai,
+    split_name,
+    variables_of,
+)
+from fairqr.agents.models.question import Answer, Form, Messages, ObjectForm, Question, Wanted
+from fairqr.agents.models.replies import Reply, Usage, failed
 from fairqr.agents.models.spans import input_messages, model_span, outcome, output_messages
-from fairqr.agents.models.streaming import TokenRelay
-from fairqr.base.errors import ModelError
-from fairqr.base.telemetry import Span
+from fairqr.agents.models.streaming import UNSTREAMED, TokenRelay, streamed
+from fairqr.base.errors import InputError, ModelError
+from fairqr.base.loops import PerLoop
+from fairqr.base.retries import with_retries
+from fairqr.base.telemetry import Span, current_span
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
+    from langchain_core.messages import AIMessage
+
+# Any other word may be free text of the server, which we must not record.
+FINISH_REASONS = ("stop", "length", "content_filter", "end_turn", "max_tokens", "stop_sequence")
 
 
 class ChatModel(LanguageModel):
@@ -41,6 +58,7 @@ class ChatModel(LanguageModel):
         timeout: Seconds that one request may take.
         attempts: How many attempts a request has if its error may be temporary.
         client: A chat model of LangChain to ask, instead of one opened by its name; see :meth:`of`.
+            Its own settings count, so our requests state neither temperature nor length.
         model_options: More for ``init_chat_model``.
 
     Raises:
@@ -60,14 +78,31 @@ class ChatModel(LanguageModel):
         **model_options: Any,
     ) -> None:
         super().__init__(name, cache)
-        self._endpoint = Endpoint(
-            name,
-            base_url=base_url,
-            timeout=timeout,
-            attempts=attempts,
-            options=model_options,
-            given=client,
-        )
+        self._provider, self._model = split_name(name)
+        if not timeout > 0:
+            raise InputError(
+                f"The timeout of a model must be more than 0 seconds, not {timeout:g}."
+            )
+        self.base_url = base_url_for(self._provider, base_url)
+        self._timeout = timeout
+        self._attempts = attempts
+        self._given = client
+        self._options = model_options
+        # An address or a header may contain a secret, so only show a hash of this.
+        self._described: Mapping[str, Any] = {
+            "model": name,
+            "base_url": self.base_url,
+            "environment": variables_of(self._provider),
+            "options": options_as_data(model_options),
+        }
+        if client is None:
+            self._speaks_openai = speaks_openai(self._provider)
+        else:  # OpenAI's client has this attribute, whatever its server
+            self._speaks_openai = hasattr(client, "openai_api_base")
+        self._turn = local_turn if self._provider == "local" else nullcontext
+        # The embedded model has a server for short prompts and one for long ones.
+        self._clients: dict[bool, PerLoop[BaseChatModel]] = {False: PerLoop(), True: PerLoop()}
+        self._refused: set[str] = set()
 
     @classmethod
     def of(cls, client: BaseChatModel) -> ChatModel:
@@ -82,35 +117,26 @@ class ChatModel(LanguageModel):
         return cls(f"{provider}:{model}", attempts=1, client=client)
 
     @property
-    def base_url(self) -> str | None:
-        """The address of its server; None means the provider's own."""
-        return self._endpoint.base_url
-
-    @property
     def context_tokens(self) -> int | None:
         """How many tokens the embedded model reads and writes together."""
-        if self._endpoint.provider != "local":
-            return None
-        from fairqr.agents.models.local import CONTEXT_TOKENS
-
-        return CONTEXT_TOKENS
+        return CONTEXT_TOKENS if self._provider == "local" else None
 
     @property
     def fingerprint(self) -> str:
         """A hash of everything about the model that can change a reply."""
-        return cache_key(**self._endpoint.identity)
+        return cache_key(**self._described)
 
     @property
     def gives_probabilities(self) -> bool:
         """Whether :meth:`weigh` can work, as far as is known."""
-        return self._endpoint.gives_probabilities
+        return self._speaks_openai and "logprobs" not in self._refused
 
     def temperature_of(self, asked: float | None) -> float | None:
         """Return the temperature of replies if ``asked`` is requested; None if it is unknown.
 
         A chat model that the caller gave keeps its own temperature.
         """
-        return self._endpoint.temperature(asked)
+        return asked if self._given is None else self._given._get_ls_params().get("ls_temperature")
 
     async def start(self, wanted: Wanted = "object") -> None:
         """Start the model, so that missing parts are found before any work is done.
@@ -122,11 +148,14 @@ class ChatModel(LanguageModel):
             ModelUnavailableError: An extra, the weights or a key is missing, or the provider does
                 not exist.
         """
-        await self._endpoint.client(wanted)
+        await self._client(wanted)
 
     async def check(self) -> None:
         """Check that nothing is missing, without starting the embedded model."""
-        await self._endpoint.check()
+        if self._provider == "local":
+            check_local(self._model)
+        else:
+            await self.start()
 
     async def ask(self, question: Question, deadline: float | None = None) -> Reply:
         """Ask for a JSON object; an equal earlier question is answered from the cache.
@@ -143,115 +172,165 @@ class ChatModel(LanguageModel):
         """
         return await self._reply(question, ObjectForm(question), deadline)
 
-    async def weigh(
-        self,
-        question: Question,
-        labels: Sequence[str] = ("Yes", "No"),
-        deadline: float | None = None,
-    ) -> Choice:
-        """Ask for the probabilities of labels; see :meth:`LanguageModel.weigh`.
-
-        We look at the ten likeliest first tokens. A label that is not among them gets 0.
-        """
-        if not self._endpoint.gives_probabilities:
-            return Choice("unsupported", message=str(self._endpoint.no_probabilities()))
-        return await super().weigh(question, labels, deadline)
-
     async def _identity(self) -> Mapping[str, Any]:
-        return self._endpoint.identity
+        return self._described
+
+    async def _client(self, wanted: Wanted) -> BaseChatModel:
+        """Return the client of the running event loop, opened on first use."""
+        if self._given is not None:
+            return self._given
+        reading = self._provider == "local" and wanted != "object"
+        clients, place = self._clients[reading], (self._provider, self._model, self.base_url)
+        return clients.get() or clients.setdefault(
+            await open_client(*place, self._options, reading=reading)
+        )
 
     async def _ask(
         self, question: Question, form: Form, deadline: float | None, relay: TokenRelay | None
     ) -> tuple[Reply, float]:
-        """Wait for our turn, and ask; the wait counts towards the deadline.
+        """Wait for our turn, and ask. From then on, the model has twice the timeout of a request.
 
-        From its turn on, the model has at most twice the timeout of a request.
+        Nobody needs the first caller's deadline: we are cancelled when all callers have left.
         """
-        endpoint, arrived = self._endpoint, time.perf_counter()
-        longest = 2 * endpoint.timeout
-        async with AsyncExitStack() as stack:
-            try:
-                async with asyncio.timeout(deadline):
-                    await stack.enter_async_context(endpoint.turn())
-            except TimeoutError:
-                message = no_answer_within(self.name, deadline or 0)
-                return Reply("timeout", message=message), 0.0
+        parameters = self._parameters(question, form.wanted, relay)
+        stated = {name: parameters.get(name) for name in ("temperature", "max_tokens", "seed")}
+        stated["stream"] = True if relay else None
+        if self._given is not None:
+            stated["temperature"] = self.temperature_of(None)
+        async with self._turn():
             began = time.perf_counter()
-            left = longest if deadline is None else deadline - (began - arrived)
             with model_span(
                 "chat",
-                endpoint.provider,
-                endpoint.model,
+                self._provider,
+                self._model,
                 question.prompt,
-                base_url=endpoint.base_url,
-                stream=True if relay else None,
-                **endpoint.requested(question, form.wanted),
+                base_url=self.base_url,
+                request=stated,
             ) as step:
                 step.set("gen_ai.output.type", "json" if form.wanted == "object" else "text")
-                reply = await _converse(endpoint, question, form, step, min(longest, left), relay)
+                reply = await self._converse(question, form, step, relay)
                 outcome(step, reply.status, reply.usage)
             return reply, (time.perf_counter() - began) * 1000
 
+    async def _converse(
+        self, question: Question, form: Form, step: Span, relay: TokenRelay | None
+    ) -> Reply:
+        """Ask; if the reply is not the wanted object, ask once more and quote the error."""
+        messages: Messages = question.prompt.render(question.values)
+        usage, wrong, limit = Usage(), "", 2 * self._timeout
+        try:
+            async with asyncio.timeout(limit):
+                for _ in range(2 if form.wanted == "object" and question.may_ask_again else 1):
+                    step.content("gen_ai.input.messages", input_messages(messages))
+                    began = time.perf_counter()
+                    message = await self._send(messages, question, form.wanted, limit, relay)
+                    if relay is not None and relay.began_at is not None:
+                        seconds = relay.began_at - began
+                        step.set("gen_ai.response.time_to_first_chunk", seconds)
+                    answer = _answer_of(message, step)
+                    usage += answer.usage
+                    if answer.declined:
+                        said = f"The model {self.name} declined to answer."
+                        return Reply("refused", message=said, usage=usage)
+                    # Some servers give no probabilities for a token that is half a character.
+                    gave = answer.first_tokens is not None or not answer.text.strip("\ufffd")
+                    if form.wanted == "choice" and not gave:
+                        self._refused.add("logprobs")
+                        said = no_probabilities(self.name)
+                        return Reply("unsupported", message=said, usage=usage)
+                    try:
+                        return Reply("ok", form.read(answer), usage=usage)
+                    except ValueError as error:
+                        wrong = str(error)
+                        messages = [*messages, *_complaint(answer.text, wrong)]
+                        step.event("fairqr.unusable_reply")
+        except ModelError as error:
+            return failed(error, usage + Usage(model_calls=1))
+        except TimeoutError:
+            said = no_answer_within(self.name, limit)
+            return Reply("timeout", message=said, usage=usage + Usage(model_calls=1))
+        said = f"The model {self.name} gave no usable reply: {wrong}."
+        return Reply("parse_error", message=said, usage=usage)
 
-async def _converse(
-    endpoint: Endpoint,
-    question: Question,
-    form: Form,
-    step: Span,
-    limit: float,
-    relay: TokenRelay | None,
-) -> Reply:
-    """Ask; if the reply has the wrong form, ask once more and quote the error."""
+    async def _send(
+        self,
+        messages: Messages,
+        question: Question,
+        wanted: Wanted,
+        limit: float,
+        relay: TokenRelay | None,
+    ) -> AIMessage:
+        """Send one request. Retry it if that can help, and without parameters the server refuses.
 
-    def on_retry(number: int, error: BaseException) -> None:
-        kind = type(error).__name__
-        step.event("fairqr.retry", **{"fairqr.attempt": number, "error.type": kind})
+        Raises:
+            ModelError: The request failed for good.
+        """
+        client = await self._client(wanted)
+        if wanted == "choice" and not self.gives_probabilities:
+            raise ModelError("unsupported", no_probabilities(self.name))
+        parameters = self._parameters(question, wanted, relay)
 
-    messages: Messages = question.prompt.render(question.values)
-    usage = Usage()
-    wrong = ""
-    try:
-        async with asyncio.timeout(limit):
-            for _ in range(2 if form.may_ask_again else 1):
-                step.content("gen_ai.input.messages", input_messages(messages))
-                asked = time.perf_counter()
-                answer = await endpoint.send(
-                    messages,
-                    question,
-                    form.wanted,
-                    limit=limit,
-                    on_retry=on_retry,
-                    relay=relay,
-                )
-                usage += answer.usage
-                if answer.finish_reason:
-                    step.set("gen_ai.response.finish_reasons", [answer.finish_reason])
-                if answer.model:
-                    step.set("gen_ai.response.model", answer.model)
-                if answer.id:
-                    step.set("gen_ai.response.id", answer.id)
-                if relay is not None and relay.began_at is not None:
-                    seconds = relay.began_at - asked
-                    step.set("gen_ai.response.time_to_first_chunk", seconds)
-                reason = answer.finish_reason
-                step.content("gen_ai.output.messages", output_messages(answer.text, reason))
-                if answer.declined:
-                    message = f"The model {endpoint.name} declined to answer."
-                    return Reply("refused", message=message, usage=usage)
-                try:
-                    return Reply("ok", form.read(answer), usage=usage)
-                except ValueError as error:
-                    wrong = str(error)
-                    messages = [*messages, *_complaint(answer.text, wrong)]
-                    step.event("fairqr.unusable_reply")
-    except ModelError as error:
-        usage += Usage(model_calls=1)
-        return failed(error, usage)
-    except TimeoutError:
-        usage += Usage(model_calls=1)
-        return Reply("timeout", message=no_answer_within(endpoint.name, limit), usage=usage)
-    message = f"The model {endpoint.name} gave no usable reply: {wrong}."
-    return Reply("parse_error", message=message, usage=usage)
+        async def attempt() -> AIMessage | Exception:
+            try:
+                async with asyncio.timeout(self._timeout):
+                    if relay is not None:
+                        ends = self._speaks_openai
+                        return await streamed(client, messages, parameters, relay, must_end=ends)
+                    if wanted == "object" and self._given is not None and not self._speaks_openai:
+                        return await _structured(client, messages, question)
+                    return await client.ainvoke(messages, UNSTREAMED, **parameters)
+            except Exception as error:
+                if relay is None or relay.began_at is None:
+                    raise
+                return error  # a text that was half shown must not start again
+
+        try:
+            reply = await with_retries(
+                attempt, attempts=self._attempts, total=limit, on_retry=_note_retry
+            )
+            if isinstance(reply, Exception):
+                raise reply
+            return reply
+        except TimeoutError:
+            raise ModelError("timeout", no_answer_within(self.name, self._timeout)) from None
+        except Exception as error:
+            # Look at this request's parameters: another request may have learnt the same meanwhile.
+            refused = refused_parameter(error, parameters)
+            if refused is None:
+                raise translated(
+                    error,
+                    self.name,
+                    base_url=self.base_url,
+                    api_key=self._options.get("api_key"),
+                    is_given=self._given is not None and not self._speaks_openai,
+                ) from None
+        # From now on, the parameter is left out.
+        self._refused.add(refused)
+        return await self._send(messages, question, wanted, limit, relay)
+
+    def _parameters(
+        self, question: Question, wanted: Wanted, relay: TokenRelay | None
+    ) -> dict[str, Any]:
+        """Return the parameters of a request; a client from the caller has its own settings."""
+        provider, without = self._provider, self._refused
+        if self._given is not None:
+            if not self._speaks_openai:
+                return {}
+            provider = "openai"
+            without = without | {"temperature", "presence_penalty"}
+            if wanted != "choice":
+                without = without | {"max_tokens"}
+        streams = relay is not None
+        found = parameters_for(provider, question, wanted, stream=streams, without=without)
+        if self._speaks_openai and not streams:
+            # Otherwise LangChain streams replies when somebody reads LangGraph's stream `messages`.
+            found["stream"] = False
+        return found
+
+
+def _note_retry(number: int, error: BaseException) -> None:
+    kind = type(error).__name__
+    current_span().event("fairqr.retry", **{"fairqr.attempt": number, "error.type": kind})
 
 
 def _complaint(text: str, wrong: str) -> Messages:
@@ -262,3 +341,62 @@ def _complaint(text: str, wrong: str) -> Messages:
             "content": f"That cannot be used: {wrong}. Answer again with only the JSON object.",
         },
     ]
+
+
+async def _structured(client: BaseChatModel, messages: Messages, question: Question) -> AIMessage:
+    """Ask for an object of the question's schema, by tools or in the client's own way if it can."""
+    from langchain_core.language_models import BaseChatModel
+
+    own = type(client)
+    if question.schema is None or (
+        own.with_structured_output is BaseChatModel.with_structured_output
+        and own.bind_tools is BaseChatModel.bind_tools
+    ):
+        return await client.ainvoke(messages, UNSTREAMED)
+    schema = {"title": "reply", "description": "The reply.", **question.schema}
+    asking = client.with_structured_output(schema, include_raw=True)
+    reply: Any = await asking.ainvoke(messages, UNSTREAMED)
+    message: AIMessage = reply["raw"]
+    if reply["parsed"] is None:
+        return message
+    return message.model_copy(update={"content": json.dumps(reply["parsed"])})
+
+
+def _answer_of(message: AIMessage, step: Span) -> Answer:
+    """Return the answer in a message, and record what the server says about it."""
+    metadata, counted = message.response_metadata, message.usage_metadata
+    reason = metadata.get("finish_reason") or metadata.get("stop_reason")
+    reason = reason if reason in FINISH_REASONS else None
+    text = message.text if isinstance(message.text, str) else str(message.content)
+    if reason:
+        step.set("gen_ai.response.finish_reasons", [reason])
+    for name, said in (("model", metadata.get("model_name")), ("id", metadata.get("id"))):
+        if said and isinstance(said, str):
+            step.set(f"gen_ai.response.{name}", said[:200])
+    step.content("gen_ai.output.messages", output_messages(text, reason))
+    return Answer(
+        text=text,
+        declined=reason == "content_filter" or bool(message.additional_kwargs.get("refusal")),
+        usage=Usage(
+            model_calls=1,
+            prompt_tokens=counted["input_tokens"] if counted else 0,
+            completion_tokens=counted["output_tokens"] if counted else 0,
+        ),
+        first_tokens=_first_tokens(metadata.get("logprobs")),
+    )
+
+
+def _first_tokens(logprobs: Any) -> list[tuple[str, float]] | None:
+    """Return the candidates for the first token with probabilities, or None if not stated."""
+    try:
+        content = logprobs["content"]
+        if content == []:
+            return []  # the reply has no token
+        pairs = [(str(it["token"]), float(it["logprob"])) for it in content[0]["top_logprobs"]]
+    except (KeyError, IndexError, TypeError, ValueError):
+        return None
+    # Some servers send logarithms above 0.
+    probable = [
+        (token, math.exp(min(0.0, value))) for token, value in pairs if not math.isnan(value)
+    ]
+    return probable or None

@@ -17,15 +17,16 @@ _BROKEN = frozenset({"ReadError", "RemoteProtocolError", "BrokenStreamError"})
 _SECRET_VARIABLE = re.compile(r"(?i)(?:_|^)(?:key|token|secret|password)$")
 
 
-class BrokenStreamError(ConnectionError):
-    """The stream ended before the model said that it had finished."""
-
-
 def no_answer_within(model: str, seconds: float) -> str:
     """Return the sentence about a model that exceeded its time."""
     if seconds <= 0:
         return f"No time was left to ask the model {model}."
     return f"The model {model} did not answer within {seconds:.3g} s."
+
+
+def no_probabilities(model: str) -> str:
+    """Return the sentence about a model that does not give the probabilities of its tokens."""
+    return f"The model {model} does not give the probabilities of its tokens."
 
 
 def translated(
@@ -76,22 +77,20 @@ def translated(
 
 
 def redacted(error: BaseException, api_key: Any = None) -> str:
-    """Return the text of an error on one line, without the keys that it may quote."""
+    """Return the text of an error on one line, without the keys that it may quote.
+
+    The texts that are never shown are the given key, and the secrets of the environment.
+    """
     text = str(getattr(error, "message", None) or error)
     text = re.sub(r"^Error code: \d+ - ", "", text)
-    for secret in _secrets(api_key):
-        text = text.replace(secret, "…")
-    return one_line(_SECRET.sub("…", text)).rstrip(".")
-
-
-def _secrets(api_key: Any) -> list[str]:
-    """Return all texts that must never be shown: the given key, and those of the environment."""
     given = api_key.get_secret_value() if hasattr(api_key, "get_secret_value") else api_key
     secrets = [value for name, value in os.environ.items() if _SECRET_VARIABLE.search(name)]
     if isinstance(given, str):
         secrets.append(given)
-    # A shorter value is a placeholder, and replacing it would damage words.
-    return sorted((secret for secret in secrets if len(secret) >= 6), key=len, reverse=True)
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) >= 6:  # a shorter value is a placeholder, and replacing it would harm words
+            text = text.replace(secret, "…")
+    return one_line(_SECRET.sub("…", text)).rstrip(".")
 
 
 def _causes(error: BaseException | None) -> Iterator[str]:

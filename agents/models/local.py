@@ -11,8 +11,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,36 +30,21 @@ READ_AT_ONCE = 512
 """How many tokens of a prompt are read in one step by a server for long prompts."""
 
 
+@dataclass(frozen=True, slots=True)
 class LocalServer:
     """A running llama.cpp server; it ends with the process.
 
     Close or cancel requests before the process ends, as asyncio does automatically: llama.cpp may
     crash at exit if a daemon thread still reads a reply.
 
-    Get one from :func:`start_local` or :func:`local_server`, which share one per model and mode.
-
-    Raises:
-        ModelUnavailableError: xllamacpp is not installed, or cannot load the weights.
+    Attributes:
+        base_url: The address to give to an OpenAI client; it ends with ``/v1``.
+        api_key: The key that every request must carry; each server has a new one.
     """
 
-    def __init__(self, name: str, path: Path, reading: bool = False) -> None:
-        self.name = name
-        self._key = secrets.token_urlsafe(32)
-        self._server: Any = _start(name, path, self._key, reading)
-        self._base_url = f"{self._server.listening_address}/v1"
-
-    @property
-    def base_url(self) -> str:
-        """The address to give to an OpenAI client; it ends with ``/v1``."""
-        return self._base_url
-
-    @property
-    def api_key(self) -> str:
-        """The key that every request must carry; each server has a new one."""
-        return self._key
-
-    def __repr__(self) -> str:
-        return f"LocalServer({self.name!r}, {self._base_url!r})"
+    base_url: str
+    api_key: str = field(repr=False)
+    _server: Any = field(repr=False)  # it ends when nobody refers to it
 
 
 _running: dict[tuple[Path, bool], LocalServer] = {}
@@ -75,13 +59,16 @@ def check_local(name: str) -> Any:
         ModelUnavailableError: The name is unknown, xllamacpp is not installed, or the weights are
             not pulled.
     """
-    lookup(name, "language model")
+    title = lookup(name, "language model").title
     try:
         import xllamacpp
-    except ImportError as error:
-        raise _missing(name) from error
-    if not is_pulled(name):
-        raise _missing(name)
+    except ImportError:
+        xllamacpp = None
+    if xllamacpp is None or not is_pulled(name):
+        raise ModelUnavailableError(
+            f"The embedded model {name} ({title}) is not installed: run `pip install "
+            f"'fairqr[local]'` and `fairqr models pull {name}`, or name another model."
+        )
     return xllamacpp
 
 
@@ -96,11 +83,11 @@ def local_server(name: str, reading: bool = False) -> LocalServer:
         ModelUnavailableError: The name is unknown, xllamacpp is not installed, or the weights are
             not pulled or damaged.
     """
-    lookup(name, "language model")
+    xllamacpp = check_local(name)
     path = weights_path(name).resolve()
     with _lock:
         if (path, reading) not in _running:
-            _running[path, reading] = LocalServer(name, path, reading)
+            _running[path, reading] = _start(xllamacpp, name, path, reading)
         return _running[path, reading]
 
 
@@ -118,19 +105,17 @@ async def start_local(name: str, reading: bool = False) -> LocalServer:
     return await asyncio.to_thread(local_server, name, reading)
 
 
-@asynccontextmanager
-async def local_turn() -> AsyncIterator[None]:
-    """Wait for a turn at the embedded models, which answer one question at a time.
+def local_turn() -> asyncio.Lock:
+    """Return the turn at the embedded models, which answer one question at a time.
 
     More questions at once would not be answered sooner, and their time limit would run while they
     wait in the server. Turns are first come, first served. Each event loop has its own turns.
     """
-    async with _turns.setdefault(asyncio.Lock()):
-        yield
+    return _turns.setdefault(asyncio.Lock())
 
 
-def _start(name: str, path: Path, key: str, reading: bool) -> Any:
-    xllamacpp = check_local(name)
+def _start(xllamacpp: Any, name: str, path: Path, reading: bool) -> LocalServer:
+    key = secrets.token_urlsafe(32)
     params = xllamacpp.CommonParams()
     params.model.path = str(path)
     params.model_alias = {name}  # otherwise every reply contains the path on this machine
@@ -153,17 +138,10 @@ def _start(name: str, path: Path, key: str, reading: bool) -> Any:
     params.ui = False
     params.verbosity = -1  # otherwise it writes 200 lines to stderr
     try:
-        return xllamacpp.Server(params)
+        server = xllamacpp.Server(params)
     except RuntimeError:
         raise ModelUnavailableError(
             f"llama.cpp cannot load {path}: run `fairqr models remove {name}` and "
             f"`fairqr models pull {name}`."
         ) from None
-
-
-def _missing(name: str) -> ModelUnavailableError:
-    title = lookup(name).title
-    return ModelUnavailableError(
-        f"The embedded model {name} ({title}) is not installed: run `pip install 'fairqr[local]'` "
-        f"and `fairqr models pull {name}`, or name another model."
-    )
+    return LocalServer(f"{server.listening_address}/v1", key, server)

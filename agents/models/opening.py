@@ -1,10 +1,11 @@
-"""Opens models by their names."""
+"""Opens models and generators by their names."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from fairqr.agents.feedback import FeedbackRefiner
+from fairqr.agents.generators import INPUT_TOKENS, Generator, ModelGenerator
 from fairqr.agents.models.cache import ReplyCache, kept_in
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.refiner import Refiner
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 CAUSAL = "causal"
 """The prefix in the names of decoder-only models of transformers."""
+
+SEQ2SEQ = "seq2seq"
+"""The prefix in the names of encoder-decoder models of transformers."""
 
 
 def open_model(
@@ -62,18 +66,55 @@ def open_language_model(
         ModelUnavailableError: The name is malformed, or ``feedback``.
     """
     name = name or default_model()
+    if (model := _model_after(CAUSAL, name, "causal:smollm2-135m")) is None:
+        return ChatModel(name, cache=kept_in(cache), **options)
+    from fairqr.agents.ranking.causal import CausalModel
+
+    return CausalModel(model, cache=kept_in(cache))
+
+
+def open_generator(
+    name: str | None = None,
+    *,
+    cache: bool | ReplyCache = True,
+    input_tokens: int | None = None,
+    **options: Any,
+) -> Generator:
+    """Return a generator that answers questions from documents.
+
+    Args:
+        name: A chat model as :class:`ChatModel` takes it, such as ``openai:gpt-4o``; or
+            ``seq2seq:`` and the hub id or folder of an encoder-decoder model, such as
+            ``seq2seq:google/flan-t5-small``. Defaults to the configured model.
+        cache: Whether to keep replies on disk so that nothing is asked twice, or the cache to use.
+        input_tokens: How many tokens a prompt may have; the default depends on the kind of model.
+        options: More for :class:`ChatModel`; encoder-decoder models ignore them.
+
+    Raises:
+        ModelUnavailableError: The name is malformed, or its model cannot write texts.
+    """
+    name = name or default_model()
+    if (model := _model_after(SEQ2SEQ, name, "seq2seq:google/flan-t5-small")) is None:
+        chat = ChatModel(name, cache=kept_in(cache), **options)
+        return ModelGenerator(chat, input_tokens=input_tokens or INPUT_TOKENS)
+    from fairqr.agents import seq2seq
+
+    writer = seq2seq.Seq2SeqModel(model, cache=kept_in(cache))
+    return ModelGenerator(writer, input_tokens=input_tokens or seq2seq.INPUT_TOKENS)
+
+
+def _model_after(kind: str, name: str, example: str) -> str | None:
+    """Return the model after a prefix, or None if the name has another one or none.
+
+    Raises:
+        ModelUnavailableError: There is no model after it, or the name is ``feedback``.
+    """
     if name == FeedbackRefiner.name:
         raise ModelUnavailableError(
             "Relevance feedback refines queries; it neither ranks nor writes. Name a language "
             "model, such as openai:gpt-4o or local:smollm2-135m."
         )
-    kind, _, model = name.partition(":")
-    if kind != CAUSAL:
-        return ChatModel(name, cache=kept_in(cache), **options)
-    if not model:
-        raise ModelUnavailableError(
-            f"The name '{name}' lacks a model; write it like causal:smollm2-135m."
-        )
-    from fairqr.agents.ranking.causal import CausalModel
-
-    return CausalModel(model, cache=kept_in(cache))
+    prefix, _, model = name.partition(":")
+    if prefix == kind and not model:
+        raise ModelUnavailableError(f"The name '{name}' lacks a model; write it like {example}.")
+    return model if prefix == kind else None

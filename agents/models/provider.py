@@ -1,16 +1,23 @@
-"""What providers accept: names, addresses, and the parameters of requests in their own form."""
+"""What providers accept: names, addresses, clients, and parameters in their own form."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import uuid
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fairqr.agents.models.question import JsonSchema, Question, Wanted
-from fairqr.base.errors import ModelUnavailableError
+from fairqr.agents.models.failures import redacted
+from fairqr.agents.models.local import start_local
+from fairqr.agents.models.question import Question, Wanted
+from fairqr.base.errors import ModelUnavailableError, one_line
 from fairqr.base.retries import status_of
 from fairqr.base.settings import is_web_address, text_of
+
+if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
 
 TOP_TOKENS = 10
 """How many of the likeliest tokens we ask for; OpenAI gives up to 20, others fewer."""
@@ -25,6 +32,10 @@ NEUTRAL_OPTIONS = frozenset(
 
 ADDRESS_ENDINGS = ("_BASE", "_ENDPOINT", "_HOST", "_URL", "_VERSION")
 """The endings of variables that state a server's address or the version of its API."""
+
+_BOUNDS = ("minLength", "maxLength", "minItems", "maxItems")
+# They describe how the body was sent; by now it is decoded.
+_OF_THE_BODY = ("content-encoding", "content-length", "transfer-encoding")
 
 
 def split_name(name: str) -> tuple[str, str]:
@@ -54,23 +65,16 @@ def base_url_for(provider: str, given: str | None) -> str | None:
         ModelUnavailableError: It is not a URL. The message does not show it, since it may contain a
             secret.
     """
-    url = given or _configured_url(provider)
-    if url is None:
-        return None
-    if not is_web_address(url):
+    url = given
+    if not url and provider == "openai":
+        # Otherwise OpenAI's client would take the variables, and we would not know the address.
+        variables = os.environ.get("OPENAI_API_BASE") or os.environ.get("OPENAI_BASE_URL")
+        url = text_of("base_url") or variables
+    if url and not is_web_address(url):
         raise ModelUnavailableError(
             "The base URL of the model is not a URL; write it like http://127.0.0.1:8000/v1."
         )
-    return url
-
-
-def _configured_url(provider: str) -> str | None:
-    """Return the URL of the settings, or else the one that the provider's client would use."""
-    if provider != "openai":
-        return None
-    if configured := text_of("base_url"):
-        return configured
-    return os.environ.get("OPENAI_API_BASE") or os.environ.get("OPENAI_BASE_URL") or None
+    return url or None
 
 
 def variables_of(provider: str) -> dict[str, str]:
@@ -89,27 +93,18 @@ def variables_of(provider: str) -> dict[str, str]:
     }
 
 
-def options_as_data(options: Mapping[str, Any]) -> dict[str, Any]:
+def options_as_data(options: Mapping[str, Any]) -> Any:
     """Return the options of a client that can change its replies, as JSON data without API keys.
 
     An option that is not data, such as an HTTP client, becomes a new random text, because we cannot
     compare two of them.
     """
-    return {
-        name: _as_data(value)
+    known = {
+        name: value
         for name, value in options.items()
         if name not in NEUTRAL_OPTIONS and not name.endswith("api_key")
     }
-
-
-def _as_data(value: object) -> object:
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, Mapping):
-        return {str(name): _as_data(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_as_data(item) for item in value]
-    return uuid.uuid4().hex
+    return json.loads(json.dumps(known, default=lambda _: uuid.uuid4().hex))
 
 
 def parameters_for(
@@ -129,22 +124,21 @@ def parameters_for(
         stream: Whether the reply should come piece by piece.
         without: The names of parameters that the server is known to refuse.
     """
-    defaults = question.prompt.defaults
-    temperature = question.temperature
     parameters: dict[str, Any] = {
-        "temperature": defaults.temperature if temperature is None else temperature,
+        "temperature": question.used_temperature,
         # A choice only needs the first token.
         "max_tokens": 1 if wanted == "choice" else question.reply_tokens,
     }
     if speaks_openai(provider):
-        local = provider == "local"
-        parameters["presence_penalty"] = defaults.presence_penalty
+        local, schema = provider == "local", question.schema
+        parameters["presence_penalty"] = question.prompt.defaults.presence_penalty
         # The embedded model always has a seed, so that runs repeat.
         parameters["seed"] = 0 if local and question.seed is None else question.seed
-        if wanted == "object" and question.schema is not None:
+        if wanted == "object" and schema is not None:
             # Hosted services refuse bounds on texts; the embedded model needs them.
-            schema = question.schema if local else _without_bounds(question.schema)
-            parameters["extra_body"] = {"response_format": _response_format(schema)}
+            strict = {"strict": True, "schema": schema if local else _without_bounds(schema)}
+            form = {"type": "json_schema", "json_schema": {"name": "reply", **strict}}
+            parameters["extra_body"] = {"response_format": form}
         elif wanted != "object" and local:
             # See fairqr.agents.models.local: a reply must not depend on what was asked before.
             parameters["extra_body"] = {"cache_prompt": False}
@@ -166,8 +160,7 @@ def refused_parameter(error: BaseException, parameters: Mapping[str, Any]) -> st
         error: The error that ended the request.
         parameters: The parameters of the request.
     """
-    status = status_of(error)
-    text = str(error)
+    status, text = status_of(error), str(error)
     # Some servers answer 403 if a model may not give probabilities.
     if "logprobs" in parameters and status in (*REFUSALS, 403) and "logprobs" in text:
         return "logprobs"
@@ -183,19 +176,105 @@ def refused_parameter(error: BaseException, parameters: Mapping[str, Any]) -> st
     return None
 
 
-def _response_format(schema: JsonSchema) -> dict[str, Any]:
-    return {
-        "type": "json_schema",
-        "json_schema": {"name": "reply", "strict": True, "schema": schema},
-    }
-
-
 def _without_bounds(schema: Any) -> Any:
     """Return a JSON schema without bounds on lengths and sizes."""
-    if isinstance(schema, Mapping):
-        return {
-            key: _without_bounds(value)
-            for key, value in schema.items()
-            if key not in ("minLength", "maxLength", "minItems", "maxItems")
-        }
-    return schema
+    if not isinstance(schema, Mapping):
+        return schema
+    return {key: _without_bounds(value) for key, value in schema.items() if key not in _BOUNDS}
+
+
+async def open_client(
+    provider: str,
+    model: str,
+    base_url: str | None,
+    options: Mapping[str, Any],
+    *,
+    reading: bool = False,
+) -> BaseChatModel:
+    """Return a new client of LangChain, which does not retry.
+
+    Args:
+        provider: As :func:`split_name` returns it.
+        model: The provider's name of the model.
+        base_url: As :func:`base_url_for` returns it.
+        options: More for ``init_chat_model``.
+        reading: The mode of the embedded model; see :mod:`fairqr.agents.models.local`.
+
+    Raises:
+        ModelUnavailableError: An extra, the weights or a key is missing, or the provider does not
+            exist.
+    """
+    named, chosen = provider, {"max_retries": 0, **options}
+    if base_url:
+        chosen["base_url"] = base_url
+        # A user's own server mostly needs no key, but the client does.
+        if provider == "openai" and not os.environ.get("OPENAI_API_KEY"):
+            chosen.setdefault("api_key", "none")
+    if provider == "local":
+        server = await start_local(model, reading=reading)
+        chosen |= {"base_url": server.base_url, "api_key": server.api_key}
+        named = "openai"
+
+    def make() -> BaseChatModel:
+        from langchain.chat_models import init_chat_model
+
+        if speaks_openai(provider):
+            # LangChain shares one HTTP client among event loops, which breaks when a loop ends.
+            # The embedded model is on loopback, which proxies do not reach.
+            chosen["http_async_client"] = _http_client(trust_env=provider != "local")
+            # With empty socket options, LangChain ignores proxies and does not warn about them.
+            chosen["http_socket_options"] = ()
+        client: BaseChatModel = init_chat_model(f"{named}:{model}", **chosen)
+        return client
+
+    try:
+        return await asyncio.to_thread(make)
+    except ImportError as error:
+        raise ModelUnavailableError(
+            f"The provider of {provider}:{model} is not installed ({one_line(error)}); install its "
+            "package for LangChain."
+        ) from None
+    except Exception as error:
+        why = redacted(error, options.get("api_key"))
+        raise ModelUnavailableError(f"The model {provider}:{model} cannot be used: {why}") from None
+
+
+def _http_client(*, trust_env: bool) -> Any:
+    """Return a client that follows no redirects, and removes the key from error responses.
+
+    A redirect could send the documents in a request to a server that nobody configured. And other
+    code sees an error response as it came: LangChain's callbacks record it, and so does LangSmith.
+
+    Args:
+        trust_env: Whether to use proxies and certificates of the environment.
+
+    Returns:
+        An ``AsyncClient`` of httpx, or of the library that the installed ``openai`` uses instead.
+    """
+    import openai
+
+    base: Any = openai.DefaultAsyncHttpxClient
+
+    class Client(base):  # type: ignore[misc]
+        async def send(self, request: Any, **options: Any) -> Any:
+            response = await super().send(request, **options)
+            key = request.headers.get("api-key") or request.headers.get("authorization") or ""
+            key = key.removeprefix("Bearer ").strip()
+            if response.status_code < 400 or len(key) < 6:  # a shorter one is a placeholder
+                return response
+            body = (await response.aread()).replace(key.encode(), "…".encode())
+            headers = [
+                (name, value.replace(key, "..."))
+                for name, value in response.headers.multi_items()
+                if name not in _OF_THE_BODY
+            ]
+            return type(response)(
+                response.status_code,
+                headers=headers,
+                content=body,
+                request=request,
+                extensions=response.extensions,
+                history=response.history,
+            )
+
+    return Client(trust_env=trust_env, follow_redirects=False)

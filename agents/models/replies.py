@@ -6,7 +6,7 @@ import itertools
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any, Literal, cast
 
 from fairqr.base.errors import ModelError
@@ -50,14 +50,8 @@ class Usage:
     cached_milliseconds: float = 0.0
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(
-            self.model_calls + other.model_calls,
-            self.cached_calls + other.cached_calls,
-            self.prompt_tokens + other.prompt_tokens,
-            self.completion_tokens + other.completion_tokens,
-            self.cached_tokens + other.cached_tokens,
-            self.cached_milliseconds + other.cached_milliseconds,
-        )
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        return Usage(*(mine + more for mine, more in pairs))
 
 
 @dataclass(frozen=True, slots=True)

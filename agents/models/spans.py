@@ -38,7 +38,7 @@ def model_span(
     *,
     kind: Kind = "client",
     base_url: str | None = None,
-    **request: Any,
+    request: Mapping[str, Any] | None = None,
 ) -> Iterator[Span]:
     """Open a span for a question to a model, with all its attempts.
 
@@ -62,7 +62,8 @@ def model_span(
         "gen_ai.prompt.version": prompt.version,
         "fairqr.prompt.sha256": prompt.sha256,
     }
-    attributes |= {f"gen_ai.request.{key}": it for key, it in request.items() if it is not None}
+    stated = {key: value for key, value in (request or {}).items() if value is not None}
+    attributes |= {f"gen_ai.request.{key}": value for key, value in stated.items()}
     with span(f"{operation} {model}", kind=kind, **attributes) as step:
         yield step
 

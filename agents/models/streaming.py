@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, cast
 
-from fairqr.agents.models.failures import BrokenStreamError
 from fairqr.agents.models.question import Messages, OnToken
 
 if TYPE_CHECKING:
@@ -23,16 +22,8 @@ for a chat model, the cache and other generators.
 """
 
 
-class InterruptedStreamError(Exception):
-    """A stream failed after its first piece was passed on, so it must not start again.
-
-    Args:
-        cause: The error that ended it.
-    """
-
-    def __init__(self, cause: Exception) -> None:
-        super().__init__(str(cause))
-        self.cause = cause
+class BrokenStreamError(ConnectionError):
+    """The stream ended before the model said that it had finished."""
 
 
 class TokenRelay:
@@ -49,18 +40,12 @@ class TokenRelay:
         self._on_token: OnToken | None = on_token
         self.began_at: float | None = None
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether a piece was passed on."""
-        return self.began_at is not None
-
     def send(self, piece: str) -> None:
         """Pass a piece on, unless the relay was stopped."""
-        if not self.has_begun:
+        if self.began_at is None:
             piece = piece.lstrip()
         if piece and self._on_token is not None:
-            if self.began_at is None:
-                self.began_at = time.perf_counter()
+            self.began_at = self.began_at or time.perf_counter()
             self._on_token(piece)
 
     def stop(self) -> None:
@@ -90,10 +75,9 @@ async def streamed(
         BrokenStreamError: The stream ended early.
     """
     whole: AIMessageChunk | None = None
-    streaming = client.astream(messages, UNSTREAMED, **parameters)
-    chunks = cast("AsyncGenerator[AIMessageChunk]", streaming)
-    async with aclosing(chunks):
-        async for chunk in chunks:
+    chunks = client.astream(messages, UNSTREAMED, **parameters)
+    async with aclosing(cast("AsyncGenerator[AIMessageChunk]", chunks)) as pieces:
+        async for chunk in pieces:
             whole = chunk if whole is None else whole + chunk
             if isinstance(chunk.text, str):
                 relay.send(chunk.text)

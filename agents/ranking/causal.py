@@ -8,19 +8,13 @@ batch would depend on its other questions.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping
 from typing import Any
 
-from fairqr.agents.models.answer import Answer
 from fairqr.agents.models.cache import ReplyCache
-from fairqr.agents.models.forms import ChoiceForm, Form
-from fairqr.agents.models.in_process import GoesOn, failure_in_process, run_in_process
-from fairqr.agents.models.language_model import LanguageModel
-from fairqr.agents.models.question import Messages, OnToken, Question, Wanted
-from fairqr.agents.models.replies import Reply, Usage
-from fairqr.agents.models.spans import input_messages, model_span, outcome, output_messages
-from fairqr.agents.models.streaming import TokenRelay
+from fairqr.agents.models.in_process import GoesOn, InProcessModel
+from fairqr.agents.models.question import Answer, ChoiceForm, Form, Messages, OnToken, Question
+from fairqr.agents.models.replies import Usage
 from fairqr.agents.ranking.causal_weights import Source, load_source, source_of
 from fairqr.agents.ranking.decoding import (
     Readings,
@@ -33,7 +27,7 @@ from fairqr.base.errors import ModelError
 from fairqr.base.neural import Pretrained, stated_limit
 
 
-class CausalModel(LanguageModel):
+class CausalModel(InProcessModel):
     """A decoder-only model that answers questions, one at a time.
 
     At temperature 0, texts are greedy. Otherwise they are drawn from the whole distribution with
@@ -67,16 +61,8 @@ class CausalModel(LanguageModel):
             return None
         return stated_limit(loaded.model.config, loaded.tokenizer)
 
-    async def start(self, wanted: Wanted = "object") -> None:
-        """Load the model.
-
-        Raises:
-            ModelUnavailableError: An extra or the weights are missing, or the model does not exist.
-        """
-        await self.pretrained()
-
     async def pretrained(self) -> Pretrained:
-        """Return the model and its tokenizer, loaded on first use; raises as :meth:`start` does."""
+        """Return the model and its tokenizer, loaded on first use."""
         if self._loaded is None:
             source = await asyncio.to_thread(source_of, self._model)
             self._loaded = await load_source(source)
@@ -88,44 +74,6 @@ class CausalModel(LanguageModel):
             self._source = await asyncio.to_thread(source_of, self._model)
         return {"model": self.name, "weights": self._source.state}
 
-    async def _ask(
-        self,
-        question: Question,
-        form: Form,
-        deadline: float | None,
-        relay: TokenRelay | None,
-    ) -> tuple[Reply, float]:
-        began, milliseconds = time.monotonic(), 0.0
-        loop, prompt = asyncio.get_running_loop(), question.prompt
-        messages = prompt.render(question.values)
-
-        def tell(piece: str) -> None:
-            if relay is not None:
-                loop.call_soon_threadsafe(relay.send, piece)
-
-        with model_span("chat", "transformers", self._model, prompt, kind="internal") as step:
-            step.content("gen_ai.input.messages", input_messages(messages))
-            pretrained = await self.pretrained()
-            left = None if deadline is None else deadline - (time.monotonic() - began)
-            try:
-                answer, milliseconds = await run_in_process(
-                    self.name,
-                    pretrained,
-                    lambda goes_on: self._answer(
-                        pretrained, messages, question, form, tell, goes_on
-                    ),
-                    left,
-                )
-                step.content("gen_ai.output.messages", output_messages(answer.text))
-                reply = Reply("ok", form.read(answer), usage=answer.usage)
-            except ModelError as error:
-                reply = failure_in_process(error)
-            except ValueError as error:
-                message = f"The model {self.name} gave no usable reply: {error}."
-                reply = Reply("parse_error", message=message, usage=answer.usage)
-            outcome(step, reply.status, reply.usage)
-        return reply, milliseconds
-
     def _answer(
         self,
         pretrained: Pretrained,
@@ -135,7 +83,6 @@ class CausalModel(LanguageModel):
         tell: OnToken,
         goes_on: GoesOn,
     ) -> Answer:
-        """Ask the model; runs on its thread, and raises ModelError if it cannot be asked this."""
         tokens = encode(pretrained.tokenizer, messages)
         room = stated_limit(pretrained.model.config, pretrained.tokenizer)
         if not tokens or (room is not None and len(tokens) >= room):

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from fairqr.agents.models.forms import ChoiceForm, Form
 from fairqr.agents.models.language_model import LanguageModel
-from fairqr.agents.models.question import OnToken, Question, Wanted
+from fairqr.agents.models.question import ChoiceForm, Form, OnToken, Question, Wanted
 from fairqr.agents.models.replies import Choice, Reply, Status, TextReply
 from fairqr.agents.models.streaming import TokenRelay
 
@@ -66,8 +65,6 @@ class _GivenModel(LanguageModel):
     Args:
         model: The caller's model.
     """
-
-    _states_deadline = True
 
     def __init__(self, model: RankingModel) -> None:
         super().__init__(model.name, None)

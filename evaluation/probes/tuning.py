@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Itera
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from fairqr.agents.models.cache import ReplyFile
+from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.opening import CAUSAL
 from fairqr.agents.ranking.causal import CausalModel
 from fairqr.agents.ranking.causal_weights import ABOUT, base_sha256, lasting_name
@@ -279,7 +279,7 @@ async def _probe(plan: LoraPlan, store: LoraStore, when: When, watcher: StageWat
     lines = store.pairs(when)
     name = f"{CAUSAL}:{plan.manifest.base}"
     weights = str(store.adapter) if when == "after" else plan.manifest.base
-    judge = judge_of(plan, CausalModel(weights, cache=ReplyFile(store.replies)))
+    judge = judge_of(plan, CausalModel(weights, cache=ReplyCache(store.replies)))
 
     async def start() -> None:
         await judge.start()

@@ -12,7 +12,8 @@ import numpy as np
 
 from fairqr.agents.attribution.attributors import open_attributor
 from fairqr.agents.attribution.verdicts import Attributor, Pair, hypothesis_of
-from fairqr.agents.generators import GenerationRequest, Generator, open_generator
+from fairqr.agents.generators import GenerationRequest, Generator
+from fairqr.agents.models.opening import open_generator
 from fairqr.agents.models.replies import TextReply, Usage
 from fairqr.base.errors import InputError
 from fairqr.evaluation.experiments.engine import Absence, Done, Patience
@@ -121,7 +122,7 @@ class Asked:
     """A generator with its prompt, as a job needs it.
 
     Attributes:
-        generator: As :func:`fairqr.agents.generators.open_generator` takes it.
+        generator: As :func:`fairqr.agents.models.opening.open_generator` takes it.
     """
 
     generator: str

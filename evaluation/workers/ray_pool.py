@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from fairqr.agents.models.cache import ReplyCache, ReplyFile
+from fairqr.agents.models.cache import ReplyCache
 from fairqr.base.errors import WorkersError, one_line
 from fairqr.base.extras import library
 from fairqr.evaluation.workers.choice import DEFAULT_AT_ONCE, MOST_AT_ONCE, Workers
@@ -98,7 +98,7 @@ async def opened_pool(
         yield LocalPool.of(prompts, replies, workers.at_once or DEFAULT_AT_ONCE)
         return
     with connected(workers.ray):
-        kept = ReplyFile(replies)
+        kept = ReplyCache(replies)
         shared = _remote(Replies, max_restarts=-1, max_task_retries=-1, num_cpus=0).remote()
         actors, most = _actors(workers, prompts, shared)
         try:
@@ -157,7 +157,7 @@ async def _check(actors: list[_Actor]) -> None:
                 )
 
 
-async def _load(shared: Any, kept: ReplyFile) -> None:
+async def _load(shared: Any, kept: ReplyCache) -> None:
     """Tell the workers what models have been asked before."""
     async for replies in kept.batches(LOAD_AT_ONCE):
         await _result(shared.load.remote(replies))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
-from fairqr.agents.models.cache import ReplyCache, ReplyFile
+from fairqr.agents.models.cache import ReplyCache
 from fairqr.prompts.library import PromptLibrary
 
 T = TypeVar("T")
@@ -120,7 +120,7 @@ class LocalPool:
     @classmethod
     def of(cls, prompts: PromptLibrary, replies: Path, at_once: int = 4) -> LocalPool:
         """Return a pool that asks with these prompts, and keeps replies in this file."""
-        return cls(Tools(prompts, ReplyFile(replies)), at_once)
+        return cls(Tools(prompts, ReplyCache(replies)), at_once)
 
     async def do(self, job: Job[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         """Do a job."""

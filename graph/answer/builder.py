@@ -9,9 +9,9 @@ from langgraph.graph import END, START, StateGraph
 
 from fairqr.agents.attribution.attributors import open_attributor
 from fairqr.agents.attribution.verdicts import Attributor
-from fairqr.agents.chat_generator import ChatGenerator
-from fairqr.agents.generators import Generator, open_generator
+from fairqr.agents.generators import Generator, ModelGenerator
 from fairqr.agents.models.chat import ChatModel
+from fairqr.agents.models.opening import open_generator
 from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.answer.nodes import Nodes, to_generate
 from fairqr.graph.answer.state import OutputState, State
@@ -139,9 +139,9 @@ def _generator(
     if isinstance(generator, str):
         return open_generator(generator)
     if isinstance(generator, BaseChatModel):
-        return ChatGenerator(ChatModel.of(generator))
+        return ModelGenerator(ChatModel.of(generator))
     if generator is None:
-        return ChatGenerator(model) if isinstance(model, ChatModel) else None
+        return ModelGenerator(model) if isinstance(model, ChatModel) else None
     require_method("generator", generator, "generate")
     return generator
 

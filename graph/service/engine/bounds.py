@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fairqr.agents.chat_generator import INPUT_TOKENS
+from fairqr.agents.generators import INPUT_TOKENS
 from fairqr.base.errors import CapError
 from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.service.configuration import Caps

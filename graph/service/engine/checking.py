@@ -10,8 +10,7 @@ from pydantic import ValidationError
 
 from fairqr.agents.attribution.naming import AttributorName
 from fairqr.agents.feedback import FeedbackRefiner
-from fairqr.agents.generators import SEQ2SEQ
-from fairqr.agents.models.opening import CAUSAL
+from fairqr.agents.models.opening import CAUSAL, SEQ2SEQ
 from fairqr.base.errors import InputError, QueryError, first_problem, one_line
 from fairqr.base.settings import DEFAULT_POOL
 from fairqr.graph.answer.context import AnswerContext, answer_context

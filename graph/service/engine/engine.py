@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 
 from fairqr.agents.feedback import FeedbackRefiner
-from fairqr.agents.models.cache import ReplyFile, ReplyMemory
+from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.chat import ChatModel
 from fairqr.base.errors import (
     BudgetError,
@@ -82,7 +82,7 @@ class Engine:
         self.prompts = prompts or LivePrompts()
         catalog = catalog or Catalog()
         self.offers = Offers(settings, catalog, self.prompts, default_model)
-        replies = ReplyFile(settings.replies) if settings.replies else ReplyMemory()
+        replies = ReplyCache(settings.replies)
         self._resources = Resources(
             catalog, self.prompts, self.offers, replies, settings.caps.seconds
         )

@@ -12,10 +12,10 @@ from fairqr.agents.attribution.attributors import open_attributor
 from fairqr.agents.attribution.naming import AttributorName
 from fairqr.agents.attribution.verdicts import Attributor
 from fairqr.agents.feedback import FeedbackRefiner
-from fairqr.agents.generators import SEQ2SEQ, Generator, open_generator
+from fairqr.agents.generators import Generator
 from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.chat import ChatModel
-from fairqr.agents.models.opening import open_model
+from fairqr.agents.models.opening import SEQ2SEQ, open_generator, open_model
 from fairqr.graph.answer.builder import build_answer_graph
 from fairqr.graph.probe.builder import build_probe_graph
 from fairqr.graph.search.builder import build_search_graph

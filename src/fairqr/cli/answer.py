@@ -85,11 +85,11 @@ def answer(
 
     async def work() -> tuple[AnswerResult, Mapping[str, str]]:
         from fairqr.agents.attribution.attributors import open_attributor
-        from fairqr.agents.chat_generator import INPUT_TOKENS, ChatGenerator
         from fairqr.agents.feedback import FeedbackRefiner
-        from fairqr.agents.generators import SEQ2SEQ, open_generator
+        from fairqr.agents.generators import INPUT_TOKENS, ModelGenerator
         from fairqr.agents.models.cache import kept_in
         from fairqr.agents.models.chat import ChatModel
+        from fairqr.agents.models.opening import SEQ2SEQ, open_generator
         from fairqr.api import FairSearch
         from fairqr.base.settings import default_model
         from fairqr.cli.render import View
@@ -115,7 +115,7 @@ def answer(
             chat = ChatModel(
                 name, cache=kept_in(settings.cache), base_url=base_url, timeout=settings.timeout
             )
-            generator = ChatGenerator(chat, input_tokens=settings.input_tokens or INPUT_TOKENS)
+            generator = ModelGenerator(chat, input_tokens=settings.input_tokens or INPUT_TOKENS)
         judge = None
         if attributor != "none":
             judge = open_attributor(

@@ -99,7 +99,7 @@ def probe(
     as_json: AsJson = False,
 ) -> None:
     """Run a probe of one of the two kinds, and print what it measured."""
-    from fairqr.agents.models.cache import ReplyFile
+    from fairqr.agents.models.cache import replies_file
     from fairqr.base.settings import default_model
     from fairqr.evaluation.experiments.kinds import KINDS, RunOptions, check_pandas
     from fairqr.evaluation.probes.running import make_probe_plan, measure, run_plan
@@ -128,7 +128,7 @@ def probe(
     )
     library = PromptLibrary(prompts)
     # Without a folder, replies are kept in the user's cache, as for a search.
-    replies = None if output else ReplyFile().path
+    replies = None if output else replies_file()
 
     async def work(watcher: Progress) -> ProbeStore:
         plan = await make_probe_plan(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fairqr.agents.models.cache import ReplyCache, ReplyFile
+from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.replies import Usage
 from fairqr.agents.ranking.item_ranker import RankItem
@@ -201,7 +201,7 @@ class TestServer:
     ) -> None:
         """At the same time as well as later; another group is another question."""
         model_server.does(oracle)
-        asking = ranker(model_server, cache=ReplyFile(tmp_path / "replies.sqlite"))
+        asking = ranker(model_server, cache=ReplyCache(tmp_path / "replies.sqlite"))
         alike = await asyncio.gather(*(asking.rank("physicist", ITEMS) for _ in range(4)))
         assert len(model_server.asked) == 3
         assert len({found.order for found in alike}) == 1

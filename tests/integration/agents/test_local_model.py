@@ -14,8 +14,7 @@ from pathlib import Path
 import openai
 import pytest
 
-from fairqr.agents.chat_generator import ChatGenerator
-from fairqr.agents.generators import GenerationRequest
+from fairqr.agents.generators import GenerationRequest, ModelGenerator
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.local import (
     CONTEXT_TOKENS,
@@ -150,7 +149,7 @@ async def test_a_text_depends_on_nothing_that_was_asked_before_or_beside_it(
     ]
 
     async def told(request: GenerationRequest) -> tuple[str, object]:
-        answered = await ChatGenerator(model).generate(request)
+        answered = await ModelGenerator(model).generate(request)
         choice = await model.weigh(
             Question(
                 PromptLibrary().get("attribute"),
@@ -170,7 +169,7 @@ async def test_a_text_depends_on_nothing_that_was_asked_before_or_beside_it(
 @pytest.mark.model
 async def test_a_text_is_told_as_it_is_written(model_cache: Path) -> None:
     """Piece by piece, the same as at once, and counted."""
-    generator = ChatGenerator(ChatModel(f"local:{MODEL}", timeout=PATIENCE))
+    generator = ModelGenerator(ChatModel(f"local:{MODEL}", timeout=PATIENCE))
     await generator.start()
     request = GenerationRequest(short("answer", 12), "Who painted?", DOCUMENTS)
     pieces: list[str] = []
@@ -188,7 +187,7 @@ async def test_long_documents_fit_into_the_window(model_cache: Path) -> None:
     """Also where the estimate of their tokens is too low, as for other languages than English."""
     text = "Das Parlament hat gestern über die Haushaltsmittel beraten und vertagt. " * 300
     sources = [{"title": f"Sitzung {n}", "text": text} for n in range(4)]
-    generator = ChatGenerator(ChatModel(f"local:{MODEL}", timeout=PATIENCE))
+    generator = ModelGenerator(ChatModel(f"local:{MODEL}", timeout=PATIENCE))
     answered = await generator.generate(
         GenerationRequest(short("answer", 4), "Was war gestern? " * 200, sources)
     )

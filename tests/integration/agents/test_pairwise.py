@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fairqr.agents.models.cache import ReplyCache, ReplyFile
+from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.ranking.item_ranker import RankItem
 from fairqr.agents.ranking.lean import PairFigures, PairOutcome, pair_figures
@@ -269,7 +269,7 @@ class TestAsking:
     ) -> None:
         """At the same time, later, and by another judge with the same cache."""
         model_server.does(answers(likes_women))
-        cache = ReplyFile(tmp_path / "replies.sqlite")
+        cache = ReplyCache(tmp_path / "replies.sqlite")
         first = judge(model_server, cache=cache)
         await asyncio.gather(*(probed(first) for _ in range(3)))
         again = await probed(judge(model_server, cache=cache))

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fairqr.agents.models.cache import ReplyFile
+from fairqr.agents.models.cache import ReplyCache
 from fairqr.evaluation.collections.collection import load_collection
 from fairqr.evaluation.experiments.catalogue import read_experiment
 from fairqr.evaluation.experiments.folder import Lines
@@ -59,7 +59,7 @@ class Elsewhere:
 
     def __init__(self, prompts: PromptLibrary, replies: Path, at_once: int) -> None:
         self._pool = LocalPool.of(prompts, replies, at_once)
-        self.tools = Tools(prompts, ReplyFile(replies))
+        self.tools = Tools(prompts, ReplyCache(replies))
         self.at_once = at_once
         self.done = 0
 

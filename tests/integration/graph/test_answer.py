@@ -20,7 +20,7 @@ from langchain_core.messages import AIMessageChunk
 from langchain_openai import ChatOpenAI
 
 from fairqr import AnswerResult, FairSearch, StepData, build_answer_graph, open_engine
-from fairqr.agents.chat_generator import ChatGenerator
+from fairqr.agents.generators import ModelGenerator
 from fairqr.agents.models.chat import ChatModel
 from fairqr.base.errors import ModelError
 from fairqr.cli.main import main
@@ -330,7 +330,7 @@ async def test_rankings_that_do_not_fit_are_told_of(
 ) -> None:
     engine = await open_engine(str(people))
     model = ChatModel("openai:fake", base_url=model_server.base_url)
-    generator = ChatGenerator(model, input_tokens=600)
+    generator = ModelGenerator(model, input_tokens=600)
     search = FairSearch(engine, model, generator=generator)
     with pytest.raises(ModelError, match=r"^The prompt answer/v1 only has room for ") as caught:
         await search.answer("physicist", k=60, documents=60, samples=2, seed=1)

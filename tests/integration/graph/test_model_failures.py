@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from fairqr.agents.models.cache import ReplyCache, ReplyFile
+from fairqr.agents.models.cache import ReplyCache, kept_in
 from fairqr.agents.models.chat import ChatModel
 from fairqr.api import FairSearch, open_engine
 from fairqr.base.errors import FairqrError
@@ -510,7 +510,7 @@ class TestNeverAskedTwice:
         gate = threading.Event()
         model_server.does(says({"keywords": ["woman"]}, gate=gate))
         engine = await open_engine(str(people))
-        asking = ChatModel("openai:fake", base_url=model_server.base_url, cache=ReplyFile())
+        asking = ChatModel("openai:fake", base_url=model_server.base_url, cache=kept_in(True))
         search = FairSearch(engine, asking)
         searches = [
             asyncio.create_task(
@@ -555,8 +555,8 @@ class TestNeverAskedTwice:
     ) -> None:
         """A useless reply ends a search in the same way when it comes from the cache."""
         model_server.does(answer)
-        first = await searched(model_server, people, cache=ReplyFile())
-        second = await searched(model_server, people, cache=ReplyFile())
+        first = await searched(model_server, people, cache=kept_in(True))
+        second = await searched(model_server, people, cache=kept_in(True))
         assert second.usage.cached_calls == 1
         assert first.stop_reason == second.stop_reason
         assert first.warnings == second.warnings

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fairqr import FairSearch
-from fairqr.agents.models.cache import ReplyCache, ReplyFile
+from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.ranking.item_ranker import RankItem
 from fairqr.agents.ranking.rankers import RankerOptions, open_ranker
@@ -283,7 +283,7 @@ async def test_equal_windows_are_answered_from_the_cache(
     people: Path, model_server: ModelServer, tmp_path: Path
 ) -> None:
     model_server.does(orders())
-    cache = ReplyFile(tmp_path / "replies.sqlite")
+    cache = ReplyCache(tmp_path / "replies.sqlite")
     first = await ranked(people, model_server, cache=cache, method="listwise")
     again = await ranked(people, model_server, cache=cache, method="listwise")
     assert [p.id for p in again.ranking] == [p.id for p in first.ranking]

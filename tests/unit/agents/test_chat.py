@@ -6,8 +6,6 @@ import asyncio
 import json
 import re
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -17,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from fairqr.agents.models.cache import ReplyFile, cache_key
+from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.question import Question
 from fairqr.agents.models.replies import Usage
@@ -82,8 +80,8 @@ def model(server: ModelServer, **options: Any) -> ChatModel:
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> ReplyFile:
-    return ReplyFile(tmp_path / "replies.sqlite")
+def cache(tmp_path: Path) -> ReplyCache:
+    return ReplyCache(tmp_path / "replies.sqlite")
 
 
 class TestAsking:
@@ -193,7 +191,7 @@ class TestAsking:
 
     @pytest.mark.parametrize("cached", [True, False])
     async def test_a_deadline_of_zero_asks_nothing(
-        self, model_server: ModelServer, cache: ReplyFile, cached: bool
+        self, model_server: ModelServer, cache: ReplyCache, cached: bool
     ) -> None:
         """A budget that is spent is no reason to wait without one."""
         model_server.does(Answer(never=True))
@@ -307,7 +305,7 @@ class TestNames:
 
 class TestSharing:
     async def test_equal_questions_at_once_are_asked_once(
-        self, model_server: ModelServer, cache: ReplyFile
+        self, model_server: ModelServer, cache: ReplyCache
     ) -> None:
         """All who ask the same get the one reply; only one of them paid for it."""
         gate = threading.Event()
@@ -322,7 +320,7 @@ class TestSharing:
         assert len(model_server.asked) == 1
 
     async def test_a_failure_is_shared_too(
-        self, model_server: ModelServer, cache: ReplyFile
+        self, model_server: ModelServer, cache: ReplyCache
     ) -> None:
         """A model that fails is not asked again by each of those who wait."""
         gate = threading.Event()
@@ -335,7 +333,7 @@ class TestSharing:
         assert len(model_server.asked) == 1
 
     async def test_each_gives_up_at_its_own_deadline(
-        self, model_server: ModelServer, cache: ReplyFile
+        self, model_server: ModelServer, cache: ReplyCache
     ) -> None:
         """Who has no time leaves; who can wait gets the reply to the same request."""
         gate = threading.Event()
@@ -349,7 +347,7 @@ class TestSharing:
         assert len(model_server.asked) == 1
 
     async def test_one_who_is_cancelled_takes_nobody_along(
-        self, model_server: ModelServer, cache: ReplyFile
+        self, model_server: ModelServer, cache: ReplyCache
     ) -> None:
         """The first to ask may go; the request goes on while somebody waits."""
         gate = threading.Event()
@@ -367,7 +365,7 @@ class TestSharing:
         assert len(model_server.asked) == 1
 
     def test_a_model_serves_several_event_loops(
-        self, model_server: ModelServer, cache: ReplyFile
+        self, model_server: ModelServer, cache: ReplyCache
     ) -> None:
         """Threads with a loop of their own may ask the same at the same time."""
         gate = threading.Event()
@@ -390,7 +388,7 @@ class TestSharing:
 
 class TestCache:
     async def test_a_reply_is_kept_and_a_failure_is_not(
-        self, model_server: ModelServer, cache: ReplyFile
+        self, model_server: ModelServer, cache: ReplyCache
     ) -> None:
         """The second time costs nothing; what failed is asked anew."""
         model_server.does(failure(400), GOOD)
@@ -406,7 +404,7 @@ class TestCache:
         assert len(model_server.asked) == 2
 
     async def test_a_kept_reply_that_is_not_valid_is_asked_anew(
-        self, model_server: ModelServer, cache: ReplyFile
+        self, model_server: ModelServer, cache: ReplyCache
     ) -> None:
         """What another version or a damaged file holds is checked like a model's reply."""
         model_server.does(GOOD)
@@ -419,7 +417,7 @@ class TestCache:
         assert len(model_server.asked) == 2
 
     async def test_different_questions_have_different_keys(
-        self, model_server: ModelServer, cache: ReplyFile, monkeypatch: pytest.MonkeyPatch
+        self, model_server: ModelServer, cache: ReplyCache, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Another query, seed, temperature, model or server is another question."""
         model_server.does(GOOD)
@@ -451,7 +449,7 @@ class TestCache:
     async def test_models_with_other_options_share_no_replies(
         self,
         model_server: ModelServer,
-        cache: ReplyFile,
+        cache: ReplyCache,
         one: dict[str, Any],
         other: dict[str, Any],
     ) -> None:
@@ -462,7 +460,7 @@ class TestCache:
             assert (reply.value, reply.usage.model_calls) == ({"n": n}, calls)
 
     async def test_a_key_or_a_timeout_changes_no_reply(
-        self, model_server: ModelServer, cache: ReplyFile
+        self, model_server: ModelServer, cache: ReplyCache
     ) -> None:
         """Whoever gets a new API key need not pay again, and no key is in the file."""
         model_server.does(GOOD)
@@ -476,7 +474,7 @@ class TestCache:
         assert re.fullmatch("[0-9a-f]{64}", first.fingerprint)
 
     async def test_a_secret_in_a_header_or_an_address_is_hashed(
-        self, model_server: ModelServer, cache: ReplyFile
+        self, model_server: ModelServer, cache: ReplyCache
     ) -> None:
         model_server.does(GOOD)
         url = model_server.base_url.replace("//", "//user:secret@")
@@ -489,7 +487,7 @@ class TestCache:
         assert "secret" not in asking.fingerprint
 
     async def test_another_schema_or_length_is_another_question(
-        self, model_server: ModelServer, cache: ReplyFile
+        self, model_server: ModelServer, cache: ReplyCache
     ) -> None:
         """Also a schema with the same fields in another order, which models follow."""
         model_server.does(GOOD)
@@ -505,64 +503,6 @@ class TestCache:
         ]:
             assert (await asking.ask(asked)).usage.model_calls == 1
             assert (await asking.ask(asked)).usage.model_calls == 0
-
-    @pytest.mark.parametrize("damage", ["garbage", "folder", "json", "number", "list", "under"])
-    async def test_a_damaged_cache_forgets_and_asking_goes_on(
-        self, tmp_path: Path, damage: str
-    ) -> None:
-        """No state of the file is worth an error."""
-        path = tmp_path / "replies.sqlite"
-        cache = ReplyFile(path)
-        if damage == "garbage":
-            path.write_bytes(b"not a database at all" * 100)
-        elif damage == "folder":
-            path.mkdir()
-        elif damage == "under":
-            (tmp_path / "file").touch()
-            cache = ReplyFile(tmp_path / "file" / "replies.sqlite")
-        else:
-            await cache.put("k", {"a": 1})
-            value = {"json": "{", "number": 5, "list": "[1]"}[damage]
-            with sqlite3.connect(path) as connection:
-                connection.execute("UPDATE kept SET value = ?", (value,))
-            connection.close()
-        assert await cache.get("k") is None
-        await cache.put("k", {"a": 2})
-        if damage in ("json", "number", "list"):
-            assert await cache.get("k") == {"a": 2}
-
-    async def test_odd_texts_survive(self, cache: ReplyFile) -> None:
-        """Half a surrogate pair, which models can send, is no reason to fail."""
-        await cache.put("k", {"a": "\ud800\u2028é"})
-        assert await cache.get("k") == {"a": "\ud800\u2028é"}
-
-    def test_processes_share_a_cache(self, cache: ReplyFile) -> None:
-        """Two processes that write at once lose nothing, also where neither found a file."""
-        workers = [
-            subprocess.Popen([sys.executable, "-c", PUT_MANY, str(cache.path), name])
-            for name in ("a", "b")
-        ]
-        assert [worker.wait(PATIENCE) for worker in workers] == [0, 0]
-        kept = [asyncio.run(cache.get(f"{name}{n}")) for name in "ab" for n in range(50)]
-        assert kept == [{"n": n} for _ in "ab" for n in range(50)]
-
-    def test_the_key_ignores_order_and_holds_no_text(self) -> None:
-        """A key is a hash of all parts, whatever their order."""
-        assert cache_key(a=1, b={"x": 1, "y": 2}) == cache_key(b={"y": 2, "x": 1}, a=1)
-        assert re.fullmatch("[0-9a-f]{64}", cache_key(query="secret"))
-
-
-PUT_MANY = """
-import asyncio, pathlib, sys
-from fairqr.agents.models.cache import ReplyFile
-
-async def put() -> None:
-    cache = ReplyFile(pathlib.Path(sys.argv[1]))
-    for n in range(50):
-        await cache.put(f"{sys.argv[2]}{n}", {"n": n})
-
-asyncio.run(put())
-"""
 
 
 class TestTraces:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from fairqr.agents.chat_generator import INPUT_TOKENS, ChatGenerator
-from fairqr.agents.generators import GenerationRequest, Generator, open_generator
-from fairqr.agents.models.cache import ReplyFile
+from fairqr.agents.generators import INPUT_TOKENS, GenerationRequest, Generator, ModelGenerator
+from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.chat import ChatModel
+from fairqr.agents.models.opening import open_generator
 from fairqr.agents.models.replies import TextReply, Usage
 from fairqr.base.errors import ModelUnavailableError, PromptError
 from fairqr.prompts.budget import MESSAGE_TOKENS, estimated_tokens
@@ -35,8 +35,8 @@ SOURCES = [
 ]
 
 
-def generator(server: ModelServer, **options: Any) -> ChatGenerator:
-    return ChatGenerator(ChatModel("openai:fake", base_url=server.base_url), **options)
+def generator(server: ModelServer, **options: Any) -> ModelGenerator:
+    return ModelGenerator(ChatModel("openai:fake", base_url=server.base_url), **options)
 
 
 def request(question: str = "What carries?", **more: Any) -> GenerationRequest:
@@ -162,7 +162,7 @@ class TestNames:
     ) -> None:
         """It keeps its replies where it is told to, and asks once."""
         model_server.does(says("Bridges."))
-        cache = ReplyFile(tmp_path / "r.sqlite")
+        cache = ReplyCache(tmp_path / "r.sqlite")
         answering: Generator = open_generator(
             "openai:fake", cache=cache, base_url=model_server.base_url, timeout=5.0
         )
@@ -183,7 +183,7 @@ class TestNames:
         ("name", "words"),
         [
             ("seq2seq:", "write it like seq2seq:google/flan-t5-small"),
-            ("feedback", "cannot write answers; name a language model"),
+            ("feedback", "neither ranks nor writes. Name a language model"),
             ("gpt", "names no provider"),
         ],
     )

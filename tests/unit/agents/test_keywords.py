@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairqr.agents.keywords import (
+from fairqr.agents.refiner import (
     MAX_CANDIDATES,
     MAX_CHARACTERS,
     MAX_KEYWORDS,

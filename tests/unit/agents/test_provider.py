@@ -7,7 +7,7 @@ import json
 import pytest
 from pydantic import SecretStr
 
-from fairqr.agents.models.endpoint import Endpoint
+from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.provider import options_as_data, variables_of
 
 
@@ -62,8 +62,7 @@ def test_of_openai_only_the_address_that_is_used_counts(monkeypatch: pytest.Monk
         monkeypatch.delenv(variable, raising=False)
 
     def identity(base_url: str | None) -> object:
-        made = Endpoint("openai:x", base_url=base_url, timeout=1, attempts=1, options={})
-        return made.identity
+        return ChatModel("openai:x", base_url=base_url).fingerprint
 
     given = identity("http://one/v1")
     assert given != identity(None)

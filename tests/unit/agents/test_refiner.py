@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairqr.agents.keywords import MAX_KEYWORDS
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.refiner import (
+    MAX_KEYWORDS,
     LLMRefiner,
     Refinement,
     RefinementRequest,
-    _validated,
     refinement_from,
     reply_schema,
+    validated,
 )
 from fairqr.prompts.library import SHIPPED, PromptLibrary
 from tests.integration.model_server import (
@@ -56,17 +56,17 @@ def test_any_object_is_refused_or_made_into_plain_texts(value: dict[str, Any]) -
     """Of any object come lists of texts, or one sentence that the model is told."""
     if not isinstance(value.get("keywords"), list):
         with pytest.raises(ValueError, match=r"^'(?:topic|keywords|drop|reason)': [^\n]+$"):
-            _validated(value)
+            validated(value)
         return
     try:
-        kept = _validated(value)
+        kept = validated(value)
     except ValueError:
         return
     for name in ("topic", "keywords", "drop"):
         assert all(isinstance(text, str) for text in kept[name])
     kept["reason"].encode()
     assert len(kept["reason"]) <= 1000
-    assert _validated(json.loads(json.dumps(kept))) == kept, "what is cached passes again"
+    assert validated(json.loads(json.dumps(kept))) == kept, "what is cached passes again"
 
 
 @given(st.lists(st.text(max_size=20), max_size=20), st.lists(st.text(max_size=20), max_size=4))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from fairqr.agents.generators import GenerationRequest
-from fairqr.agents.models.cache import ReplyFile
+from fairqr.agents.generators import GenerationRequest, ModelGenerator
+from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.replies import Usage
-from fairqr.agents.seq2seq import Seq2SeqGenerator
-from fairqr.base.errors import InputError, ModelUnavailableError, PromptError
+from fairqr.agents.seq2seq import INPUT_TOKENS, Seq2SeqModel
+from fairqr.base.errors import ModelUnavailableError, PromptError
+from fairqr.base.telemetry import record_to
 from fairqr.prompts.template import Message, PromptTemplate
 
 TEXT = (
@@ -90,6 +92,17 @@ def _request(
     return GenerationRequest(_prompt(), question, sources)
 
 
+def generator(
+    folder: Path,
+    cache: ReplyCache | None = None,
+    new_tokens: int = 128,
+    input_tokens: int = INPUT_TOKENS,
+    question_tokens: int = 256,
+) -> ModelGenerator:
+    model = Seq2SeqModel(str(folder), cache=cache, new_tokens=new_tokens)
+    return ModelGenerator(model, input_tokens=input_tokens, question_tokens=question_tokens)
+
+
 def _directly(folder: Path, text: str, new_tokens: int = 128) -> str:
     import torch
     import transformers
@@ -113,15 +126,15 @@ def _directly(folder: Path, text: str, new_tokens: int = 128) -> str:
 
 async def test_an_answer_is_what_the_model_generates(tiny_t5: Path) -> None:
     """With four beams and no sampling, from all messages as one text; again and again the same."""
-    generator = Seq2SeqGenerator(str(tiny_t5))
-    assert generator.name == f"seq2seq:{tiny_t5}"
-    await generator.start()
+    answering = generator(tiny_t5)
+    assert answering.name == f"seq2seq:{tiny_t5}"
+    await answering.start()
     told: list[str] = []
     sources = [
         {"title": "fair ranking", "abstract": "equal merit"},
         {"title": "users", "abstract": "read"},
     ]
-    first = await generator.generate(_request(sources=sources), on_token=told.append)
+    first = await answering.generate(_request(sources=sources), on_token=told.append)
     text = (
         "documents: fair ranking: equal merit\nusers: read\n"
         "question: users read the first few papers title:"
@@ -132,9 +145,9 @@ async def test_an_answer_is_what_the_model_generates(tiny_t5: Path) -> None:
     assert (first.usage.model_calls, first.usage.cached_calls) == (1, 0)
     assert first.usage.prompt_tokens > 10
     assert 1 <= first.usage.completion_tokens <= 128
-    again = await generator.generate(_request(sources=sources))
+    again = await answering.generate(_request(sources=sources))
     assert again == first
-    other = await generator.generate(_request("equal merit", sources=[]))
+    other = await answering.generate(_request("equal merit", sources=[]))
     assert other.text == _directly(tiny_t5, "documents: none\nquestion: equal merit title:")
 
 
@@ -142,25 +155,25 @@ async def test_128_tokens_are_written_at_the_most_unless_told_otherwise(tiny_t5:
     """As in the paper, whatever a prompt says to chat models, here 8."""
     text = "documents: none\nquestion: equal merit title:"
     for limits in ({}, {"new_tokens": 1}, {"new_tokens": 20}):
-        made = await Seq2SeqGenerator(str(tiny_t5), **limits).generate(
-            _request("equal merit", sources=[])
-        )
+        made = await generator(tiny_t5, **limits).generate(_request("equal merit", sources=[]))
         assert made.text == _directly(tiny_t5, text, **limits)
         assert made.usage.completion_tokens <= limits.get("new_tokens", 128)
         assert limits or made.usage.completion_tokens > 8, "or it proves nothing"
-    with pytest.raises(InputError, match="least 1, not 512, 256 and 0"):
-        Seq2SeqGenerator(str(tiny_t5), new_tokens=0)
 
 
 @pytest.mark.parametrize("input_tokens", [64, 100, 512])
-async def test_the_input_has_no_more_tokens_than_it_may(tiny_t5: Path, input_tokens: int) -> None:
+async def test_the_input_has_no_more_tokens_than_it_may(
+    tiny_t5: Path, tmp_path: Path, input_tokens: int
+) -> None:
     """Whatever is long; each document has its share, and the question comes through."""
-    generator = Seq2SeqGenerator(str(tiny_t5), input_tokens=input_tokens, question_tokens=20)
+    answering = generator(tiny_t5, input_tokens=input_tokens, question_tokens=20)
     for question in ("users read", "users read the first few papers " * 50):
-        made = await generator.generate(_request(question))
+        made = await answering.generate(_request(question))
         assert made.usage.prompt_tokens <= input_tokens
-    pretrained = await generator._pretrained()
-    text = generator._text(pretrained, _request("users read"), input_tokens)
+    with record_to(tmp_path / "trace", content=True):
+        made = await answering.generate(_request("users read"))
+    step = json.loads((tmp_path / "trace").read_text())
+    text = step["attributes"]["gen_ai.input.messages"][0]["parts"][0]["content"]
     assert text.endswith("question: users read title:")
     if input_tokens >= 100:
         assert all(source["title"] in text for source in SOURCES)
@@ -168,24 +181,22 @@ async def test_the_input_has_no_more_tokens_than_it_may(tiny_t5: Path, input_tok
 
 async def test_documents_that_the_model_would_not_see_are_no_source(tiny_t5: Path) -> None:
     """The model is not asked, and the message says how many fit; so many are answered from."""
-    generator = Seq2SeqGenerator(str(tiny_t5))
-    refused = await generator.generate(_request(sources=SOURCES[:1] * 200))
+    answering = generator(tiny_t5)
+    refused = await answering.generate(_request(sources=SOURCES[:1] * 200))
     assert (refused.status, refused.usage) == ("invalid_request", Usage())
     told = re.search(r"only has room for (\d+) of the 200 documents", refused.message)
     assert told
     assert int(told[1]) > 5
-    made = await generator.generate(_request(sources=SOURCES[:1] * int(told[1])))
+    made = await answering.generate(_request(sources=SOURCES[:1] * int(told[1])))
     assert made.usage.model_calls == 1
 
 
 async def test_answers_are_kept_by_model_prompt_and_inputs(tiny_t5: Path, tmp_path: Path) -> None:
-    cache = ReplyFile(tmp_path / "replies.sqlite")
-    generator = Seq2SeqGenerator(str(tiny_t5), cache=cache)
-    first = await generator.generate(_request())
+    cache = ReplyCache(tmp_path / "replies.sqlite")
+    answering = generator(tiny_t5, cache=cache)
+    first = await answering.generate(_request())
     told: list[str] = []
-    again = await Seq2SeqGenerator(str(tiny_t5), cache=cache).generate(
-        _request(), on_token=told.append
-    )
+    again = await generator(tiny_t5, cache=cache).generate(_request(), on_token=told.append)
     assert (again.status, again.text) == (first.status, first.text)
     assert again.usage.model_calls == 0
     assert again.usage.cached_calls == 1
@@ -195,29 +206,29 @@ async def test_answers_are_kept_by_model_prompt_and_inputs(tiny_t5: Path, tmp_pa
         _request("equal merit"),
         _request(sources=SOURCES[::-1]),
     ):
-        assert (await generator.generate(other)).usage.model_calls == 1
+        assert (await answering.generate(other)).usage.model_calls == 1
     for limits in ({"input_tokens": 100}, {"new_tokens": 5}):
-        shorter = Seq2SeqGenerator(str(tiny_t5), cache=cache, **limits)
+        shorter = generator(tiny_t5, cache=cache, **limits)
         assert (await shorter.generate(_request())).usage.model_calls == 1
     # Weights that change under the same name are another model.
     (tiny_t5 / "note.txt").write_text("trained on")
-    assert (await generator.generate(_request())).usage.model_calls == 1
+    assert (await answering.generate(_request())).usage.model_calls == 1
     (tiny_t5 / "note.txt").unlink()
 
 
 async def test_a_deadline_ends_a_long_answer(tiny_t5: Path, tmp_path: Path) -> None:
     """A late answer is a typed status, is not kept, and the model is free for the next."""
-    cache = ReplyFile(tmp_path / "replies.sqlite")
-    generator = Seq2SeqGenerator(str(tiny_t5), cache=cache, new_tokens=100_000)
-    await generator.start()
-    late = await generator.generate(_request(), deadline=0.2)
+    cache = ReplyCache(tmp_path / "replies.sqlite")
+    answering = generator(tiny_t5, cache, 100_000)
+    await answering.start()
+    late = await answering.generate(_request(), deadline=0.2)
     assert late.status == "timeout"
     assert late.text == ""
     assert "within 0.2 s" in late.message
-    nothing = await generator.generate(_request(), deadline=0)
+    nothing = await answering.generate(_request(), deadline=0)
     assert nothing.status == "timeout"
-    generator = Seq2SeqGenerator(str(tiny_t5), cache=cache)
-    made = await generator.generate(_request(), deadline=60)
+    answering = generator(tiny_t5, cache=cache)
+    made = await answering.generate(_request(), deadline=60)
     assert made.status == "ok"
     assert made.usage.cached_calls == 0
 
@@ -233,7 +244,7 @@ async def test_a_model_that_fails_is_a_status(tiny_t5: Path, tmp_path: Path) -> 
     config.vocab_size = 10
     torch.manual_seed(0)
     transformers.T5ForConditionalGeneration(config).save_pretrained(folder)
-    made = await Seq2SeqGenerator(str(folder)).generate(_request())
+    made = await generator(folder).generate(_request())
     assert made.status == "unavailable"
     assert f"seq2seq:{folder} failed" in made.message
     assert made.usage.model_calls == 1
@@ -243,24 +254,24 @@ async def test_an_answer_of_nothing_is_empty(tiny_t5: Path, tmp_path: Path) -> N
     """Here the model has to end with its first token; the answer is kept like any other."""
     import transformers
 
-    folder, cache = tmp_path / "silent", ReplyFile(tmp_path / "replies.sqlite")
+    folder, cache = tmp_path / "silent", ReplyCache(tmp_path / "replies.sqlite")
     transformers.AutoTokenizer.from_pretrained(tiny_t5).save_pretrained(folder)
     model = transformers.T5ForConditionalGeneration.from_pretrained(tiny_t5)
     model.generation_config.forced_eos_token_id = 1
     model.save_pretrained(folder)
-    generator = Seq2SeqGenerator(str(folder), cache=cache, new_tokens=1)
+    answering = generator(folder, cache=cache, new_tokens=1)
     told: list[str] = []
     for cached in (0, 1):
-        made = await generator.generate(_request(), on_token=told.append)
+        made = await answering.generate(_request(), on_token=told.append)
         assert (made.status, made.text, made.usage.cached_calls) == ("empty", "", cached)
     assert told == []
 
 
 async def test_many_at_once_get_the_answers_that_each_gets_alone(tiny_t5: Path) -> None:
-    generator = Seq2SeqGenerator(str(tiny_t5))
+    answering = generator(tiny_t5)
     requests = [_request(question) for question in TEXT.split()[:12]]
-    alone = [await generator.generate(request) for request in requests]
-    together = await asyncio.gather(*map(generator.generate, requests))
+    alone = [await answering.generate(request) for request in requests]
+    together = await asyncio.gather(*map(answering.generate, requests))
     assert together == alone
     assert len({made.text for made in together}) > 1
 
@@ -269,12 +280,13 @@ async def test_a_prompt_without_room_for_the_question_is_refused(tiny_t5: Path) 
     prompt = _prompt().model_copy(
         update={"messages": (Message(role="user", content="{question} {documents} " + TEXT * 3),)}
     )
-    with pytest.raises(InputError, match="The prompt lamp5/test alone fills"):
-        await Seq2SeqGenerator(str(tiny_t5), input_tokens=64).generate(
-            GenerationRequest(prompt, "users", SOURCES)
-        )
+    refused = await generator(tiny_t5, input_tokens=64).generate(
+        GenerationRequest(prompt, "users", SOURCES)
+    )
+    assert refused.status == "invalid_request"
+    assert refused.message.startswith("The prompt lamp5/test alone has about")
     with pytest.raises(PromptError, match="abstract"):
-        await Seq2SeqGenerator(str(tiny_t5)).generate(_request(sources=[{"title": "fair"}]))
+        await generator(tiny_t5).generate(_request(sources=[{"title": "fair"}]))
 
 
 async def test_a_model_without_a_decoder_is_refused(tiny_t5: Path, tmp_path: Path) -> None:
@@ -283,12 +295,9 @@ async def test_a_model_without_a_decoder_is_refused(tiny_t5: Path, tmp_path: Pat
     transformers.AutoTokenizer.from_pretrained(tiny_t5).save_pretrained(tmp_path)
     transformers.T5EncoderModel.from_pretrained(tiny_t5).save_pretrained(tmp_path)
     with pytest.raises(ModelUnavailableError, match="which AutoModelForSeq2SeqLM needs"):
-        await Seq2SeqGenerator(str(tmp_path)).start()
+        await generator(tmp_path).start()
 
 
 async def test_what_a_user_can_mend_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(ModelUnavailableError, match="cannot be loaded as AutoModelForSeq2SeqLM"):
-        await Seq2SeqGenerator(str(tmp_path / "none")).start()
-    for wrong in ({"input_tokens": 10}, {"question_tokens": 0}):
-        with pytest.raises(InputError, match="needs at least 64"):
-            Seq2SeqGenerator("any", **wrong)
+        await generator(tmp_path / "none").start()

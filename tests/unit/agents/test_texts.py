@@ -6,16 +6,13 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fairqr.agents.models.cache import ReplyFile
+from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.chat import ChatModel
-from fairqr.agents.models.endpoint import Endpoint
 from fairqr.agents.models.question import Question
 from fairqr.agents.models.replies import Usage
 from fairqr.prompts.template import PromptTemplate
@@ -61,8 +58,8 @@ def model(server: ModelServer, **options: Any) -> ChatModel:
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> ReplyFile:
-    return ReplyFile(tmp_path / "replies.sqlite")
+def cache(tmp_path: Path) -> ReplyCache:
+    return ReplyCache(tmp_path / "replies.sqlite")
 
 
 def begun(answer: Answer, pieces: int) -> int:
@@ -119,7 +116,7 @@ class TestWriting:
         assert (reply.status, reply.text) == ("ok", "Half a sen")
 
     async def test_texts_are_kept_apart_from_objects_and_choices(
-        self, model_server: ModelServer, cache: ReplyFile
+        self, model_server: ModelServer, cache: ReplyCache
     ) -> None:
         """The same prompt in another form is another question; an empty text is kept too."""
         model_server.does(says('{"n": 1}'), says(""), weighs({"Yes": 0.5, "No": 0.5}))
@@ -132,20 +129,15 @@ class TestWriting:
         assert (await asking.weigh(question(), ("No", "Yes"))).usage.cached_calls == 0
 
     async def test_the_time_of_a_question_begins_with_its_turn(
-        self, model_server: ModelServer, cache: ReplyFile, monkeypatch: pytest.MonkeyPatch
+        self, model_server: ModelServer, cache: ReplyCache, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A model that answers one after the other, as the embedded one does, is waited for."""
         turn = asyncio.Lock()
 
-        @asynccontextmanager
-        async def one_at_a_time(_: Endpoint) -> AsyncIterator[None]:
-            async with turn:
-                yield
-
-        monkeypatch.setattr(Endpoint, "turn", one_at_a_time)
         model_server.does(says("Bridges."))
         asking = model(model_server, timeout=2.0, cache=cache)
         await asking.start()
+        monkeypatch.setattr(asking, "_turn", lambda: turn)
         async with turn:
             waiting = asyncio.create_task(asking.write(question()))
             await asyncio.sleep(4.1)  # longer than both requests that a question may have
@@ -287,7 +279,7 @@ class TestStreaming:
         assert len(model_server.asked) == 3
 
     async def test_a_kept_text_is_told_at_once(
-        self, model_server: ModelServer, cache: ReplyFile
+        self, model_server: ModelServer, cache: ReplyCache
     ) -> None:
         """Streamed or not, the same question is asked once."""
         model_server.does(stream(PIECES))
@@ -300,7 +292,7 @@ class TestStreaming:
         assert len(model_server.asked) == 1
 
     async def test_who_joins_is_told_at_the_end_and_who_left_is_told_no_more(
-        self, model_server: ModelServer, cache: ReplyFile
+        self, model_server: ModelServer, cache: ReplyCache
     ) -> None:
         """The text is written on for those who wait for it."""
         gate = threading.Event()
@@ -370,7 +362,7 @@ class TestWeighing:
         ],
     )
     async def test_a_model_without_probabilities_is_asked_once_only(
-        self, model_server: ModelServer, cache: ReplyFile, answer: Answer
+        self, model_server: ModelServer, cache: ReplyCache, answer: Answer
     ) -> None:
         """It is remembered, so that a caller can ask for JSON from then on."""
         model_server.does(answer, says({"n": 1}))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fairqr import FairSearch, StepData
-from fairqr.agents.models.cache import remembering
+from fairqr.agents.models.cache import ReplyCache, asking_with
 from fairqr.agents.models.question import OnToken, Question, Wanted
 from fairqr.agents.models.replies import Choice, TextReply, Usage
 from fairqr.agents.ranking.item_ranker import Cost, ItemRanking, RankItem
@@ -379,7 +379,7 @@ async def test_a_model_of_ones_own_is_not_asked_twice_within_a_step() -> None:
     own, prompt = Writer(), PromptLibrary().get("refine")
     model = asked_once(own)
     question = Question(prompt, {"query": "x"})
-    with remembering():
+    with asking_with(cache=ReplyCache()):
         texts = [(await model.write(question)).text for _ in range(3)]
         assert (texts, own.asked) == (["", "one", "one"], 2)
         assert (await model.write(Question(prompt, {"query": "y"}))).text == "two"
@@ -393,7 +393,7 @@ async def test_a_model_of_ones_own_is_not_asked_twice_within_a_step() -> None:
         others = Writer()
         await asked_once(others).weigh(question, ("A", "B"))
         assert others.asked == 1
-    with remembering():
+    with asking_with(cache=ReplyCache()):
         await model.weigh(question, ("A", "B"))
     assert own.asked == 6
 
@@ -401,7 +401,7 @@ async def test_a_model_of_ones_own_is_not_asked_twice_within_a_step() -> None:
 async def test_equal_questions_at_the_same_time_are_asked_once_without_a_cache() -> None:
     own = Writer()
     model, question = asked_once(own), Question(PromptLibrary().get("refine"), {"query": "x"})
-    with remembering():
+    with asking_with(cache=ReplyCache()):
         choices = await asyncio.gather(*(model.weigh(question, ("A", "B")) for _ in range(4)))
     assert own.asked == sum(choice.usage.model_calls for choice in choices) == 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 from hypothesis import given
@@ -13,13 +14,13 @@ from fairqr.base.errors import PromptError
 from fairqr.prompts.budget import (
     LEAST_SHARE,
     NO_DOCUMENTS,
+    Budget,
     Count,
     NoRoomError,
     cut,
     estimated_tokens,
     fair_shares,
     render_documents,
-    require_room,
 )
 from fairqr.prompts.template import PromptTemplate
 
@@ -38,6 +39,11 @@ TEMPLATE = PromptTemplate.model_validate(
 def words(text: str) -> int:
     """Count words and marks, the end of a line among them, as many tokenizers do."""
     return len(re.findall(r"\w+|\n|[^\w\s]", text))
+
+
+def whole(count: Count) -> Callable[[Sequence[Mapping[str, str]]], int]:
+    """Return what counts the tokens of messages."""
+    return lambda messages: sum(count(message["content"]) for message in messages)
 
 
 COUNTS: list[Count] = [len, words, estimated_tokens]
@@ -153,31 +159,45 @@ class TestDocuments:
             return len(text) + 5 * text.count("\n")
 
         sources = [{"title": "t", "text": "x" * 50} for _ in range(4)]
-        assert greedy(render_documents(TEMPLATE, sources, greedy, 80)) <= 80
+        values = Budget(90, 5, greedy, whole(greedy)).fill(TEMPLATE, "Why?", sources)
+        assert 60 < greedy("".join(values.values())) <= 90
 
 
 class TestRoom:
     @given(st.lists(st.integers(0, 40), max_size=8), st.integers(-3, 200))
     def test_each_document_is_shown_or_the_number_that_fits_is_told(
-        self, lengths: list[int], budget: int
+        self, lengths: list[int], room: int
     ) -> None:
         """Brute force: the longest run of documents whose fair shares are all enough."""
         sources = [{"title": "t", "text": "x" * length} for length in lengths]
         lines = [len(f"1. t: {source['text']}") for source in sources]
 
         def enough(number: int) -> bool:
-            shares = fair_shares(lines[:number], budget - number)
+            shares = fair_shares(lines[:number], room - number)
             needed = [min(length, LEAST_SHARE) for length in lines[:number]]
             return all(share >= least for share, least in zip(shares, needed, strict=True))
 
-        if enough(len(sources)):
-            require_room(TEMPLATE, sources, len, budget)
-            shown = render_documents(TEMPLATE, sources, len, budget)
+        budget = Budget(room, 0, len, whole(len))
+        if room <= len(NO_DOCUMENTS):
+            with pytest.raises(NoRoomError, match="alone has about 4 tokens"):
+                budget.fill(TEMPLATE, "Why?", sources)
+        elif enough(len(sources)):
+            shown = budget.fill(TEMPLATE, "Why?", sources)["documents"]
             assert shown.count("\n") + 1 == max(len(sources), 1)
-            return
-        fitting = max(number for number in range(len(sources)) if enough(number))
-        with pytest.raises(NoRoomError, match=f"{fitting} of the {len(sources)} documents"):
-            require_room(TEMPLATE, sources, len, budget)
+            assert len(shown) <= room
+        else:
+            fitting = max(number for number in range(len(sources)) if enough(number))
+            with pytest.raises(NoRoomError, match=f"{fitting} of the {len(sources)} documents"):
+                budget.fill(TEMPLATE, "Why?", sources)
+
+    def test_a_question_is_cut_to_its_limit_and_to_what_the_prompt_leaves(self) -> None:
+        for room, limit, question in (
+            (100, 5, "abcd…"),
+            (10, 8, "abcde…"),
+            (100, 20, "abcdefghij"),
+        ):
+            values = Budget(room, limit, len, whole(len)).fill(TEMPLATE, "abcdefghij", [])
+            assert values == {"question": question, "documents": NO_DOCUMENTS}
 
 
 class TestEstimate:

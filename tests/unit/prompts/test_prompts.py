@@ -255,8 +255,12 @@ class TestReading:
             ("role: user", "role: tool", "is wrong at messages.0.role"),
             ("messages:", "defaults: {max_tokens: 0}\nmessages:", "at defaults.max_tokens"),
             ("messages:", "defaults: {temperature: 3}\nmessages:", "at defaults.temperature"),
-            ("[query, group]", "[query, group, mood]", "no message uses the input variable {mood}"),
-            ("[query, group]", "[query]", "the placeholder {group} is not among the input"),
+            (
+                "[query, group]",
+                "[query, group, mood]",
+                "input_variables must be [group, query], as in messages",
+            ),
+            ("[query, group]", "[query]", "input_variables must be [group, query], as in messages"),
             ("{group}", "{group.name}", "'{group.name}' is not a plain placeholder"),
             ("{group}", "{group[0]}", "is not a plain placeholder"),
             ("{group}", "{group:>10}", "is not a plain placeholder"),
@@ -264,9 +268,9 @@ class TestReading:
             ("{group}", "{}", "is not a plain placeholder"),
             ("{group}", "{group", "a brace is not closed or doubled"),
             ("{group}", "group}", "a brace is not closed or doubled"),
-            ("messages:", "item: plain\nmessages:", "at item: an item needs a placeholder"),
+            ("messages:", "item: plain\nmessages:", "an item must be one line with a placeholder"),
             ("messages:", "item: '{a.b}'\nmessages:", "'{a.b}' is not a plain placeholder"),
-            ("messages:", "item: ''\nmessages:", "is wrong at item"),
+            ("messages:", "item: ''\nmessages:", "an item must be one line"),
             ("messages:", 'item: "{a}\\n"\nmessages:', "an item must be one line"),
             ("messages:", "item: [a]\nmessages:", "is wrong at item"),
             ("id: refine", "id: other", "says that it is other/v1, but its path says refine/v1"),
@@ -307,9 +311,9 @@ class TestReading:
 
     def test_a_file_that_cannot_be_read(self, tmp_path: Path) -> None:
         """A folder or a missing file is named with the system's reason."""
-        with pytest.raises(PromptError, match="cannot be read: No such file"):
+        with pytest.raises(PromptError, match="is not a file; put one there"):
             load_template(tmp_path / "none.yaml")
-        with pytest.raises(PromptError, match="cannot be read: Is a directory"):
+        with pytest.raises(PromptError, match="is not a file; put one there"):
             load_template(tmp_path)
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairqr.agents.attribution.overlap_attributor import content_words
-from fairqr.agents.keywords import MAX_CHARACTERS, clean_keywords
+from fairqr.agents.refiner import MAX_CHARACTERS, clean_keywords
 from fairqr.retrieval.texts.evidence_from_texts import evidence_from_texts, stems_of
 from fairqr.retrieval.texts.words import folded_words, occurs, words_in, words_without_digits
 

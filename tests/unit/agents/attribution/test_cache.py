@@ -14,7 +14,7 @@ from fairqr.agents.attribution.cache import CachedAttributor
 from fairqr.agents.attribution.naming import AttributorName
 from fairqr.agents.attribution.overlap_attributor import OverlapAttributor
 from fairqr.agents.attribution.verdicts import Pair, Verdict
-from fairqr.agents.models.cache import ReplyCache, ReplyFile
+from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.replies import Usage
 
 
@@ -40,7 +40,7 @@ A, B, SLOW, EMPTY = Pair("red", "red"), Pair("red", "blue"), Pair("slow", "red")
 
 @pytest.fixture
 def cache(tmp_path: Path) -> ReplyCache:
-    return ReplyFile(tmp_path / "verdicts.sqlite")
+    return ReplyCache(tmp_path / "verdicts.sqlite")
 
 
 class TestCachedAttributor:
@@ -128,13 +128,13 @@ from pathlib import Path
 from fairqr.agents.attribution.verdicts import Pair
 from fairqr.agents.attribution.cache import CachedAttributor
 from fairqr.agents.attribution.overlap_attributor import OverlapAttributor
-from fairqr.agents.models.cache import ReplyCache, ReplyFile
+from fairqr.agents.models.cache import ReplyCache
 
 class Never(OverlapAttributor):
     async def judge(self, pairs):
         raise AssertionError(pairs)
 
-judge = CachedAttributor(Never(), ReplyFile(Path(sys.argv[1])))
+judge = CachedAttributor(Never(), ReplyCache(Path(sys.argv[1])))
 verdicts = asyncio.run(judge.judge([Pair("red", "red"), Pair("red", "blue")]))
 print([verdict.attributed for verdict in verdicts])
 """

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fairqr.agents.models.cache import ReplyFile
+from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.question import Question
 from fairqr.agents.models.replies import Usage
 from fairqr.agents.ranking.causal import CausalModel
@@ -212,7 +212,7 @@ class TestWriting:
         tokenizer = parts(folder)[0]
         tokenizer.eos_token = "<|begin|>"
         tokenizer.save_pretrained(folder)
-        asked = CausalModel(str(folder), cache=ReplyFile(tmp_path / "replies.sqlite"))
+        asked = CausalModel(str(folder), cache=ReplyCache(tmp_path / "replies.sqlite"))
         await asked.start()
         long = question(max_tokens=90_000)
         late = await asked.write(long, deadline=0.3)
@@ -226,7 +226,7 @@ class TestKeeping:
     ) -> None:
         folder = tmp_path / "model"
         shutil.copytree(tiny_causal, folder)
-        cache = ReplyFile(tmp_path / "replies.sqlite")
+        cache = ReplyCache(tmp_path / "replies.sqlite")
         first = await CausalModel(str(folder), cache=cache).weigh(question(), ("A", "B"))
         written = await CausalModel(str(folder), cache=cache).write(question())
         model = CausalModel(str(folder), cache=cache)
@@ -249,7 +249,7 @@ class TestKeeping:
     async def test_equal_questions_at_the_same_time_are_asked_once(
         self, tiny_causal: Path, tmp_path: Path
     ) -> None:
-        model = CausalModel(str(tiny_causal), cache=ReplyFile(tmp_path / "replies.sqlite"))
+        model = CausalModel(str(tiny_causal), cache=ReplyCache(tmp_path / "replies.sqlite"))
         choices = await asyncio.gather(*(model.weigh(question(), ("A", "B")) for _ in range(6)))
         assert sum(choice.usage.model_calls for choice in choices) == 1
         assert sum(choice.usage.cached_calls for choice in choices) == 5
@@ -344,7 +344,7 @@ class TestAdapters:
     ) -> None:
         """Neither do those of its base, nor does the model that is held still."""
         pytest.importorskip("peft")
-        cache = ReplyFile(tmp_path / "replies.sqlite")
+        cache = ReplyCache(tmp_path / "replies.sqlite")
         folder = with_adapter(tiny_causal, tmp_path / "adapter", scale=0.5)
         model = CausalModel(str(folder), cache=cache)
         first = await model.weigh(question(), ("A", "B"))

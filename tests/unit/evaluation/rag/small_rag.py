@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fairqr.agents.generators import GenerationRequest, OnToken
-from fairqr.agents.models.cache import ReplyFile
+from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.replies import TextReply, Usage
 from fairqr.evaluation.rag.collection import PoolDocument, RagCollection, RagQuery, RagTask
 from fairqr.evaluation.rag.specification import FairRagExperiment
@@ -77,7 +77,7 @@ class Namer:
 
 async def tools_with(folder: Path, **opened: Any) -> Tools:
     """Return tools in which a generator, or an attributor, is open under its own name."""
-    tools = Tools(PromptLibrary(), ReplyFile(folder / "replies.sqlite"))
+    tools = Tools(PromptLibrary(), ReplyCache(folder / "replies.sqlite"))
     for place, thing in opened.items():
         await tools.keep(place, thing.name, partial(_itself, thing))
     return tools

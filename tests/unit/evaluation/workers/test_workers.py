@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fairqr.agents.models.cache import ReplyFile
+from fairqr.agents.models.cache import ReplyCache
 from fairqr.base.errors import CapError, FairqrError, InputError, ModelError
 from fairqr.evaluation.experiments.catalogue import SHIPPED, read_experiment
 from fairqr.evaluation.workers.choice import Workers, parse_workers
@@ -92,7 +92,7 @@ class Noted:
 
 
 async def test_a_worker_opens_each_thing_once_and_closes_the_one_before(tmp_path: Path) -> None:
-    tools = Tools(PromptLibrary(), ReplyFile(tmp_path / "replies.sqlite"))
+    tools = Tools(PromptLibrary(), ReplyCache(tmp_path / "replies.sqlite"))
     notes: list[str] = []
 
     async def use(place: str, name: str) -> str:
@@ -126,11 +126,11 @@ async def test_replies_are_told_once_and_to_the_end() -> None:
 
 
 async def test_all_kept_replies_are_told_in_batches(tmp_path: Path) -> None:
-    cache = ReplyFile(tmp_path / "replies.sqlite")
+    cache = ReplyCache(tmp_path / "replies.sqlite")
     assert [batch async for batch in cache.batches(2)] == []
     assert not cache.path.exists()
     for number in range(5):
-        await cache.put(f"k{number}", {"value": number})
+        await cache.put_many({f"k{number}": {"value": number}})
     batches = [batch async for batch in cache.batches(2)]
     assert [len(batch) for batch in batches] == [2, 2, 1]
     assert batches[2] == {"k4": {"value": 4}}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fairqr.agents.models.cache import ReplyMemory
+from fairqr.agents.models.cache import ReplyCache
 from fairqr.base import errors
 from fairqr.base.errors import BusyError, CapError, FairqrError, ModelError
 from fairqr.graph.service.configuration import ServiceSettings
@@ -171,7 +171,7 @@ async def test_an_engine_that_cannot_be_closed_keeps_no_other_open() -> None:
     catalog: Any = SimpleNamespace(open=open_, stamp=lambda name: "")
     offers: Any = SimpleNamespace(sources={})
     prompts: Any = SimpleNamespace()
-    resources = Resources(catalog, prompts, offers, ReplyMemory(), 300)
+    resources = Resources(catalog, prompts, offers, ReplyCache(), 300)
     for name in ("first", "second", "third"):
         await resources.engine(name)
     with pytest.raises(OSError, match="first"):
