@@ -8,8 +8,8 @@ asked much more often than others, and measures the first 20 documents. The true
 is that of all 20,000 with equal weights, by true relevance or by the same estimates. Each cell is
 1,000 audits.
 
-In further cells labels are wrong and their confusion matrix is known; the true value is that by the
-right labels.
+In further cells labels are wrong. Their confusion matrix is known, or each audit counts it on 200
+documents of each group; the true value is that by the right labels.
 
 In the last cells, queries are job titles. Some match hundreds of relevant documents, of which an
 estimate sees the first 100, and the group stands among the last. These queries are saturated; the
@@ -40,6 +40,7 @@ SPREADS = {"equal": 0.0, "like a log": 1.0}
 """The deviation of the logarithms of the weights."""
 WRONG = (0.05, 0.15, 0.3)
 """Shares of wrong labels of the first group, whose confusion matrix is known."""
+CHECKED = 200
 TITLES = ((1.0, "same"), (0.5, "unlikely"), *itertools.product((0.15, 0.05), ("same", "even")))
 """Shares of job titles that are saturated, and what the others are like."""
 COUNTS = ("less", "accused", "saturated", "detectable", "lean of all")
@@ -62,16 +63,19 @@ def main() -> None:
     print("cell".ljust(49), *(name.rjust(14) for name in (*ESTIMATES, *COUNTS)))
     for engine in filter(lambda name: given.only in name, engines):
         made = engines[engine](seed=given.seed)
+        is_exact = "±0%" in engine or "saturated" in engine
         sizes, spreads = (SIZES, SPREADS) if "±0%" in engine else ((12, 50), {"equal": 0.0})
-        for relevance, (how, spread), size in itertools.product(made.shown, spreads.items(), sizes):
-            it = audits(made, relevance, size, spread, given.seed, given.audits)
+        for relevance, (how, spread), size, checked in itertools.product(
+            made.shown, spreads.items(), sizes, (0,) if is_exact else (0, CHECKED)
+        ):
+            it = audits(made, relevance, size, spread, given.seed, given.audits, checked)
             held = (
                 f"{it[f'{name} held'] / it[name] * 1000 if it[name] else math.nan:.0f}"
                 + (f" of {it[name]}" if it[name] < given.audits else "")
                 for name in ESTIMATES
             )
             row = (*held, *(str(it[name]) for name in COUNTS))
-            cell = f"{engine} {relevance} {how} {size}"
+            cell = f"{engine} {relevance} {how} {size}" + f" checked {checked}" * bool(checked)
             print(cell.ljust(49), *(text.rjust(14) for text in row), flush=True)
 
 

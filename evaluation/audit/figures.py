@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from fairqr.agents.statistics import corrected_by_holm
 from fairqr.evaluation.audit.exposures import AnswerFigures
 from fairqr.evaluation.estimates import (
+    LEVEL,
     Estimate,
     Scale,
     differences,
@@ -28,12 +30,15 @@ from fairqr.evaluation.estimates import (
     ratios,
     shares,
 )
-from fairqr.retrieval.fairness.confusion import by_group, slopes
+from fairqr.retrieval.fairness.confusion import by_group, drawn_inverses, slopes
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.exposure import FloatArray
 
 ALPHA = 0.05
 ROUNDING = 1e-12
+DRAWS = 1_000
+"""Confusion matrices that are drawn where one was counted on a sample."""
+
 FEW_CANDIDATES = 30
 """Rates over fewer candidates are marked."""
 
@@ -322,16 +327,28 @@ class QueryFigures:
                 _mean(it[rows], weights[rows]).clip(0, 1) for it in terms if it is not None
             )
             moves = first - sum(second) - values
-            least = -1.0 if name == "lacking" else LEAST.get(name, 0.0)
+            moved = []
             for it, value, move, by in zip(found[name], values, moves, slope, strict=True):
                 low = value + (it.low - it.value) / by + max(move, 0.0)
                 high = value + (it.high - it.value) / by + min(move, 0.0)
-                if name == "supply_gap":  # Wrong labels may make one: the lesser is not linear.
-                    low = min(low, 0.0)
                 value = round(float(value + move), 10)
-                moved = Estimate(value, min(low, value), max(high, value), it.queries)
-                corrected.setdefault(name, []).append(_within(moved, least))
+                moved.append(Estimate(value, min(low, value), max(high, value), it.queries))
+            ends = _ends(moves + self._drawn(values @ confusion))
+            least = -1.0 if name == "lacking" else LEAST.get(name, 0.0)
+            corrected[name] = [
+                # Wrong labels may make a supply gap: the lesser of two is not linear.
+                _within(replace(it, low=min(it.low, 0.0)) if name == "supply_gap" else it, least)
+                for it in map(_wider, moved, ends)
+            ]
         return corrected
+
+    def _drawn(self, by_label: FloatArray) -> FloatArray:
+        """Return numbers by group as the sample leaves possible that checked labels, (D, G)."""
+        return by_label @ self._inverses
+
+    @cached_property
+    def _inverses(self) -> FloatArray:
+        return drawn_inverses(self.dimension.counted, np.random.default_rng(0), DRAWS)
 
     def _tests(
         self, means_of_excess: Sequence[Estimate], random: np.random.Generator, tests: int
@@ -375,7 +392,8 @@ class QueryFigures:
         found = [b if math.isnan(a.low) else a for a, b in zip(shares_of, own, strict=True)]
         none = math.nan
         found = [it if 0 < it.value < 1 else replace(it, low=none, high=none) for it in found]
-        return [_within(it, 0.0) for it in found]
+        drawn = divided(*map(self._drawn, np.split(weights @ parts, 2)))
+        return [_within(it, 0.0) for it in map(_wider, found, _ends(drawn))]
 
     def _rate(self, totals: FloatArray) -> FloatArray:
         above, below = np.split(totals, 2, axis=-1)
@@ -420,7 +438,11 @@ class QueryFigures:
         most = np.inf if chosen else 1.0
         found = [replace(it, high=np.fmin(it.high, most)) if it.low >= 0 else it for it in found]
         if self.dimension.confusion is not None:
-            return [replace(it, value=float(np.maximum(it.value, 0.0))) for it in found]
+            found = [replace(it, value=float(np.maximum(it.value, 0.0))) for it in found]
+            drawn = divided(*map(self._drawn, np.split(weights @ parts, 2)))
+            ends = _ends(divided(drawn, drawn[:, leader : leader + 1]))
+            wider = map(partial(_wider, is_ratio=True), found, ends)
+            return [_within(it, 0.0, most) for it in wider]
         first = ratios(above, below, weights)[leader]
         lead = first.value if np.isnan(first.low) else first.low
         unseen, scale = shares(above, whole, weights), divided(weights @ whole, weights @ below)
@@ -478,14 +500,27 @@ def widened(group: GroupFigures, errors: Mapping[str, float]) -> GroupFigures:
         found: Estimate = getattr(group, name)
         # What is the same in every query has no interval by chance.
         is_tested = group.test.p is not None
-        ends = [
+        low, high = (
             found.value if is_tested and math.isnan(end) else end for end in (found.low, found.high)
-        ]
-        low = found.value - math.hypot(found.value - ends[0], error)
-        high = found.value + math.hypot(ends[1] - found.value, error)
-        wider = replace(found, low=low, high=high)
+        )
+        ends = found.value - error, found.value + error
+        wider = _wider(replace(found, low=low, high=high), ends)
         changed[name] = _within(wider, LEAST.get(name, 0.0))
     return replace(group, **changed)
+
+
+def _wider(found: Estimate, ends: Sequence[float], *, is_ratio: bool = False) -> Estimate:
+    """Return a figure with an interval that also holds another error, which has these ends.
+
+    Errors are independent, so their squares add up; those of a ratio on the scale of its logarithm.
+    """
+    every = np.array([found.value, found.low, found.high, *ends])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value, low, high, least, most = np.log(np.maximum(every, 0.0)) if is_ratio else every
+        low = value - np.hypot(value - low, max(value - least, 0.0))
+        high = value + np.hypot(high - value, max(most - value, 0.0))
+    low, high = np.exp([low, high]).tolist() if is_ratio else (float(low), float(high))
+    return replace(found, low=low, high=high)
 
 
 def _verdict(group: GroupFigures) -> Verdict:
@@ -498,6 +533,12 @@ def _verdict(group: GroupFigures) -> Verdict:
     if test.p > ALPHA or low <= 0 <= high or (is_more and group.excess.value <= 0):
         return "cannot_tell"
     return "less" if test.value > 0 else "more"
+
+
+def _ends(drawn: FloatArray) -> list[list[float]]:
+    """Return the least and the greatest of figures that were drawn, shape (draws, G)."""
+    ends = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+    return ends.T.tolist()  # type: ignore[no-any-return]
 
 
 def _have(values: FloatArray) -> NDArray[np.bool_]:
@@ -515,10 +556,10 @@ def _mean(values: FloatArray, weights: FloatArray) -> FloatArray:
     return divided(weights[rows] @ values[rows], weights[rows].sum())
 
 
-def _within(found: Estimate, least: float) -> Estimate:
+def _within(found: Estimate, least: float, most: float = 1.0) -> Estimate:
     """Cut a figure and its interval off at what is possible; NaN stays."""
     value, low, high = (
-        min(max(it, least), 1.0) if it == it else it for it in (found.value, found.low, found.high)
+        min(max(it, least), most) if it == it else it for it in (found.value, found.low, found.high)
     )
     return replace(found, value=value, low=low, high=high)
 

@@ -3,9 +3,12 @@
 C is the confusion matrix, P(label | group), shape (G, G): row by group, column by label. If errors
 depend on the group alone, shares by label are shares by group times C, in expectation. So all that
 is linear in the labels is corrected by the inverse (the matrix method of Barron 1977).
+Where C was counted on a sample, matrices are drawn from what that sample leaves possible.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -40,3 +43,34 @@ def variances(confusion: FloatArray, shares: FloatArray) -> FloatArray:
     """
     squares = np.linalg.inv(confusion) ** 2
     return np.asarray(np.maximum(shares @ (confusion @ squares) - shares, 0.0))
+
+
+def drawn_inverses(
+    counted: Sequence[FloatArray], random: np.random.Generator, draws: int
+) -> FloatArray:
+    """Return inverses of matrices that a checked sample may come from, shape (draws, G, G).
+
+    Rows are independent samples, so a row is drawn from Dirichlet(counts + ½).
+
+    Args:
+        counted: By attribute, how many checked documents of each group have each label, shape
+            (Gₐ, Gₐ), and ΠGₐ = G. Rows that sum to 1 count as exact.
+        random: Draws the rows.
+        draws: How many matrices; where all rows are exact, there is one.
+    """
+    if all(rows.sum(axis=1).max() <= 1 + 1e-6 for rows in counted):
+        draws = 1
+    inverses = np.ones((draws, 1, 1))
+    for rows in counted:
+        matrices = np.stack(
+            [
+                random.dirichlet(row + 1 / 2, draws)
+                if row.sum() > 1 + 1e-6
+                else np.broadcast_to(row, (draws, len(row)))
+                for row in rows
+            ],
+            axis=1,
+        )
+        product = np.einsum("dab,dij->daibj", inverses, np.linalg.inv(matrices))
+        inverses = product.reshape(draws, *[inverses.shape[1] * len(rows)] * 2)
+    return inverses

@@ -58,11 +58,22 @@ class Dimension:
         if all(factor.confusion is None for factor in self.factors):
             return None
         product: FloatArray = np.ones((1, 1))
+        for rows in self.counted:
+            product = np.asarray(np.kron(product, rows / rows.sum(axis=1, keepdims=True)))
+        return product
+
+    @property
+    def counted(self) -> list[FloatArray]:
+        """By attribute, how many checked documents of each group have each label, shape (G, G).
+
+        Rows that sum to 1 are shares, which count as exact.
+        """
+        counted = []
         for factor in self.factors:
             rows = factor.confusion or {it: {it: 1.0} for it in factor.universe}
             matrix = [[rows[one].get(it, 0.0) for it in factor.universe] for one in factor.universe]
-            product = np.asarray(np.kron(product, np.array(matrix)))
-        return product
+            counted.append(np.array(matrix))
+        return counted
 
     def independent_shares(self, shares: Mapping[str, FloatArray]) -> FloatArray:
         """Return the shares the groups would have if the attributes were independent, shape (G,).

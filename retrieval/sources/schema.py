@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, datetime
 from functools import cached_property
-from itertools import combinations
+from itertools import combinations, permutations
 from operator import ge, gt, le, lt
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -146,8 +146,9 @@ class Attribute(BaseModel):
     )
     confusion: dict[str, dict[str, float]] | None = Field(
         None,
-        description="For labels that may be wrong: how often documents of each group have each "
-        "label, such as {female: {female: 0.9, male: 0.1}, male: {male: 1}}; audits correct it.",
+        description="For labels that may be wrong: how many documents of each group have each "
+        "label in a checked sample, such as {female: {female: 90, male: 10}, male: {male: 80}}, or "
+        "shares that sum to 1 and count as exact; audits correct it.",
     )
     unknown: Literal["exclude", "group"] = Field(
         "exclude",
@@ -254,22 +255,27 @@ class Attribute(BaseModel):
             *names
         }:
             raise ValueError("confusion needs a row for each group, with groups as labels")
+        shares = dict[str, dict[str, float]]()
         for group, row in self.confusion.items():
-            if min(row.values(), default=-1) < 0 or not math.isclose(
-                sum(row.values()), 1, abs_tol=1e-6
+            total = sum(row.values())
+            is_counted = total > 1 and all(float(it).is_integer() for it in row.values())
+            if min(row.values(), default=-1) < 0 or not (
+                is_counted or math.isclose(total, 1, abs_tol=1e-6)
             ):
                 raise ValueError(
-                    f"the shares of labels of '{group}' must be 0 or more and sum to 1"
+                    f"the labels of '{group}' must be numbers of documents, or shares that are 0 "
+                    "or more and sum to 1"
                 )
-            for other in names:
-                if other != group and row.get(other, 0.0) >= self.confusion[other].get(other, 0.0):
-                    raise ValueError(
-                        f"documents of '{group}' have the label '{other}' as often as its own, so "
-                        "the labels say nothing"
-                    )
+            shares[group] = {label: it / total for label, it in row.items()}
+        for group, other in permutations(names, 2):
+            if shares[group].get(other, 0.0) >= shares[other].get(other, 0.0):
+                raise ValueError(
+                    f"documents of '{group}' have the label '{other}' as often as its own, so "
+                    "the labels say nothing"
+                )
         import numpy as np  # Few attributes have a matrix, and this module is imported first.
 
-        rows = [[self.confusion[group].get(label, 0.0) for label in names] for group in names]
+        rows = [[shares[group].get(label, 0.0) for label in names] for group in names]
         if np.linalg.cond(rows) > 1e3:
             raise ValueError("the rows of confusion are too alike, so the labels say too little")
         return self

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fairqr.base.errors import SchemaError
-from fairqr.retrieval.fairness.confusion import by_group, slopes, variances
+from fairqr.retrieval.fairness.confusion import by_group, drawn_inverses, slopes, variances
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.sources.schema import Attribute, Schema, validated
 
@@ -38,6 +38,21 @@ def test_the_variance_of_a_label_is_that_of_drawn_ones() -> None:
     assert errors.var(axis=0) == pytest.approx(variances(MATRIX, shares), rel=0.02)
 
 
+def test_matrices_are_drawn_from_what_a_sample_leaves_possible() -> None:
+    """Also in a product with another attribute, whose labels are right."""
+    counted = 4_000 * MATRIX
+    drawn = drawn_inverses([np.eye(2), counted], np.random.default_rng(3), 5_000)
+    assert drawn.shape == (5_000, 6, 6)
+    assert drawn[:, :3, 3:] == pytest.approx(0)
+    assert drawn[:, :3, :3] == pytest.approx(drawn[:, 3:, 3:])
+    matrices = np.linalg.inv(drawn[:, :3, :3])
+    assert matrices.mean(axis=0) == pytest.approx(MATRIX, abs=0.001)
+    variance = MATRIX * (1 - MATRIX) / 4_000
+    assert matrices.var(axis=0) == pytest.approx(variance, rel=0.1, abs=1e-6)
+    exact = drawn_inverses([MATRIX], np.random.default_rng(3), 2)
+    assert exact == pytest.approx(np.linalg.inv(MATRIX)[None])
+
+
 def test_a_product_is_confused_as_if_its_attributes_were_confused_independently() -> None:
     wrong = {"a": {"a": 0.9, "b": 0.1}, "b": {"a": 0.3, "b": 0.7}}
     one = Attribute(name="one", field="f", groups=("a", "b"), confusion=wrong)
@@ -56,6 +71,8 @@ def test_a_product_is_confused_as_if_its_attributes_were_confused_independently(
         ({"a": {"a": 1}, "b": {"c": 1}}, "with groups as labels"),
         ({"a": {"a": 0.9}, "b": {"b": 1}}, "sum to 1"),
         ({"a": {"a": 1.1, "b": -0.1}, "b": {"b": 1}}, "sum to 1"),
+        ({"a": {"a": 9, "b": 1.5}, "b": {"b": 1}}, "sum to 1"),
+        ({"a": {"a": 4, "b": 6}, "b": {"a": 40, "b": 60}}, "say nothing"),
         ({"a": {"a": 0.4, "b": 0.6}, "b": {"a": 0.4, "b": 0.6}}, "say nothing"),
         (
             {

@@ -164,8 +164,25 @@ def _figures(
     return corrected(table.figures(np.random.default_rng(seed)))
 
 
+def _checked(dimension: Dimension, checked: int, random: np.random.Generator) -> Dimension:
+    """Return groups with a confusion matrix that is counted on a sample."""
+    names = dimension.groups
+    rows = {
+        own: dict(zip(names, random.multinomial(checked, row).tolist(), strict=True))
+        for own, row in zip(names, dimension.confusion, strict=True)
+    }
+    attribute = dimension.attribute.model_copy(update={"confusion": rows})
+    return Dimension(attribute, (attribute,))
+
+
 def audits(
-    made: World, relevance: str, size: int, spread: float, seed: int, count: int = AUDITS
+    made: World,
+    relevance: str,
+    size: int,
+    spread: float,
+    seed: int,
+    count: int = AUDITS,
+    checked: int = 0,
 ) -> Counter[str]:
     """Audit an engine again and again, each time with other queries.
 
@@ -176,6 +193,8 @@ def audits(
         spread: Of the logarithms of the weights.
         seed: Draws the queries.
         count: How many audits there are.
+        checked: On how many documents of each group each audit counts wrong labels; by default it
+            knows how often they are wrong.
 
     Returns:
         How many audits gave each verdict on the first group, ``accused`` any, or gave a
@@ -187,7 +206,8 @@ def audits(
     for number in range(count):
         drawn = [shown[place] for place in random.integers(0, len(shown), size)]
         weights = np.exp(spread * random.normal(size=size))
-        groups = _figures(made.dimension, relevance, drawn, weights, number)
+        dimension = _checked(made.dimension, checked, random) if checked else made.dimension
+        groups = _figures(dimension, relevance, drawn, weights, number)
         first, whole = groups[0], made.truth["judged"].lean.value
         if first.verdict != "saturated":
             outcome["lean of all"] += first.lean.low <= whole <= first.lean.high
