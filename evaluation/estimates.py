@@ -23,8 +23,8 @@ and few where few queries make most of the spread.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -278,6 +278,26 @@ def _all_or_nothing(share: FloatArray, trials: FloatArray) -> tuple[FloatArray, 
     is_all = count >= trials * (1 - ROUNDING)
     low = np.where(count <= 0, 0.0, beta(count, trials - count + 1, rest))
     return low, np.where(is_all, 1.0, beta(count + 1, trials - count, 1 - rest))
+
+
+def wider_by(found: Estimate, ends: Sequence[float], *, is_ratio: bool = False) -> Estimate:
+    """Return a figure with an interval that also holds another error, which has these ends.
+
+    Errors are independent, so their squares add up; those of a ratio on the scale of its logarithm.
+    """
+    every = np.array([found.value, found.low, found.high, *ends])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value, low, high, least, most = np.log(np.maximum(every, 0.0)) if is_ratio else every
+        low = value - np.hypot(value - low, max(value - least, 0.0))
+        high = value + np.hypot(high - value, max(most - value, 0.0))
+    low, high = np.exp([low, high]).tolist() if is_ratio else (float(low), float(high))
+    return replace(found, low=low, high=high)
+
+
+def middle_of(drawn: FloatArray) -> list[list[float]]:
+    """Return the ends of the middle 95 % of drawn figures, shape (draws, M), as M pairs."""
+    ends = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+    return ends.T.tolist()  # type: ignore[no-any-return]
 
 
 def p_of_means(

@@ -20,7 +20,6 @@ from pydantic_core import to_json
 from fairqr.base.errors import InputError, one_line
 from fairqr.base.files import open_beside
 from fairqr.base.secrets import WITHHELD
-from fairqr.evaluation.audit.layouts import DEFAULT
 from fairqr.evaluation.audit.queries import Queries
 from fairqr.evaluation.audit.records import AuditRecord, Observation, PairScores
 from fairqr.evaluation.experiments.folder import (
@@ -95,7 +94,7 @@ class AuditManifest(SealedManifest):
     pairs_by: str = ""
     corpus_shares: dict[str, tuple[float, ...]] = Field({})
     redacted: bool = False
-    layout: str = DEFAULT
+    layout: str = "plain"
 
 
 def pseudonymous(queries: Queries) -> tuple[Queries, list[str]]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -19,16 +18,16 @@ from numpy.typing import NDArray
 from fairqr.agents.statistics import corrected_by_holm
 from fairqr.evaluation.audit.exposures import AnswerFigures
 from fairqr.evaluation.estimates import (
-    LEVEL,
     Estimate,
-    Scale,
     differences,
     divided,
     effective_queries,
     estimate,
+    middle_of,
     p_of_means,
     ratios,
     shares,
+    wider_by,
 )
 from fairqr.retrieval.fairness.confusion import by_group, drawn_inverses, slopes
 from fairqr.retrieval.fairness.dimension import Dimension
@@ -333,22 +332,19 @@ class QueryFigures:
                 high = value + (it.high - it.value) / by + min(move, 0.0)
                 value = round(float(value + move), 10)
                 moved.append(Estimate(value, min(low, value), max(high, value), it.queries))
-            ends = _ends(moves + self._drawn(values @ confusion))
+            ends = middle_of(moves + self._drawn(values @ confusion))
             least = -1.0 if name == "lacking" else LEAST.get(name, 0.0)
             corrected[name] = [
                 # Wrong labels may make a supply gap: the lesser of two is not linear.
                 _within(replace(it, low=min(it.low, 0.0)) if name == "supply_gap" else it, least)
-                for it in map(_wider, moved, ends)
+                for it in map(wider_by, moved, ends)
             ]
         return corrected
 
     def _drawn(self, by_label: FloatArray) -> FloatArray:
         """Return numbers by group as the sample leaves possible that checked labels, (D, G)."""
-        return by_label @ self._inverses
-
-    @cached_property
-    def _inverses(self) -> FloatArray:
-        return drawn_inverses(self.dimension.counted, np.random.default_rng(0), DRAWS)
+        random = np.random.default_rng(0)
+        return by_label @ drawn_inverses(self.dimension.counted, random, DRAWS)
 
     def _tests(
         self, means_of_excess: Sequence[Estimate], random: np.random.Generator, tests: int
@@ -386,14 +382,14 @@ class QueryFigures:
             return self._shares(above, below)
         rows = _have(above + below)
         parts, weights = np.concatenate([above[rows], below[rows]], axis=1), self.weights()[rows]
-        scales: tuple[Scale, Scale] = "logit", "own"
-        shares_of, own = (estimate(parts, weights, self._rate, scale=it) for it in scales)
+        shares_of = estimate(parts, weights, self._rate, scale="logit")
+        own = estimate(parts, weights, self._rate)
         # Without some query, or with all, corrected rates may be beyond 0 or 1, and have no logit.
         found = [b if math.isnan(a.low) else a for a, b in zip(shares_of, own, strict=True)]
         none = math.nan
         found = [it if 0 < it.value < 1 else replace(it, low=none, high=none) for it in found]
         drawn = divided(*map(self._drawn, np.split(weights @ parts, 2)))
-        return [_within(it, 0.0) for it in map(_wider, found, _ends(drawn))]
+        return [_within(it, 0.0) for it in map(wider_by, found, middle_of(drawn))]
 
     def _rate(self, totals: FloatArray) -> FloatArray:
         above, below = np.split(totals, 2, axis=-1)
@@ -411,14 +407,11 @@ class QueryFigures:
         above, below, whole, weights = above[rows], below[rows], whole[rows], self.weights()[rows]
         size, by, parts = above.shape[1], weights[:, None], np.concatenate([above, below], axis=1)
         rates = self._rate(weights @ parts)
-        none = [Estimate(np.nan, np.nan, np.nan, len(above))] * size
-        if np.isnan(rates).all():
-            return none
         # The group that leads stays the same without a query, so that its own ratio is 1.
         chosen, groups = self._reference, list(self.dimension.groups)
-        leader = groups.index(chosen) if chosen else int(np.nanargmax(rates))
+        leader = groups.index(chosen) if chosen else int(np.nan_to_num(rates).argmax())
         if not rates[leader] > 0:
-            return none
+            return [Estimate(np.nan, np.nan, np.nan, len(above))] * size
 
         def relative(t: FloatArray) -> FloatArray:
             each = self._rate(t)
@@ -440,9 +433,8 @@ class QueryFigures:
         if self.dimension.confusion is not None:
             found = [replace(it, value=float(np.maximum(it.value, 0.0))) for it in found]
             drawn = divided(*map(self._drawn, np.split(weights @ parts, 2)))
-            ends = _ends(divided(drawn, drawn[:, leader : leader + 1]))
-            wider = map(partial(_wider, is_ratio=True), found, ends)
-            return [_within(it, 0.0, most) for it in wider]
+            both = zip(found, middle_of(divided(drawn, drawn[:, leader : leader + 1])), strict=True)
+            return [_within(wider_by(it, ends, is_ratio=True), 0.0, most) for it, ends in both]
         first = ratios(above, below, weights)[leader]
         lead = first.value if np.isnan(first.low) else first.low
         unseen, scale = shares(above, whole, weights), divided(weights @ whole, weights @ below)
@@ -504,23 +496,9 @@ def widened(group: GroupFigures, errors: Mapping[str, float]) -> GroupFigures:
             found.value if is_tested and math.isnan(end) else end for end in (found.low, found.high)
         )
         ends = found.value - error, found.value + error
-        wider = _wider(replace(found, low=low, high=high), ends)
+        wider = wider_by(replace(found, low=low, high=high), ends)
         changed[name] = _within(wider, LEAST.get(name, 0.0))
     return replace(group, **changed)
-
-
-def _wider(found: Estimate, ends: Sequence[float], *, is_ratio: bool = False) -> Estimate:
-    """Return a figure with an interval that also holds another error, which has these ends.
-
-    Errors are independent, so their squares add up; those of a ratio on the scale of its logarithm.
-    """
-    every = np.array([found.value, found.low, found.high, *ends])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        value, low, high, least, most = np.log(np.maximum(every, 0.0)) if is_ratio else every
-        low = value - np.hypot(value - low, max(value - least, 0.0))
-        high = value + np.hypot(high - value, max(most - value, 0.0))
-    low, high = np.exp([low, high]).tolist() if is_ratio else (float(low), float(high))
-    return replace(found, low=low, high=high)
 
 
 def _verdict(group: GroupFigures) -> Verdict:
@@ -533,12 +511,6 @@ def _verdict(group: GroupFigures) -> Verdict:
     if test.p > ALPHA or low <= 0 <= high or (is_more and group.excess.value <= 0):
         return "cannot_tell"
     return "less" if test.value > 0 else "more"
-
-
-def _ends(drawn: FloatArray) -> list[list[float]]:
-    """Return the least and the greatest of figures that were drawn, shape (draws, G)."""
-    ends = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
-    return ends.T.tolist()  # type: ignore[no-any-return]
 
 
 def _have(values: FloatArray) -> NDArray[np.bool_]:

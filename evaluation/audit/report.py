@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from fairqr.agents.statistics import too_few
-from fairqr.base.errors import InputError
+from fairqr.base.errors import InputError, one_line
 from fairqr.base.extras import library
 from fairqr.base.files import write_beside
+from fairqr.base.yaml_file import load_yaml
 from fairqr.evaluation.audit.figures import ALPHA, FEW_CANDIDATES, GroupFigures
-from fairqr.evaluation.audit.layouts import DEFAULT, Layout, load_layout
 from fairqr.evaluation.audit.measuring import Contribution
 from fairqr.evaluation.audit.outcomes import AuditOutcome, files_of
 from fairqr.evaluation.estimates import Estimate
@@ -29,11 +29,8 @@ from fairqr.evaluation.reports.plots import Bar, draw_bars
 from fairqr.evaluation.reports.writer import Figure, paragraphs, write_report
 from fairqr.retrieval.fairness.dimension import TIMES
 
-MOST_GROUPS = 40
-"""So many groups of one attribute stand in a table; all are in ``results.csv``."""
-
-MOST_BARS = 12
-"""So many groups of an attribute are drawn."""
+MOST_GROUPS, MOST_BARS = 40, 12
+"""So many groups of one attribute stand in a table, and are drawn; ``results.csv`` has all."""
 
 MOST_LISTS, MOST_QUERIES, MOST_DOCUMENTS = 12, 5, 5
 """So many groups with their queries, queries of a group, and documents of a query are shown."""
@@ -50,6 +47,19 @@ VERDICTS = {
 
 COLOURS = {"less": LINES[1][0], "more": LINES[0][0]}
 """The colours of the bars of groups that surely get less or more."""
+
+
+LAYOUTS = ("plain", "ll144", "dsa", "ai-act")
+"""The orders in which a report can stand: its own, and those that legal texts ask for. A layout is
+a YAML file in ``files``. It changes no figure, names the articles that its parts go with, and says
+what of the text an audit does not cover. None says that a law is met."""
+
+Layout = dict[str, Any]
+"""The ``title`` of the legal text and what the layout is ``about``, empty if there is none; its
+``parts``; what of the text is ``not_covered``; and ``small_category``, the share of the candidates
+below which groups are marked. A part has its ``heading``, with the article that it goes with; the
+``text`` on what the article asks for and what stands here; the ``sections`` of figures; and is
+``folded`` if the page shows its heading alone at first."""
 
 
 def least_queries(tests: int = 1) -> int:
@@ -110,13 +120,28 @@ def _listed(texts: Sequence[str], most: int = 5) -> str:
     return " and ".join(filter(None, [", ".join(named[:-1]), named[-1]]))
 
 
-def write_audit(folder: Path, outcome: AuditOutcome, layout: str = DEFAULT) -> str:
+def load_layout(name: str) -> Layout:
+    """Return a layout.
+
+    Raises:
+        InputError: There is none of this name.
+    """
+    if name not in LAYOUTS:
+        raise InputError(f"There is no layout '{one_line(name)}'; choose {', '.join(LAYOUTS)}.")
+    path = Path(__file__).parent / "files" / f"{name.replace('-', '_')}.yaml"
+    held: Layout = load_yaml(path, "layout")
+    parts = [{"text": "", "sections": [], "folded": False} | part for part in held["parts"]]
+    defaults = {"title": "", "about": "", "not_covered": [], "small_category": 0}
+    return defaults | held | {"parts": parts}
+
+
+def write_audit(folder: Path, outcome: AuditOutcome, layout: str = LAYOUTS[0]) -> str:
     """Write ``audit.json``, the tables as CSV, and the report.
 
     Args:
         folder: Of the audit.
         outcome: What came out.
-        layout: The order of the report, one of :data:`fairqr.evaluation.audit.layouts.LAYOUTS`.
+        layout: The order of the report, one of :data:`LAYOUTS`.
 
     Returns:
         Why the report has no pictures; empty if it has.

@@ -28,12 +28,11 @@ from fairqr.evaluation.audit.bundle import (
     Relevance,
 )
 from fairqr.evaluation.audit.finishing import Audit, measured, read_audit
-from fairqr.evaluation.audit.layouts import DEFAULT, load_layout
 from fairqr.evaluation.audit.measuring import dimensions_to_measure
 from fairqr.evaluation.audit.pairs import Pairs, ScoredPairs, open_pairs
 from fairqr.evaluation.audit.queries import AuditQuery, Queries
 from fairqr.evaluation.audit.records import Observation
-from fairqr.evaluation.audit.report import documents_to_name, write_audit
+from fairqr.evaluation.audit.report import LAYOUTS, documents_to_name, load_layout, write_audit
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.evaluation.collections.query_targets import check_target
 from fairqr.evaluation.experiments.engine import Done, run_tasks
@@ -67,7 +66,7 @@ async def audit_engine(
     concurrency: int,
     watcher: StageWatcher,
     redact: bool = False,
-    layout: str = DEFAULT,
+    layout: str = LAYOUTS[0],
     withhold_place: bool = False,
     command: Sequence[str] = (),
 ) -> Audit:

@@ -17,13 +17,13 @@ from fairqr.api import open_engine
 from fairqr.base.errors import InputError, one_line, parameter_error
 from fairqr.evaluation.audit.bundle import AuditFolder
 from fairqr.evaluation.audit.finishing import Audit
-from fairqr.evaluation.audit.layouts import DEFAULT
 from fairqr.evaluation.audit.pairs import read_pairs
 from fairqr.evaluation.audit.queries import (
     AuditQuery,
     Queries,
     collect_queries,
 )
+from fairqr.evaluation.audit.report import LAYOUTS
 from fairqr.evaluation.audit.running import audit_engine
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.evaluation.experiments.progress import StageWatcher
@@ -61,7 +61,7 @@ async def audit(
     rate: float | None = None,
     concurrency: int = 4,
     redact: bool = False,
-    layout: str = DEFAULT,
+    layout: str = LAYOUTS[0],
     withhold_place: bool = False,
     watcher: StageWatcher | None = None,
     **options: Any,

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from fairqr.evaluation.audit.layouts import LAYOUTS
-from fairqr.evaluation.audit.report import write_audit
+from fairqr.evaluation.audit.report import LAYOUTS, write_audit
 from tests.integration.chromium import FAINT, PHONE, REPEATED, WIDTH, Pages, browser, pages
 from tests.unit.evaluation.audit.examples import outcome_of
 

@@ -32,24 +32,26 @@ def made(groups: int, lean: float, error: float = 0.0) -> World:
 
 
 @pytest.mark.parametrize(
-    ("groups", "lean", "error", "relevance", "size", "spread"),
+    ("groups", "lean", "error", "relevance", "size", "spread", "checked"),
     [
-        (0, 0.0, 0.0, "judged", 100, 0.0),
-        (0, 1.0, 0.0, "estimated", 50, 1.0),
-        (1, 0.0, 0.0, "estimated", 12, 0.0),
-        (1, 0.0, 0.0, "judged", 6, 0.0),
-        (1, 1.0, 0.0, "judged", 25, 1.0),
-        (1, 1.0, 0.0, "estimated", 100, 0.0),
-        (2, 0.0, 0.0, "judged", 12, 1.0),
-        (2, 1.0, 0.0, "judged", 25, 0.0),
-        (3, 0.0, 0.0, "estimated", 25, 1.0),
-        (3, 1.0, 0.0, "judged", 6, 0.0),
-        (4, 0.0, 0.0, "judged", 50, 0.0),
-        (4, 1.0, 0.0, "estimated", 12, 1.0),
-        (1, 1.0, 0.05, "judged", 25, 0.0),
-        (1, 0.0, 0.3, "estimated", 50, 1.0),
-        (3, 1.0, 0.15, "estimated", 12, 0.0),
-        (2, 1.0, 0.3, "judged", 100, 0.0),
+        (0, 0.0, 0.0, "judged", 100, 0.0, 0),
+        (0, 1.0, 0.0, "estimated", 50, 1.0, 0),
+        (1, 0.0, 0.0, "estimated", 12, 0.0, 0),
+        (1, 0.0, 0.0, "judged", 6, 0.0, 0),
+        (1, 1.0, 0.0, "judged", 25, 1.0, 0),
+        (1, 1.0, 0.0, "estimated", 100, 0.0, 0),
+        (2, 0.0, 0.0, "judged", 12, 1.0, 0),
+        (2, 1.0, 0.0, "judged", 25, 0.0, 0),
+        (3, 0.0, 0.0, "estimated", 25, 1.0, 0),
+        (3, 1.0, 0.0, "judged", 6, 0.0, 0),
+        (4, 0.0, 0.0, "judged", 50, 0.0, 0),
+        (4, 1.0, 0.0, "estimated", 12, 1.0, 0),
+        (1, 1.0, 0.05, "judged", 25, 0.0, 0),
+        (1, 0.0, 0.3, "estimated", 50, 1.0, 0),
+        (3, 1.0, 0.15, "estimated", 12, 0.0, 0),
+        (2, 1.0, 0.3, "judged", 100, 0.0, 0),
+        (1, 1.0, 0.15, "judged", 50, 0.0, 200),
+        (3, 0.0, 0.3, "estimated", 25, 1.0, 500),
     ],
 )
 def test_true_values_are_in_930_of_1000_intervals(
@@ -60,11 +62,15 @@ def test_true_values_are_in_930_of_1000_intervals(
     relevance: str,
     size: int,
     spread: float,
+    checked: int,
 ) -> None:
-    """Where labels are wrong, with the confusion matrix: without it, a share of two is missed."""
+    """Where labels are wrong, with the confusion matrix, or with one of so many checked documents.
+
+    Without it, a share of two is missed.
+    """
     monkeypatch.setattr(estimates, "PERMUTATIONS", 50)  # tests are checked elsewhere
     it = made(groups, lean, error)
-    outcome = audits(it, relevance, size, spread, seed=3)
+    outcome = audits(it, relevance, size, spread, seed=3, checked=checked)
     given = [name for name in ESTIMATES if outcome[name] >= ENOUGH]
     assert {"exposure", "target", "supply", "lean", "ranking_gap", "supply_gap"} <= set(given)
     rates = {name: outcome[f"{name} held"] / outcome[name] for name in given}

@@ -16,13 +16,14 @@ from markdown_it import MarkdownIt
 
 from fairqr.base.errors import InputError
 from fairqr.evaluation.audit.figures import GroupFigures, Verdict
-from fairqr.evaluation.audit.layouts import LAYOUTS, load_layout
 from fairqr.evaluation.audit.outcomes import AuditOutcome, audit_json
 from fairqr.evaluation.audit.report import (
+    LAYOUTS,
     VERDICTS,
     draw_exposure,
     findings_of,
     least_queries,
+    load_layout,
     values_of,
     write_audit,
 )
