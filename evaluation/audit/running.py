@@ -42,7 +42,7 @@ from fairqr.evaluation.qrels import Qrels
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.engines.engine import SearchEngine, require
 from fairqr.retrieval.engines.hybrid.relevance_of_texts import TextRelevance, open_texts
-from fairqr.retrieval.engines.paced import paced
+from fairqr.retrieval.engines.limits import at_rate
 from fairqr.retrieval.sources.schema import Attribute
 from fairqr.retrieval.sources.source import Source
 from fairqr.retrieval.texts.sendable import sendable
@@ -110,7 +110,7 @@ async def audit_engine(
                 f"'{engine.name}' cannot count all documents by '{min(lacking)}'; choose a target "
                 "without the part 'corpus'."
             )
-    slow = paced(engine, rate)
+    slow = at_rate(engine, rate)
     if pairs is None and "pairs_by" in spec.model_fields_set:
         raise InputError("'pairs_by' says what scores pairs; name their file with --pairs, too.")
     scored = None if pairs is None else await open_pairs(spec.pairs_by, pairs, slow)

@@ -565,11 +565,9 @@ class _Run:
 async def _has_some(engine: SearchEngine, ids: Iterable[str]) -> bool:
     """Return whether an engine has one of the first of these documents, or cannot say."""
     some = tuple(sorted(ids)[:LOOKED_UP])
-    try:
-        (hits,) = await engine.search([Query("", len(some), only=some)])
-    except UnsupportedError:
-        return True
-    return bool(hits.ids)
+    (hits,) = await engine.search([Query("", len(some), only=some)])
+    # Engines that do not know how many documents they have only look up those they returned.
+    return bool(hits.ids) or (await engine.info()).documents is None
 
 
 async def run(experiment: Experiment, options: RunOptions) -> None:

@@ -120,6 +120,17 @@ class Hits:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def groups(self, row: int, schema: Schema) -> dict[str, dict[str, float]]:
+        """Return the groups of a hit with their shares above 0, for each attribute."""
+        return {
+            name: {
+                group: float(share)
+                for group, share in zip(schema.attribute(name).universe, shares[row], strict=True)
+                if share > 0
+            }
+            for name, shares in self.memberships.items()
+        }
+
 
 ALIKE = 3
 """So many answers of one length, and none longer, show that an engine has a limit there."""
@@ -366,25 +377,15 @@ def require_groups(engine: SearchEngine, queries: Sequence[Query]) -> None:
 
     Raises:
         UnsupportedError: The engine cannot filter by groups, or not by this one.
-        UnknownAttributeError: Its documents have no such attribute.
-        InputError: The attribute has no such group.
     """
     for query in queries:
-        if query.within is None:
+        if query.within is None or query.within in engine.filterable:
             continue
         require(engine, "within_group", "A query within a group")
-        if query.within in engine.filterable:
-            continue
         attribute, group = query.within
-        universe = engine.schema.attribute(attribute).universe
-        if group not in universe:
-            raise InputError(
-                f"There is no group '{one_line(group, 60)}' of {attribute}; choose among "
-                f"{', '.join(universe)}."
-            )
         raise UnsupportedError(
-            f"'{engine.name}' cannot search within the group '{group}' of {attribute}, because it "
-            "cannot filter by this label; search without 'within', and pick from the hits."
+            f"'{engine.name}' cannot search within the group '{one_line(group, 60)}' of "
+            f"{attribute}; search without 'within', and pick from the hits."
         )
 
 

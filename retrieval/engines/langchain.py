@@ -7,41 +7,39 @@ metadata, and never increase; otherwise the score is 1/rank.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairqr.base.errors import InputError, SchemaError, UnsupportedError
-from fairqr.base.loops import run_together
-from fairqr.retrieval.engines.engine import (
-    Capability,
-    EngineInfo,
-    Hits,
-    Query,
-    best_first,
-    require,
-    require_groups,
+from fairqr.base.errors import (
+    FairqrError,
+    IndexUnavailableError,
+    InputError,
+    SchemaError,
+    one_line,
 )
-from fairqr.retrieval.engines.langchain_client import LangChainClient
-from fairqr.retrieval.engines.met import MetDocuments
-from fairqr.retrieval.engines.report import SourceReport, sample_hits
-from fairqr.retrieval.fairness.exposure import FloatArray
+from fairqr.base.loops import run_blocking
+from fairqr.base.retries import with_retries
+from fairqr.retrieval.engines.engine import EngineInfo
+from fairqr.retrieval.engines.limits import Limits
+from fairqr.retrieval.engines.search_only import Answer, SearchOnlyEngine
 from fairqr.retrieval.sources.documents import Document, value_at
 from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.schema import Schema, load_schema, validated
 from fairqr.retrieval.texts.sendable import sendable
 
 if TYPE_CHECKING:
-    from langchain_core.documents import Document as Found
+    from langchain_core.documents import Document as Passage
     from langchain_core.retrievers import BaseRetriever
     from langchain_core.vectorstores import VectorStore
+
+CONCURRENCY = 8
 
 WITHOUT_ID = (
     "Some documents have no id, so we use a hash of their text; two documents with the same text "
@@ -51,149 +49,119 @@ SHARED_ID = (
     "Some documents with different texts have the same id, so only the first of them counts; set "
     "'id' to a field that differs."
 )
-IN_PROCESS = frozenset(
-    {"InMemoryVectorStore", "DocArrayInMemorySearch", "FAISS", "Annoy", "SKLearnVectorStore"}
-    | {"BM25Retriever", "TFIDFRetriever", "KNNRetriever", "SVMRetriever"}
-)
-"""LangChain classes that keep their documents in memory; all others may call another system."""
 
 
-class LangChainEngine:
-    """A retriever or a vector store; see :class:`SearchEngine`, and :func:`from_langchain`.
+class LangChainEngine(SearchOnlyEngine):
+    """A retriever or a vector store; see :func:`from_langchain`.
 
-    It can only read documents that a search has returned, and forgets the oldest of them.
+    Args:
+        wrapped: The retriever or vector store.
+        labels: Reads the labels in the metadata.
+        name: Its name in results.
+        fields: Where the metadata has the ``id``, the ``title`` and the ``score``.
     """
-
-    capabilities: frozenset[Capability] = frozenset({"new_queries"})
-    filterable: frozenset[tuple[str, str]] = frozenset()
 
     def __init__(
         self,
         wrapped: BaseRetriever | VectorStore,
         labels: LabelReader,
-        *,
         name: str,
-        id: str | None = None,
-        title: str | None = None,
-        score: str | None = None,
+        fields: Mapping[str, str],
     ) -> None:
-        self.name, self.schema = name, labels.schema
-        self._kind, self.labels = type(wrapped), labels
-        self.retriever = f"langchain:{self._kind.__name__}"
-        holder = type(getattr(wrapped, "vectorstore", wrapped))
-        self.in_process = not IN_PROCESS.isdisjoint(kind.__name__ for kind in holder.__mro__)
-        self._id, self._title, self._score = id, title, score
-        self._client = LangChainClient(wrapped, name)
-        self._met = MetDocuments()
+        from langchain_core.vectorstores import VectorStore
 
-    async def info(self) -> EngineInfo:
-        """Return what we know of the engine; the number of documents is unknown."""
-        kind = self._kind
-        described = f"{kind.__qualname__} {self._id} {self._title} {self.schema.model_dump_json()}"
-        return EngineInfo(
-            name=self.name,
+        kind = type(wrapped)
+        described = f"{kind.__qualname__} {fields} {labels.schema.model_dump_json()}"
+        info = EngineInfo(
+            name=name,
             engine="langchain",
             documents=None,
             location=f"{kind.__module__}.{kind.__qualname__}",
             source="Python",
             fingerprint=hashlib.sha256(described.encode()).hexdigest(),
         )
-
-    async def search(self, queries: Sequence[Query]) -> list[Hits]:
-        """Answer all queries, several at a time."""
-        require_groups(self, queries)
-        return await run_together(self._answer(query) for query in queries)
-
-    async def documents(self, ids: Sequence[str]) -> list[Document]:
-        """Return these documents, in this order; unknown ones are left out."""
-        known = {document.id: document for document in self._met.get(ids)}
-        missing = [id_ for id_ in ids if id_ not in known]
-        if missing and self._id is None:
-            # A search returned them long ago, or in another process.
-            found = await self._client.read(missing)
-            known |= {document.id: document for document in map(self._document, found)}
-        return [known[id_] for id_ in dict.fromkeys(ids) if id_ in known]
-
-    async def corpus_shares(self) -> Mapping[str, FloatArray]:
-        """Raise an error, because LangChain cannot count."""
-        require(self, "corpus_shares", "The share of each group in all documents")
-        return {}
+        super().__init__(info, labels, f"langchain:{kind.__name__}")
+        self._wrapped: Any = wrapped
+        self._is_store, self._fields = isinstance(wrapped, VectorStore), fields
+        self._limits = Limits(CONCURRENCY)
+        self._shown = f"The retriever '{name}' ({kind.__name__})"
 
     async def aclose(self) -> None:
         """Do nothing: the wrapped object belongs to the caller."""
 
-    async def _answer(self, query: Query) -> Hits:
-        if query.only is not None and not query.text:
-            known = self._met.get(list(dict.fromkeys(query.only)))
-            return self._hits(known, [0.0] * len(known), query.n, [])
-        if query.only is not None or query.every_word:
-            raise UnsupportedError(
-                f"'{self.name}' is searched through LangChain, which can neither score given "
-                "documents nor count matching ones."
-            )
-        if query.n < 1:
-            return self._hits([], [], 0, [])
-        text = sendable(query.words.strip())
-        found = (await self._client.search(text, query.n))[: query.n]
+    async def _answer(self, text: str, n: int) -> Answer:
+        found = (await self._found(text, n))[:n]
         documents: dict[str, Document] = {}
         scores: list[object] = []
-        shared_id = False
-        for item, relevance in found:
-            document = self._document(item)
+        warnings: dict[str, None] = {}
+        for passage, relevance in found:
+            document = self._document(passage)
+            if self._own_id(passage) is None:
+                warnings[WITHOUT_ID] = None
             first = documents.setdefault(document.id, document)
             if first is document:
-                scores.append(value_at(item.metadata, self._score) if self._score else relevance)
-            shared_id |= first.text != document.text
-        self._met.add(documents.values())
-        kept = list(documents.values())
-        without_id = any(self._own_id(item) is None for item, _ in found)
-        warnings = [
-            *([WITHOUT_ID] if without_id else []),
-            *([SHARED_ID] if shared_id else []),
-            *self._without_fields([item for item, _ in found]),
-            *self._without_labels(kept),
-        ]
-        return self._hits(kept, _never_increasing(scores), query.n, warnings)
-
-    def _hits(
-        self, documents: list[Document], scores: list[float], n: int, warnings: list[str]
-    ) -> Hits:
-        ids = [document.id for document in documents]
-        memberships = self.labels.memberships(ids, self.labels.in_fields(documents))
-        return best_first(ids, scores, memberships, n, warnings=warnings)
-
-    def _document(self, found: Found) -> Document:
-        id_ = self._own_id(found)
-        if id_ is None:
-            id_ = hashlib.sha256(found.page_content.encode(errors="replace")).hexdigest()[:32]
-        title = value_at(found.metadata, self._title) if self._title else None
-        return Document(
-            id_,
-            "" if title is None else sendable(str(title)),
-            sendable(found.page_content),
-            found.metadata,
-        )
-
-    def _own_id(self, found: Found) -> str | None:
-        id_ = value_at(found.metadata, self._id) if self._id else None
-        id_ = found.id if id_ is None else id_
-        return None if id_ in (None, "") else str(id_)
-
-    def _without_fields(self, found: Sequence[Found]) -> list[str]:
-        named = {"id": self._id, "title": self._title, "score": self._score}
-        return [
+                scores.append(
+                    self._value("score", passage) if "score" in self._fields else relevance
+                )
+            elif first.text != document.text:
+                warnings[SHARED_ID] = None
+        missing = [
             f"None of the documents found has '{field}' in its metadata, which '{option}' names; "
             "correct it, or remove it."
-            for option, field in named.items()
-            if found and field and all(value_at(item.metadata, field) is None for item in found)
+            for option, field in self._fields.items()
+            if found and all(self._value(option, passage) is None for passage, _ in found)
         ]
+        return Answer([*documents.values()], _never_increasing(scores), [*warnings, *missing])
 
-    def _without_labels(self, documents: Sequence[Document]) -> list[str]:
-        return [
-            f"None of the {len(documents)} documents found has '{attribute.field}' in its "
-            f"metadata, which '{attribute.name}' reads; correct the field if there should be one."
-            for attribute in self.labels.unlabelled(documents)
-        ]
+    def _document(self, passage: Passage) -> Document:
+        id_ = self._own_id(passage)
+        if id_ is None:
+            id_ = hashlib.sha256(passage.page_content.encode(errors="replace")).hexdigest()[:32]
+        title = self._value("title", passage)
+        shown = "" if title is None else sendable(str(title))
+        return Document(id_, shown, sendable(passage.page_content), passage.metadata)
+
+    def _own_id(self, passage: Passage) -> str | None:
+        id_ = self._value("id", passage)
+        id_ = passage.id if id_ is None else id_
+        return None if id_ in (None, "") else str(id_)
+
+    def _value(self, option: str, passage: Passage) -> Any:
+        field = self._fields.get(option)
+        return value_at(passage.metadata, field) if field else None
+
+    async def _found(self, text: str, n: int) -> Sequence[tuple[Passage, float | None]]:
+        try:
+            async with self._limits:
+                return await with_retries(partial(self._search, text, n))
+        except FairqrError:
+            raise
+        except Exception as error:
+            raise IndexUnavailableError(
+                f"{self._shown} failed with {type(error).__name__}: "
+                f"{one_line(error, 200) or 'no message'}."
+            ) from error
+
+    async def _search(self, text: str, n: int) -> Sequence[tuple[Passage, float | None]]:
+        from langchain_core.documents import Document as Passage
+
+        if self._is_store:
+            try:
+                found: Sequence[tuple[Passage, float | None]]
+                found = await self._wrapped.asimilarity_search_with_relevance_scores(text, k=n)
+                return found
+            except (NotImplementedError, ValueError):
+                # Many stores have none; if the search itself fails, the next line raises.
+                passages = await self._wrapped.asimilarity_search(text, k=n)
+        else:
+            passages = await _sized(self._wrapped, n).ainvoke(text)
+        for passage in passages:
+            if not isinstance(passage, Passage):
+                raise InputError(
+                    f"{self._shown} returns {type(passage).__name__} objects; make it return "
+                    "LangChain's Document objects."
+                )
+        return [(passage, None) for passage in passages]
 
 
 def from_langchain(
@@ -243,56 +211,34 @@ def from_langchain(
         raise InputError(
             f"from_langchain takes a BaseRetriever or a VectorStore, not {type(engine).__name__}."
         )
-    read, folder = _schema(schema)
     # LangChain's warning would print the texts of all documents found if a store's relevance
     # scores leave [0, 1].
     warnings.filterwarnings("ignore", "Relevance scores must be between")
-    return LangChainEngine(
-        engine, _labels(read, folder), name=name, id=id, title=title, score=score
-    )
-
-
-async def check(engine: LangChainEngine, query: str, n: int = 100) -> SourceReport:
-    """Report what a query finds, and its labels.
-
-    Args:
-        engine: The engine.
-        query: The query to try.
-        n: How many documents to check.
-    """
-    info = await engine.info()
-    (hits,) = await engine.search([Query(query, n)])
-    documents = await engine.documents(hits.ids)
-    remarks = list(hits.warnings)
-    if len(hits) < n:
-        remarks.append(
-            f"The query found {len(hits)} documents instead of {n}; if there are more, raise the "
-            "number that the retriever returns."
-        )
-    return SourceReport(
-        name=info.name,
-        engine=info.engine,
-        location=info.location,
-        attributes=engine.labels.reports(engine.labels.in_fields(documents), hits.ids),
-        sample_query=query,
-        sample=sample_hits(engine.schema, hits, documents),
-        remarks=remarks,
-    )
-
-
-def _schema(schema: Schema | Mapping[str, Any] | str | Path) -> tuple[Schema, Path]:
-    """Return the schema, and the folder to which its label files are relative."""
     if isinstance(schema, str | Path):
-        return load_schema(Path(schema)), Path(schema).absolute().parent
-    return validated(Schema, schema, "The schema", SchemaError, "the top"), Path.cwd()
+        read, folder = load_schema(Path(schema)), Path(schema).absolute().parent
+    else:
+        read = validated(Schema, schema, "The schema", SchemaError, "the top")
+        folder = Path.cwd()
+    if any(attribute.labels for attribute in read.attributes.values()):
+        labels = run_blocking(LabelReader.open(read.attributes, folder))
+    else:
+        labels = LabelReader(read, {})
+    fields = {"id": id, "title": title, "score": score}
+    named = {option: field for option, field in fields.items() if field}
+    return LangChainEngine(engine, labels, name, named)
 
 
-def _labels(schema: Schema, folder: Path) -> LabelReader:
-    if all(attribute.field for attribute in schema.attributes.values()):
-        return LabelReader(schema, {})
-    # In a separate thread, because the caller's thread may already run an event loop.
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, LabelReader.open(schema.attributes, folder)).result()
+def _sized(retriever: Any, n: int) -> Any:
+    """Return a copy of a retriever that returns n documents, if its number can be set."""
+    if isinstance(getattr(retriever, "search_kwargs", None), dict):
+        wanted = {**retriever.search_kwargs, "k": n}
+        if getattr(retriever, "search_type", None) == "mmr":
+            # It chooses from these; LangChain's own default is 20.
+            wanted["fetch_k"] = max(n, wanted.get("fetch_k", 20))
+        return retriever.model_copy(update={"search_kwargs": wanted})
+    if "k" in type(retriever).model_fields:
+        return retriever.model_copy(update={"k": n})
+    return retriever
 
 
 def _never_increasing(scores: Sequence[object]) -> list[float]:

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any, cast
+
+from fairqr.base.errors import InputError
+from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, lexical_of
+from fairqr.retrieval.sources.documents import Document
 
 
 class Limits:
@@ -23,50 +32,36 @@ class Limits:
         self._free = concurrency
         self._spacing = 1 / requests_per_second if requests_per_second else 0.0
         self._next_start = 0.0
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: deque[tuple[asyncio.AbstractEventLoop, Future[None]]] = deque()
         self._lock = threading.Lock()
 
     async def __aenter__(self) -> None:
-        await self._take_place()
+        place: Future[None] = Future()
+        with self._lock:
+            self._waiting.append((asyncio.get_running_loop(), place))
+            self._give_places()
         try:
+            if not place.done():
+                await asyncio.wrap_future(place)
             if (seconds := self._seconds_to_start()) > 0:
                 await asyncio.sleep(seconds)
         except BaseException:
-            self._give_place()
+            if not place.cancel():  # We got the place while the wait was cancelled.
+                await self.__aexit__()
             raise
 
     async def __aexit__(self, *error: object) -> None:
-        self._give_place()
-
-    async def _take_place(self) -> None:
         with self._lock:
-            if self._free:
-                self._free -= 1
-                return
-            turn = asyncio.get_running_loop().create_future()
-            self._waiting.append(turn)
-        try:
-            await turn
-        except BaseException:
-            with self._lock:
-                given = turn not in self._waiting
-                if not given:
-                    self._waiting.remove(turn)
-            if given:  # We got the place while the wait was cancelled.
-                self._give_place()
-            raise
-
-    def _give_place(self) -> None:
-        """Give a place to the request that has waited longest, in any loop."""
-        with self._lock:
-            while self._waiting:
-                turn = self._waiting.popleft()
-                try:
-                    turn.get_loop().call_soon_threadsafe(_wake, turn)
-                except RuntimeError:  # Its loop is closed; nobody waits there any more.
-                    continue
-                return
             self._free += 1
+            self._give_places()
+
+    def _give_places(self) -> None:
+        """Give free places to those that have waited longest, in any loop that still runs."""
+        while self._free and self._waiting:
+            loop, place = self._waiting.popleft()
+            if not loop.is_closed() and place.set_running_or_notify_cancel():
+                self._free -= 1
+                place.set_result(None)
 
     def _seconds_to_start(self) -> float:
         if not self._spacing:
@@ -78,6 +73,34 @@ class Limits:
         return start - now
 
 
-def _wake(turn: asyncio.Future[None]) -> None:
-    if not turn.done():
-        turn.set_result(None)
+class _EngineAtRate:
+    """An engine that gets no more than so many requests a second, evenly spaced."""
+
+    def __init__(self, engine: SearchEngine, rate: float) -> None:
+        self._engine, self.lexical = engine, lexical_of(engine)
+        self._limits = Limits(sys.maxsize, rate)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    async def search(self, queries: Sequence[Query]) -> list[Hits]:
+        found = []
+        for query in queries:  # An engine may need a request for each.
+            async with self._limits:
+                found += await self._engine.search([query])
+        return found
+
+    async def documents(self, ids: Sequence[str]) -> list[Document]:
+        async with self._limits:
+            return await self._engine.documents(ids)
+
+
+def at_rate(engine: SearchEngine, rate: float | None) -> SearchEngine:
+    """Return an engine whose requests keep to a rate, in requests a second; None is no limit.
+
+    Raises:
+        InputError: The rate is not above 0 and finite.
+    """
+    if rate is not None and not 0 < rate < math.inf:
+        raise InputError(f"The rate is requests a second, above 0, not {rate:g}.")
+    return engine if rate is None else cast("SearchEngine", _EngineAtRate(engine, rate))

@@ -1,4 +1,4 @@
-"""Opens the engine of a source of any kind."""
+"""Opens the engine of a source of any kind, and checks what it contains."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import re
+from itertools import islice
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING
@@ -14,11 +15,12 @@ from fairqr.base.errors import InputError, ModelUnavailableError, UnsupportedErr
 from fairqr.base.settings import data_dir
 from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.encoders.opening import AUTO, Retriever, automatic, open_encoder
-from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.engines.engine import Query, SearchEngine
+from fairqr.retrieval.engines.report import SourceReport, report_on
 from fairqr.retrieval.engines.tantivy.folder import VECTORS
 from fairqr.retrieval.engines.tantivy.store import Announce, EmbeddedIndexes, announced
 from fairqr.retrieval.sources.corpus import Corpus
-from fairqr.retrieval.sources.documents import Progress
+from fairqr.retrieval.sources.documents import Document, Progress, read_documents
 from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.schema import Schema
 from fairqr.retrieval.sources.source import (
@@ -30,6 +32,12 @@ from fairqr.retrieval.sources.source import (
 
 if TYPE_CHECKING:
     from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
+
+
+CHECKED = 10_000
+"""How many documents of an embedded index we check for labels."""
+
+SAMPLE = 5
 
 
 async def open_source(
@@ -96,6 +104,39 @@ async def open_source(
     by = {} if own_way else {"retriever": retriever}
     attached: SearchEngine = await opener(source, labels, **by)
     return attached
+
+
+async def check_source(source: Source, *, progress: Announce | None = None) -> SourceReport:
+    """Open a source as a search would, and report what it contains.
+
+    Args:
+        source: The source.
+        progress: Called with the name of what has to be indexed or read first.
+
+    Raises:
+        FairqrError: The source cannot be searched as described.
+    """
+    engine = await open_source(source, progress=progress)
+    try:
+        if isinstance(source, TantivySource):
+            return await _check_embedded(source, engine)
+        module, _, _ = source.opener.partition(":")
+        report: SourceReport = await resolve_name(f"{module}:check")(engine)
+        return report
+    finally:
+        await engine.aclose()
+
+
+async def _check_embedded(source: TantivySource, engine: SearchEngine) -> SourceReport:
+    def first_documents() -> list[Document]:
+        return [*islice(read_documents(source.path(source.documents), engine.schema), CHECKED)]
+
+    documents = await asyncio.to_thread(first_documents)
+    labels = await LabelReader.open(source.attributes, source.folder)
+    attributes = labels.reports(labels.in_fields(documents), [it.id for it in documents])
+    sample = documents[0].title or " ".join(documents[0].text.split()[:3])
+    (hits,) = await engine.search([Query(sample, SAMPLE)])
+    return await report_on(engine, attributes, sample, hits)
 
 
 def _is_hybrid(retriever: str | Encoder | Retriever) -> bool:

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from pydantic import BaseModel, ConfigDict
 
-from fairqr.retrieval.engines.engine import Capability, Hits
-from fairqr.retrieval.fairness.exposure import FloatArray
+from fairqr.retrieval.engines.engine import Capability, Hits, SearchEngine
 from fairqr.retrieval.sources.documents import Document
-from fairqr.retrieval.sources.schema import Attribute, Schema
+from fairqr.retrieval.sources.schema import Schema
 
 SAMPLE_SIZE = 5
 
@@ -96,25 +95,6 @@ class SourceReport(_Frozen):
     remarks: list[str] = []
 
 
-def count_groups(attribute: Attribute, memberships: FloatArray) -> AttributeReport:
-    """Count the documents of each group when the labels come from a file.
-
-    Args:
-        attribute: The attribute, with its groups.
-        memberships: The memberships of the checked documents, shape (n, G).
-    """
-    counts = (memberships > 0).sum(axis=0)
-    groups = sorted(zip(attribute.universe, counts.tolist(), strict=True), key=lambda g: -g[1])
-    known = memberships[:, : len(attribute.groups)]
-    return AttributeReport(
-        name=attribute.name,
-        origin=attribute.labels or attribute.field,
-        documents=len(memberships),
-        labelled=int((known.sum(axis=1) > 0).sum()),
-        values=[ValueCount(value=name, documents=n, group=name) for name, n in groups if n],
-    )
-
-
 def remarks_on_labels(attributes: Sequence[AttributeReport]) -> Iterator[str]:
     """Yield a remark on each attribute with labels that belong to no group."""
     for attribute in attributes:
@@ -135,6 +115,28 @@ def remarks_on_labels(attributes: Sequence[AttributeReport]) -> Iterator[str]:
             )
 
 
+async def report_on(
+    engine: SearchEngine,
+    attributes: list[AttributeReport],
+    sample_query: str,
+    hits: Hits,
+    remarks: Sequence[str] = (),
+) -> SourceReport:
+    """Return the report on an engine without fields of its own."""
+    info = await engine.info()
+    return SourceReport(
+        name=info.name,
+        engine=info.engine,
+        location=info.location,
+        documents=info.documents,
+        attributes=attributes,
+        capabilities=sorted(engine.capabilities),
+        sample_query=sample_query,
+        sample=sample_hits(engine.schema, hits, await engine.documents(hits.ids)),
+        remarks=[*remarks, *remarks_on_labels(attributes)],
+    )
+
+
 def sample_hits(schema: Schema, hits: Hits, documents: Sequence[Document]) -> list[SampleHit]:
     """Return the first hits of a sample query, for users."""
     titles = {document.id: document.title for document in documents}
@@ -142,17 +144,8 @@ def sample_hits(schema: Schema, hits: Hits, documents: Sequence[Document]) -> li
         SampleHit(
             id=id_,
             title=titles.get(id_, ""),
-            score=score,
-            groups={
-                name: {
-                    group: share
-                    for group, share in zip(
-                        schema.attribute(name).universe, array[row].tolist(), strict=True
-                    )
-                    if share
-                }
-                for name, array in hits.memberships.items()
-            },
+            score=hits.scores[row],
+            groups=hits.groups(row, schema),
         )
-        for row, (id_, score) in enumerate(zip(hits.ids, hits.scores, strict=True))
-    ][:SAMPLE_SIZE]
+        for row, id_ in enumerate(hits.ids[:SAMPLE_SIZE])
+    ]

@@ -16,11 +16,7 @@ SIZE = "{{size}}"
 
 
 def check_template(template: Any, *, needs_query: bool = True) -> None:
-    """Refuse a template that lacks ``{{query}}``, or has a placeholder inside a longer text.
-
-    Args:
-        template: A JSON value.
-        needs_query: Whether ``{{query}}`` must be in it.
+    """Refuse a JSON value that lacks ``{{query}}``, or has a placeholder inside a longer text.
 
     Raises:
         ValueError: The template is wrong.
@@ -41,7 +37,7 @@ def fill_template(template: Any, query: str, size: int) -> Any:
     """Return a copy of a template with the values filled in."""
     if isinstance(template, Mapping):
         return {key: fill_template(value, query, size) for key, value in template.items()}
-    if isinstance(template, list | tuple):
+    if isinstance(template, list):
         return [fill_template(value, query, size) for value in template]
     if template == QUERY:
         return query
@@ -57,6 +53,6 @@ def _texts(value: Any) -> Iterator[str]:
             # Keys are never filled, so a placeholder in a key counts as inside a longer text.
             yield f"{key}:"
             yield from _texts(held)
-    elif isinstance(value, list | tuple):
+    elif isinstance(value, list):
         for held in value:
             yield from _texts(held)

@@ -243,7 +243,7 @@ class HttpSource(Source):
     The expressions are JMESPath: ``hits`` is applied to the response, the others to each hit.
     """
 
-    opener = "fairqr.retrieval.engines.http.engine:open_http"
+    opener = "fairqr.retrieval.engines.http:open_http"
 
     engine: Literal["http"] = "http"
     url: Address = Field(

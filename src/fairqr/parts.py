@@ -292,7 +292,7 @@ class FairReranker(BaseDocumentCompressor):
             for place, document in enumerate(documents)
         ]
         labels = LabelReader(self.labels, {})
-        engine = LangChainEngine(_Given(passages=passages), labels, name="given")
+        engine = LangChainEngine(_Given(passages=passages), labels, "given", {})
         size = len(documents)
         asked = {"k": min(self.context.k, size), "depth": size, "max_iterations": 0}
         # Without this, inside a node of another graph, it would use that graph's checkpointer.

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from pydantic import BaseModel, Field
 
-from fairqr.base.errors import (
-    DocumentNotFoundError,
-    UnsupportedError,
-    one_line,
-)
+from fairqr.base.errors import DocumentNotFoundError, one_line
 from fairqr.base.settings import is_web_address
 from fairqr.retrieval.engines.engine import Query, SearchEngine
 from fairqr.retrieval.sources.documents import Document, value_at
@@ -53,11 +49,12 @@ async def read_document(engine: SearchEngine, id_: str, link: str | None) -> Ser
         raise DocumentNotFoundError(
             f"'{engine.name}' has no document '{one_line(id_, 60)}'{known}; check the id."
         )
+    (hits,) = await engine.search([Query("", 1, only=(id_,))])
     return ServedDocument(
         id=id_,
         title=found[0].title,
         text=found[0].text,
-        groups=await _groups_of(engine, found[0]),
+        groups=hits.groups(0, engine.schema) if hits.ids else {},
         link=_link_of(found[0], link),
     )
 
@@ -83,28 +80,6 @@ async def links_of(engine: SearchEngine, ids: Sequence[str], link: str | None) -
     documents = await engine.documents(ids) if link and ids else []
     links = {document.id: _link_of(document, link) for document in documents}
     return {id_: address for id_, address in links.items() if address}
-
-
-async def _groups_of(engine: SearchEngine, document: Document) -> dict[str, dict[str, float]]:
-    memberships: Mapping[str, Sequence[float]]
-    attributes = engine.schema.attributes
-    try:
-        (hits,) = await engine.search([Query("", 1, only=(document.id,))])
-        memberships = {name: rows[0] for name, rows in hits.memberships.items() if len(rows)}
-    except UnsupportedError:  # an endpoint has labels only with the hits of a search
-        memberships = {
-            name: attribute.membership(document.label(attribute), strict=False)
-            for name, attribute in attributes.items()
-            if attribute.field
-        }
-    return {
-        name: {
-            group: float(share)
-            for group, share in zip(attributes[name].universe, shares, strict=True)
-            if share > 0
-        }
-        for name, shares in memberships.items()
-    }
 
 
 def _link_of(document: Document, field: str | None) -> str | None:

@@ -139,7 +139,7 @@ def remove(name: Name) -> None:
 
 
 def _checked(source: Source) -> SourceReport:
-    from fairqr.retrieval.engines.checking import check_source
+    from fairqr.retrieval.engines.opening import check_source
 
     with Progress() as progress:
         return run(check_source(source, progress=progress.prepare))

@@ -24,10 +24,10 @@ from fairqr.base.errors import (
     UnsupportedError,
 )
 from fairqr.graph.service.engine.documents import links_of, read_document
-from fairqr.retrieval.engines.checking import check_source
 from fairqr.retrieval.engines.elasticsearch import opening
 from fairqr.retrieval.engines.elasticsearch.drafting import draft
 from fairqr.retrieval.engines.engine import Query
+from fairqr.retrieval.engines.opening import check_source
 from fairqr.retrieval.sources.source import load_source
 from tests.integration.attached_people import (
     ATTRIBUTES,

@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from fairqr.base.errors import IndexNotFoundError, IndexUnavailableError, SourceError
-from fairqr.retrieval.engines.checking import check_source
 from fairqr.retrieval.engines.elasticsearch.drafting import draft
 from fairqr.retrieval.engines.engine import Query
+from fairqr.retrieval.engines.opening import check_source
 from fairqr.retrieval.sources.source import load_source
 from tests.integration.attached_people import (
     ATTRIBUTES,

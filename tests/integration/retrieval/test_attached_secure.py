@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from fairqr.base.errors import ConfigError, IndexUnavailableError
-from fairqr.retrieval.engines.checking import check_source
 from fairqr.retrieval.engines.elasticsearch.drafting import draft
 from fairqr.retrieval.engines.engine import Query
+from fairqr.retrieval.engines.opening import check_source
 from tests.integration.attached_people import PEOPLE, Server, attached, described, state
 from tests.integration.elasticsearch_server import SecureServer
 from tests.unit.engines import hits_of

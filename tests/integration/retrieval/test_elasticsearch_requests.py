@@ -14,8 +14,8 @@ from fairqr import FairSearch, SearchResult
 from fairqr.agents.feedback import FeedbackRefiner
 from fairqr.agents.refiner import Refinement, RefinementRequest
 from fairqr.api import open_engine
-from fairqr.retrieval.engines.checking import check_source
 from fairqr.retrieval.engines.elasticsearch.drafting import draft
+from fairqr.retrieval.engines.opening import check_source
 from fairqr.retrieval.sources.source import Source
 from tests.integration.counting_proxy import CountingProxy, counting_proxy
 from tests.integration.model_server import clean_environment, write_people

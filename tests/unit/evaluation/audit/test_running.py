@@ -25,7 +25,7 @@ from fairqr.evaluation.audit.finishing import Audit, make_again
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.evaluation.experiments.verifying import verify
 from fairqr.retrieval.engines.engine import Hits, Query
-from fairqr.retrieval.engines.paced import paced
+from fairqr.retrieval.engines.limits import at_rate
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.target import Target
@@ -355,10 +355,10 @@ async def test_a_reference_that_no_group_is_is_refused(engine: Breaking, tmp_pat
 
 async def test_many_queries_at_once_keep_to_the_rate(engine: Breaking) -> None:
     asked = [Query(word, 3) for word in WORDS[:21]]
-    together = await paced(engine, None).search(asked)
+    together = await at_rate(engine, None).search(asked)
     assert [len(batch) for batch in engine.searches] == [21]
     begun = time.monotonic()
-    apart = await paced(engine, 200).search(asked)
+    apart = await at_rate(engine, 200).search(asked)
     assert time.monotonic() - begun >= 0.1
     assert [len(batch) for batch in engine.searches] == [21, *[1] * 21]
     assert [hits.ids for hits in apart] == [hits.ids for hits in together]

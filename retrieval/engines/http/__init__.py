@@ -1,1 +1,0 @@
-"""Any search endpoint that returns JSON."""

@@ -1,0 +1,132 @@
+"""The common part of engines that can only search: HTTP endpoints and LangChain's objects."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from threading import Lock
+from typing import NamedTuple
+
+from fairqr.base.loops import run_together
+from fairqr.retrieval.engines.engine import (
+    Capability,
+    EngineInfo,
+    Hits,
+    Query,
+    best_first,
+    require,
+    require_groups,
+)
+from fairqr.retrieval.fairness.exposure import FloatArray
+from fairqr.retrieval.sources.documents import Document
+from fairqr.retrieval.sources.labels import LabelReader
+from fairqr.retrieval.texts.sendable import sendable
+
+OVERHEAD = 1000
+"""What a kept document takes beside its texts, in characters."""
+
+
+class SeenDocuments:
+    """The documents that searches returned last, by id; several threads may use it.
+
+    Args:
+        characters: The most characters to keep, in titles, texts and fields together. The last
+            document stays even if it has more.
+    """
+
+    def __init__(self, characters: int = 200_000_000) -> None:
+        self._free = characters
+        self._documents: dict[str, tuple[Document, int]] = {}
+        self._lock = Lock()
+
+    def add(self, documents: Iterable[Document]) -> None:
+        """Keep documents, and forget the oldest ones if there are too many."""
+        with self._lock:
+            for it in documents:
+                self._forget(it.id)
+                size = OVERHEAD + len(it.title) + len(it.text) + len(str(it.fields))
+                self._documents[it.id] = it, size
+                self._free -= size
+                while self._free < 0 and len(self._documents) > 1:
+                    self._forget(next(iter(self._documents)))
+
+    def get(self, ids: Iterable[str]) -> list[Document]:
+        """Return those of these documents that are still here, in this order."""
+        with self._lock:
+            return [self._documents[id_][0] for id_ in ids if id_ in self._documents]
+
+    def _forget(self, id_: str) -> None:
+        self._free += self._documents.pop(id_, (None, 0))[1]
+
+
+class Answer(NamedTuple):
+    """What a search returned: distinct documents, their scores, and warnings for users."""
+
+    documents: Sequence[Document]
+    scores: Sequence[float]
+    warnings: Sequence[str] = ()
+
+
+class SearchOnlyEngine(ABC):
+    """An engine that answers words with whole documents; see :class:`SearchEngine`.
+
+    It can only read documents that a search has returned, and forgets the oldest of them.
+    """
+
+    in_process = False
+    capabilities: frozenset[Capability] = frozenset({"new_queries"})
+    filterable: frozenset[tuple[str, str]] = frozenset()
+
+    def __init__(self, info: EngineInfo, labels: LabelReader, retriever: str) -> None:
+        self.name, self.schema, self.retriever = info.name, labels.schema, retriever
+        self.labels, self._info, self._seen = labels, info, SeenDocuments()
+
+    async def info(self) -> EngineInfo:
+        """Return what we know of the engine; the number of documents is unknown."""
+        return self._info
+
+    async def search(self, queries: Sequence[Query]) -> list[Hits]:
+        """Answer all queries, several at a time."""
+        require_groups(self, queries)
+        for query in queries:
+            if query.only is not None and query.text:
+                require(self, "rescore", "Ranking given documents")
+            if query.n < 1 or query.every_word:
+                require(self, "document_frequencies", "Counting the documents with a word")
+        return await run_together(self._hits(query) for query in queries)
+
+    async def documents(self, ids: Sequence[str]) -> list[Document]:
+        """Return those of these documents that a search has returned, in this order."""
+        return self._seen.get(ids)
+
+    async def corpus_shares(self) -> Mapping[str, FloatArray]:
+        """Raise an error, because such an engine does not show all its documents."""
+        require(self, "corpus_shares", "The share of each group in all documents")
+        return {}
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Close connections that the engine has opened."""
+
+    @abstractmethod
+    async def _answer(self, text: str, n: int) -> Answer:
+        """Return what answers a text, perhaps more than n documents."""
+
+    async def _hits(self, query: Query) -> Hits:
+        if query.only is None:
+            found = await self._answer(sendable(query.words.strip()), query.n)
+        else:
+            known = self._seen.get(dict.fromkeys(query.only))
+            found = Answer(known, [0.0] * len(known))
+        ids = [document.id for document in found.documents]
+        memberships = self.labels.memberships(ids, self.labels.in_fields(found.documents))
+        unlabelled = [
+            f"None of the {len(ids)} documents found has '{attribute.field}', which "
+            f"'{attribute.name}' reads; correct the field if there should be one."
+            for attribute in self.labels.unlabelled(found.documents)
+        ]
+        warnings = (*found.warnings, *unlabelled)
+        hits = best_first(ids, found.scores, memberships, query.n, warnings=warnings)
+        best = set(hits.ids)
+        self._seen.add(document for document in found.documents if document.id in best)
+        return hits
