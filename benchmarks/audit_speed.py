@@ -37,8 +37,7 @@ from fairqr.evaluation.audit.bundle import AuditFolder
 from fairqr.evaluation.audit.queries import Queries, collect_queries
 from fairqr.evaluation.audit.running import audit_engine
 from fairqr.evaluation.audit.specification import AuditSpec
-from fairqr.retrieval.encoders.encoder import EncoderMark, text_of
-from fairqr.retrieval.encoders.kept_vectors import KeptVectors
+from fairqr.retrieval.encoders.encoder import EncoderMark, KeptVectors, text_of
 from fairqr.retrieval.encoders.opening import open_encoder
 from fairqr.retrieval.engines.engine import Query, SearchEngine
 from fairqr.retrieval.sources.corpus import BUILT_IN, find_corpus

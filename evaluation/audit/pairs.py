@@ -22,7 +22,7 @@ from fairqr.evaluation.estimates import Estimate, divided, estimate, p_of_means,
 from fairqr.evaluation.experiments.engine import Done, failure_of
 from fairqr.retrieval.engines.engine import Query, SearchEngine, require, searched
 from fairqr.retrieval.fairness.exposure import FloatArray
-from fairqr.retrieval.pools.open import open_pool_retriever
+from fairqr.retrieval.pools.retrievers import open_pool_retriever
 from fairqr.retrieval.sources.documents import encodable, identifier
 from fairqr.retrieval.sources.query_files import named_rows
 

@@ -24,8 +24,7 @@ from fairqr.evaluation.rag.store import AnswerRecord, Policy, PolicyRecord
 from fairqr.evaluation.workers.tools import Tools
 from fairqr.prompts.template import PromptTemplate
 from fairqr.retrieval.fairness.exposure import FloatArray
-from fairqr.retrieval.pools.base import PoolRetriever
-from fairqr.retrieval.pools.open import open_pool_retriever
+from fairqr.retrieval.pools.retrievers import PoolRetriever, open_pool_retriever
 from fairqr.retrieval.sampling.plackett_luce import (
     deterministic,
     sample_oracle,

@@ -38,7 +38,7 @@ from fairqr.evaluation.lamp.files import is_lamp
 from fairqr.evaluation.lamp.loading import load_lamp
 from fairqr.evaluation.lamp.metrics import NamesRelevant, Rouge
 from fairqr.evaluation.rag.collection import PoolDocument, RagCollection, RagQuery, RagTask, Utility
-from fairqr.retrieval.pools.bm25 import MemoryIndex
+from fairqr.retrieval.pools.retrievers import MemoryIndex
 from fairqr.retrieval.sources.documents import Document, numbered_lines, parse_document
 from fairqr.retrieval.sources.schema import Schema, load_schema, validated
 

@@ -12,8 +12,14 @@ from fairqr.graph.search.round_lists import table_of, usual_shares
 from fairqr.graph.search.state import GroupKey, State
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.fairness.dimension import Dimension
-from fairqr.retrieval.texts.evidence import Evidence, Proposal, frequencies, gather_evidence
-from fairqr.retrieval.texts.evidence_from_texts import evidence_from_texts, stems_of
+from fairqr.retrieval.texts.evidence import (
+    Evidence,
+    Proposal,
+    evidence_from_texts,
+    frequencies,
+    gather_evidence,
+    stems_of,
+)
 
 
 async def checked_refinements(

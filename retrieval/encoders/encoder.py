@@ -1,4 +1,4 @@
-"""The interface of encoders, and the check of their vectors before use.
+"""The interface of encoders, the check of their vectors, and the store that keeps them.
 
 An encoder turns a text into a vector, so that texts of similar meaning point in similar directions.
 The similarity of two texts is the cosine between their vectors. We check whatever an encoder
@@ -7,6 +7,7 @@ returns and scale it to length 1 here, so the cosine is a plain dot product ever
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,16 +17,23 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fairqr.base.errors import InputError, ModelError
-from fairqr.retrieval.sources.documents import Document
+from fairqr.base.errors import ModelError
+from fairqr.base.kept_file import KeptFile
+from fairqr.base.settings import cache_dir
+from fairqr.retrieval.sources.documents import Document, Progress
 from fairqr.retrieval.texts.sendable import sendable
 
 Float32Array = NDArray[np.float32]
 
 PROBE = "Who discovered this, and when was it made known?"
-PROBE_VALUES = 6
-PROBE_TOLERANCE = 2e-3
+PROBE_VALUES, PROBE_TOLERANCE = 6, 2e-3
 LONGEST_KEY = 40
+
+MAX_BYTES = 1 << 30
+"""The largest size of the kept vectors: about 600,000 of 384 dimensions."""
+
+AT_ONCE = 128
+"""How many texts we encode before keeping their vectors."""
 
 
 class Encoder(Protocol):
@@ -40,15 +48,12 @@ class Encoder(Protocol):
     @property
     def name(self) -> str:
         """The name in results and of stored vectors; it must be unique to the model."""
-        ...
 
     async def encode_documents(self, texts: Sequence[str]) -> ArrayLike:
         """Return the vectors of document texts, shape (len(texts), d)."""
-        ...
 
     async def encode_query(self, text: str) -> ArrayLike:
         """Return the vector of a query, shape (d,)."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,26 +81,68 @@ class EncoderMark:
         (vector,) = await encode_documents(encoder, [PROBE])
         return cls(encoder.name, len(vector), tuple(vector[:PROBE_VALUES].tolist()))
 
-    def check(self, dimensions: int, probe: Sequence[float], where: str, remedy: str) -> None:
-        """Refuse stored vectors that another model made.
+    def fits(self, dimensions: int, probe: Sequence[float]) -> bool:
+        """Return whether this encoder made stored vectors, by their dimensions and probe."""
+        near = zip(probe, self.probe, strict=False)
+        return dimensions == self.dimensions and all(
+            abs(stored - own) <= PROBE_TOLERANCE for stored, own in near
+        )
+
+
+class KeptVectors:
+    """Encodes texts, each only once for all processes of a user.
+
+    Indexes, audits and searches of other engines encode through it. The vectors are in the user's
+    cache; the ones used least recently are dropped if there are too many.
+
+    Args:
+        encoder: The encoder.
+        mark: Identifies the encoder.
+    """
+
+    def __init__(self, encoder: Encoder, mark: EncoderMark) -> None:
+        self._encoder, self._dimensions = encoder, mark.dimensions
+        # Another model may have the same name.
+        probe = " ".join(f"{value:.2f}" for value in mark.probe)
+        self._prefix = f"{mark.name}\n{mark.dimensions}\n{probe}\n"
+        self._file: KeptFile[bytes] = KeptFile(cache_dir() / "vectors.sqlite", MAX_BYTES)
+
+    async def encode(self, texts: Sequence[str], progress: Progress | None = None) -> Float32Array:
+        """Return the vectors of texts, shape (len(texts), d); see :func:`encode_documents`.
 
         Args:
-            dimensions: The dimensions of the stored vectors.
-            probe: The probe of the encoder that made them.
-            where: The place of the vectors, for the message: ``in /data``.
-            remedy: How to have them made again, for the message.
+            texts: Texts of documents.
+            progress: Called with the number of encoded texts, if any are new.
 
         Raises:
-            InputError: Another model made them.
+            ModelError: The encoder failed.
         """
-        same = dimensions == self.dimensions and np.allclose(
-            probe, self.probe, rtol=0, atol=PROBE_TOLERANCE
-        )
-        if not same:
-            raise InputError(
-                f"The vectors '{self.name}' {where} were made by another model of that name, with "
-                f"{dimensions} dimensions; give your encoder another name, or {remedy}."
+        keys = [self._key(text) for text in texts]
+        known = dict(zip(keys, texts, strict=True))
+        kept = await asyncio.to_thread(self._file.get_many, [*known])
+        vectors = {
+            key: np.frombuffer(value, dtype="<f4")
+            for key, value in kept.items()
+            if len(value) == 4 * self._dimensions
+        }
+        missing = [key for key in known if key not in vectors]
+        for start in range(0, len(missing), AT_ONCE):
+            some = missing[start : start + AT_ONCE]
+            new = await encode_documents(
+                self._encoder, [known[key] for key in some], self._dimensions
             )
+            rows = {key: row.astype("<f4") for key, row in zip(some, new, strict=True)}
+            stored = {key: row.tobytes() for key, row in rows.items()}
+            await asyncio.to_thread(self._file.put_many, stored)
+            vectors |= rows
+            if progress is not None:
+                progress(start + len(some), len(missing))
+        whole = [vectors[key] for key in keys]
+        return np.array(whole, dtype=np.float32).reshape(len(texts), self._dimensions)
+
+    def _key(self, text: str) -> str:
+        whole = self._prefix + text
+        return sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def key_of(name: str) -> str:
@@ -116,8 +163,8 @@ def unit_rows(rows: ArrayLike) -> Float32Array:
     largest = np.abs(values).max(axis=1, keepdims=True, initial=0)
     scaled = np.divide(values, largest, out=np.zeros_like(values), where=largest > 0)
     lengths = np.linalg.norm(scaled, axis=1, keepdims=True)
-    unit = np.divide(scaled, lengths, out=np.zeros_like(scaled), where=lengths > 0)
-    return np.asarray(unit, dtype=np.float32)
+    # The largest value of a row that is not zeros is 1 now, and so is its length at least.
+    return np.asarray(scaled / np.maximum(lengths, 1), dtype=np.float32)
 
 
 async def encode_documents(
@@ -152,28 +199,22 @@ async def encode_query(encoder: Encoder, text: str, dimensions: int) -> Float32A
     clean = sendable(text)
     if not clean.strip():
         return np.zeros(dimensions, dtype=np.float32)
-    made: Any = [await encoder.encode_query(clean)]
+    made = [await encoder.encode_query(clean)]
     vector: Float32Array = _checked(encoder, made, 1, dimensions)[0]
     return vector
 
 
-def _checked(encoder: Encoder, rows: ArrayLike, count: int, dimensions: int | None) -> Float32Array:
+def _checked(encoder: Encoder, rows: Any, count: int, dimensions: int | None) -> Float32Array:
     try:
         values = np.asarray(rows, dtype=np.float64)
     except (TypeError, ValueError):
         values = np.zeros(0)
-    rows_found, width = values.shape if values.ndim == 2 else (0, 0)
-    if rows_found != count or width < 1 or (dimensions is not None and width != dimensions):
-        wanted = "" if dimensions is None else f" of {dimensions} values each"
+    width = dimensions or values.shape[-1]
+    if not width or values.shape != (count, width) or not np.isfinite(values).all():
         raise ModelError(
             "parse_error",
-            f"The encoder '{encoder.name}' did not return {count} vectors{wanted} for {count} "
-            "texts; check the encoder, or choose another.",
-        )
-    if not np.isfinite(values).all():
-        raise ModelError(
-            "parse_error",
-            f"The encoder '{encoder.name}' returned vectors with values that are not numbers; "
-            "check the encoder, or choose another.",
+            f"The encoder '{encoder.name}' did not return {count} vectors of "
+            f"{dimensions or 'as many'} numbers each for {count} texts; check the encoder, or "
+            "choose another.",
         )
     return unit_rows(values)

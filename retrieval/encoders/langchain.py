@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-TEXTS_AT_ONCE = 128
-
 
 class LangChainEncoder:
     """Encodes with a LangChain ``Embeddings`` object.
@@ -31,15 +29,16 @@ class LangChainEncoder:
         embeddings: The model.
         name: The name of its vectors; by default made from the class and the model. Two models must
             not have the same name.
-        batch_size: How many documents to send at once.
     """
 
-    def __init__(
-        self, embeddings: Embeddings, name: str | None = None, *, batch_size: int = TEXTS_AT_ONCE
-    ) -> None:
+    def __init__(self, embeddings: Embeddings, name: str | None = None) -> None:
         self._embeddings = embeddings
-        self.name = name or _name_of(embeddings)
-        self._batch_size = max(1, batch_size)
+        stated = (
+            getattr(embeddings, attribute, None)
+            for attribute in ("model", "model_name", "model_id", "deployment")
+        )
+        model = next((f":{it}" for it in stated if it and isinstance(it, str)), "")
+        self.name = name or f"{type(embeddings).__name__}{model}"
 
     async def encode_documents(self, texts: Sequence[str]) -> list[list[float]]:
         """Return the vectors of texts, shape (len(texts), d).
@@ -47,11 +46,7 @@ class LangChainEncoder:
         Raises:
             ModelError: The model failed.
         """
-        vectors: list[list[float]] = []
-        for start in range(0, len(texts), self._batch_size):
-            batch = list(texts[start : start + self._batch_size])
-            vectors += await self._call(partial(self._embeddings.aembed_documents, batch))
-        return vectors
+        return await self._call(partial(self._embeddings.aembed_documents, [*texts]))
 
     async def encode_query(self, text: str) -> list[float]:
         """Return the vector of a query, shape (d,).
@@ -84,11 +79,3 @@ def _status_name(error: Exception, status: int | None) -> str:
     if status is not None and 400 <= status < 500:
         return "invalid_request"
     return "timeout" if isinstance(error, TimeoutError) else "unavailable"
-
-
-def _name_of(embeddings: Embeddings) -> str:
-    for attribute in ("model", "model_name", "model_id", "deployment"):
-        model = getattr(embeddings, attribute, None)
-        if isinstance(model, str) and model:
-            return f"{type(embeddings).__name__}:{model}"
-    return type(embeddings).__name__

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
@@ -76,6 +75,7 @@ def _load(folder: Path) -> tuple[Any, Any]:
         )
     try:
         import onnxruntime
+        from safetensors.numpy import load_file
         from tokenizers import Tokenizer
     except ImportError:
         raise ModelUnavailableError(
@@ -88,7 +88,12 @@ def _load(folder: Path) -> tuple[Any, Any]:
         # other texts.
         tokenizer.no_padding()
         tokenizer.enable_truncation(TOKENS)
-        tensors = dict(_tensors(folder / WEIGHTS))
+        # Only the floats are weights; the file also holds the positions.
+        tensors = {
+            name: tensor
+            for name, tensor in load_file(folder / WEIGHTS).items()
+            if name.startswith(("embeddings.", "encoder.")) and tensor.dtype == np.float32
+        }
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 4
@@ -104,14 +109,3 @@ def _load(folder: Path) -> tuple[Any, Any]:
             "'fairqr models pull minilm' to repair its weights, or choose another retriever."
         ) from None
     return tokenizer, session
-
-
-def _tensors(path: Path) -> Iterator[tuple[str, Float32Array]]:
-    """Yield the weights that the graph needs, by name, from a safetensors file."""
-    data = np.memmap(path, dtype=np.uint8, mode="r")
-    length = int.from_bytes(data[:8].tobytes(), "little")
-    for name, entry in json.loads(data[8 : 8 + length].tobytes()).items():
-        if name.startswith(("embeddings.", "encoder.")) and entry["dtype"] == "F32":
-            begin, end = entry["data_offsets"]
-            values = data[8 + length + begin : 8 + length + end].view(np.float32)
-            yield name, np.ascontiguousarray(values.reshape(entry["shape"]))

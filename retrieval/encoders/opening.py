@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from fairqr.base.errors import InputError, ModelUnavailableError, one_line
 from fairqr.base.weights import is_pulled
@@ -78,8 +77,7 @@ def as_encoder(given: Encoder | Embeddings) -> Encoder:
     return LangChainEncoder(given) if isinstance(given, Embeddings) else given
 
 
-@dataclass(frozen=True, slots=True)
-class Retriever:
+class Retriever(NamedTuple):
     """How documents are found.
 
     Attributes:
@@ -90,7 +88,7 @@ class Retriever:
 
     kind: Literal["bm25", "dense", "hybrid"]
     encoder: Encoder | None = None
-    hybrid: Hybrid = field(default_factory=Hybrid)
+    hybrid: Hybrid = Hybrid()
 
     @classmethod
     def of(cls, given: str | Encoder | Retriever, encoder: str | None = None) -> Retriever:
@@ -112,31 +110,21 @@ class Retriever:
             return given
         if not isinstance(given, str):
             return cls("hybrid", given)
-        if given.strip() == AUTO:
-            given = automatic()
-        kind, named, parameters = _read(given)
-        if given.strip() == "bm25":
+        name = automatic() if given.strip() == AUTO else given.strip()
+        kind, _, detail = name.partition(":")
+        usual = encoder or MiniLmEncoder.name
+        if name == "bm25":
             return cls("bm25")
-        named = named or encoder or MiniLmEncoder.name
-        if kind == "hybrid":
-            options = Hybrid.of(parameters)
-            return cls("hybrid", open_encoder(named), hybrid=options)
         if kind == "dense":
-            return cls("dense", open_encoder(named))
+            return cls("dense", open_encoder(detail or usual))
+        if kind == "hybrid":
+            # Parameters may follow the encoder, whose first part has no "=".
+            named, *parameters = detail.split(",")
+            if "=" in named:
+                named, parameters = "", [named, *parameters]
+            options = Hybrid.of(parameters)
+            return cls("hybrid", open_encoder(named.strip() or usual), options)
         raise InputError(
             f"There is no retriever '{one_line(given)}'; choose {', '.join(RETRIEVERS)}, or one of "
             "the last two with an encoder, such as hybrid:openai:text-embedding-3-small."
         )
-
-
-def _read(retriever: str) -> tuple[str, str, list[str]]:
-    """Return the kind, the encoder and the parameters in the name of a retriever.
-
-    The parameters of ``hybrid`` may follow its encoder, whose first part has no ``=``.
-    """
-    kind, _, detail = retriever.strip().partition(":")
-    if kind == "dense":
-        return kind, detail, []
-    parts = detail.split(",")
-    encoder = parts.pop(0).strip() if kind == "hybrid" and "=" not in parts[0] else ""
-    return kind, encoder, parts

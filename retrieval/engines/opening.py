@@ -188,9 +188,7 @@ async def with_retriever(
     asked = Retriever.of(retriever)
     if asked.encoder is None:
         return engine
-    from fairqr.retrieval.engines.hybrid.embedded import HybridEngine
-    from fairqr.retrieval.engines.hybrid.vector_array import encoder_names
-    from fairqr.retrieval.engines.hybrid.vectors import VectorEngine
+    from fairqr.retrieval.engines.hybrid.embedded import HybridEngine, VectorEngine, encoder_names
 
     if asked.kind == "hybrid":
         names = await asyncio.to_thread(encoder_names, engine.folder / VECTORS)
@@ -216,7 +214,7 @@ async def encode_index(
         ModelError: The encoder failed.
         ModelUnavailableError: The encoder cannot be started.
     """
-    from fairqr.retrieval.engines.hybrid.vectors import VectorEngine
+    from fairqr.retrieval.engines.hybrid.embedded import VectorEngine
 
     await VectorEngine.open(engine, encoder, progress)
 
@@ -229,7 +227,7 @@ async def encode_written(engine: TantivyEngine, progress: Progress | None = None
     Raises:
         ModelError: An encoder failed.
     """
-    from fairqr.retrieval.engines.hybrid.vector_array import encoder_names
+    from fairqr.retrieval.engines.hybrid.embedded import encoder_names
 
     for name in await asyncio.to_thread(encoder_names, engine.folder / VECTORS):
         with contextlib.suppress(ModelUnavailableError, InputError):

@@ -108,11 +108,6 @@ def held_out(collection: str) -> str:
     return "notables" if "2022" in collection else "both"
 
 
-def shares_of(scores: FloatArray, highest: float) -> FloatArray:
-    """Return BM25 scores as shares of the query's highest score, in [0, 1]."""
-    return np.asarray(np.clip(scores / (highest or 1.0), 0, 1))
-
-
 def rank_evidence(ids: Sequence[str], ranking: Sequence[str]) -> FloatArray:
     """Return (60 + 1)/(60 + rank) of documents in a ranking, 0 outside of it, shape (len(ids),)."""
     worth = dict(zip(ranking, relevance_by_rank(len(ranking)).tolist(), strict=True))

@@ -1,25 +1,42 @@
-"""What an engine's documents say about a keyword: does it belong to the topic, or to a group?
+"""What documents say about a keyword: does it belong to the topic, or to a group?
 
 A language model may propose words that lead away from the query. The documents show which do: a
-word of the topic is more frequent in the best results of the query than in the corpus; a word of a
+word of the topic is more frequent in the best results of the query than elsewhere; a word of a
 group is mostly in documents of that group.
+
+"Elsewhere" is the whole corpus if the engine can count documents. For other engines we read it off
+the retrieved texts: a word of the topic is in many of the best results, and not mostly in the
+others; a word of a group is in documents of that group more often than chance would have it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine
+import numpy as np
+from numpy.typing import NDArray
+
+from fairqr.retrieval.engines.engine import Query, SearchEngine
+from fairqr.retrieval.engines.tantivy.analysis import english_analyzer
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.exposure import FloatArray, intersection
-from fairqr.retrieval.texts.words import folded_words, occurs
+from fairqr.retrieval.texts.sendable import sendable
+from fairqr.retrieval.texts.words import composed, folded_words, occurs
 
 TOPIC_DEPTH = 50
 GROUP_DEPTH = 200
 LEAST_SHARE = 0.1
 LEAST_ODDS = 1.5
+
+FEWEST_OTHERS = 100
+"""With fewer results beyond the best 50, all are near the topic and show no difference."""
+
+LEAST_LIFT, LEAST_LIFT_IN_TEXTS = 2.0, 0.5
+"""The second is low on purpose. All retrieved documents are near the topic, so a word of the topic
+may be as frequent further down the list; this only excludes words such as "his", which are much
+more frequent there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +79,7 @@ class Evidence:
     topic_share: float
     topic_lift: float
     group_odds: float
-    least_lift: float = 2.0
+    least_lift: float = LEAST_LIFT
 
     @property
     def is_of_the_topic(self) -> bool:
@@ -95,57 +112,38 @@ async def gather_evidence(
         proposals: The keywords of each group.
         corpus_shares: For each attribute, the shares of its groups in all documents.
     """
-    of_query = set(folded_words(query))
-    keywords = list(dict.fromkeys(k for proposal in proposals for k in proposal.keywords))
-    words_of = {
-        keyword: [w for w in folded_words(keyword) if not occurs(w, of_query)]
-        for keyword in keywords
-    }
-    words = list(dict.fromkeys(word for own in words_of.values() for word in own))
+    keywords = [keyword for proposal in proposals for keyword in proposal.keywords]
+    words_of = {keyword: _new_words(keyword, query) for keyword in keywords}
+    words = {word for own in words_of.values() for word in own}
     top = tuple(results[:TOPIC_DEPTH])
     everything = Query("", 0)
-    with_word = {word: Query(word, 0, every_word=True) for word in (*words, *keywords)}
+    counts = {word: Query(word, 0, every_word=True) for word in (*words, *keywords)}
     in_top = {word: Query(word, 0, every_word=True, only=top) for word in words}
     best = {keyword: Query(keyword, GROUP_DEPTH) for keyword in keywords}
-    asked = [everything, *with_word.values(), *in_top.values(), *best.values()]
+    asked = [everything, *counts.values(), *in_top.values(), *best.values()]
     answers = dict(zip(asked, await engine.search(asked), strict=True))
     size = answers[everything].total or 1
 
     def topic(word: str) -> tuple[int, float]:
-        count = answers[in_top[word]].total or 0
-        frequency = answers[with_word[word]].total
+        count, frequency = answers[in_top[word]].total or 0, answers[counts[word]].total
         if not frequency or not top:
             return 0, 0.0
         return count, count / len(top) / (frequency / size)
 
+    def odds(proposal: Proposal, keyword: str) -> float:
+        found, dimension = answers[best[keyword]], proposal.dimension
+        members = intersection([found.memberships[it.name] for it in dimension.factors])
+        usual = dimension.independent_shares(corpus_shares)[None]
+        return _relative_odds(members, usual, dimension.groups.index(proposal.group))
+
     def evidence(proposal: Proposal, keyword: str) -> Evidence:
-        of_words = [topic(word) for word in words_of[keyword]] or [(0, 0.0)]
-        count = min(count for count, _ in of_words)
-        documents = answers[with_word[keyword]].total or 0
-        found = answers[best[keyword]]
-        return Evidence(
-            documents=documents,
-            topic_documents=count,
-            topic_share=count / max(1, len(top)),
-            topic_lift=min(lift for _, lift in of_words),
-            group_odds=_group_odds(proposal, found, corpus_shares) if documents else 0.0,
-        )
+        documents = answers[counts[keyword]].total or 0
+        figures = [topic(word) for word in words_of[keyword]] or [(0, 0.0)]
+        count, lift = map(min, zip(*figures, strict=True))
+        group_odds = odds(proposal, keyword) if documents else 0.0
+        return Evidence(documents, int(count), count / max(1, len(top)), lift, group_odds)
 
-    return [[evidence(p, keyword) for keyword in p.keywords] for p in proposals]
-
-
-def _group_odds(proposal: Proposal, found: Hits, corpus_shares: Mapping[str, FloatArray]) -> float:
-    """Return the group's odds among these documents divided by its odds among all documents."""
-    dimension, position = proposal.dimension, proposal.dimension.groups.index(proposal.group)
-    shares = dimension.independent_shares(corpus_shares)
-    usual = float(shares[position] / shares.sum()) if shares.any() else 0.0
-    if not usual or not found.ids:
-        return 0.0
-    members = intersection([found.memberships[factor.name] for factor in dimension.factors])
-    ours, all_ = float(members[:, position].sum()), float(members.sum())
-    # The membership in the other groups; ignore what rounding leaves of it.
-    others = all_ - ours if all_ - ours > 1e-9 else 0.0
-    return _ratio(_ratio(ours, others), _ratio(usual, 1 - usual))
+    return [[evidence(it, keyword) for keyword in it.keywords] for it in proposals]
 
 
 async def frequencies(engine: SearchEngine, words: Sequence[str]) -> list[int]:
@@ -157,7 +155,79 @@ async def frequencies(engine: SearchEngine, words: Sequence[str]) -> list[int]:
     return [answer.total or 0 for answer in answers]
 
 
-def _ratio(part: float, other: float) -> float:
-    if not part:
+def stems_of(texts: Iterable[str]) -> list[frozenset[str]]:
+    """Return the stemmed words of each text, without stop words."""
+    analyzer = english_analyzer()
+    return [frozenset(analyzer.analyze(composed(sendable(text)))) for text in texts]
+
+
+def evidence_from_texts(
+    query: str,
+    stems: Sequence[frozenset[str]],
+    memberships: FloatArray,
+    position: int,
+    keywords: Sequence[str],
+) -> list[Evidence]:
+    """Return the evidence for each keyword that retrieved texts give.
+
+    Args:
+        query: The original query; its own words are no evidence for a keyword.
+        stems: The words of each retrieved document, from :func:`stems_of`: first the results of
+            the original query from best to worst, then what only refined queries found.
+        memberships: The memberships of these documents in the groups, shape (n, G).
+        position: The column of the group.
+        keywords: Each of one word or several.
+    """
+
+    def evidence(keyword: str) -> Evidence:
+        own = [_containing(word, stems) for word in _new_words(keyword, query)]
+        count = min((int(np.count_nonzero(it[:TOPIC_DEPTH])) for it in own), default=0)
+        holders = _containing(keyword, stems)
+        return Evidence(
+            documents=int(np.count_nonzero(holders)),
+            topic_documents=count,
+            topic_share=count / max(1, min(TOPIC_DEPTH, len(stems))),
+            topic_lift=min(map(_lift, own), default=0.0),
+            group_odds=_relative_odds(memberships[holders], memberships, position),
+            least_lift=LEAST_LIFT_IN_TEXTS,
+        )
+
+    return [evidence(keyword) for keyword in keywords]
+
+
+def _new_words(keyword: str, query: str) -> list[str]:
+    """Return the words of a keyword that the query does not have."""
+    known = folded_words(query)
+    return [word for word in folded_words(keyword) if not occurs(word, known)]
+
+
+def _containing(words: str, stems: Sequence[frozenset[str]]) -> NDArray[np.bool_]:
+    """Return which documents contain all of these words, shape (n,); none for stop words."""
+    (wanted,) = stems_of([words])
+    return np.array(
+        [bool(wanted) and all(occurs(word, own) for word in wanted) for own in stems], dtype=bool
+    )
+
+
+def _lift(containing: NDArray[np.bool_]) -> float:
+    best, others = containing[:TOPIC_DEPTH], containing[TOPIC_DEPTH:]
+    if len(others) < FEWEST_OTHERS:
+        return math.inf
+    # Add one document with the word and one without, so that a share is never 0.
+    return float(best.mean()) / ((float(others.sum()) + 1) / (len(others) + 2))
+
+
+def _relative_odds(members: FloatArray, usual: FloatArray, position: int) -> float:
+    """Return a group's odds among documents divided by its usual odds, which need to be known."""
+    of_all = _odds(usual, position)
+    return _odds(members, position) / of_all if 0 < of_all < math.inf else 0.0
+
+
+def _odds(members: FloatArray, position: int) -> float:
+    """Return a group's odds among documents: 0 if it is absent, infinite if all others are."""
+    ours = float(members[:, position].sum())
+    others = float(members.sum()) - ours
+    if ours <= 0:
         return 0.0
-    return part / other if other else math.inf
+    # Ignore what rounding leaves of the membership in other groups.
+    return ours / others if others > 1e-9 else math.inf

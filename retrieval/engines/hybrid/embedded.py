@@ -1,27 +1,358 @@
-"""Hybrid retrieval over an embedded index: words and vectors with feedback, as one estimate."""
+"""Search by vectors over an embedded index: alone, or together with words."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import os
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Self
+from itertools import islice
+from pathlib import Path
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
+from filelock import AsyncFileLock
+from numpy.typing import NDArray
+from pydantic import BaseModel, ValidationError
 
-from fairqr.retrieval.encoders.encoder import Encoder, Float32Array
-from fairqr.retrieval.engines.engine import Capability, Hits, Query
-from fairqr.retrieval.engines.hybrid.vector_array import Rows, cosines, highest, scores_of
-from fairqr.retrieval.engines.hybrid.vectors import VectorEngine
-from fairqr.retrieval.engines.tantivy.engine import Numbers, Snapshot, TantivyEngine
-from fairqr.retrieval.fairness.exposure import FloatArray
-from fairqr.retrieval.fairness.relevance import (
-    CALIBRATED,
-    fused_best,
-    moved_toward,
-    shares_of,
-    standardised,
+from fairqr.base.errors import IndexUnavailableError, InputError
+from fairqr.base.files import write_beside
+from fairqr.retrieval.encoders.encoder import (
+    Encoder,
+    EncoderMark,
+    Float32Array,
+    KeptVectors,
+    encode_query,
+    key_of,
+    text_of,
 )
+from fairqr.retrieval.engines.engine import Capability, EngineOverWords, Hits, Query, require_groups
+from fairqr.retrieval.engines.tantivy.engine import Numbers, Snapshot, TantivyEngine
+from fairqr.retrieval.engines.tantivy.folder import VECTORS, refuse_damaged
+from fairqr.retrieval.fairness.exposure import FloatArray
+from fairqr.retrieval.fairness.relevance import CALIBRATED, fused_best, moved_toward, standardised
 from fairqr.retrieval.sources.documents import Progress
 from fairqr.retrieval.sources.retriever_parameters import Hybrid
+
+DOCUMENTS_AT_ONCE = 256
+"""How many documents get their rows at a time."""
+
+SLACK = 1e-5
+"""The largest error we assume for a product in single precision, which errs far less."""
+
+DATA, MANIFEST = "vectors", "manifest.json"
+
+Rows = NDArray[np.int64]
+
+
+DEFAULTS = Hybrid()
+
+Eligible = NDArray[np.bool_]
+"""Which documents a query may return, by number."""
+
+
+class _Manifest(BaseModel):
+    format: Literal[2] = 2
+    encoder: str
+    dimensions: int
+    probe: tuple[float, ...]
+    rows: int
+
+
+class VectorFolder(NamedTuple):
+    """The folder of the vectors that one encoder made for an index.
+
+    Attributes:
+        folder: The folder.
+        mark: Identifies the encoder.
+    """
+
+    folder: Path
+    mark: EncoderMark
+
+    def rows(self) -> int:
+        """Return how many rows are complete; a missing or damaged folder has none.
+
+        Raises:
+            InputError: Another encoder of the same name made them.
+        """
+        try:
+            manifest = _manifest_in(self.folder)
+            size = (self.folder / DATA).stat().st_size
+        except (OSError, ValidationError):
+            return 0
+        if not self.mark.fits(manifest.dimensions, manifest.probe):
+            raise InputError(
+                f"The vectors '{self.mark.name}' in {self.folder} were made by another model of "
+                f"that name, with {manifest.dimensions} dimensions; give your encoder another "
+                "name, or delete that folder."
+            )
+        return manifest.rows if size >= self._bytes(manifest.rows) else 0
+
+    def load(self, loaded: Float32Array) -> Float32Array:
+        """Return the vectors in memory, shape (N, d).
+
+        Each row has length 1, or is zeros if its document has no words, or was deleted before it
+        was encoded.
+
+        Args:
+            loaded: The first rows as loaded before, or none; they are not read again.
+
+        Raises:
+            InputError: Another encoder of the same name made them.
+        """
+        rows, known = self.rows(), len(loaded)
+        if rows <= known:
+            return loaded[:rows]
+        numbers, start = (rows - known) * self.mark.dimensions, self._bytes(known)
+        stored = np.fromfile(self.folder / DATA, "<f2", numbers, offset=start)
+        new = stored.reshape(-1, self.mark.dimensions).astype(np.float32)
+        # Rounding to half precision has changed the lengths.
+        lengths = np.sqrt(np.vecdot(new, new))[:, None]
+        np.divide(new, lengths, out=new, where=lengths > 0)
+        return np.concatenate([loaded, new]) if known else new
+
+    def append(self, rows: int, numbers: Sequence[int], vectors: Float32Array) -> int:
+        """Write vectors after the existing rows; only one process may write at a time.
+
+        Args:
+            rows: How many rows there are; see :meth:`rows`.
+            numbers: The numbers of the documents, ascending; all beyond the existing rows. Skipped
+                numbers get rows of zeros.
+            vectors: The vectors of the documents, shape (len(numbers), d).
+
+        Returns:
+            How many rows there are now.
+        """
+        total = numbers[-1] + 1
+        new = np.zeros((total - rows, self.mark.dimensions), dtype="<f2")
+        new[np.asarray(numbers) - rows] = vectors
+        with (self.folder / DATA).open("r+b" if rows else "wb") as stream:
+            # What an interrupted write left behind is written over.
+            stream.seek(self._bytes(rows))
+            stream.write(new.tobytes())
+            stream.truncate()
+            stream.flush()
+            os.fsync(stream.fileno())
+        mark = self.mark
+        manifest = _Manifest(
+            encoder=mark.name, dimensions=mark.dimensions, probe=mark.probe, rows=total
+        )
+        write_beside(self.folder / MANIFEST, manifest.model_dump_json())
+        return total
+
+    def _bytes(self, rows: int) -> int:
+        return 2 * self.mark.dimensions * rows
+
+
+def _manifest_in(folder: Path) -> _Manifest:
+    return _Manifest.model_validate_json((folder / MANIFEST).read_bytes())
+
+
+def encoder_names(folder: Path) -> list[str]:
+    """Return the names of the encoders with vectors in the folders below this one."""
+    names = []
+    for path in sorted(folder.glob(f"*/{MANIFEST}")):
+        with contextlib.suppress(OSError, ValidationError):
+            names.append(_manifest_in(path.parent).encoder)
+    return names
+
+
+def cosines(vectors: Float32Array, query: Float32Array) -> Float32Array:
+    """Return the cosine of every row with the query, shape (N,); nan where either is zeros."""
+    # As fast as a matrix product, whose threads would compete for the cores.
+    products: Float32Array = np.vecdot(vectors, query)
+    # Only rows with product 0 can be zeros.
+    zero = np.flatnonzero(products == 0)
+    products[zero[~(vectors[zero].any(axis=1) & query.any())]] = np.nan
+    return products
+
+
+def exact_cosines(vectors: Float32Array, query: Float32Array, rows: Rows) -> FloatArray:
+    """Return the cosines of some rows in double precision; nan where either is zeros, or no row.
+
+    One depends only on its row and the query, to the last digit.
+    """
+    exact = np.full(len(rows), np.nan)
+    places = np.flatnonzero(rows < len(vectors))
+    some = vectors[rows[places]].astype(np.float64)
+    # Not a matrix product, which sums in a different order for more rows.
+    found = np.vecdot(some, query.astype(np.float64))
+    exact[places] = np.where(some.any(axis=1) & query.any(), np.clip(found, -1, 1), np.nan)
+    return exact
+
+
+def highest(values: FloatArray | Float32Array, n: int, among: NDArray[np.bool_]) -> Rows:
+    """Return the rows of the n highest values among some rows, unordered.
+
+    Rows that may tie with the last of them are included, so there may be more than n. Rows of nan
+    are left out.
+    """
+    rows = np.flatnonzero(~np.isnan(values) & among[: len(values)])
+    if n < len(rows):
+        some = values[rows]
+        rows = rows[some >= np.partition(some, -n)[-n] - SLACK]
+    return rows
+
+
+class VectorEngine(EngineOverWords):
+    """Ranks by the cosine between the query's vector and the documents' vectors.
+
+    The scores are (1 + cosine)/2, in [0, 1]. Unlike with BM25, every document is a hit, however
+    dissimilar, except those without any word, which have no cosine; among given documents these
+    have score 0. A query without any word finds nothing. Words of ``boost`` are encoded together
+    with the query, after it.
+
+    The lexical engine answers what vectors cannot: which documents have all words, how many have
+    any, texts, and groups. A search first encodes what any process has written to the index since
+    the last search.
+    """
+
+    lexical: TantivyEngine
+    kind = "dense"
+    capabilities: frozenset[Capability] = TantivyEngine.capabilities | {"vectors"}
+
+    def __init__(
+        self, lexical: TantivyEngine, encoder: Encoder, mark: EncoderMark, options: Hybrid
+    ) -> None:
+        """Take what :meth:`open` has prepared; no vectors are loaded yet."""
+        super().__init__(lexical)
+        self.options, self.retriever = options, options.named(self.kind, encoder.name)
+        self._encoder, self._texts = encoder, KeptVectors(encoder, mark)
+        self._stamp: tuple[int, int] | None = None
+        self._folder = VectorFolder(lexical.folder / VECTORS / key_of(mark.name), mark)
+        self._vectors = np.zeros((0, mark.dimensions), dtype=np.float32)
+
+    @classmethod
+    async def open(
+        cls,
+        lexical: TantivyEngine,
+        encoder: Encoder,
+        progress: Progress | None = None,
+        options: Hybrid = DEFAULTS,
+    ) -> Self:
+        """Open vector search over an index, after encoding documents that have no vector yet.
+
+        Args:
+            lexical: The index.
+            encoder: Makes the vectors.
+            progress: Called with the number of encoded documents, if any are new.
+            options: The parameters of hybrid retrieval.
+
+        Raises:
+            InputError: Vectors of another encoder exist under this one's name.
+            ModelError: The encoder failed.
+            ModelUnavailableError: The encoder cannot be started.
+            IndexUnavailableError: The vectors cannot be written.
+            IndexVersionError: The index was rebuilt or deleted in the meantime.
+        """
+        engine = cls(lexical, encoder, await EncoderMark.of(encoder), options)
+        await engine._update(progress)
+        return engine
+
+    async def search(self, queries: Sequence[Query]) -> list[Hits]:
+        """Answer all queries, each with at most ``n`` hits."""
+        require_groups(self, queries)
+        if await asyncio.to_thread(self.lexical.stamp) not in (self._stamp, None):
+            await self._update()
+        encoded = await asyncio.gather(*map(self._encoded, queries))
+        return await asyncio.to_thread(self._search, queries, encoded)
+
+    async def _encoded(self, query: Query) -> Float32Array | None:
+        """Return the vector of a query, or None if its answer needs no vectors."""
+        if query.n < 1 or query.every_word:
+            return None
+        return await encode_query(self._encoder, query.words, self._folder.mark.dimensions)
+
+    async def _update(self, progress: Progress | None = None) -> None:
+        """Encode the documents that have no row yet.
+
+        Waits if another process is doing so.
+        """
+        # Read this first: later writes then make the next search look again.
+        stamp = await asyncio.to_thread(self.lexical.stamp)
+        now = await asyncio.to_thread(self.lexical.snapshot)
+        last = await asyncio.to_thread(now.last_number)
+        try:
+            # With nothing to encode we need neither the lock nor the right to write.
+            if await asyncio.to_thread(self._folder.rows) <= last:
+                async with await asyncio.to_thread(self._lock):
+                    await self._encode_missing(now, last, progress)
+            self._vectors = await asyncio.to_thread(self._folder.load, self._vectors)
+        except OSError as error:
+            raise IndexUnavailableError(
+                f"The vectors of the index '{self.name}' cannot be saved in {self._folder.folder} "
+                f"({error.strerror or error}); fix that, or use the retriever bm25."
+            ) from None
+        self._stamp = stamp
+
+    def _lock(self) -> AsyncFileLock:
+        """Return the lock on the vectors; the system releases it when the process dies."""
+        folder = self._folder.folder
+        try:
+            # Do not create parents: a deleted index must stay deleted.
+            folder.parent.mkdir(exist_ok=True)
+            folder.mkdir(exist_ok=True)
+        except FileNotFoundError as error:
+            refuse_damaged(self.lexical.folder, error)
+        # Not in a thread: many may be waiting, and there are few threads.
+        return AsyncFileLock(folder / "lock", run_in_executor=False)
+
+    async def _encode_missing(self, now: Snapshot, last: int, progress: Progress | None) -> None:
+        """Encode the documents up to this number that have no row; the caller holds the lock."""
+        rows = await asyncio.to_thread(self._folder.rows)
+        total, done = int(now.are_live(np.arange(rows, last + 1)).sum()), 0
+        documents = now.numbered_documents(rows - 1)
+        while some := await asyncio.to_thread(lambda: [*islice(documents, DOCUMENTS_AT_ONCE)]):
+            vectors = await self._texts.encode([text_of(document) for _, document in some])
+            numbers = [number for number, _ in some]
+            rows = await asyncio.to_thread(self._folder.append, rows, numbers, vectors)
+            done += len(some)
+            if progress:
+                progress(done, total)
+
+    # The methods below block and run in threads.
+
+    def _search(
+        self, queries: Sequence[Query], encoded: Sequence[Float32Array | None]
+    ) -> list[Hits]:
+        now = self.lexical.snapshot()
+        return [
+            self.lexical.answer(now, query)
+            if vector is None
+            else self._answer(now, query, vector, self._eligible(now, query))
+            for query, vector in zip(queries, encoded, strict=True)
+        ]
+
+    def _eligible(self, now: Snapshot, query: Query) -> Eligible:
+        """Return which documents exist and have a share of the query's group."""
+        size = max(len(self._vectors), now.last_number() + 1)
+        if query.within is None:
+            return now.are_live(np.arange(size))
+        return now.are_matching(self.lexical.in_group(query.within), size)
+
+    def _answer(self, now: Snapshot, query: Query, vector: Float32Array, among: Eligible) -> Hits:
+        """Answer a query by its vector."""
+        if query.only is None:
+            numbers = highest(cosines(self._vectors, vector), query.n, among)
+        else:
+            given = replace(query, text="", boost="")
+            numbers, _ = self._given(now, given, query.only, among)
+        found = exact_cosines(self._vectors, vector, numbers)
+        return now.hits(numbers, np.nan_to_num((1 + found) / 2), query.n, query.attributes)
+
+    def _by_words(self, now: Snapshot, query: Query) -> tuple[Numbers, FloatArray]:
+        """Return the numbers and scores of the best documents by BM25, best first."""
+        addresses, scores = now.ranked(self.lexical.parsed(now, query), query.n)
+        return np.array(now.numbers(addresses), dtype=np.int64), np.array(scores)
+
+    def _given(
+        self, now: Snapshot, query: Query, ids: Sequence[str], among: Eligible
+    ) -> tuple[Numbers, FloatArray]:
+        """Return the numbers and BM25 scores of a query's given documents."""
+        numbers, scores = self._by_words(now, replace(query, n=len(ids), within=None))
+        return numbers[among[numbers]], scores[among[numbers]]
 
 
 class HybridEngine(VectorEngine):
@@ -36,99 +367,36 @@ class HybridEngine(VectorEngine):
     """
 
     kind = "hybrid"
-    capabilities: frozenset[Capability] = VectorEngine.capabilities | {"relevance"}
+    capabilities = VectorEngine.capabilities | {"relevance"}
     calibrations = CALIBRATED
-    options = Hybrid()
 
-    @classmethod
-    async def open(
-        cls,
-        lexical: TantivyEngine,
-        encoder: Encoder,
-        progress: Progress | None = None,
-        options: Hybrid | None = None,
-    ) -> Self:
-        """Open hybrid retrieval over an index; see :meth:`VectorEngine.open`."""
-        engine = await super().open(lexical, encoder, progress)
-        engine.options = options or Hybrid()
-        engine.retriever = engine.options.named(cls.kind, encoder.name)
-        return engine
-
-    def _answer(
-        self, now: Snapshot, vectors: Float32Array, query: Query, vector: Float32Array
-    ) -> Hits:
+    def _answer(self, now: Snapshot, query: Query, vector: Float32Array, among: Eligible) -> Hits:
         """Answer a query by its words and its vector."""
         # A document's relevance is the same within its group as among all documents.
         candidates = replace(query, n=self.options.candidates, only=None, within=None)
         by_words, scores = self._by_words(now, candidates)
         if not (vector.any() or len(by_words)):
-            nothing = Hits([], [], now.memberships([]))
-            unlikely = nothing if query.only is None else self.lexical.answer(now, query)
+            unlikely = self.lexical.answer(now, query)
             return replace(unlikely, relevance=np.zeros(len(unlikely)))
-        moved = _moved(now, vectors, vector, by_words[: self.options.depth], self.options)
-        similar = cosines(vectors, moved)
-        best_score = float(scores[0]) if len(scores) else 0.0
+        similar = cosines(self._vectors, vector)
+        nearest = highest(similar, self.options.depth, now.are_live(np.arange(len(similar))))
+        nearest = nearest[np.lexsort((nearest, -similar[nearest]))]
+        best = fused_best([by_words.tolist(), nearest.tolist()], self.options)
+        known = [number for number in best if number < len(self._vectors)]
+        moved = moved_toward(vector, self._vectors[known], self.options.weight)
+        similar = cosines(self._vectors, moved)
+        most = scores.max(initial=0.0) or 1.0
         if query.only is None:
-            numbers = by_words
-            members = self._members(now, query, len(vectors))
-            if members is not None:
-                numbers = numbers[members[numbers]]
-            nearest = highest(standardised(similar, similar), query.n, members)
-            numbers = np.union1d(numbers, nearest[now.are_live(nearest)])
+            found = highest(standardised(similar, similar), query.n, among)
+            numbers = np.union1d(by_words[among[by_words]], found)
         else:
-            numbers = self._given(now, query)
-            deeper = np.setdiff1d(numbers, by_words)
-            if len(deeper) and query.text:
-                ids = tuple(now.ids_of(deeper.tolist()))
-                given = replace(query, n=len(ids), only=ids, within=None)
-                more, their_scores = self._by_words(now, given)
-                by_words, scores = np.append(by_words, more), np.append(scores, their_scores)
-        of_words = np.zeros(max(numbers.max(initial=-1), by_words.max(initial=-1)) + 1)
-        of_words[by_words] = scores
+            by_words, scores = self._given(now, query, query.only, among)
+            numbers = by_words
+        shares = np.zeros(len(among))
+        shares[by_words] = scores / most
         chances = self.calibrations.words.probability(
-            shares_of(of_words[numbers], best_score),
-            standardised(_exact(vectors, moved, similar, numbers), similar),
+            shares[numbers],
+            standardised(exact_cosines(self._vectors, moved, numbers), similar),
         )
-        best_hits = now.hits(numbers, chances, query.n, query.attributes)
-        return replace(best_hits, relevance=np.array(best_hits.scores))
-
-    def _by_words(self, now: Snapshot, query: Query) -> tuple[Numbers, FloatArray]:
-        """Return the numbers and scores of the best documents by BM25, best first."""
-        addresses, scores = now.ranked(self.lexical.parsed(now, query), query.n)
-        return np.array(now.numbers(addresses), dtype=np.int64), np.array(scores)
-
-
-def _moved(
-    now: Snapshot, vectors: Float32Array, vector: Float32Array, best: Numbers, options: Hybrid
-) -> Float32Array:
-    """Return the query's vector, moved toward the best documents of both rankings.
-
-    Args:
-        now: The index.
-        vectors: The vectors of all documents.
-        vector: The vector of the query.
-        best: The documents found by words, best first.
-        options: The parameters.
-    """
-    similar = cosines(vectors, vector)
-    rows = highest(similar, options.depth)
-    rows = rows[now.are_live(rows)]
-    nearest = rows[np.lexsort((rows, -similar[rows]))]
-    fused = fused_best([best.tolist(), nearest.tolist()], options)
-    return moved_toward(
-        vector, vectors[[row for row in fused if row < len(vectors)]], options.weight
-    )
-
-
-def _exact(
-    vectors: Float32Array, query: Float32Array, similar: Float32Array, rows: Rows
-) -> FloatArray:
-    """Return the cosines of rows in double precision; nan for documents without a vector.
-
-    A score must not depend on the order of the other rows.
-    """
-    likeness = np.full(len(rows), np.nan)
-    encoded = rows < len(vectors)
-    encoded[encoded] = ~np.isnan(similar[rows[encoded]])
-    likeness[encoded] = 2 * scores_of(vectors, query, rows[encoded]) - 1
-    return likeness
+        hits = now.hits(numbers, chances, query.n, query.attributes)
+        return replace(hits, relevance=np.array(hits.scores))

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fairqr.retrieval.encoders.encoder import (
     Encoder,
     EncoderMark,
     Float32Array,
+    KeptVectors,
     encode_query,
     text_of,
 )
-from fairqr.retrieval.encoders.kept_vectors import KeptVectors
 from fairqr.retrieval.engines.engine import (
     Capability,
     EngineOverWords,
@@ -26,6 +29,7 @@ from fairqr.retrieval.engines.engine import (
     best_first,
     first_of,
 )
+from fairqr.retrieval.engines.tantivy.analysis import shared_analyzer
 from fairqr.retrieval.fairness.relevance import (
     CALIBRATED,
     Background,
@@ -35,12 +39,81 @@ from fairqr.retrieval.fairness.relevance import (
 )
 from fairqr.retrieval.sources.documents import Progress
 from fairqr.retrieval.sources.retriever_parameters import Hybrid
-
-KEPT = 20_000
-SECONDS_KEPT = 600.0
+from fairqr.retrieval.texts.sendable import sendable
 
 RANKED = 500
 """How many ranks are evidence, as deep as the first search of a run."""
+
+
+LONGEST = 100_000
+"""How many characters of a text we read; more would only cost time."""
+
+SECONDS_KEPT = 600.0
+KEPT_BYTES = 150_000_000
+"""How much we keep: about 60,000 texts of 100 words with MiniLM."""
+
+OVERHEAD = 500
+"""The bytes that Python needs for each text."""
+
+Terms = NDArray[np.uint32]
+
+
+class Text(NamedTuple):
+    """What we know of the text of a document.
+
+    Attributes:
+        vector: Of length 1, or zeros without a text, shape (d,).
+        terms: The stems of its words, as numbers.
+    """
+
+    vector: Float32Array
+    terms: Terms
+
+
+def terms_of(text: str) -> Terms:
+    """Return stems as numbers. Among a million distinct ones, one in 4,000 shares its number."""
+    stems = shared_analyzer().analyze(text)
+    return np.array([zlib.crc32(stem.encode()) for stem in stems], dtype=np.uint32)
+
+
+class TextReader:
+    """Reads the texts of an engine's documents, and keeps what it knows of them for ten minutes.
+
+    Args:
+        engine: Has the documents.
+        encoder: Makes vectors of texts; none is encoded twice, see :class:`KeptVectors`.
+        mark: Identifies the encoder.
+        with_terms: Whether terms are needed; without, there are none.
+    """
+
+    def __init__(
+        self, engine: SearchEngine, encoder: Encoder, mark: EncoderMark, *, with_terms: bool = False
+    ) -> None:
+        self._engine, self._with_terms = engine, with_terms
+        self._vectors = KeptVectors(encoder, mark)
+        self._blank = Text(np.zeros(mark.dimensions, dtype=np.float32), terms_of(""))
+        self._kept: dict[str, Text] = {}
+        self._since, self._size = time.monotonic(), 0
+
+    async def read(
+        self, ids: Iterable[str], progress: Progress | None = None
+    ) -> Mapping[str, Text]:
+        """Return texts by id, at least these; one that the engine does not return is blank."""
+        if time.monotonic() - self._since >= SECONDS_KEPT or self._size > KEPT_BYTES:
+            # A new dictionary, since others may still use the old one.
+            self._kept, self._since, self._size = {}, time.monotonic(), 0
+        kept = self._kept
+        if missing := [id_ for id_ in dict.fromkeys(ids) if id_ not in kept]:
+            documents = await self._engine.documents(missing)
+            texts = [sendable(text_of(document))[:LONGEST] for document in documents]
+            vectors = await self._vectors.encode(texts, progress)
+            terms = [self._blank.terms] * len(texts)
+            if self._with_terms:
+                terms = await asyncio.to_thread(lambda: [*map(terms_of, texts)])
+            kept |= dict.fromkeys(missing, self._blank)
+            kept |= zip([d.id for d in documents], map(Text, vectors, terms), strict=True)
+            self._size += len(missing) * OVERHEAD + vectors.nbytes + sum(it.nbytes for it in terms)
+        return kept
 
 
 class EncodedPoolEngine(EngineOverWords):
@@ -53,15 +126,16 @@ class EncodedPoolEngine(EngineOverWords):
     to. Documents further down, or without text, get the mean similarity; if none of the pool has a
     text, nothing is estimated. The mean and deviation of similarities come from 200 documents that
     common words find, since the engine may not list its documents. For ten minutes we do not ask
-    for a text again, for the 20,000 documents used last, and we never encode a text twice; see
-    :class:`KeptVectors`. Within a group, the first ``pool`` documents are the group's, so a
-    document may have its own similarity there but not in a search of all documents.
+    for a text again, and we never encode a text twice; see :class:`TextReader`. Within a group, the
+    first ``pool`` documents are the group's, so a document may have its own similarity there but
+    not in a search of all documents.
 
     It finds only what the engine finds. An index with its own vectors finds more
     (:class:`fairqr.retrieval.engines.hybrid.embedded.HybridEngine`).
     """
 
     calibrations = CALIBRATED
+    background: Background
 
     def __init__(
         self,
@@ -74,15 +148,13 @@ class EncodedPoolEngine(EngineOverWords):
     ) -> None:
         """Take what :meth:`open` has prepared; there is no background yet."""
         super().__init__(lexical)
-        self._keeps_order = keeps_order
-        self._encoder, self._mark, self.options = encoder, mark, options
-        self.retriever = options.named("hybrid-pool", encoder.name)
+        self.options, self.retriever = options, options.named("hybrid-pool", encoder.name)
         self.capabilities: frozenset[Capability] = lexical.capabilities - {"vectors"} | {
             "relevance"
         }
-        self._texts = KeptVectors(encoder, mark)
-        self._kept: OrderedDict[str, tuple[float, Float32Array]] = OrderedDict()
-        self._background = Background(self._stacked([], {}))
+        self._encoder, self._dimensions = encoder, mark.dimensions
+        self._texts = TextReader(lexical, encoder, mark)
+        self._keeps_order = keeps_order
 
     @classmethod
     async def open(
@@ -111,75 +183,37 @@ class EncodedPoolEngine(EngineOverWords):
         mark = await EncoderMark.of(encoder)
         engine = cls(lexical, encoder, mark, options or Hybrid(), keeps_order=keeps_order)
         found = await lexical.search(Background.sample())
-        ids = list(dict.fromkeys(id_ for hits in found for id_ in hits.ids))
-        vectors = await engine._vectors(ids, progress)
-        engine._background = Background.of(engine._stacked(ids, vectors))
+        sample = await engine._texts.read([id_ for hits in found for id_ in hits.ids], progress)
+        engine.background = Background.of(engine._stacked(sample, sample))
         return engine
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
         """Answer all queries: one round trip for their hits, and one for new texts."""
-        pool = self.options.pool
-        asked = [
-            replace(query, n=max(query.n, pool if query.only is None else len(query.only)))
-            if query.is_ranking
-            else query
-            for query in queries
-        ]
-        # Ranks of given documents are those among the best of all.
-        limited = [query for query in queries if query.is_ranking and _is_limited(query)]
-        depth = max(pool, RANKED)
-        best = [replace(query, n=depth, only=None, within=None) for query in limited]
-        answers = await self._searched([*asked, *best])
-        found, others = answers[: len(queries)], iter(answers[len(queries) :])
-        pairs = [
-            (query, hits, next(others) if _is_limited(query) else hits)
+        plan = [self._searches(query) for query in queries]
+        answers = iter(await self._searched([search for own in plan for search in own]))
+        found = [[next(answers) for _ in own] for own in plan]
+        pools = [
+            (*hits[-1].ids[: self.options.pool], *self._encoded(query, hits[0]))
             for query, hits in zip(queries, found, strict=True)
             if query.is_ranking
         ]
-        vectors = await self._vectors(
-            [
-                id_
-                for query, hits, leading in pairs
-                for id_ in (*leading.ids[:pool], *self._encoded(query, hits))
-            ]
-        )
-        estimated = iter([await self._estimated(*pair, vectors) for pair in pairs])
+        texts = await self._texts.read(id_ for pool in pools for id_ in pool)
         return [
-            next(estimated) if query.is_ranking else hits
+            await self._estimated(query, hits[0], hits[-1], texts) if query.is_ranking else hits[0]
             for query, hits in zip(queries, found, strict=True)
         ]
 
-    async def _estimated(
-        self, query: Query, hits: Hits, leading: Hits, known: Mapping[str, Float32Array]
-    ) -> Hits:
-        asked = await encode_query(self._encoder, query.words, self._mark.dimensions)
-        candidates = self._stacked(leading.ids[: self.options.pool], known)
-        ranks = range(len(candidates))
-        nearest = sorted(ranks, key=lambda rank: (-float(candidates[rank] @ asked), rank))
-        best = candidates[fused_best([ranks, nearest], self.options)]
-        moved = moved_toward(asked, best, self.options.weight)
-        # Ignore vectors left over from other queries: a score must not depend on earlier
-        # searches.
-        vectors = self._stacked(self._encoded(query, hits), known)
-        cosines = np.full(len(hits), np.nan)
-        cosines[: len(vectors)] = np.where(vectors.any(axis=1), vectors @ moved, np.nan)
-        if not (candidates.any() or vectors.any()):
-            return first_of(hits, query.n)
-        chances = self.calibrations.rank.probability(
-            rank_evidence(hits.ids, leading.ids[:RANKED]),
-            self._background.standardised(moved, cosines),
-        )
-        if self._keeps_order:
-            return first_of(replace(hits, relevance=chances), query.n)
-        ranked = best_first(
-            hits.ids,
-            chances.tolist(),
-            hits.memberships,
-            query.n,
-            total=hits.total,
-            warnings=hits.warnings,
-        )
-        return replace(ranked, relevance=np.array(ranked.scores))
+    def _searches(self, query: Query) -> list[Query]:
+        """Return the search for a query, and the one whose ranks are evidence if it is another."""
+        if not query.is_ranking:
+            return [query]
+        pool = self.options.pool if query.only is None else len(query.only)
+        own = replace(query, n=max(query.n, pool))
+        if query.only is None and query.within is None:
+            return [own]
+        # Ranks are those among the best of all documents.
+        depth = max(self.options.pool, RANKED)
+        return [own, replace(query, n=depth, only=None, within=None)]
 
     async def _searched(self, queries: Sequence[Query]) -> list[Hits]:
         """Return what the engine answers; given documents just as they are if it scores none."""
@@ -194,46 +228,42 @@ class EncodedPoolEngine(EngineOverWords):
             for ids in given
         ]
 
+    async def _estimated(
+        self, query: Query, hits: Hits, leading: Hits, texts: Mapping[str, Text]
+    ) -> Hits:
+        asked = await encode_query(self._encoder, query.words, self._dimensions)
+        candidates = self._stacked(leading.ids[: self.options.pool], texts)
+        ranks = range(len(candidates))
+        nearest = sorted(ranks, key=lambda rank: (-float(candidates[rank] @ asked), rank))
+        best = candidates[fused_best([ranks, nearest], self.options)]
+        moved = moved_toward(asked, best, self.options.weight)
+        # Other texts may be known from other queries, but a score must not depend on these.
+        vectors = self._stacked(self._encoded(query, hits), texts)
+        if not (candidates.any() or vectors.any()):
+            return first_of(hits, query.n)
+        cosines = np.full(len(hits), np.nan)
+        cosines[: len(vectors)] = np.where(vectors.any(axis=1), vectors @ moved, np.nan)
+        chances = self.calibrations.rank.probability(
+            rank_evidence(hits.ids, leading.ids[:RANKED]),
+            self.background.standardised(moved, cosines),
+        )
+        if self._keeps_order:
+            return first_of(replace(hits, relevance=chances), query.n)
+        ranked = best_first(
+            hits.ids,
+            chances.tolist(),
+            hits.memberships,
+            query.n,
+            total=hits.total,
+            warnings=hits.warnings,
+        )
+        return replace(ranked, relevance=np.array(ranked.scores))
+
     def _encoded(self, query: Query, hits: Hits) -> Sequence[str]:
         """Return the documents of a query whose own vectors count."""
         return hits.ids[: self.options.pool] if query.only is None else hits.ids
 
-    def _stacked(self, ids: Sequence[str], known: Mapping[str, Float32Array]) -> Float32Array:
+    def _stacked(self, ids: Iterable[str], texts: Mapping[str, Text]) -> Float32Array:
         """Return the vectors of documents, shape (len(ids), d)."""
-        rows = [known[id_] for id_ in ids]
-        return np.stack(rows) if rows else np.zeros((0, self._mark.dimensions), dtype=np.float32)
-
-    async def _vectors(
-        self, ids: Sequence[str], progress: Progress | None = None
-    ) -> dict[str, Float32Array]:
-        """Return the vectors of documents, zeros without a text; read and encode the missing ones.
-
-        They are the caller's own, since another search may push them out of what is kept.
-        """
-        now = time.monotonic()
-        vectors: dict[str, Float32Array] = {}
-        missing: dict[str, None] = {}
-        for id_ in ids:
-            read, vector = self._kept.get(id_, (-np.inf, None))
-            if vector is None or read < now - SECONDS_KEPT:
-                missing[id_] = None
-            else:
-                vectors[id_] = vector
-                self._kept.move_to_end(id_)
-        if missing:
-            documents = await self.lexical.documents(list(missing))
-            encoded = await self._texts.encode([text_of(d) for d in documents], progress)
-            read_now = dict(zip((d.id for d in documents), encoded, strict=True))
-            none = np.zeros(self._mark.dimensions, dtype=np.float32)
-            for id_ in missing:
-                vectors[id_] = read_now.get(id_, none)
-                self._kept[id_] = now, vectors[id_]
-                self._kept.move_to_end(id_)
-        while len(self._kept) > KEPT:
-            self._kept.popitem(last=False)
-        return vectors
-
-
-def _is_limited(query: Query) -> bool:
-    """Return whether a query is limited to some documents."""
-    return query.only is not None or query.within is not None
+        rows = [texts[id_].vector for id_ in ids]
+        return np.array(rows, dtype=np.float32).reshape(-1, self._dimensions)

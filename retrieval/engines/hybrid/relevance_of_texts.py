@@ -5,56 +5,44 @@ would look irrelevant. So this estimate reads only the words of the query and th
 documents. It uses no score, rank or label from the engine.
 
 It uses the same evidence as :mod:`fairqr.retrieval.fairness.relevance`, with two differences. BM25
-takes the
-frequencies of words from a fixed sample of the engine's documents, because a word that the whole
-pool contains would otherwise count for almost nothing. And the similarity is standardised over that
-sample. ``benchmarks/relevance_of_texts.py`` fits the estimate, and shows how it treats groups
-(docs/explanation/audits.md).
+takes the frequencies of words from a fixed sample of the engine's documents, because a word that
+the whole pool contains would otherwise count for almost nothing. And the similarity is standardised
+over that sample. ``benchmarks/relevance_of_texts.py`` fits the estimate, and shows how it treats
+groups (docs/explanation/audits.md).
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import time
-import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import filterfalse, islice, repeat
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fairqr.base.errors import InputError
 from fairqr.base.weights import is_pulled
 from fairqr.retrieval.encoders.encoder import (
     Encoder,
     EncoderMark,
     Float32Array,
+    KeptVectors,
     encode_documents,
-    key_of,
     text_of,
 )
-from fairqr.retrieval.encoders.kept_vectors import KeptVectors
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
-from fairqr.retrieval.encoders.opening import open_encoder
 from fairqr.retrieval.engines.engine import Query, SearchEngine, lexical_of
-from fairqr.retrieval.engines.hybrid.vector_array import StoredVectors, VectorFolder, digest_of
+from fairqr.retrieval.engines.hybrid.encoded_pool import LONGEST, Terms, Text, TextReader, terms_of
 from fairqr.retrieval.engines.run import RunEngine
-from fairqr.retrieval.engines.tantivy.analysis import shared_analyzer
-from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
-from fairqr.retrieval.engines.tantivy.folder import VECTORS
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.relevance import (
     CALIBRATED,
     LIKELY,
     Background,
+    fused_best,
     moved_toward,
-    shares_of,
 )
-from fairqr.retrieval.sources.documents import Document, Progress
+from fairqr.retrieval.sources.documents import Progress
 from fairqr.retrieval.sources.retriever_parameters import Hybrid
 from fairqr.retrieval.texts.sendable import sendable
 
@@ -63,9 +51,6 @@ PROBED = 10
 
 K1, B = 1.2, 0.75
 """Parameters of BM25, as in Lucene and tantivy."""
-
-LONGEST = 100_000
-"""How many characters of a text we read; more would only cost time."""
 
 FEWEST_TEXTS = 0.5
 """The share of a pool that must have texts. With less, the other estimates say too little."""
@@ -80,52 +65,6 @@ SAMPLED_QUERIES, SAMPLED_FOR_EACH = 20, 10
 FEWEST_QUERIES = 10
 """With fewer, the sample would be little more than the pools themselves."""
 
-KEPT_BYTES = 150_000_000
-"""How much evidence we keep: about 60,000 texts of 100 words with MiniLM."""
-
-OVERHEAD = 200
-"""The bytes that Python needs for the id of each text."""
-
-SECONDS_KEPT = 600.0
-
-READ_AHEAD = 256
-"""How many of the expected queries get their vectors at a time."""
-
-Terms = NDArray[np.uint32]
-Numbers = NDArray[np.int64]
-
-
-class TextEvidence(NamedTuple):
-    """What we keep of n texts.
-
-    Attributes:
-        vectors: Of length 1, or zeros for a text without words, shape (n, d).
-        distinct: The number of distinct stems of each text, shape (n,).
-        terms: The distinct stems of all texts, one text after the other, as ascending numbers; see
-            :func:`numbers_of`. Shape (m,).
-        counts: How often each stem occurs in its text, shape (m,).
-    """
-
-    vectors: Float32Array
-    distinct: Numbers
-    terms: Terms
-    counts: Numbers
-
-    @classmethod
-    def of(cls, texts: Sequence[str], vectors: Float32Array) -> TextEvidence:
-        """Count the terms of texts with these vectors; this blocks."""
-        numbers = [numbers_of(shared_analyzer().analyze(text)) for text in texts]
-        rows = np.repeat(np.arange(len(texts)), [len(terms) for terms in numbers])
-        pairs = rows << 32 | np.concatenate([numbers_of([]), *numbers])
-        found, counts = np.unique(pairs, return_counts=True)
-        distinct = np.bincount(found >> 32, minlength=len(texts))
-        return cls(vectors, distinct, (found & 0xFFFF_FFFF).astype(np.uint32), counts)
-
-    @property
-    def mean_length(self) -> float:
-        """The mean number of terms of the texts that have any."""
-        return float(self.counts.sum() / max(1, np.count_nonzero(self.distinct)))
-
 
 @dataclass(frozen=True, slots=True)
 class Reference:
@@ -134,25 +73,24 @@ class Reference:
     Attributes:
         background: The vectors of the sample.
         frequencies: How many texts of the sample contain each term.
-        texts: The number of texts.
+        texts: The number of texts that have terms.
         mean_length: Their mean number of terms.
     """
 
     background: Background
-    frequencies: Mapping[int, int] = field(default_factory=dict)
-    texts: int = 0
-    mean_length: float = 0.0
+    frequencies: Mapping[int, int]
+    texts: int
+    mean_length: float
 
     @classmethod
-    def of(cls, sample: TextEvidence) -> Reference:
+    def of(cls, sample: Sequence[Text], dimensions: int) -> Reference:
         """Count the terms of a sample; texts without terms are left out."""
-        spoken = sample.distinct > 0
-        return cls(
-            Background.of(sample.vectors[spoken]),
-            Counter(sample.terms.tolist()),
-            int(spoken.sum()),
-            sample.mean_length,
-        )
+        spoken = [text for text in sample if len(text.terms)]
+        vectors = np.array([text.vector for text in spoken], dtype=np.float32)
+        every = Counter(term for text in spoken for term in {*text.terms.tolist()})
+        mean_length = float(np.mean([len(text.terms) for text in spoken])) if spoken else 0.0
+        background = Background.of(vectors.reshape(-1, dimensions))
+        return cls(background, every, len(spoken), mean_length)
 
     def weight(self, term: int) -> float:
         """Return the inverse document frequency of a term as in Lucene, above 0.
@@ -163,83 +101,24 @@ class Reference:
         return float(np.log1p((self.texts - having + 0.5) / (having + 0.5)))
 
 
-def numbers_of(terms: Sequence[str]) -> Terms:
-    """Return terms as numbers. Among a million distinct terms, one in 4,000 shares its number."""
-    return np.array([zlib.crc32(term.encode()) for term in terms], dtype=np.uint32)
-
-
-def bm25(query: Terms, texts: TextEvidence, reference: Reference) -> FloatArray:
+def bm25(query: Terms, texts: Sequence[Terms], reference: Reference) -> FloatArray:
     """Return the BM25 scores of n texts, shape (n,), with the statistics of a reference.
 
     A word that occurs twice in the query counts twice. Without a reference, the mean length is that
     of the texts themselves.
 
-    We do not use an index as in :mod:`fairqr.retrieval.pools.bm25`: it has its own statistics, and
-    it would have to be built for each query, which takes 25 ms for 150 texts.
+    We do not use :class:`fairqr.retrieval.pools.retrievers.MemoryIndex`: it has its own statistics,
+    and it would have to be built for each query, which takes 25 ms for 150 texts.
     """
-    mean_length = reference.mean_length or texts.mean_length
-    wanted, times = np.unique(query, return_counts=True)
-    if not len(wanted) or not mean_length:
-        return np.zeros(len(texts.distinct))
-    weights = times * [reference.weight(term) for term in wanted.tolist()]
-    places = np.minimum(np.searchsorted(wanted, texts.terms), len(wanted) - 1)
-    met = np.flatnonzero(wanted[places] == texts.terms)
-    rows = np.repeat(np.arange(len(texts.distinct)), texts.distinct)
-    lengths = np.bincount(rows, texts.counts, minlength=len(texts.distinct))
-    rows, counts = rows[met], texts.counts[met]
+    lengths = np.array([len(terms) for terms in texts])
+    mean_length = reference.mean_length or lengths.sum() / max(1, np.count_nonzero(lengths)) or 1.0
     norms = K1 * (1 - B + B * lengths / mean_length)
-    gains = weights[places[met]] * counts * (K1 + 1) / (counts + norms[rows])
-    return np.bincount(rows, gains, minlength=len(lengths)).astype(np.float64)
-
-
-class _KeptTexts:
-    """The evidence of documents by id, since they were first read."""
-
-    def __init__(self, dimensions: int) -> None:
-        self.since = time.monotonic()
-        self._rows: dict[str, int] = {}
-        # Row 0 stands for documents without text.
-        self._blank: Sequence[NDArray[Any]]
-        self._blank = TextEvidence.of([""], np.zeros((1, dimensions), dtype=np.float32))
-        self._starts = bytearray(np.zeros(1, dtype=np.int64).tobytes())
-        # Buffers can grow in place, unlike arrays.
-        self._parts = [bytearray(part.tobytes()) for part in self._blank]
-
-    @property
-    def is_old(self) -> bool:
-        """Whether the documents may have changed since."""
-        return time.monotonic() - self.since >= SECONDS_KEPT
-
-    @property
-    def size(self) -> int:
-        """The number of bytes it takes."""
-        return len(self._rows) * OVERHEAD + len(self._starts) + sum(map(len, self._parts))
-
-    def missing(self, ids: Iterable[str]) -> list[str]:
-        """Return those of the ids that are not kept, in their order."""
-        return [*filterfalse(self._rows.__contains__, dict.fromkeys(ids))]
-
-    def add(self, ids: Sequence[str], texts: TextEvidence) -> None:
-        """Keep the evidence of documents."""
-        first = 1 + len(self._rows)
-        self._rows.update(zip(ids, range(first, first + len(ids)), strict=True))
-        terms = len(self._parts[2]) // texts.terms.itemsize
-        self._starts += (terms + np.cumsum(texts.distinct) - texts.distinct).tobytes()
-        arrays: Sequence[NDArray[Any]] = texts
-        for kept, new in zip(self._parts, arrays, strict=True):
-            kept += new.tobytes()
-
-    def of(self, ids: Sequence[str]) -> TextEvidence:
-        """Return the evidence of documents; one that is not kept counts as one without text."""
-        rows = np.array([*map(self._rows.get, ids, repeat(0))], dtype=np.int64)
-        vectors, distinct, terms, counts = (
-            np.frombuffer(kept, part.dtype).reshape(-1, *part.shape[1:])
-            for kept, part in zip(self._parts, self._blank, strict=True)
-        )
-        sizes = distinct[rows]
-        shifts = np.frombuffer(self._starts, np.int64)[rows] - np.cumsum(sizes) + sizes
-        places = np.arange(sizes.sum()) + np.repeat(shifts, sizes)
-        return TextEvidence(vectors[rows], sizes, terms[places], counts[places])
+    every, rows = np.concatenate([query[:0], *texts]), np.repeat(np.arange(len(texts)), lengths)
+    scores = np.zeros(len(texts))
+    for term, times in Counter(query.tolist()).items():
+        counts = np.bincount(rows[every == term], minlength=len(texts))
+        scores += times * reference.weight(term) * counts * (K1 + 1) / (counts + norms)
+    return scores
 
 
 class TextRelevance:
@@ -248,27 +127,20 @@ class TextRelevance:
     An estimate depends only on the query, on the documents in the pool, and on the sample taken
     when this was opened. It was fitted on pools of 200 documents. Use it in one event loop.
 
-    We keep the evidence of documents for ten minutes, up to ``KEPT_BYTES``. Vectors of texts come
-    from the index if it has some of this encoder, otherwise from the user's cache; only new texts
-    are encoded. So are the queries that are expected; no other query is stored.
+    What texts say is kept for ten minutes, see :class:`TextReader`. Vectors of texts and of the
+    expected queries are kept in the user's cache; no other query is stored.
     """
 
     calibrations = CALIBRATED
     options = Hybrid()
     reference: Reference
 
-    def __init__(
-        self, engine: SearchEngine, encoder: Encoder, mark: EncoderMark, expected: Sequence[str]
-    ) -> None:
+    def __init__(self, engine: SearchEngine, encoder: Encoder, mark: EncoderMark) -> None:
         """Take what :meth:`open` has prepared; there is no reference yet."""
-        self._engine, self._encoder, self._mark = engine, encoder, mark
-        self._stored = _stored_by(engine, mark)
-        self._vectors = KeptVectors(encoder, mark)
-        self._kept = _KeptTexts(mark.dimensions)
-        self._reading, self._encoding = asyncio.Lock(), asyncio.Lock()
-        words = dict.fromkeys(map(_readable, expected))
-        self._expected = {query: place for place, query in enumerate(words)}
-        self._ahead: dict[str, Float32Array] = {}
+        self._encoder, self._mark = encoder, mark
+        self._texts = TextReader(engine, encoder, mark, with_terms=True)
+        self._reading = asyncio.Lock()
+        self._expected: dict[str, Float32Array] = {}
 
     @classmethod
     async def open(
@@ -290,8 +162,8 @@ class TextRelevance:
                 20 of them find, in whatever order they are. With fewer than ten there is no
                 sample: all words weigh the same, and similarities are compared with typical ones
                 of MiniLM.
-            expected: Words of queries that estimates will be asked for, about in this order. Their
-                vectors are made some at a time and kept in the user's cache.
+            expected: Words of queries that estimates will be asked for. Their vectors are made at
+                once and kept in the user's cache.
 
         Raises:
             ModelError: The encoder failed.
@@ -299,15 +171,20 @@ class TextRelevance:
             FairqrError: Any error of the engine.
         """
         mark = await EncoderMark.of(encoder)
-        estimate = await asyncio.to_thread(cls, engine, encoder, mark, expected)
-        asked = sorted({*queries}, key=digest_of) if len({*queries}) >= FEWEST_QUERIES else []
+        estimate = cls(engine, encoder, mark)
+        # By their hashes, so that the order of the queries does not choose.
+        asked = sorted({*queries}, key=_digest_of) if len({*queries}) >= FEWEST_QUERIES else []
         own = [Query(text, SAMPLED_FOR_EACH) for text in asked[:SAMPLED_QUERIES]]
         is_open = "new_queries" in engine.capabilities
         found = await engine.search(Background.sample()) if is_open else []
         if not any(hits.ids for hits in found) and own:
             found = await engine.search(own)
         ids = sorted({id_ for hits in found for id_ in hits.ids})
-        estimate.reference = Reference.of(await estimate._evidence_of(ids, progress))
+        sample = await estimate._texts.read(ids, progress)
+        estimate.reference = Reference.of([sample[id_] for id_ in ids], mark.dimensions)
+        words = [*dict.fromkeys(map(_readable, expected))]
+        vectors = await KeptVectors(encoder, mark).encode(words)
+        estimate._expected = dict(zip(words, vectors, strict=True))
         return estimate
 
     async def estimate_ids(
@@ -332,27 +209,29 @@ class TextRelevance:
             ModelError: The encoder failed.
             FairqrError: Any error of the engine.
         """
-        # Sort by id, so that not even the last digit depends on the order of the pool.
+        # One call at a time, so that no text is read and encoded for two queries at once.
+        async with self._reading:
+            known = await self._texts.read(ids)
+        # Sorted by id, so that not even the last digit depends on the order of the pool.
         order = sorted(range(len(ids)), key=ids.__getitem__)
-        texts = await self._evidence_of([ids[place] for place in order])
-        has_vector = texts.vectors.any(axis=1)
-        spoken = has_vector | (texts.distinct > 0)
+        texts = [known[ids[place]] for place in order]
+        terms = [text.terms for text in texts]
+        vectors = np.array([text.vector for text in texts]).reshape(-1, self._mark.dimensions)
+        has_vector = vectors.any(axis=1)
+        spoken = has_vector | (np.array([*map(len, terms)]) > 0)
         if np.count_nonzero(spoken) < max(1, FEWEST_TEXTS * len(ids)):
             return None
         words = _readable(query)
-        vector = await self._vector_of(words)
-        scores = bm25(numbers_of(shared_analyzer().analyze(words)), texts, self.reference)
+        if (vector := self._expected.get(words)) is None:
+            (vector,) = await encode_documents(self._encoder, [words], self._mark.dimensions)
+        scores = bm25(terms_of(words), terms, self.reference)
         sharing = np.argsort(-scores, kind="stable")[: np.count_nonzero(scores) * by_words]
-        nearest = np.argsort(-np.vecdot(texts.vectors, vector), kind="stable")
-        # The same as fused_best, without a step in Python for each document.
-        fused = np.zeros(len(ids))
-        for ranking in (sharing[: self.options.depth], nearest[: self.options.depth]):
-            fused[ranking] += 1 / (self.options.k + np.arange(1, len(ranking) + 1))
-        best = np.argsort(-fused, kind="stable")[: self.options.feedback]
-        moved = moved_toward(vector, texts.vectors[best], self.options.weight)
-        cosines = np.where(has_vector, np.vecdot(texts.vectors, moved), np.nan)
+        nearest = np.argsort(-np.vecdot(vectors, vector), kind="stable")
+        best = fused_best([sharing.tolist(), nearest.tolist()], self.options)
+        moved = moved_toward(vector, vectors[best], self.options.weight)
+        cosines = np.where(has_vector, np.vecdot(vectors, moved), np.nan)
         similarity = self.reference.background.standardised(moved, cosines)
-        shared = shares_of(scores, float(scores.max()))
+        shared = scores / (scores.max() or 1.0)
         chances = self.calibrations.texts.probability(
             shared if by_words else np.full_like(shared, shared[spoken].mean()),
             np.clip(similarity, -FARTHEST, FARTHEST),
@@ -360,49 +239,6 @@ class TextRelevance:
         estimates = np.empty(len(ids))
         estimates[order] = np.where(spoken, chances, chances[spoken].mean())
         return estimates
-
-    async def _vector_of(self, words: str) -> Float32Array:
-        """Return the vector of a query; of an expected one, from those that are kept."""
-        place = self._expected.get(words)
-        if place is None:
-            made = await encode_documents(self._encoder, [words], self._mark.dimensions)
-            return np.asarray(made[0])
-        async with self._encoding:
-            if words not in self._ahead:
-                some = [*islice(self._expected, place, place + READ_AHEAD)]
-                vectors = await self._vectors.encode(some)
-                # Others may still need the last ones.
-                last = [*self._ahead.items()][-READ_AHEAD:]
-                self._ahead = dict(last) | dict(zip(some, vectors, strict=True))
-            return self._ahead[words]
-
-    async def _evidence_of(
-        self, ids: Sequence[str], progress: Progress | None = None
-    ) -> TextEvidence:
-        """Return the evidence of documents, fetching from the engine what is not kept."""
-        if not self._kept.is_old and not self._kept.missing(ids):
-            return self._kept.of(ids)
-        # One call at a time, so that no text is read and encoded for two queries at once.
-        async with self._reading:
-            if self._kept.is_old:
-                self._kept = _KeptTexts(self._mark.dimensions)
-            if missing := self._kept.missing(ids):
-                documents = await self._engine.documents(missing)
-                texts = await self._read(documents, progress)
-                self._kept.add([document.id for document in documents], texts)
-            evidence = self._kept.of(ids)
-            if self._kept.size > KEPT_BYTES:
-                self._kept = _KeptTexts(self._mark.dimensions)
-        return evidence
-
-    async def _read(self, documents: Sequence[Document], progress: Progress | None) -> TextEvidence:
-        """Encode and count the texts of documents."""
-        whole = [sendable(text_of(document)) for document in documents]
-        texts = [text[:LONGEST] for text in whole]
-        vectors = await asyncio.to_thread(self._stored.get, [digest_of(text) for text in whole])
-        new = np.flatnonzero(~vectors.any(axis=1)).tolist()
-        vectors[new] = await self._vectors.encode([texts[row] for row in new], progress)
-        return await asyncio.to_thread(TextEvidence.of, texts, vectors)
 
 
 async def open_texts(
@@ -433,8 +269,8 @@ async def open_texts(
             )
         # Words that the run does not know would find nothing.
         searches = [id_ for id_ in queries if id_ in run.rankings]
-    encoder = open_encoder(MiniLmEncoder.name)
-    texts = await TextRelevance.open(engine, encoder, progress, searches, [*queries.values()])
+    expected = [*queries.values()]
+    texts = await TextRelevance.open(engine, MiniLmEncoder(), progress, searches, expected)
     if not texts.reference.texts:
         found = await engine.search([Query(text, PROBED) for text in searches[:PROBED]])
         ids = list(dict.fromkeys(id_ for hits in found for id_ in hits.ids))
@@ -470,16 +306,10 @@ def end_of(estimates: FloatArray, places: Sequence[int]) -> float:
     return max(last, half) if half >= LIKELY else last
 
 
-def _stored_by(engine: SearchEngine, mark: EncoderMark) -> StoredVectors:
-    """Return the vectors of this encoder in an embedded index; this blocks."""
-    lexical = lexical_of(engine)
-    if isinstance(lexical, TantivyEngine):
-        # Vectors of another model with the same name are useless.
-        with contextlib.suppress(InputError, OSError):
-            return VectorFolder(lexical.folder / VECTORS / key_of(mark.name), mark).by_text()
-    return StoredVectors.none(mark.dimensions)
-
-
 def _readable(query: str) -> str:
     """Return the words of a query that we read."""
     return sendable(query)[:LONGEST]
+
+
+def _digest_of(query: str) -> bytes:
+    return blake2b(query.encode("utf-8", "surrogatepass"), digest_size=16).digest()

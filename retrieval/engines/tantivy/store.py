@@ -19,10 +19,8 @@ from typing import TypeVar
 from filelock import FileLock, Timeout
 
 from fairqr.base.errors import BuildInProgressError, IndexNotFoundError, IndexVersionError
-from fairqr.retrieval.engines.hybrid.vector_array import carry_over
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
 from fairqr.retrieval.engines.tantivy.folder import (
-    VECTORS,
     Manifest,
     build_index,
     remove_documents,
@@ -260,7 +258,6 @@ class EmbeddedIndexes:
         except BaseException:
             shutil.rmtree(new if current.is_symlink() else index, ignore_errors=True)
             raise
-        carry_over(index / old / VECTORS, new / VECTORS)
         switch.unlink(missing_ok=True)
         switch.symlink_to(new.name)
         switch.replace(current)

@@ -1,10 +1,12 @@
-"""Encoders: what is asked of their vectors, the embedded one, and those of LangChain."""
+"""Encoders: what is asked of their vectors, which are kept, and those of LangChain."""
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -12,11 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
-from langchain_core.embeddings import DeterministicFakeEmbedding, Embeddings
+from langchain_core.embeddings import Embeddings
 
-from fairqr.base.errors import InputError, ModelError, ModelUnavailableError
+from fairqr.base.errors import ModelError, ModelUnavailableError
+from fairqr.base.settings import cache_dir
 from fairqr.retrieval.encoders.encoder import (
+    AT_ONCE,
     EncoderMark,
+    KeptVectors,
     encode_documents,
     encode_query,
     key_of,
@@ -96,14 +101,8 @@ async def test_what_is_no_vectors_is_refused(rows: Any) -> None:
     """Two texts, two dimensions: any other shape, and values that are no numbers."""
     with pytest.raises(ModelError, match="'constant'"):
         await encode_documents(Constant(rows), ["a", "b"], 2)
-
-
-@pytest.mark.parametrize(
-    "query", [None, "ab", [], [1.0], [1.0] * 3, [[1.0, 2.0]], [float("nan"), 1]]
-)
-async def test_what_is_no_vector_of_a_query_is_refused(query: Any) -> None:
     with pytest.raises(ModelError, match="'constant'"):
-        await encode_query(Constant(None, query), "a", 2)
+        await encode_query(Constant(None, rows), "a", 3)
 
 
 async def test_blank_texts_are_not_sent() -> None:
@@ -117,13 +116,52 @@ async def test_blank_texts_are_not_sent() -> None:
 
 async def test_a_mark_tells_models_of_the_same_name_apart() -> None:
     mark = await EncoderMark.of(CountingEncoder())
-    mark.check(mark.dimensions, [round(value, 4) for value in mark.probe], "here", "wait")
+    assert mark.fits(mark.dimensions, [round(value, 4) for value in mark.probe])
     for other in (CountingEncoder(salt="x"), CountingEncoder(dimensions=9)):
-        wrong = await EncoderMark.of(other)
-        with pytest.raises(
-            InputError, match=r"'words' here were made by another model.*8 dim.* or wait\.$"
-        ):
-            wrong.check(mark.dimensions, mark.probe, "here", "wait")
+        assert not (await EncoderMark.of(other)).fits(mark.dimensions, mark.probe)
+
+
+# --- kept vectors ------------------------------------------------------------------------------
+
+TEXTS = [f"text number {number}" for number in range(AT_ONCE + 9)]
+
+
+async def kept_by(encoder: CountingEncoder) -> KeptVectors:
+    kept = KeptVectors(encoder, await EncoderMark.of(encoder))
+    encoder.taken()
+    return kept
+
+
+async def test_vectors_are_the_encoders_and_each_text_is_encoded_once() -> None:
+    encoder = CountingEncoder()
+    kept = await kept_by(encoder)
+    wanted = await encode_documents(CountingEncoder(), TEXTS)
+    found = await kept.encode([*TEXTS[:9], *TEXTS[:9], " "])
+    assert np.array_equal(found[:18], [*wanted[:9], *wanted[:9]])
+    assert sorted(encoder.taken()) == sorted(TEXTS[:9])
+    again = await kept_by(encoder)
+    assert np.array_equal(await again.encode(TEXTS), wanted)
+    assert sorted(encoder.taken()) == sorted(TEXTS[9:])
+    assert not (await again.encode([" "])).any()
+    assert (await again.encode([])).shape == (0, 8)
+
+
+@pytest.mark.parametrize("other", [CountingEncoder("others"), CountingEncoder(salt="other")])
+async def test_another_model_has_vectors_of_its_own(other: CountingEncoder) -> None:
+    """Also one of the same name, which encodes the probe otherwise."""
+    await (await kept_by(CountingEncoder())).encode(TEXTS[:3])
+    found = await (await kept_by(other)).encode(TEXTS[:3])
+    assert np.array_equal(found, await encode_documents(other, TEXTS[:3]))
+
+
+async def test_a_damaged_file_forgets() -> None:
+    kept, path = await kept_by(CountingEncoder()), cache_dir() / "vectors.sqlite"
+    wanted = await kept.encode(TEXTS[:3])
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE kept SET value = x'00'")
+    assert np.array_equal(await kept.encode(TEXTS[:3]), wanted)
+    path.write_bytes(b"no database" * 1000)
+    assert np.array_equal(await kept.encode(TEXTS[:3]), wanted)
 
 
 def test_opening_an_encoder_loads_nothing() -> None:
@@ -141,20 +179,14 @@ def test_opening_an_encoder_loads_nothing() -> None:
 # --- LangChain ---------------------------------------------------------------------------------
 
 
-async def test_an_embeddings_object_of_langchain_encodes_in_batches() -> None:
-    embeddings = WordEmbeddings()
-    encoder = LangChainEncoder(embeddings, batch_size=3)
-    texts = [f"text {number}" for number in range(8)]
+async def test_an_embeddings_object_of_langchain_encodes() -> None:
+    """It is named by its class and model."""
+    encoder, texts = LangChainEncoder(WordEmbeddings()), TEXTS[:8]
+    assert encoder.name == "WordEmbeddings"
+    assert LangChainEncoder(WordEmbeddings(), "mine").name == "mine"
     rows = await encode_documents(encoder, texts)
-    assert [len(batch) for batch in embeddings.batches] == [3, 3, 2]
-    assert rows == pytest.approx(unit_rows(embeddings.embed_documents(texts)))
-    assert await encode_query(encoder, "text 3", 8) == pytest.approx(rows[3])
-
-
-def test_an_embeddings_object_is_named_by_its_class_and_model() -> None:
-    embeddings = DeterministicFakeEmbedding(size=4)
-    assert LangChainEncoder(embeddings).name == "DeterministicFakeEmbedding"
-    assert LangChainEncoder(embeddings, "mine").name == "mine"
+    assert rows == pytest.approx(unit_rows(WordEmbeddings().embed_documents(texts)))
+    assert await encode_query(encoder, texts[3], 8) == pytest.approx(rows[3])
 
 
 def test_a_model_of_langchain_is_opened_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairqr.retrieval.texts.evidence import Evidence
-from fairqr.retrieval.texts.evidence_from_texts import evidence_from_texts, stems_of
+from fairqr.retrieval.texts.evidence import Evidence, evidence_from_texts, stems_of
 
 FEMALE, MALE = [1.0, 0.0], [0.0, 1.0]
 

@@ -1,4 +1,4 @@
-"""Vector search over the embedded engine: right after every kind of write, kill and race."""
+"""Search by vectors over an embedded index, alone and with words, after every write and kill."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,6 +20,7 @@ import pytest
 from filelock import FileLock
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from fairqr.base.errors import (
     IndexUnavailableError,
@@ -27,70 +29,95 @@ from fairqr.base.errors import (
     ModelError,
     ModelUnavailableError,
 )
-from fairqr.retrieval.encoders.encoder import Encoder, text_of
+from fairqr.retrieval.encoders.encoder import Encoder, EncoderMark, text_of, unit_rows
 from fairqr.retrieval.encoders.langchain import LangChainEncoder
 from fairqr.retrieval.encoders.opening import Retriever, open_encoder
-from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, lexical_of
-from fairqr.retrieval.engines.hybrid import vectors as module
-from fairqr.retrieval.engines.hybrid.vectors import VectorEngine
+from fairqr.retrieval.engines.engine import Query, SearchEngine, lexical_of
+from fairqr.retrieval.engines.hybrid import embedded as module
+from fairqr.retrieval.engines.hybrid.embedded import (
+    HybridEngine,
+    VectorEngine,
+    VectorFolder,
+    cosines,
+    encoder_names,
+    exact_cosines,
+    highest,
+)
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
 from fairqr.retrieval.fairness.ranking import Ranking
+from fairqr.retrieval.fairness.relevance import CALIBRATED, Calibration, relevance_by_rank
 from fairqr.retrieval.sources.catalog import Catalog
 from fairqr.retrieval.sources.documents import Document
+from fairqr.retrieval.sources.retriever_parameters import Hybrid
 from tests.integration.local_model import minilm_cache, pulled_minilm
-from tests.unit.engines import hits_of, ranked
+from tests.unit.engines import answers_of, hits_of, ranked
 from tests.unit.retrieval.embedded import GENDER, built, corpus_of, remove, upsert
 from tests.unit.retrieval.vector_encoders import (
     CountingEncoder,
     WordEmbeddings,
+    generated,
     stored_vector,
+    unit,
     word_vector,
 )
 
 __all__ = ["minilm_cache", "pulled_minilm"]
 
 ROOT = Path(__file__).parents[3]
+QUERIES = ("w1", "w2 w3", "w4 w5 w6 w7 unheard")
+DEFAULTS = ",".join(f"{name}={value}" for name, value in Hybrid().model_dump().items())
+
+both = pytest.mark.parametrize("kind", [VectorEngine, HybridEngine])
 
 
-def generated(count: int, seed: int = 1) -> list[Document]:
-    """Short documents of few words, so that many are equal; a few have no word at all."""
-    draw = random.Random(seed)
-    words = [f"w{i}" for i in range(12)]
-    return [
-        Document(
-            f"d{number}",
-            draw.choice(words),
-            " ".join(draw.choices(words, k=draw.randint(0, 3))),
-            {"gender": draw.choice(["female", "male"])},
-        )
-        if number % 10
-        else Document(f"d{number}", "...", "")
-        for number in range(count)
-    ]
+def some(count: int, seed: int = 1) -> list[Document]:
+    """Short documents, many of them equal; each tenth has no word at all."""
+    short = [replace(d, text=" ".join(d.text.split()[:2])) for d in generated(count, seed)]
+    return [replace(d, title="...", text="") if d.id[-1] == "0" else d for d in short]
 
 
-def by_hand(documents: list[Document], query: str) -> Ranking:
+def numbered(count: int) -> list[Document]:
+    return [Document(f"d{n}", "", f"word{n}") for n in range(count)]
+
+
+def by_cosine(documents: Iterable[Document], query: str) -> Ranking:
     """Rank all documents by (1 + cosine)/2, computed one by one, ties by id."""
-    asked = word_vector(query, 8)
-    scores = {}
-    for document in documents:
-        vector = stored_vector(word_vector(text_of(document), 8))
-        if vector.any():
-            cosine = vector @ asked / np.linalg.norm(asked)
-            scores[document.id] = float(1 + cosine) / 2
-    return Ranking.of(scores)
+    asked = unit(word_vector(query, 8))
+    vectors = {d.id: stored_vector(word_vector(text_of(d), 8)) for d in documents}
+    return Ranking.of({i: float(1 + v @ asked) / 2 for i, v in vectors.items() if v.any()})
+
+
+async def by_hand(engine: HybridEngine, documents: list[Document], query: str) -> Ranking:
+    """The definition of docs/explanation/relevance.md, document by document."""
+    (by_words,) = await lexical_of(engine).search([Query(query, 1000)])
+    vectors = {d.id: stored_vector(word_vector(text_of(d), 8)) for d in documents}
+    asked = unit(word_vector(query, 8))
+    encoded = [id_ for id_, vector in vectors.items() if vector.any()]
+    by_vector = sorted(encoded, key=lambda id_: (-(vectors[id_] @ asked), id_))
+    fused: dict[str, float] = {}
+    for ranking in (by_words.ids[:200], by_vector[:200]):
+        for rank, id_ in enumerate(ranking, start=1):
+            fused[id_] = fused.get(id_, 0) + 1 / (60 + rank)
+    first = sorted(fused, key=lambda id_: (-fused[id_], id_))[:10]
+    moved = unit(asked + unit(np.mean([vectors[id_] for id_ in first], axis=0)))
+    similar = {id_: float(vectors[id_] @ moved) for id_ in encoded}
+    mean, deviation = np.mean([*similar.values()]), np.std([*similar.values()])
+    scores = dict(zip(by_words.ids, by_words.scores, strict=True))
+
+    def chance(id_: str) -> float:
+        share = scores.get(id_, 0.0) / max(by_words.scores)
+        likeness = (similar.get(id_, mean) - mean) / deviation
+        return float(CALIBRATED.words.probability(np.array(share), np.array(likeness)))
+
+    return Ranking.of({id_: chance(id_) for id_ in vectors})
 
 
 def same(found: Ranking, expected: Ranking, n: int | None = None) -> None:
-    """Assert that a ranking is the first n of the expected one, or of one that equals it but for
-    the last digits of the scores."""
+    """Assert that this is the first n of a ranking, or of one that differs in last digits."""
     scores = dict(zip(expected.ids, expected.scores, strict=True))
     assert len(set(found.ids)) == len(found)
-    assert found.scores == pytest.approx([scores[id_] for id_ in found.ids], abs=1e-6)
-    assert found.scores == pytest.approx(expected.scores[:n], abs=1e-6)
-
-
-QUERIES = ("w1", "w2 w3", "w4 w5 w6 w7 unheard")
+    assert found.scores == pytest.approx([scores[id_] for id_ in found.ids], abs=1e-5)
+    assert found.scores == pytest.approx(expected.scores[:n], abs=1e-5)
 
 
 async def opened(lexical: TantivyEngine, encoder: Encoder | None = None) -> VectorEngine:
@@ -104,71 +131,87 @@ def again(engine: SearchEngine) -> TantivyEngine:
     return TantivyEngine(lexical.folder, "again")
 
 
+def folder_of(tmp_path: Path) -> Path:
+    (vectors,) = tmp_path.glob("v1/dense/*/vectors")
+    return vectors.parent
+
+
 # --- searching --------------------------------------------------------------------------------
 
 
-async def test_a_search_ranks_all_documents_by_cosine(tmp_path: Path) -> None:
-    """As computed by hand; and whatever n is, the top n is the beginning of the whole ranking."""
-    documents = generated(300)
-    engine = await opened(built(tmp_path / "v1", documents))
+@both
+@pytest.mark.parametrize("textless", [True, False])
+async def test_scores_are_those_of_the_definition(
+    tmp_path: Path, kind: type[VectorEngine], textless: bool
+) -> None:
+    """All documents are ranked; the top n is the beginning, ties are by id, and groups come too."""
+    documents = some(300) if textless else generated(300)
+    engine = await kind.open(built(tmp_path / "v1", documents), CountingEncoder())
+    assert engine.retriever == f"{kind.kind}:words"
+    groups = {d.id: [*d.membership(GENDER.attributes["gender"])] for d in documents}
     for query in QUERIES:
         whole = await ranked(engine, query, 1000)
-        assert len(whole) == 270
-        same(whole, by_hand(documents, query))
-        pairs = list(zip(whole.ids, whole.scores, strict=True))
+        expected = by_cosine(documents, query)
+        if isinstance(engine, HybridEngine):
+            expected = await by_hand(engine, documents, query)
+        assert len(whole) == (270 if textless and kind is VectorEngine else 300)
+        same(whole, expected)
+        pairs = [*zip(whole.ids, whole.scores, strict=True)]
         assert pairs == sorted(pairs, key=lambda pair: (-pair[1], pair[0]))
-        assert len(set(whole.scores)) < 250, "there are ties"
-        for n in (1, 3, 20, 269, 270):
+        assert 0 <= min(whole.scores) < max(whole.scores) <= 1
+        for n in (1, 7, 50, 269):
             assert await ranked(engine, query, n) == whole.top(n)
+        hits = await hits_of(engine, query, 30)
+        assert hits.memberships["gender"].tolist() == [groups[id_] for id_ in hits.ids]
 
 
-async def test_hits_bring_their_groups(tmp_path: Path) -> None:
-    documents = generated(50)
-    engine = await opened(built(tmp_path / "v1", documents))
-    gender = GENDER.attributes["gender"]
-    for hits in (await hits_of(engine, "w1", 30), await hits_of(engine, "w1", 9, only=["d7"])):
-        expected = [list(documents[int(id_[1:])].membership(gender)) for id_ in hits.ids]
-        assert len(hits) > 0
-        assert hits.memberships["gender"].tolist() == expected
-
-
-async def test_given_documents_get_the_scores_of_a_search(tmp_path: Path) -> None:
-    """Documents without a word come last with 0; ids that the index lacks are left out."""
-    engine = await opened(built(tmp_path / "v1", generated(300)))
+@both
+async def test_given_documents_get_the_scores_of_a_search(
+    tmp_path: Path, kind: type[VectorEngine]
+) -> None:
+    """Documents without a word come last; ids that the index lacks are left out."""
+    engine = await kind.open(built(tmp_path / "v1", some(300)), CountingEncoder())
     whole = await ranked(engine, "w1 w2", 300)
-    some = random.Random(3).sample(whole.ids, 40)
-    found = await ranked(engine, "w1 w2", 99, only=[*some, "nobody", "d10", "d0", some[0]])
-    assert found.ids == [*[id_ for id_ in whole.ids if id_ in some], "d0", "d10"]
+    wanted = {*random.Random(3).sample(whole.ids[:250], 40), "d000", "d010"}
+    hits = await hits_of(engine, "w1 w2", 99, only=[*wanted, "nobody", "d010"])
     scores = dict(zip(whole.ids, whole.scores, strict=True))
-    assert found.scores == [*[scores[id_] for id_ in found.ids[:-2]], 0, 0]
+    assert {*hits.ids} == wanted
+    assert hits.scores == [scores.get(id_, 0) for id_ in hits.ids]
+    assert hits.scores == sorted(hits.scores, reverse=True)
+    assert len(hits.memberships["gender"]) == len(hits)
     assert await ranked(engine, "w1", 9, only=[]) == Ranking([], [])
 
 
-async def test_a_query_without_words_finds_nothing(tmp_path: Path) -> None:
+@both
+async def test_a_query_without_words_finds_nothing(
+    tmp_path: Path, kind: type[VectorEngine]
+) -> None:
     """And of given documents it prefers none, whatever the lexical engine would say."""
-    engine = await opened(built(tmp_path / "v1", generated(30)))
+    engine = await kind.open(built(tmp_path / "v1", some(30)), CountingEncoder())
     for query in ("", " ", "..."):
         assert await ranked(engine, query, 9) == Ranking([], [])
-        found = await ranked(engine, query, 9, only=["d3", "d1", "nobody"])
-        assert found == Ranking(["d1", "d3"], [0, 0])
+        found = await ranked(engine, query, 9, only=["d003", "d001", "nobody"])
+        assert found == Ranking(["d001", "d003"], [0, 0])
 
 
 async def test_words_of_boost_are_encoded_after_the_query(tmp_path: Path) -> None:
-    engine = await opened(built(tmp_path / "v1", generated(50)))
+    engine = await opened(built(tmp_path / "v1", some(50)))
     boosted = await hits_of(engine, "w1", 50, boost="w2")
     plain = await hits_of(engine, "w1 w2", 50)
     assert (boosted.ids, boosted.scores) == (plain.ids, plain.scores)
 
 
-async def test_what_vectors_cannot_say_is_said_by_the_lexical_engine(tmp_path: Path) -> None:
-    lexical = built(tmp_path / "v1", generated(50))
-    engine: SearchEngine = await opened(lexical)
-    assert (engine.retriever, lexical.retriever) == ("dense:words", "bm25")
+@both
+async def test_what_vectors_cannot_say_is_said_by_the_lexical_engine(
+    tmp_path: Path, kind: type[VectorEngine]
+) -> None:
+    lexical = built(tmp_path / "v1", some(50))
+    engine: SearchEngine = await kind.open(lexical, CountingEncoder())
     assert lexical_of(engine) is lexical
-    assert engine.capabilities == lexical.capabilities | {"vectors"}
+    assert engine.capabilities - lexical.capabilities - {"relevance"} == {"vectors"}
     assert (engine.name, engine.schema) == (lexical.name, lexical.schema)
     assert await engine.info() == await lexical.info()
-    assert await engine.documents(["d1", "no", "d3"]) == await lexical.documents(["d1", "d3"])
+    assert await engine.documents(["d001", "no"]) == await lexical.documents(["d001"])
     ours, theirs = await engine.corpus_shares(), await lexical.corpus_shares()
     assert (ours["gender"] == theirs["gender"]).all()
     queries = [
@@ -176,15 +219,14 @@ async def test_what_vectors_cannot_say_is_said_by_the_lexical_engine(tmp_path: P
         Query("", 0),
         Query("w1 w2", 0, every_word=True),
         Query("w1 w2", 9, every_word=True),
-        Query("w1", 0, only=("d1", "d2", "d3")),
+        Query("w1", 0, only=("d001", "d002", "d003")),
     ]
-    for one, other in zip(await engine.search(queries), await lexical.search(queries), strict=True):
-        assert (one.ids, one.scores, one.total) == (other.ids, other.scores, other.total)
+    assert await answers_of(engine, queries) == await answers_of(lexical, queries)
 
 
 async def test_retrievers_by_name(tmp_path: Path, minilm_cache: Path) -> None:
     catalog = Catalog(tmp_path / "data")
-    await catalog.create("people", corpus_of(tmp_path / "c", generated(20)))
+    await catalog.create("people", corpus_of(tmp_path / "c", some(20)))
     seen: list[str] = []
     for name in ("dense", "dense:minilm"):
         engine = await catalog.resolve(
@@ -201,11 +243,60 @@ async def test_retrievers_by_name(tmp_path: Path, minilm_cache: Path) -> None:
 
 
 async def test_a_model_of_langchain_retrieves(tmp_path: Path) -> None:
-    documents = generated(100)
-    lexical = built(tmp_path / "v1", documents)
-    engine = await opened(lexical, LangChainEncoder(WordEmbeddings()))
+    engine = await opened(built(tmp_path / "v1", some(100)), LangChainEncoder(WordEmbeddings()))
     assert engine.retriever == "dense:WordEmbeddings"
-    same(await ranked(engine, "w1 w2", 1000), by_hand(documents, "w1 w2"))
+    same(await ranked(engine, "w1 w2", 1000), by_cosine(some(100), "w1 w2"))
+
+
+async def test_each_parameter_has_an_effect(tmp_path: Path) -> None:
+    """And the defaults, written out, have none."""
+    lexical = built(tmp_path / "v1", generated(300))
+
+    async def found(parameters: str) -> Ranking:
+        options = Retriever.of(f"hybrid:{parameters}").hybrid
+        engine = await HybridEngine.open(lexical, CountingEncoder(), options=options)
+        shown = "" if parameters == DEFAULTS else parameters and f",{parameters}"
+        assert engine.retriever == f"hybrid:words{shown}"
+        return await ranked(engine, "w1 w2", 300)
+
+    default = await found("")
+    assert await found(DEFAULTS) == default
+    for changed in ("feedback=3", "weight=0.8", "k=0", "depth=5", "candidates=20"):
+        assert (await found(changed)).scores != default.scores, changed
+
+
+def test_parameters_may_follow_an_encoder() -> None:
+    for name, options in (
+        ("hybrid: minilm, feedback=20, weight=.7", Hybrid(feedback=20, weight=0.7)),
+        ("hybrid:minilm", Hybrid()),
+        ("hybrid:feedback=20", Hybrid(feedback=20)),
+    ):
+        retriever = Retriever.of(name)
+        assert retriever.hybrid == options
+        assert retriever.encoder is not None
+        assert retriever.encoder.name == "minilm"
+
+
+@pytest.mark.parametrize(
+    "wrong", ["weight=0", "weight=1.5", "feedback=0", "depth=x", "pool=20000", "words=3", "k"]
+)
+def test_parameters_are_checked_in_one_sentence(wrong: str) -> None:
+    name = wrong.partition("=")[0]
+    said = f"parameter '{name}'.*parameters are feedback, weight, k, depth, candidates, pool"
+    with pytest.raises(InputError, match=said) as bad:
+        Retriever.of(f"hybrid:minilm,{wrong}")
+    assert "\n" not in str(bad.value)
+
+
+def test_more_evidence_is_more_likely() -> None:
+    low, high = np.linspace(0, 0.9, 10), np.linspace(0.1, 1, 10)
+    for fit in CALIBRATED:
+        for kept in (0.0, 2.0):
+            assert (fit.probability(high, kept) > fit.probability(low, kept)).all()
+            assert (fit.probability(kept, high) > fit.probability(kept, low)).all()
+    assert Calibration(0, 1, 1).probability(np.zeros(1), np.zeros(1)) == [0.5]
+    assert relevance_by_rank(3) == pytest.approx([1, 61 / 62, 61 / 63])
+    assert len(relevance_by_rank(0)) == 0
 
 
 # --- writing ----------------------------------------------------------------------------------
@@ -240,8 +331,8 @@ def test_it_stays_right_whatever_is_written(writes: list[Any]) -> None:
             else:
                 engine = await opened(again(engine), encoder)
             documents = [Document(id_, "t", text) for id_, text in now.items()]
-            same(await ranked(engine, "w1 w2", 99), by_hand(documents, "w1 w2"))
-            same(await ranked(engine, "w3", 2), by_hand(documents, "w3"), n=2)
+            same(await ranked(engine, "w1 w2", 99), by_cosine(documents, "w1 w2"))
+            same(await ranked(engine, "w3", 2), by_cosine(documents, "w3"), n=2)
             assert len(encoder.taken()) <= (len(change) if kind == "upsert" else 0)
 
     with TemporaryDirectory() as temporary:
@@ -249,10 +340,9 @@ def test_it_stays_right_whatever_is_written(writes: list[Any]) -> None:
 
 
 async def test_only_what_is_new_is_encoded(tmp_path: Path) -> None:
-    documents = [Document(f"d{n}", "", f"word{n}") for n in range(50)]
     encoder = CountingEncoder()
-    engine = await opened(built(tmp_path / "v1", documents), encoder)
-    assert encoder.taken() == [document.text for document in documents]
+    engine = await opened(built(tmp_path / "v1", numbered(50)), encoder)
+    assert encoder.taken() == [document.text for document in numbered(50)]
     await upsert(engine, [Document("new", "", "quite new"), Document("d1", "", "x")])
     await ranked(engine, "word3", 9)
     assert sorted(encoder.taken()) == ["quite new", "x"]
@@ -260,29 +350,52 @@ async def test_only_what_is_new_is_encoded(tmp_path: Path) -> None:
     assert encoder.taken() == []
 
 
-async def test_rows_of_documents_that_are_gone_hide_no_others(tmp_path: Path) -> None:
+@both
+async def test_documents_that_are_gone_hide_no_others(
+    tmp_path: Path, kind: type[VectorEngine]
+) -> None:
     """Even where they are most, and the best: there are as many hits as were asked for."""
     documents = [Document(f"d{n}", "", f"w1 word{n}") for n in range(40)]
-    engine = await opened(built(tmp_path / "v1", documents))
+    engine = await kind.open(built(tmp_path / "v1", documents), CountingEncoder())
     for number in range(6):
         await upsert(engine, [Document(d.id, "", f"{d.text} again{number}") for d in documents])
-    now = [Document(d.id, "", f"{d.text} again5") for d in documents]
-    for n in (1, 5, 40, 99):
-        same(await ranked(engine, "w1 word3 again0", n), by_hand(now, "w1 word3 again0"), n=n)
+    await remove(engine, ["d0"])
+    now = [Document(d.id, "", f"{d.text} again5") for d in documents[1:]]
+    for n in (1, 5, 39, 99):
+        found = await ranked(engine, "w1 word3 again0", n)
+        assert len({*found.ids} - {"d0"}) == min(n, 39)
+        if kind is VectorEngine:
+            same(found, by_cosine(now, "w1 word3 again0"), n=n)
 
 
 async def test_two_encoders_have_vectors_of_their_own(tmp_path: Path) -> None:
-    documents = generated(60)
-    lexical = built(tmp_path / "v1", documents)
+    lexical = built(tmp_path / "v1", some(60))
     first = await opened(lexical)
     second = await opened(lexical, CountingEncoder("salted", dimensions=5, salt="s"))
-    same(await ranked(first, "w1", 99), by_hand(documents, "w1"))
+    same(await ranked(first, "w1", 99), by_cosine(some(60), "w1"))
     assert (await ranked(second, "w1", 99)).scores != (await ranked(first, "w1", 99)).scores
-    with pytest.raises(InputError, match=r"'words' in .* another model of that name"):
-        await opened(lexical, CountingEncoder(salt="other"))
-    with pytest.raises(InputError, match=r"with 8 dimensions; give .* or delete that folder"):
-        await opened(lexical, CountingEncoder(dimensions=9))
-    same(await ranked(first, "w1", 99), by_hand(documents, "w1"))
+
+
+async def test_vectors_of_another_model_are_refused(tmp_path: Path) -> None:
+    lexical = built(tmp_path / "v1", some(60))
+    first = await opened(lexical)
+    for other in (CountingEncoder(salt="other"), CountingEncoder(dimensions=9)):
+        with pytest.raises(
+            InputError, match=r"'words' in .* another model of that name, with 8 dim.* or delete"
+        ):
+            await opened(lexical, other)
+    same(await ranked(first, "w1", 99), by_cosine(some(60), "w1"))
+
+
+async def test_an_empty_index_has_no_hits(tmp_path: Path) -> None:
+    engine = await opened(built(tmp_path / "v1", numbered(2)))
+    await remove(engine, ["d0", "d1"])
+    for one in (engine, await opened(again(engine))):
+        assert await ranked(one, "w1", 9) == Ranking([], [])
+        assert await ranked(one, "w1", 9, only=["d1"]) == Ranking([], [])
+
+
+# --- built again ------------------------------------------------------------------------------
 
 
 async def test_an_index_that_was_built_again_meanwhile_can_still_be_searched(
@@ -290,81 +403,37 @@ async def test_an_index_that_was_built_again_meanwhile_can_still_be_searched(
 ) -> None:
     """As the lexical engine can; but no vectors are opened over it any more."""
     catalog = Catalog(tmp_path / "data")
-    documents = generated(40)
-    old = await catalog.create("people", corpus_of(tmp_path / "c", documents))
+    old = await catalog.create("people", corpus_of(tmp_path / "c", some(40)))
     assert isinstance(old, TantivyEngine)
     engine = await opened(old)
-    new = await catalog.create("people", corpus_of(tmp_path / "c", generated(20, seed=2)))
-    assert isinstance(new, TantivyEngine)
-    same(await ranked(await opened(new), "w1", 99), by_hand(generated(20, seed=2), "w1"))
-    same(await ranked(engine, "w1", 99), by_hand(documents, "w1"))
+    new = await catalog.create("people", corpus_of(tmp_path / "c", some(20, seed=2)))
+    same(await ranked(await opened(again(new)), "w1", 99), by_cosine(some(20, seed=2), "w1"))
+    same(await ranked(engine, "w1", 99), by_cosine(some(40), "w1"))
     with pytest.raises(
         IndexVersionError, match="rebuilt or deleted in the meantime; open it again"
     ):
         await opened(old, CountingEncoder("another"))
     await catalog.delete("people")
-    same(await ranked(engine, "w1", 99), by_hand(documents, "w1"))
+    same(await ranked(engine, "w1", 99), by_cosine(some(40), "w1"))
     assert not (tmp_path / "data/indexes/people").exists()
 
 
-async def test_an_empty_index_has_no_hits(tmp_path: Path) -> None:
-    engine = await opened(built(tmp_path / "v1", generated(2)))
-    await remove(engine, ["d0", "d1"])
-    assert await ranked(engine, "w1", 9) == Ranking([], [])
-    assert await ranked(engine, "w1", 9, only=["d1"]) == Ranking([], [])
-    assert await ranked(await opened(again(engine)), "w1", 9) == Ranking([], [])
-
-
-# --- built again ------------------------------------------------------------------------------
-
-
 async def test_an_index_that_is_built_again_encodes_new_texts_only(tmp_path: Path) -> None:
-    """Whatever their ids and their order, and although labels may have changed."""
+    """Whatever their ids and their order; but another model of the same name encodes all."""
     catalog = Catalog(tmp_path / "data")
-    texts = [Document(f"d{n}", "", f"word{n}", {"gender": "female"}) for n in range(10)]
-    await catalog.create("people", corpus_of(tmp_path / "c", texts), encoder=CountingEncoder())
+    await catalog.create(
+        "people", corpus_of(tmp_path / "c", numbered(10)), encoder=CountingEncoder()
+    )
     changed = [Document(f"x{n}", "", f"word{n}", {"gender": "male"}) for n in reversed(range(13))]
-    encoder = CountingEncoder()
-    made = await catalog.create("people", corpus_of(tmp_path / "c", changed), encoder=encoder)
+    corpus, encoder = corpus_of(tmp_path / "c", changed), CountingEncoder()
+    made = await catalog.create("people", corpus, encoder=encoder)
     assert encoder.taken() == ["word12", "word11", "word10"]
     engine = await opened(again(made), encoder)
     assert encoder.taken() == []
-    same(await ranked(engine, "word3 word11", 99), by_hand(changed, "word3 word11"))
-    assert not list((tmp_path / "data").rglob("earlier")), "they are not kept for ever"
+    same(await ranked(engine, "word3 word11", 99), by_cosine(changed, "word3 word11"))
     other = CountingEncoder(salt="x")
-    await catalog.delete("people")
-    await catalog.create("people", corpus_of(tmp_path / "c", texts), encoder=other)
-    assert len(other.taken()) == 10
-
-
-async def test_a_build_whose_encoding_was_cut_off_is_built_again_and_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "DOCUMENTS_AT_ONCE", 10)
-    catalog = Catalog(tmp_path / "data")
-    documents = [Document(f"d{n}", "", f"word{n}") for n in range(30)]
-    corpus = corpus_of(tmp_path / "c", documents)
-    failing = Failing()
-    failing.batches = -2  # two short texts come before the documents
-    with pytest.raises(ModelError, match="no more"):
-        await catalog.create("people", corpus, encoder=failing)
-    encoder, seen = CountingEncoder(), []
-    made = await catalog.create(
-        "people", corpus, encoder=encoder, progress=lambda *done: seen.append(done)
-    )
-    assert encoder.taken() == [f"word{n}" for n in range(20, 30)]
-    assert seen[-3:] == [(10, 30), (20, 30), (30, 30)]
-    same(await ranked(await opened(again(made)), "word3", 99), by_hand(documents, "word3"))
-
-
-async def test_another_model_of_the_same_name_encodes_all(tmp_path: Path) -> None:
-    catalog = Catalog(tmp_path / "data")
-    corpus = corpus_of(tmp_path / "c", generated(20))
-    await catalog.create("people", corpus, encoder=CountingEncoder(salt="x"))
-    encoder = CountingEncoder()
-    made = await catalog.create("people", corpus, encoder=encoder)
-    assert len(encoder.taken()) == 20
-    same(await ranked(await opened(again(made)), "w1", 99), by_hand(generated(20), "w1"))
+    await catalog.create("people", corpus, encoder=other)
+    assert len(other.taken()) == 13
 
 
 async def test_an_encoder_that_fails_at_once_leaves_the_index_as_it_was(tmp_path: Path) -> None:
@@ -374,7 +443,7 @@ async def test_an_encoder_that_fails_at_once_leaves_the_index_as_it_was(tmp_path
 
     catalog = Catalog(tmp_path / "data")
     with pytest.raises(ModelUnavailableError, match="not here"):
-        await catalog.create("people", corpus_of(tmp_path / "c", generated(9)), encoder=Broken())
+        await catalog.create("people", corpus_of(tmp_path / "c", some(9)), encoder=Broken())
     assert catalog.names() == []
 
 
@@ -382,20 +451,16 @@ async def test_added_documents_are_encoded_by_who_encoded_the_index(
     tmp_path: Path, minilm_cache: Path
 ) -> None:
     catalog = Catalog(tmp_path / "data")
-    corpus = corpus_of(tmp_path / "c", generated(20))
+    corpus = corpus_of(tmp_path / "c", some(20))
     await catalog.create("people", corpus, encoder=open_encoder("minilm"))
     await catalog.resolve("people", retriever=Retriever("dense", CountingEncoder()))
     more = corpus_of(tmp_path / "m", [Document(f"new{n}", "", f"new{n}") for n in range(5)])
     seen: list[tuple[int, ...]] = []
     await catalog.upsert("people", more.path, progress=lambda *done: seen.append(done))
     assert seen[-1] == (5, 5)
-    manifests = (tmp_path / "data").rglob("dense/*/manifest.json")
-    rows = {
-        found["encoder"]: found["rows"] for found in (json.loads(p.read_bytes()) for p in manifests)
-    }
-    assert (rows["minilm"] >= 25, rows["words"]) == (True, 20), (
-        "'words' is a name that opens no encoder"
-    )
+    manifests = map(Path.read_bytes, (tmp_path / "data").rglob("dense/*/manifest.json"))
+    rows = {found["encoder"]: found["rows"] for found in map(json.loads, manifests)}
+    assert rows == {"minilm": 25, "words": 20}, "'words' is a name that opens no encoder"
     encoder = CountingEncoder()
     engine = await catalog.resolve("people", retriever=Retriever("dense", encoder))
     assert encoder.taken() == [f"new{n}" for n in range(5)]
@@ -407,9 +472,8 @@ async def test_added_documents_are_encoded_by_who_encoded_the_index(
 
 @pytest.mark.parametrize("damage", ["manifest", "vectors", "strange"])
 async def test_damaged_files_are_made_again(tmp_path: Path, damage: str) -> None:
-    documents = generated(60)
-    engine = await opened(built(tmp_path / "v1", documents))
-    (folder,) = [path.parent for path in tmp_path.glob("v1/dense/*/vectors")]
+    engine = await opened(built(tmp_path / "v1", some(60)))
+    folder = folder_of(tmp_path)
     match damage:
         case "manifest":
             (folder / "manifest.json").write_text("{")
@@ -420,60 +484,57 @@ async def test_damaged_files_are_made_again(tmp_path: Path, damage: str) -> None
             (folder / "manifest.json").unlink()
             (folder / "vectors").write_text("something else " * 999)
     found = await opened(again(engine))
-    same(await ranked(found, "w1 w2", 99), by_hand(documents, "w1 w2"))
+    same(await ranked(found, "w1 w2", 99), by_cosine(some(60), "w1 w2"))
 
 
 async def test_vectors_that_cannot_be_written_are_said_to_be(tmp_path: Path) -> None:
-    lexical = built(tmp_path / "v1", generated(5))
+    lexical = built(tmp_path / "v1", some(5))
     (tmp_path / "v1/dense").write_text("in the way")
     with pytest.raises(IndexUnavailableError, match=r"cannot be saved in .*or use the retriever"):
         await opened(lexical)
 
 
-class Failing(CountingEncoder):
-    """Fails at the third batch of documents."""
+def stops(error: BaseException) -> CountingEncoder:
+    """An encoder that gets as far as the tenth document."""
 
-    batches = 0
+    class Stopped(CountingEncoder):
+        async def encode_documents(self, texts: Any) -> Any:
+            if "word10" in texts:
+                raise error
+            return await super().encode_documents(texts)
 
-    async def encode_documents(self, texts: Any) -> Any:
-        self.batches += 1
-        if self.batches == 3:
-            raise ModelError("unavailable", "no more")
-        return await super().encode_documents(texts)
+    return Stopped()
 
 
+@pytest.mark.parametrize("error", [ModelError("unavailable", "no more"), asyncio.CancelledError()])
 async def test_what_was_encoded_before_a_failure_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
+    """Also if nobody waits any longer; and an index that is built again goes on."""
     monkeypatch.setattr(module, "DOCUMENTS_AT_ONCE", 10)
-    documents = [Document(f"d{n}", "", f"word{n}") for n in range(30)]
-    lexical = built(tmp_path / "v1", documents)
-    with pytest.raises(ModelError, match="no more"):
-        await opened(lexical, Failing())
-    encoder, seen = CountingEncoder(), []
+    lexical, encoder, seen = built(tmp_path / "v1", numbered(30)), CountingEncoder(), []
+    with pytest.raises(type(error)):
+        await opened(lexical, stops(error))
     engine = await VectorEngine.open(lexical, encoder, lambda *done: seen.append(done))
     assert encoder.taken() == [f"word{n}" for n in range(10, 30)]
     assert seen == [(10, 20), (20, 20)]
-    same(await ranked(engine, "word3", 99), by_hand(documents, "word3"))
+    same(await ranked(engine, "word3", 99), by_cosine(numbered(30), "word3"))
 
 
-async def test_an_opening_that_nobody_waits_for_any_longer_lets_go(tmp_path: Path) -> None:
-    lexical = built(tmp_path / "v1", generated(30))
-    reached = asyncio.Event()
-
-    class Endless(CountingEncoder):
-        async def encode_documents(self, texts: Any) -> Any:
-            if len(texts) > 1:
-                reached.set()
-                await asyncio.Event().wait()
-            return await super().encode_documents(texts)
-
-    opening = asyncio.create_task(opened(lexical, Endless()))
-    await reached.wait()
-    opening.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await opening
-    same(await ranked(await opened(lexical), "w1", 99), by_hand(generated(30), "w1"))
+async def test_a_build_whose_encoding_was_cut_off_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "DOCUMENTS_AT_ONCE", 10)
+    catalog, corpus = Catalog(tmp_path / "data"), corpus_of(tmp_path / "c", numbered(30))
+    with pytest.raises(ModelError, match="no more"):
+        await catalog.create("people", corpus, encoder=stops(ModelError("unavailable", "no more")))
+    encoder, seen = CountingEncoder(), []
+    made = await catalog.create(
+        "people", corpus, encoder=encoder, progress=lambda *done: seen.append(done)
+    )
+    assert encoder.taken() == [f"word{n}" for n in range(10, 30)]
+    assert seen[-3:] == [(10, 30), (20, 30), (30, 30)]
+    same(await ranked(await opened(again(made)), "word3", 99), by_cosine(numbered(30), "word3"))
 
 
 # --- several at once --------------------------------------------------------------------------
@@ -481,12 +542,12 @@ async def test_an_opening_that_nobody_waits_for_any_longer_lets_go(tmp_path: Pat
 OPEN = textwrap.dedent(
     """
     import asyncio, pathlib, sys
-    from fairqr.retrieval.engines.hybrid import vectors
+    from fairqr.retrieval.engines.hybrid import embedded
     from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
     from tests.unit.engines import ranked
     from tests.unit.retrieval.vector_encoders import CountingEncoder
 
-    vectors.DOCUMENTS_AT_ONCE = 5
+    embedded.DOCUMENTS_AT_ONCE = 5
     wait_at = int(sys.argv[2])
 
     def progress(count, total):
@@ -497,7 +558,7 @@ OPEN = textwrap.dedent(
     async def work():
         lexical = TantivyEngine(pathlib.Path(sys.argv[1]), "people")
         encoder = CountingEncoder()
-        engine = await vectors.VectorEngine.open(lexical, encoder, progress)
+        engine = await embedded.VectorEngine.open(lexical, encoder, progress)
         print(len(encoder.taken()), *(await ranked(engine, "word1 word2", 9)).ids, flush=True)
 
     print("started", flush=True)
@@ -530,23 +591,20 @@ def opener(tmp_path: Path) -> Iterator[Any]:
 async def test_a_process_that_is_killed_while_encoding_leaves_what_it_has_done(
     tmp_path: Path, opener: Any
 ) -> None:
-    documents = [Document(f"d{n}", "", f"word{n}") for n in range(40)]
-    lexical = built(tmp_path / "v1", documents)
+    lexical, encoder = built(tmp_path / "v1", numbered(40)), CountingEncoder()
     process = opener(wait_at=20)
     assert process.stdout.readline() == "reached\n"
     process.send_signal(signal.SIGKILL)
     process.wait()
-    encoder = CountingEncoder()
     engine = await opened(lexical, encoder)
     assert encoder.taken() == [f"word{n}" for n in range(20, 40)]
-    same(await ranked(engine, "word3 word30", 99), by_hand(documents, "word3 word30"))
+    same(await ranked(engine, "word3 word30", 99), by_cosine(numbered(40), "word3 word30"))
 
 
 async def test_of_two_processes_at_once_one_encodes_and_the_other_waits(
     tmp_path: Path, opener: Any
 ) -> None:
-    documents = [Document(f"d{n}", "", f"word{n}") for n in range(40)]
-    built(tmp_path / "v1", documents)
+    built(tmp_path / "v1", numbered(40))
     first = opener(wait_at=10)
     assert first.stdout.readline() == "reached\n"
     second, third = opener(), opener()
@@ -554,14 +612,13 @@ async def test_of_two_processes_at_once_one_encodes_and_the_other_waits(
     first.stdin.flush()
     said = [process.stdout.readline().split() for process in (first, second, third)]
     assert [int(line[0]) for line in said] == [40, 0, 0]
-    expected = by_hand(documents, "word1 word2").top(9).ids
+    expected = by_cosine(numbered(40), "word1 word2").top(9).ids
     assert [line[1:] for line in said] == [expected] * 3
 
 
 async def test_many_search_while_documents_are_written(tmp_path: Path) -> None:
     """They see each write as a whole, whoever made it, and never a document that is gone."""
-    documents = generated(100)
-    engine = await opened(built(tmp_path / "v1", documents))
+    engine = await opened(built(tmp_path / "v1", some(100)))
     stop = False
 
     async def write() -> None:
@@ -572,7 +629,7 @@ async def test_many_search_while_documents_are_written(tmp_path: Path) -> None:
 
     async def read() -> None:
         while not stop:
-            found: Hits = await hits_of(engine, "extra1", 500)
+            found = await hits_of(engine, "extra1", 500)
             assert len(set(found.ids)) == len(found) in (90, 110)
 
     await asyncio.gather(write(), read(), read(), read())
@@ -582,43 +639,173 @@ async def test_many_search_while_documents_are_written(tmp_path: Path) -> None:
 
 
 def test_one_engine_serves_several_event_loops(tmp_path: Path) -> None:
-    documents = generated(50)
-    engine = asyncio.run(opened(built(tmp_path / "v1", documents)))
+    engine = asyncio.run(opened(built(tmp_path / "v1", some(50))))
     for _ in range(2):
-        same(asyncio.run(ranked(engine, "w1", 99)), by_hand(documents, "w1"))
+        same(asyncio.run(ranked(engine, "w1", 99)), by_cosine(some(50), "w1"))
     asyncio.run(upsert(engine, [Document("new", "", "w1")]))
     assert "new" in asyncio.run(ranked(engine, "w1", 99)).ids
 
 
-async def test_what_is_up_to_date_is_opened_without_waiting_for_the_lock(
-    tmp_path: Path, opener: Any
-) -> None:
-    """Another process may encode what came later meanwhile."""
-    documents = [Document(f"d{n}", "", f"word{n}") for n in range(40)]
-    lexical = built(tmp_path / "v1", documents)
-    await opened(lexical)
-    (folder,) = [path.parent for path in tmp_path.glob("v1/dense/*/vectors")]
-    with FileLock(folder / "lock"):
-        engine = await opened(again(lexical))
-        same(await ranked(engine, "word3", 99), by_hand(documents, "word3"))
-        await upsert(lexical, [Document("new", "", "word3")])
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.3):
-                await ranked(engine, "word3", 99)
-    assert "new" in (await ranked(engine, "word3", 99)).ids
-
-
-async def test_what_is_up_to_date_is_searched_in_a_folder_that_cannot_be_written(
+async def test_what_is_up_to_date_needs_neither_the_lock_nor_the_right_to_write(
     tmp_path: Path,
 ) -> None:
-    """Here the lock's place is taken by a folder, for nothing keeps the superuser from writing."""
-    documents = generated(30)
-    engine = await opened(built(tmp_path / "v1", documents))
-    (folder,) = [path.parent for path in tmp_path.glob("v1/dense/*/vectors")]
-    (folder / "lock").unlink()
-    (folder / "lock").mkdir()
+    """Another process may hold the lock; then a folder takes its place, as nothing else stops the
+    superuser from writing."""
+    lexical = built(tmp_path / "v1", some(40))
+    await opened(lexical)
+    lock = folder_of(tmp_path) / "lock"
+    with FileLock(lock):
+        engine = await opened(again(lexical))
+        same(await ranked(engine, "w3", 99), by_cosine(some(40), "w3"))
+        await upsert(lexical, [Document("new", "", "w3")])
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await ranked(engine, "w3", 99)
+    assert "new" in (await ranked(engine, "w3", 99)).ids
+    lock.unlink()
+    lock.mkdir()
     found = await opened(again(engine))
-    same(await ranked(found, "w1", 99), by_hand(documents, "w1"))
-    await upsert(engine, [Document("new", "", "w1")])
+    assert "new" in (await ranked(found, "w3", 99)).ids
+    await upsert(engine, [Document("newer", "", "w1")])
     with pytest.raises(IndexUnavailableError, match="cannot be saved in"):
         await ranked(found, "w1", 99)
+
+
+# --- the folder -------------------------------------------------------------------------------
+
+MARK = EncoderMark("words", 3, (0.1, 0.2, 0.3))
+
+
+def vectors_of(numbers: list[int]) -> np.ndarray:
+    """Vectors as half precision leaves them, at length 1 again."""
+    return unit_rows(unit_rows([[n, 2 * n, 1] for n in numbers]).astype(np.float16))
+
+
+def written(folder: Path, *batches: list[int]) -> VectorFolder:
+    folder.mkdir(exist_ok=True, parents=True)
+    stored = VectorFolder(folder, MARK)
+    for numbers in batches:
+        rows = stored.append(stored.rows(), numbers, vectors_of(numbers))
+        assert rows == stored.rows()
+    return stored
+
+
+def loaded(stored: VectorFolder, earlier: int = 0) -> np.ndarray:
+    return stored.load(np.zeros((earlier, stored.mark.dimensions), dtype=np.float32))
+
+
+def test_the_row_of_a_document_is_its_number(tmp_path: Path) -> None:
+    """Numbers that were left out are rows of zeros; what was loaded is not read again."""
+    stored = written(tmp_path, [0, 2, 3], [7])
+    expected = np.zeros((8, 3))
+    expected[[0, 2, 3, 7]] = vectors_of([0, 2, 3, 7])
+    first = loaded(stored)
+    assert first == pytest.approx(expected, abs=1e-7)
+    assert (tmp_path / "vectors").stat().st_size == 8 * 3 * 2, "in half precision"
+    written(tmp_path, [8])
+    assert loaded(stored, earlier=8)[8].tolist() == loaded(stored)[8].tolist() != [0, 0, 0]
+    assert not loaded(stored, earlier=8)[:8].any()
+    for path in tmp_path.iterdir():
+        path.unlink()
+    assert first == pytest.approx(expected, abs=1e-7)
+
+
+def test_half_precision_changes_a_cosine_by_less_than_a_thousandth(tmp_path: Path) -> None:
+    rows = unit_rows(np.random.default_rng(4).standard_normal((500, 384)))
+    stored = VectorFolder(tmp_path, EncoderMark("wide", 384, (0.1,)))
+    stored.append(0, range(500), rows)
+    found = loaded(stored)
+    assert np.linalg.norm(found.astype(float), axis=1) == pytest.approx(np.ones(500), abs=1e-6)
+    assert (found.astype(float) * rows).sum(axis=1) == pytest.approx(np.ones(500), abs=1e-6)
+    assert np.abs(found @ rows[7] - rows @ rows[7]).max() < 3e-4
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 60), st.binary(max_size=40))
+def test_what_a_killed_write_left_behind_is_dropped(kept: int, garbage: bytes) -> None:
+    """Rows count when the manifest has them; what is written next stands right after those."""
+    with TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        stored = written(folder, [0, 1, 4])
+        whole, file = loaded(stored), folder / "vectors"
+        file.write_bytes(file.read_bytes() + garbage)
+        assert loaded(stored).tolist() == whole.tolist()
+        more = loaded(written(folder, [6]))
+        assert more.tolist() == [*whole.tolist(), [0, 0, 0], vectors_of([6])[0].tolist()]
+        # A file that was cut has no rows at all, and is written again.
+        data = file.read_bytes()
+        file.write_bytes(data[:kept])
+        assert stored.rows() == (7 if kept >= len(data) else 0)
+        assert loaded(written(folder, [9]))[-1] == pytest.approx(vectors_of([9])[0])
+
+
+@pytest.mark.parametrize("manifest", ["", "{", "[]", "{}", '{"dimensions": 3, "rows": 2}'])
+def test_a_folder_that_cannot_be_read_has_no_rows(tmp_path: Path, manifest: str) -> None:
+    stored = written(tmp_path / "words", [0, 1])
+    assert encoder_names(tmp_path) == ["words"]
+    (tmp_path / "words/manifest.json").write_text(manifest)
+    assert loaded(stored).shape == (0, 3)
+    assert encoder_names(tmp_path) == []
+
+
+# --- the best rows ----------------------------------------------------------------------------
+
+# Few distinct values, so that many rows tie, and many are zeros.
+coarse, fine = st.integers(-2, 2).map(float), st.floats(-1e3, 1e3)
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
+    d, elements = draw(st.integers(1, 9)), draw(st.sampled_from([coarse, fine]))
+    rows = draw(arrays(float, (draw(st.integers(0, 60)), d), elements=elements))
+    query = draw(arrays(float, (1, d), elements=coarse))
+    return unit_rows(rows), unit_rows(query)[0], draw(st.integers(1, 70))
+
+
+@settings(max_examples=200)
+@given(problems())
+def test_the_highest_rows_are_those_of_a_full_sort(
+    problem: tuple[np.ndarray, np.ndarray, int],
+) -> None:
+    """And all that tie with the last, so that whoever breaks ties in another way can do it."""
+    vectors, query, n = problem
+    exact = exact_cosines(vectors, query, np.arange(len(vectors) + 2))
+    assert np.isnan(exact[-2:]).all()
+    known = np.flatnonzero(~np.isnan(exact))
+    assert known.tolist() == [r for r, row in enumerate(vectors) if row.any() and query.any()]
+    for row in known:
+        # By another way: the cosine is 1 less half of the squared distance.
+        distance = float(((vectors[row].astype(float) - query.astype(float)) ** 2).sum())
+        assert exact[row] == pytest.approx(1 - distance / 2, abs=1e-6)
+    found = highest(cosines(vectors, query), n, np.ones(len(vectors), dtype=bool)).tolist()
+    assert len({*found}) == len(found)
+    assert {*found} <= {*known.tolist()}
+    best = sorted(known.tolist(), key=lambda row: -exact[row])
+    if len(best) > n:
+        best = [row for row in best if exact[row] >= exact[best[n - 1]]]
+    assert {*best} <= {*found}
+
+
+def test_a_cosine_does_not_depend_on_what_is_computed_beside() -> None:
+    """To the last digit, for a search and a rescoring have to agree, in widths with odd ends."""
+    draw = np.random.default_rng(3)
+    for d in (1, 7, 33, 256, 1000):
+        vectors = unit_rows(draw.standard_normal((300, d)))
+        query = unit_rows(draw.standard_normal((1, d)))[0]
+        together = exact_cosines(vectors, query, np.arange(300))
+        for rows in ([5], [299, 0], draw.permutation(300)[:77]):
+            alone = exact_cosines(vectors, query, np.asarray(rows))
+            assert alone.tolist() == together[np.asarray(rows)].tolist()
+
+
+def test_single_precision_does_not_choose_among_near_ties() -> None:
+    """Cosines may differ by less than it can tell; the best are found all the same."""
+    draw, n = np.random.default_rng(8), 1500
+    base = draw.standard_normal(256)
+    vectors = unit_rows(base + 1e-2 * draw.standard_normal((3000, 256)))
+    query = unit_rows(base[None])[0]
+    scores = exact_cosines(vectors, query, np.arange(3000))
+    best = np.argsort(-scores, kind="stable")[:n]
+    rough = cosines(vectors, query)
+    assert len(np.unique(rough)) < len(np.unique(scores)), "it cannot tell some of them apart"
+    assert {*best.tolist()} <= {*highest(rough, n, np.ones(3000, dtype=bool)).tolist()}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fairqr.agents.attribution.overlap_attributor import content_words
 from fairqr.agents.refiner import MAX_CHARACTERS, clean_keywords
-from fairqr.retrieval.texts.evidence_from_texts import evidence_from_texts, stems_of
+from fairqr.retrieval.texts.evidence import evidence_from_texts, stems_of
 from fairqr.retrieval.texts.words import folded_words, occurs, words_in, words_without_digits
 
 FEMALE, MALE = [1.0, 0.0], [0.0, 1.0]

@@ -2,12 +2,36 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from hashlib import blake2b
 
 import numpy as np
 from langchain_core.embeddings import Embeddings
 from numpy.typing import NDArray
+
+from fairqr.retrieval.sources.documents import Document
+
+WORDS = [f"w{i}" for i in range(12)]
+
+
+def generated(count: int, seed: int = 1, more: Sequence[str] = ("",)) -> list[Document]:
+    """Documents about some of twelve things; optionally each with one of more words."""
+    draw = random.Random(seed)
+    return [
+        Document(
+            f"d{number:03}",
+            draw.choice(WORDS),
+            " ".join([*draw.choices(WORDS, k=draw.randint(2, 9)), draw.choice(more)]),
+            {"gender": draw.choice(["female", "male"])},
+        )
+        for number in range(count)
+    ]
+
+
+def unit(vector: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return a vector of length 1; zeros stay zeros."""
+    return np.asarray(vector / (np.linalg.norm(vector) or 1.0), dtype=float)
 
 
 def word_vector(text: str, dimensions: int, salt: str = "") -> NDArray[np.float64]:
@@ -21,20 +45,14 @@ def word_vector(text: str, dimensions: int, salt: str = "") -> NDArray[np.float6
 
 def stored_vector(vector: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return a vector as an index keeps it: of length 1, in half precision; zeros stay zeros."""
-    if not vector.any():
-        return vector
-    rounded = (vector / np.linalg.norm(vector)).astype(np.float16).astype(float)
-    unit: NDArray[np.float64] = rounded / np.linalg.norm(rounded)
-    return unit
+    return unit(unit(vector).astype(np.float16).astype(float))
 
 
 class CountingEncoder:
     """Encodes by words, and remembers what it was asked to encode."""
 
     def __init__(self, name: str = "words", dimensions: int = 8, salt: str = "") -> None:
-        self.name = name
-        self.dimensions = dimensions
-        self.salt = salt
+        self.name, self.dimensions, self.salt = name, dimensions, salt
         self.encoded: list[str] = []
 
     async def encode_documents(self, texts: Sequence[str]) -> NDArray[np.float64]:
@@ -54,13 +72,8 @@ class CountingEncoder:
 class WordEmbeddings(Embeddings):
     """The same as LangChain knows it."""
 
-    def __init__(self, dimensions: int = 8) -> None:
-        self.dimensions = dimensions
-        self.batches: list[list[str]] = []
-
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        self.batches.append(texts)
-        return [word_vector(text, self.dimensions).tolist() for text in texts]
+        return [self.embed_query(text) for text in texts]
 
     def embed_query(self, text: str) -> list[float]:
-        return word_vector(text, self.dimensions).tolist()
+        return word_vector(text, 8).tolist()

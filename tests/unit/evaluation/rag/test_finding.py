@@ -12,7 +12,7 @@ from fairqr.base.errors import CorpusError, FairqrError, InputError, SchemaError
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.rag.collection import RagCollection
 from fairqr.evaluation.rag.finding import find_rag_collection
-from fairqr.retrieval.pools.bm25 import Bm25PoolRetriever
+from fairqr.retrieval.pools.retrievers import Bm25PoolRetriever
 from fairqr.retrieval.sources.catalog import Catalog
 from tests.unit.engines import ranked
 from tests.unit.evaluation.lamp.official import ENTRIES, golds_of, write_set

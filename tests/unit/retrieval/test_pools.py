@@ -1,0 +1,257 @@
+"""Retrievers over a pool: BM25 against an index, neural ones against the same token by token."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairqr.base.errors import InputError, ModelUnavailableError
+from fairqr.retrieval.pools import retrievers as module
+from fairqr.retrieval.pools.retrievers import (
+    Bm25PoolRetriever,
+    MemoryIndex,
+    PoolRetriever,
+    open_pool_retriever,
+)
+from fairqr.retrieval.sources.catalog import Catalog
+from fairqr.retrieval.sources.corpus import find_corpus
+from tests.integration.local_model import minilm_cache, pulled_minilm
+from tests.unit.engines import ranked
+
+__all__ = ["minilm_cache", "pulled_minilm"]
+
+WORDS = ["fair", "ranking", "rankings", "exposure", "of", "the", "groups", "1984", "naïve"]
+texts = st.lists(st.lists(st.sampled_from(WORDS), max_size=8).map(" ".join), min_size=1, max_size=9)
+queries = st.lists(st.sampled_from(WORDS), min_size=1, max_size=5).map(" ".join)
+
+
+async def test_bm25_scores_as_an_index_of_the_pool_does(tmp_path: Path) -> None:
+    """The embedded index of the same texts gives the same scores to the last bit."""
+    pool = [f"{' '.join(WORDS[i % 9 :])} person{i} " + "ranking " * (i % 4) for i in range(40)]
+    lines = (json.dumps({"id": f"d{i}", "text": text}) for i, text in enumerate(pool))
+    (tmp_path / "documents.jsonl").write_text("\n".join(lines))
+    (tmp_path / "schema.yaml").write_text("attributes: {g: {field: g, groups: [a, b]}}")
+    engine = await Catalog(tmp_path / "indexes").create("pool", find_corpus(tmp_path))
+    for query in ("rankings of groups", "the", "naïve person7 person7 fair", "absent"):
+        found = await ranked(engine, query, len(pool))
+        expected = np.zeros(len(pool))
+        expected[[int(id_[1:]) for id_ in found.ids]] = found.scores
+        assert (await Bm25PoolRetriever().scores(query, pool) == expected).all(), query
+    await engine.aclose()
+
+
+@settings(max_examples=40)
+@given(texts, queries)
+def test_bm25_is_0_where_no_term_is_shared_and_positive_elsewhere(
+    pool: list[str], query: str
+) -> None:
+    stems = {"rankings": "ranking", "of": "", "the": ""}
+    terms = {stems.get(word, word) for word in query.split()} - {""}
+    for text, score in zip(pool, MemoryIndex(pool).scores(query), strict=True):
+        assert (score > 0) == bool(terms & {stems.get(word, word) for word in text.split()})
+
+
+async def says_nothing_of_blanks(name: str) -> None:
+    retriever = open_pool_retriever(name)
+    await retriever.start()
+    scores = await retriever.scores("fair ranking", ["ranking", "", "  ", "bread\ud800"])
+    assert np.isfinite(scores).all()
+    assert scores[1] == scores[2] == min(0.0, scores[0], scores[3])
+    assert not (await retriever.scores(" ", ["ranking"])).any()
+    assert not (await retriever.scores("fair", ["", " "])).any()
+    assert (await retriever.scores("fair", [])).shape == (0,)
+
+
+async def test_each_retriever_defines_what_is_empty(minilm_cache: Path) -> None:
+    await says_nothing_of_blanks("bm25")
+    await says_nothing_of_blanks("dense:minilm")
+    assert MemoryIndex([]).scores("fair").shape == (0,)
+
+
+async def test_blank_texts_are_below_negative_scores() -> None:
+    class Negative(PoolRetriever):
+        async def _score(self, query: str, texts: list[str]) -> np.ndarray:
+            return np.array([-2.0, 3.0, -1.0])[: len(texts)]
+
+    found = await Negative().scores("q", ["a", " ", "b", "c", ""])
+    assert found.tolist() == [-2, -2, 3, -1, -2]
+
+
+def test_retrievers_are_opened_by_name() -> None:
+    for name, named in (
+        (" bm25 ", "bm25"),
+        ("splade", "splade:naver/splade_v2_max"),
+        ("contriever", "contriever:facebook/contriever"),
+        ("contriever:org/own", "contriever:org/own"),
+        ("dense", "dense:minilm"),
+    ):
+        assert open_pool_retriever(name).name == named
+    for wrong in ("", "bm26", "bm25:x", "splade:", ":x"):
+        with pytest.raises(InputError, match="choose bm25, splade"):
+            open_pool_retriever(wrong)
+    with pytest.raises(ModelUnavailableError, match="There is no encoder 'none'"):
+        open_pool_retriever("dense:none")
+
+
+# --- SPLADE and Contriever --------------------------------------------------------------------
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "fair", "rank", "##ing", "paper"]
+LIMIT = 24
+
+
+@pytest.fixture(scope="session")
+def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a BERT of two layers that takes 24 tokens, as encoder and as language model."""
+    torch: Any = pytest.importorskip("torch")
+    transformers: Any = pytest.importorskip("transformers")
+    folder = tmp_path_factory.mktemp("bert")
+    vocabulary = [*PIECES, *LETTERS, *(f"##{letter}" for letter in LETTERS)]
+    (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
+    tokenizer = transformers.BertTokenizerFast(
+        str(folder / "vocab.txt"), do_lower_case=True, model_max_length=LIMIT
+    )
+    tokenizer.save_pretrained(folder)
+    torch.manual_seed(7)
+    config = transformers.BertConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=LIMIT,
+        initializer_range=0.8,
+    )
+    transformers.BertForMaskedLM(config).eval().save_pretrained(folder)
+    return folder
+
+
+QUERY = "fair ranking paper"
+TEXTS = [
+    "the fair ranking",
+    "a paper",
+    "z",
+    "the paper on ranking papers " * 20,  # far more than the model takes
+    "rank rank rank",
+    "unknown ≠ sign",
+]
+
+
+@functools.cache
+def _loaded(folder: Path, kind: str) -> tuple[Any, Any]:
+    import transformers
+
+    model: Any = getattr(transformers, kind).from_pretrained(folder).eval()
+    return transformers.AutoTokenizer.from_pretrained(folder), model
+
+
+def _outputs(folder: Path, kind: str, text: str) -> list[list[float]]:
+    """Return logits or hidden states of each token of one text, without padding."""
+    import torch
+
+    tokenizer, model = _loaded(folder, kind)
+    ids = tokenizer(text)["input_ids"]
+    cut = ids if len(ids) <= LIMIT else [*ids[: LIMIT - 1], ids[-1]]
+    with torch.inference_mode():
+        output = model(input_ids=torch.tensor([cut]))
+    rows: list[list[float]] = (
+        output.logits if kind == "AutoModelForMaskedLM" else output.last_hidden_state
+    )[0].tolist()
+    return rows
+
+
+def _splade(folder: Path, text: str) -> list[float]:
+    tokens = _outputs(folder, "AutoModelForMaskedLM", text)
+    return [
+        max(math.log(1 + max(0.0, value)) for value in term) for term in zip(*tokens, strict=True)
+    ]
+
+
+def _contriever(folder: Path, text: str) -> list[float]:
+    tokens = _outputs(folder, "AutoModel", text)
+    return [sum(values) / len(tokens) for values in zip(*tokens, strict=True)]
+
+
+@pytest.mark.parametrize(("kind", "naive"), [("splade", _splade), ("contriever", _contriever)])
+async def test_scores_are_those_of_the_formula(
+    tiny_bert: Path, kind: str, naive: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In any order, company and batches, and for a text that is cut at the model's limit."""
+    query = naive(tiny_bert, QUERY)
+    expected = [
+        sum(one * other for one, other in zip(query, naive(tiny_bert, text), strict=True))
+        for text in TEXTS
+    ]
+    retriever = open_pool_retriever(f"{kind}:{tiny_bert}")
+    assert retriever.name == f"{kind}:{tiny_bert}"
+    await retriever.start()
+    scores = await retriever.scores(QUERY, TEXTS)
+    assert scores == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    assert len(set(np.round(scores, 4))) == len(TEXTS)
+    backwards = await retriever.scores(QUERY, TEXTS[::-1])
+    assert backwards[::-1] == pytest.approx(scores, rel=1e-4, abs=1e-5)
+    monkeypatch.setattr(module, "TEXTS_AT_ONCE", 2)
+    assert await retriever.scores(QUERY, TEXTS) == pytest.approx(scores, rel=1e-4, abs=1e-5)
+
+
+async def test_texts_that_say_nothing_score_least(tiny_bert: Path) -> None:
+    await says_nothing_of_blanks(f"splade:{tiny_bert}")
+    await says_nothing_of_blanks(f"contriever:{tiny_bert}")
+
+
+async def test_a_roberta_cuts_texts_at_its_last_position(tiny_bert: Path, tmp_path: Path) -> None:
+    """It states more positions than tokens can have, and its tokenizer may state no limit."""
+    import torch
+    import transformers
+
+    tokenizer = transformers.BertTokenizerFast(str(tiny_bert / "vocab.txt"))
+    tokenizer.save_pretrained(tmp_path)
+    torch.manual_seed(7)
+    config = transformers.RobertaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=LIMIT + 2,
+        pad_token_id=1,
+    )
+    transformers.RobertaModel(config).eval().save_pretrained(tmp_path)
+    retriever = open_pool_retriever(f"contriever:{tmp_path}")
+    long = "paper " * 10 * LIMIT
+    scores = await retriever.scores(QUERY, [long, long + "fair"])
+    assert np.isfinite(scores).all()
+    assert scores[0] == pytest.approx(scores[1]), "what is beyond the limit is not read"
+
+
+def test_batches_hold_every_place_once_and_no_more_than_is_allowed() -> None:
+    lengths = [3, 50, 1, 7, 7, 2, 9]
+    batches = list(module._batches(lengths, 20))
+    assert sorted(place for batch in batches for place in batch) == list(range(len(lengths)))
+    for batch in batches:
+        assert len(batch) == 1 or len(batch) * max(lengths[place] for place in batch) <= 20
+
+
+async def test_a_model_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ModelUnavailableError, match="cannot be loaded as AutoModelForMaskedLM"):
+        await open_pool_retriever(f"splade:{tmp_path / 'none'}").start()
+
+
+async def test_a_model_of_another_kind_is_refused(tiny_bert: Path, tmp_path: Path) -> None:
+    """An encoder has no head that gives weights to terms; random ones would rank by chance."""
+    import transformers
+
+    transformers.AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(tmp_path)
+    transformers.BertModel.from_pretrained(tiny_bert).save_pretrained(tmp_path)
+    with pytest.raises(ModelUnavailableError, match="which AutoModelForMaskedLM needs"):
+        await open_pool_retriever(f"splade:{tmp_path}").scores("fair", ["paper"])
+    scores = await open_pool_retriever(f"contriever:{tmp_path}").scores("fair", ["paper", "z"])
+    assert np.isfinite(scores).all()
