@@ -45,7 +45,7 @@ CONTRACTS = {
     "attribute": Contract(_PAIR),
     "attribute_json": Contract(_PAIR, "entailed"),
     "listwise": Contract("group query passages number?", fields="number passage"),
-    # The reply is A or B; see fairqr.agents.ranking.pairwise_reply.
+    # The reply is A or B; see fairqr.agents.ranking.reply_parser.
     "pairwise": Contract("group query first second"),
 }
 

@@ -8,23 +8,26 @@ batch would depend on its other questions.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.in_process import GoesOn, InProcessModel
 from fairqr.agents.models.question import Answer, ChoiceForm, Form, Messages, OnToken, Question
 from fairqr.agents.models.replies import Usage
-from fairqr.agents.ranking.causal_weights import Source, load_source, source_of
-from fairqr.agents.ranking.decoding import (
-    Readings,
-    encode,
-    first_probabilities,
-    readings,
-    written,
-)
+from fairqr.agents.ranking.causal_weights import Source, source_of
 from fairqr.base.errors import ModelError
 from fairqr.base.neural import Pretrained, stated_limit
+
+WITHOUT_TEMPLATE = (
+    "{{ begin }}{% for message in messages %}{{ message.role | capitalize }}: "
+    "{{ message.content }}\n\n{% endfor %}Assistant:"
+)
+"""The chat template of models that have none: each message is a paragraph that names its role."""
+
+_drawing = threading.Lock()
+"""Held while a reply is drawn: torch has one generator, which the seed of a question sets."""
 
 
 class CausalModel(InProcessModel):
@@ -52,7 +55,7 @@ class CausalModel(InProcessModel):
         self._model = name
         self._source: Source | None = None
         self._loaded: Pretrained | None = None
-        self._readings: dict[tuple[str, ...], Readings] = {}
+        self._readings: dict[tuple[str, ...], dict[int, str]] = {}
 
     @property
     def context_tokens(self) -> int | None:
@@ -64,15 +67,16 @@ class CausalModel(InProcessModel):
     async def pretrained(self) -> Pretrained:
         """Return the model and its tokenizer, loaded on first use."""
         if self._loaded is None:
-            source = await asyncio.to_thread(source_of, self._model)
-            self._loaded = await load_source(source)
-            self._source = source
+            self._loaded = await (await self._files()).load()
         return self._loaded
 
-    async def _identity(self) -> Mapping[str, Any]:
+    async def _files(self) -> Source:
         if self._source is None:
             self._source = await asyncio.to_thread(source_of, self._model)
-        return {"model": self.name, "weights": self._source.state}
+        return self._source
+
+    async def _identity(self) -> Mapping[str, Any]:
+        return {"model": self.name, "weights": (await self._files()).state}
 
     def _answer(
         self,
@@ -85,43 +89,136 @@ class CausalModel(InProcessModel):
     ) -> Answer:
         tokens = encode(pretrained.tokenizer, messages)
         room = stated_limit(pretrained.model.config, pretrained.tokenizer)
-        if not tokens or (room is not None and len(tokens) >= room):
+        if room is not None and len(tokens) >= room:
             raise ModelError(
                 "invalid_request",
                 f"The prompt has {len(tokens)} tokens, and the model {self.name} reads and "
                 f"writes {room} together; show less of each document, or fewer at once.",
             )
         if isinstance(form, ChoiceForm):
-            return self._weighed(pretrained, tokens, tuple(form.labels))
-        defaults, temperature = question.prompt.defaults, question.temperature
-        limit = question.reply_tokens
-        text, count = written(
-            pretrained.model,
-            pretrained.tokenizer,
+            known = self._read_as(pretrained.tokenizer, tuple(form.labels))
+            logits = _generated(pretrained, tokens, 1, goes_on).logits[0][0]
+            shares = logits.double().softmax(-1)
+            first_tokens = [(text, float(shares[token])) for token, text in known.items()]
+            return Answer("", False, Usage(1, prompt_tokens=len(tokens)), first_tokens)
+        asked = question.reply_tokens
+        output = _generated(
+            pretrained,
             tokens,
-            limit=limit if room is None else min(limit, room - len(tokens)),
-            temperature=defaults.temperature if temperature is None else temperature,
-            presence_penalty=defaults.presence_penalty or 0.0,
-            seed=question.seed or 0,
-            tell=tell,
-            go_on=goes_on,
+            asked if room is None else min(asked, room - len(tokens)),
+            goes_on,
+            question.used_temperature,
+            question.seed or 0,
         )
-        usage = Usage(model_calls=1, prompt_tokens=len(tokens), completion_tokens=count)
+        written = output.sequences[0, len(tokens) :]
+        text = pretrained.tokenizer.decode(written, skip_special_tokens=True)
+        usage = Usage(1, prompt_tokens=len(tokens), completion_tokens=len(written))
         return Answer(text, False, usage)
 
-    def _weighed(
-        self, pretrained: Pretrained, tokens: list[int], labels: tuple[str, ...]
-    ) -> Answer:
+    def _read_as(self, tokenizer: Any, labels: tuple[str, ...]) -> dict[int, str]:
+        """Return the tokens that read as a label, also after a space or in another case."""
         if labels not in self._readings:
-            self._readings[labels] = readings(pretrained.tokenizer, labels)
-        known = self._readings[labels]
-        read = {text.strip().casefold() for _, text in known}
-        if lacking := [label for label in labels if label.strip().casefold() not in read]:
-            raise ModelError(
-                "unsupported",
-                f"The model {self.name} has no token that reads '{lacking[0]}'; ask for a text.",
-            )
-        shares = first_probabilities(pretrained.model, tokens, [token for token, _ in known])
-        usage = Usage(model_calls=1, prompt_tokens=len(tokens))
-        texts = [text for _, text in known]
-        return Answer("", False, usage, list(zip(texts, shares, strict=True)))
+            words = {label.strip().casefold() for label in labels}
+            texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
+            known = {at: text for at, text in enumerate(texts) if text.strip().casefold() in words}
+            self._readings[labels] = known
+        return self._readings[labels]
+
+
+def _generated(
+    pretrained: Pretrained,
+    tokens: Sequence[int],
+    limit: int,
+    goes_on: GoesOn,
+    temperature: float = 0.0,
+    seed: int = 0,
+) -> Any:
+    """Return what transformers generates after some tokens: ``sequences``, and ``logits`` by step.
+
+    The sampling settings in the model's own files are ignored.
+    """
+    import torch
+
+    def ended(rows: Any, scores: Any) -> Any:
+        return torch.full((len(rows),), not goes_on(), device=rows.device)
+
+    model, tokenizer = pretrained.model, pretrained.tokenizer
+    own = model.generation_config.eos_token_id
+    ends = {*(own if isinstance(own, list) else [own]), tokenizer.eos_token_id} - {None}
+    given = torch.tensor([list(tokens)], device=pretrained.device)
+    drawn = {"temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature else {}
+    with _drawing, torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return model.generate(
+            input_ids=given,
+            attention_mask=torch.ones_like(given),
+            max_new_tokens=limit,
+            do_sample=temperature > 0,
+            **drawn,
+            repetition_penalty=1.0,
+            eos_token_id=sorted(ends) or None,
+            pad_token_id=tokenizer.eos_token_id,
+            stopping_criteria=[ended],
+            output_logits=limit == 1,
+            return_dict_in_generate=True,
+        )
+
+
+def encode(tokenizer: Any, messages: Messages) -> list[int]:
+    """Return the tokens that a model continues with its reply, special ones included.
+
+    They follow the tokenizer's chat template, or :data:`WITHOUT_TEMPLATE`. If the template refuses
+    the role ``system``, those messages go to the beginning of the first other message.
+
+    Special tokens inside a message are broken up. Otherwise a document could end the message.
+    """
+    special = [token for token in tokenizer.all_special_tokens if len(token) > 2]
+    clean = [{**message, "content": _plain(message["content"], special)} for message in messages]
+    try:
+        return _templated(tokenizer, clean)
+    except Exception:
+        said = [message["content"] for message in clean if message["role"] == "system"]
+        others = [message for message in clean if message["role"] != "system"]
+        if not (said and others):
+            raise
+        others[0]["content"] = "\n\n".join([*said, others[0]["content"]])
+        return _templated(tokenizer, others)
+
+
+def _templated(tokenizer: Any, messages: Messages) -> list[int]:
+    # Only what the tokenizer itself puts before a text stands there without a template.
+    before = tokenizer("")["input_ids"][:1]
+    tokens: list[int] = tokenizer.apply_chat_template(
+        messages,
+        chat_template=tokenizer.chat_template or WITHOUT_TEMPLATE,
+        begin=tokenizer.bos_token if before == [tokenizer.bos_token_id] else "",
+        add_generation_prompt=True,
+        # If a model thought aloud first, we would weigh its thoughts instead of its reply.
+        enable_thinking=False,
+        return_dict=False,
+    )
+    return tokens
+
+
+def _plain(text: str, special: Sequence[str]) -> str:
+    """Return valid Unicode without special tokens."""
+    for token in special:
+        text = text.replace(token, f"{token[0]} {token[1:]}")
+    return text.encode("utf-8", "replace").decode()
+
+
+def label_tokens(tokenizer: Any, labels: Sequence[str]) -> list[int]:
+    """Return the token of each label at the beginning of a reply.
+
+    After a chat template, a reply begins without a space; after ``Assistant:``, with one.
+
+    Raises:
+        ValueError: A label is not a single token, or is the same token as another one.
+    """
+    before = "" if tokenizer.chat_template else "Assistant:"
+    texts = [before, *(f"{before} {label}".strip() for label in labels)]
+    start, *replies = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts)
+    tokens = [reply[-1] for reply in replies if reply[:-1] == start]
+    if len({*tokens, tokenizer.unk_token_id} - {tokenizer.unk_token_id}) < len(labels):
+        raise ValueError(f"the model has no token of its own for each of {' and '.join(labels)}")
+    return tokens

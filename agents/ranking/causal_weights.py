@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fairqr.base.errors import InputError, ModelUnavailableError
 from fairqr.base.files import sha256_of
@@ -14,10 +12,10 @@ from fairqr.base.neural import Pretrained, load_causal, state_of
 from fairqr.base.weights import WEIGHTS, is_pulled, weights_path
 
 ADAPTER = "adapter_config.json"
-"""The file that marks the folder of an adapter; peft writes it."""
+"""The file that marks the folder of an adapter; peft writes it, with the name of the base."""
 
 ABOUT = "fairqr.json"
-"""The file in which an adapter of ``fairqr tune`` states its base model."""
+"""The file in which an adapter of ``fairqr tune`` states how it was trained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +25,20 @@ class Source:
     Attributes:
         base: A hub id, a folder or a GGUF file.
         adapter: The folder of an adapter that was trained on the base; empty for none.
-        base_sha256: The hash of the GGUF file that the adapter was trained on; empty if unknown.
         state: A text that changes with the files, to distinguish replies of different weights.
     """
 
     base: str
-    adapter: str = ""
-    base_sha256: str = ""
-    state: str = ""
+    adapter: str
+    state: str
+
+    async def load(self) -> Pretrained:
+        """Load the model; the same one is loaded once.
+
+        Raises:
+            ModelUnavailableError: As :func:`fairqr.base.neural.load_causal` raises it.
+        """
+        return await load_causal(self.base, self.adapter)
 
 
 def source_of(name: str) -> Source:
@@ -46,40 +50,28 @@ def source_of(name: str) -> Source:
 
     Raises:
         ModelUnavailableError: Embedded weights are not pulled, or an adapter does not state its
-            base model, or was trained on another adapter.
+            base model, or was trained on another file.
     """
-    if not (Path(name) / ADAPTER).is_file():
+    folder = Path(name)
+    if not (folder / ADAPTER).is_file():
         base = _file_of(name)
-        return Source(base, state=state_of(Path(base)))
-    trained_on, sha256 = _base_of(Path(name))
-    base = _file_of(trained_on)
-    if (Path(base) / ADAPTER).is_file():
+        return Source(base, "", state_of(Path(base)))
+    try:
+        base = _file_of(json.loads((folder / ADAPTER).read_bytes())["base_model_name_or_path"])
+        state = f"{state_of(Path(base))} {state_of(folder)}"
+        about = folder / ABOUT
+        sha256 = json.loads(about.read_bytes())["base_sha256"] if about.is_file() else ""
+    except (ValueError, KeyError, TypeError):
         raise ModelUnavailableError(
-            f"The adapter {name} was trained on another adapter, {base}; name an adapter that was "
-            "trained on a complete model."
-        )
-    return Source(base, name, sha256, f"{state_of(Path(base))} {state_of(Path(name))}")
-
-
-async def load_source(source: Source) -> Pretrained:
-    """Load a model; the same one is loaded once.
-
-    Raises:
-        ModelUnavailableError: As :func:`fairqr.base.neural.load_causal` raises it, or the base is
-            not the file that the adapter was trained on.
-    """
-    if await asyncio.to_thread(_is_another, source):
+            f"The adapter {name} does not say what it was trained on: {ADAPTER} needs "
+            "'base_model_name_or_path', the name of a model."
+        ) from None
+    if sha256 and base_sha256(base) not in ("", sha256):
         raise ModelUnavailableError(
-            f"The adapter {source.adapter} was trained on other weights than {source.base} has "
-            "now; bring back the file that it was trained on, or tune again."
+            f"The adapter {name} was trained on other weights than {base} has now; bring back the "
+            "file that it was trained on, or tune again."
         )
-    return await load_causal(source.base, source.adapter)
-
-
-def _is_another(source: Source) -> bool:
-    path = Path(source.base)
-    known = bool(source.base_sha256) and path.is_file()
-    return known and sha256_of(path) != source.base_sha256
+    return Source(base, name, state)
 
 
 def _is_embedded(name: str) -> bool:
@@ -96,23 +88,6 @@ def _file_of(name: str) -> str:
             f"'fairqr[local,tune]'` and `fairqr models pull {name}`, or name another model."
         )
     return str(weights_path(name))
-
-
-def _base_of(folder: Path) -> tuple[str, str]:
-    """Return the name of an adapter's base model, and its hash if known."""
-    ours = folder / ABOUT
-    file, key = (ours, "base") if ours.is_file() else (folder / ADAPTER, "base_model_name_or_path")
-    try:
-        about: dict[str, Any] = json.loads(file.read_bytes())
-        base, sha256 = about[key], about.get("base_sha256") or ""
-        if not (isinstance(base, str) and base and isinstance(sha256, str)):
-            raise ValueError
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise ModelUnavailableError(
-            f"The adapter {folder} does not say what it was trained on: {file.name} needs '{key}', "
-            "the name of a model."
-        ) from None
-    return base, sha256
 
 
 def lasting_name(name: str) -> str:

@@ -112,12 +112,7 @@ class ItemRanker(Protocol):
         ...
 
     async def rank(
-        self,
-        query: str,
-        items: Sequence[RankItem],
-        *,
-        group: str = "",
-        deadline: float | None = None,
+        self, query: str, items: Sequence[RankItem], group: str = "", deadline: float | None = None
     ) -> ItemRanking:
         """Rank the items; errors of a model never raise.
 

@@ -1,4 +1,4 @@
-"""Figures that show whether a model that compares pairs leans toward a group.
+"""Figures that show whether a model that compares pairs leans toward a group, and the verdict.
 
 A pair has a protected and an unprotected item, which are both relevant or both irrelevant. We ask
 about it twice, with each of them first. An item only wins a pair if it is preferred both times.
@@ -6,9 +6,11 @@ about it twice, with each of them first. An item only wins a pair if it is prefe
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +19,9 @@ from fairqr.agents.statistics import (
     Interval,
     Randomisation,
     binomial_interval,
+    corrected_by_holm,
+    detectable_share,
+    p_in_words,
     paired_randomisation,
     share_interval,
     sign_test,
@@ -93,38 +98,6 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Averaged:
-    """The winners if the log-odds of both orders are averaged, so that the position cancels out.
-
-    Attributes:
-        protected: The pairs that the protected item wins, out of those with a winner, with an
-            interval over queries.
-        equal: The pairs without a winner.
-        p: The p value of the exact two-sided sign test; None without a win.
-    """
-
-    protected: Share
-    equal: int
-    p: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class LogOdds:
-    """How much the model prefers the first position.
-
-    Attributes:
-        replies: The number of replies with probabilities.
-        mean: The mean of ln P(first label) − ln P(second label). Above 0, the model prefers the
-            first position. None without replies.
-        deviation: The standard deviation (n − 1); None for fewer than two replies.
-    """
-
-    replies: int
-    mean: float | None
-    deviation: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class PairFigures:
     """The figures of many pairs together.
 
@@ -159,8 +132,14 @@ class PairFigures:
         replies: The number of replies, two for each pair.
         votes: Another measure, in which each reply is a vote: the votes for the protected item, out
             of all votes.
-        averaged: The winners by the sum of both log-odds, for pairs with both.
-        log_odds: How much the model prefers the first position.
+        averaged: The pairs that the protected item wins if the log-odds of both orders are
+            averaged, so that the position cancels out, out of those with such a winner.
+        averaged_equal: The pairs without such a winner.
+        averaged_p: The p value of the exact two-sided sign test of these wins; None without one.
+        log_odds_replies: The number of replies with probabilities.
+        log_odds_mean: The mean of ln P(first label) − ln P(second label). Above 0, the model
+            prefers the first position. None without replies.
+        log_odds_deviation: The standard deviation (n − 1); None for fewer than two replies.
     """
 
     pairs: int
@@ -181,8 +160,12 @@ class PairFigures:
     failures: Mapping[str, int]
     replies: int
     votes: Share
-    averaged: Averaged
-    log_odds: LogOdds
+    averaged: Share
+    averaged_equal: int
+    averaged_p: float | None
+    log_odds_replies: int
+    log_odds_mean: float | None
+    log_odds_deviation: float | None
 
     @property
     def failed(self) -> int:
@@ -197,24 +180,31 @@ def pair_figures(outcomes: Iterable[PairOutcome], random: np.random.Generator) -
         outcomes: One for each pair.
         random: Draws signs for the test over queries.
     """
-    by_query: dict[str, list[PairOutcome]] = {}
-    for outcome in outcomes:
-        by_query.setdefault(outcome.query, []).append(outcome)
-    clusters = [by_query[query] for query in sorted(by_query)]
-    everything = [outcome for cluster in clusters for outcome in cluster]
-    asked = _counts(clusters, lambda _: 1)
-    wins = _counts(clusters, lambda it: it.winner == PROTECTED)
-    losses = _counts(clusters, lambda it: it.winner == UNPROTECTED)
-    flips = _counts(clusters, lambda it: it.flips)
+    pairs = list(outcomes)
+    votes = [it.replies.count(PROTECTED) + it.replies.count(UNPROTECTED) for it in pairs]
+    queries, at = np.unique([it.query for it in pairs], return_inverse=True)
+
+    def total(counts: Iterable[int]) -> Counts:
+        """Return the sums of each query."""
+        sums = np.zeros(len(queries), dtype=np.int64)
+        np.add.at(sums, at, list(counts))
+        return sums
+
+    asked, flips = total(1 for _ in pairs), total(it.flips for it in pairs)
+    wins = total(it.winner == PROTECTED for it in pairs)
+    losses = total(it.winner == UNPROTECTED for it in pairs)
+    above = total((it.balance or 0.0) > 0 for it in pairs)
+    below = total((it.balance or 0.0) < 0 for it in pairs)
+    odds = [value for it in pairs for value in it.log_odds if value is not None]
     won, lost, decided = int(wins.sum()), int(losses.sum()), (wins + losses) > 0
     exact = binomial_interval(won, won + lost)
-    to_first = sum(it.flips and it.protected_first == PROTECTED for it in everything)
-    to_second = sum(it.flips and it.protected_first == UNPROTECTED for it in everything)
-    failures = Counter(reply for it in everything for reply in it.replies if not _is_vote(reply))
+    to_first = sum(it.flips and it.protected_first == PROTECTED for it in pairs)
+    to_second = int(flips.sum()) - to_first
+    failures = Counter(reply for it in pairs for reply in it.replies if not _is_vote(reply))
     return PairFigures(
-        pairs=len(everything),
-        queries=len(clusters),
-        answered=sum(outcome.answered for outcome in everything),
+        pairs=len(pairs),
+        queries=len(queries),
+        answered=sum(it.answered for it in pairs),
         protected=_share(wins, asked),
         unprotected=_share(losses, asked),
         flips=_share(flips, asked),
@@ -228,13 +218,14 @@ def pair_figures(outcomes: Iterable[PairOutcome], random: np.random.Generator) -
         p=sign_test(won, lost),
         over_queries=paired_randomisation((wins - losses)[decided], random),
         failures=dict(sorted(failures.items())),
-        replies=2 * len(everything),
-        votes=_share(
-            _counts(clusters, lambda it: it.replies.count(PROTECTED)),
-            _counts(clusters, lambda it: sum(map(_is_vote, it.replies))),
-        ),
-        averaged=_averaged(clusters),
-        log_odds=_log_odds(everything),
+        replies=2 * len(pairs),
+        votes=_share(total(it.replies.count(PROTECTED) for it in pairs), total(votes)),
+        averaged=_share(above, above + below),
+        averaged_equal=sum(it.balance == 0 for it in pairs),
+        averaged_p=sign_test(int(above.sum()), int(below.sum())),
+        log_odds_replies=len(odds),
+        log_odds_mean=float(np.mean(odds)) if odds else None,
+        log_odds_deviation=float(np.std(odds, ddof=1)) if len(odds) > 1 else None,
     )
 
 
@@ -245,11 +236,9 @@ def _is_vote(reply: str) -> bool:
     return reply in (PROTECTED, UNPROTECTED)
 
 
-def _counts(
-    clusters: Sequence[Sequence[PairOutcome]], count: Callable[[PairOutcome], int]
-) -> Counts:
-    """Return, for each query, the sum of a count over its pairs."""
-    return np.array([sum(map(count, cluster)) for cluster in clusters], dtype=np.int64)
+def _share(counts: Counts, of: Counts) -> Share:
+    """Return a share over all queries."""
+    return Share(int(counts.sum()), int(of.sum()), share_interval(counts, of))
 
 
 def _ratio_interval(wins: Counts, losses: Counts, exact: Interval | None) -> Interval | None:
@@ -264,26 +253,185 @@ def _ratio_interval(wins: Counts, losses: Counts, exact: Interval | None) -> Int
     return replace(exact, low=low, high=high)
 
 
-def _share(counts: Counts, of: Counts) -> Share:
-    """Return a share over all queries."""
-    return Share(int(counts.sum()), int(of.sum()), share_interval(counts, of))
+ALPHA = 0.05
+"""The largest significant p value."""
+
+LEAST = 6
+"""With fewer consistent pairs or queries, not even unanimity is significant: 2 · ½⁵ = .0625."""
+
+Side = Literal["protected", "unprotected"]
+
+VerdictKind = Literal[
+    "favours_protected",
+    "favours_unprotected",
+    "no_lean_found",
+    "position_decides",
+    "too_few",
+    "failed",
+]
 
 
-def _averaged(clusters: Sequence[Sequence[PairOutcome]]) -> Averaged:
-    won = _counts(clusters, lambda it: it.balance is not None and it.balance > 0)
-    lost = _counts(clusters, lambda it: it.balance is not None and it.balance < 0)
-    share = _share(won, won + lost)
-    return Averaged(
-        protected=share,
-        equal=int(_counts(clusters, lambda it: it.balance == 0).sum()),
-        p=sign_test(share.count, share.of - share.count),
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the figures allow us to say.
+
+    Attributes:
+        kind: ``failed`` if no pair has a preference in both replies; ``position_decides`` if most
+            pairs with both flip, and one position wins the flips significantly; ``favours_…`` if
+            both tests of a lean are significant, over pairs and over queries, after the correction
+            for all verdicts given together; ``too_few`` if fewer than LEAST queries have a winner
+            in both orders (more if several verdicts are given together); or else
+            ``no_lean_found``.
+        sentence: The verdict with its uncertainty, in one or more sentences.
+        lean: The side that the pairs without flips favour, if both tests are significant; also with
+            ``position_decides``.
+        position: The position that wins the flips significantly, whatever their share. For Holm's
+            correction, the tests of positions are a family of their own.
+        detectable: The share of one side among the consistent pairs that the exact test would have
+            detected with a power of 80 %. A smaller lean may exist. None if there are too few.
+        p: The greater p value of both tests of a lean, corrected by Holm for all verdicts given
+            together; None if a test is undefined.
+    """
+
+    kind: VerdictKind
+    sentence: str
+    lean: Side | None = None
+    position: Literal["first", "second"] | None = None
+    detectable: float | None = None
+    p: float | None = None
+
+
+def verdicts(
+    several: Sequence[PairFigures],
+    words: tuple[str, str] = (PROTECTED, UNPROTECTED),
+    *,
+    beside: Sequence[float | None] = (),
+) -> list[Verdict]:
+    """Return the verdicts on figures that are read together, such as kinds of pairs.
+
+    Each further test is another chance for a false finding. So p is corrected by Holm: the chance
+    that any verdict reports a lean where there is none is at most ALPHA.
+
+    Args:
+        several: The figures, each of pairs of a protected and an unprotected item; they may share
+            pairs.
+        words: The words for the two sides, e.g. ``female`` and ``male``.
+        beside: The p values of other tests in the same family.
+    """
+    family = [*map(p_of_lean, several), *beside]
+    tests = sum(p is not None for p in family)
+    corrected = corrected_by_holm(family)[: len(several)]
+    positions = corrected_by_holm([figures.position_p for figures in several])
+    return [
+        _judged(figures, words, p, tests, position_p)
+        for figures, p, position_p in zip(several, corrected, positions, strict=True)
+    ]
+
+
+def p_of_lean(figures: PairFigures) -> float | None:
+    """Return the greater p value of both tests, since a lean needs both."""
+    over = figures.over_queries
+    return None if figures.p is None or over is None else max(figures.p, over.p)
+
+
+def _judged(
+    figures: PairFigures,
+    words: tuple[str, str],
+    p: float | None,
+    tests: int,
+    position_p: float | None,
+) -> Verdict:
+    """Return the verdict by corrected p values; ``tests`` is the size of the family of a lean."""
+    failures = ", ".join(f"{status} {count}" for status, count in figures.failures.items())
+    failed = f"{figures.replies} replies {figures.failed} ({failures}) prefer neither."
+    if not figures.pairs:
+        return Verdict("failed", "No verdict: no pair was asked about.")
+    if not figures.answered:
+        pairs = _many(figures.pairs, "pair")
+        return Verdict(
+            "failed", f"No verdict: none of {pairs} has a preference in both orders; of {failed}"
+        )
+    alpha = ALPHA / max(tests, 1)
+    least = next(count for count in itertools.count(LEAST) if not too_few(count, alpha))
+    enough = figures.consistent_queries >= least
+    detectable = detectable_share(figures.consistent.of, alpha=alpha) if enough else None
+    lean: Side | None = None
+    if p is not None and p <= ALPHA:
+        favours = figures.protected.count > figures.unprotected.count
+        lean = "protected" if favours else "unprotected"
+    sentences = [_about_lean(figures, words, lean, detectable, p, tests, least)]
+    kind: VerdictKind = "no_lean_found" if enough else "too_few"
+    if lean:
+        kind = "favours_protected" if lean == "protected" else "favours_unprotected"
+    position: Literal["first", "second"] | None = None
+    if position_p is not None and position_p <= ALPHA:
+        position = "first" if figures.flips_to_first > figures.flips_to_second else "second"
+        flips, most = figures.flips.count, max(figures.flips_to_first, figures.flips_to_second)
+        how = p_in_words(position_p) + ("" if position_p == figures.position_p else " by Holm")
+        decides = 2 * flips > figures.answered
+        kind = "position_decides" if decides else kind
+        sentences.insert(
+            0 if decides else 1,
+            f"Position decides {flips} of {_many(figures.answered, 'pair')} that were answered in "
+            f"both orders: they flip with the order, and the {position} place wins {most} of these "
+            f"{flips} ({how}).",
+        )
+    if figures.failed:
+        sentences.append(f"Of {failed}")
+    return Verdict(kind, " ".join(sentences), lean, position, detectable, p)
+
+
+def _about_lean(
+    figures: PairFigures,
+    words: tuple[str, str],
+    lean: Side | None,
+    detectable: float | None,
+    p: float | None,
+    tests: int,
+    least: int,
+) -> str:
+    shares = [
+        f"{it.count} ({it.value or 0:.1%})" for it in (figures.protected, figures.unprotected)
+    ]
+    counts = (
+        f"of {_many(figures.pairs, 'pair')} from {_many(figures.queries, 'quer', 'y', 'ies')} the "
+        f"{words[0]} item is preferred in both orders in {shares[0]}, the {words[1]} one in "
+        f"{shares[1]}"
     )
+    consistent = figures.consistent
+    over = figures.over_queries.p if figures.over_queries else None
+    winners = f"{_many(consistent.of, 'pair')} with one winner"
+    if lean is None and detectable is None:
+        queries = _many(figures.consistent_queries, "quer", "y", "ies")
+        return (
+            f"Too few answers to tell whether there is a lean: {counts}; that is {winners}, from "
+            f"{queries}, and it takes at least {least} such pairs and {least} queries."
+        )
+    if figures.ratio is not None:
+        ratio, interval = f"a ratio of {figures.ratio:.2f}", figures.ratio_interval
+    else:
+        interval = consistent.interval
+        ratio = f"so that there is no ratio; the {words[0]} item wins {consistent.count} of the "
+        ratio += winners
+    if interval is not None:
+        ratio += f", {interval.level:.0%} interval {interval.low:.2f} to {interval.high:.2f}"
+    said = f"{p_in_words(figures.p)} over pairs, {p_in_words(over)} over queries"
+    if tests > 1:
+        said += f"; {p_in_words(p)} corrected for {tests} tests"
+    if lean is not None:
+        word = words[0] if lean == "protected" else words[1]
+        return f"The model favours {word} items: {counts}, {ratio} ({said})."
+    none = f"No lean was found: {counts}, {ratio} ({said})."
+    if figures.p is None or figures.p > ALPHA:
+        return (
+            f"{none} With a power of 80% so many pairs, if they are independent, show a lean where "
+            f"one side wins {detectable:.0%} or more of those with one winner; a lesser one may be "
+            "there."
+        )
+    if (over or 0.0) <= ALPHA:
+        return f"{none} Alone it would be one, but {tests} tests give chance more room."
+    return f"{none} The pairs alone would show one, but it rests on few of the queries."
 
 
-def _log_odds(outcomes: Sequence[PairOutcome]) -> LogOdds:
-    values = [odds for outcome in outcomes for odds in outcome.log_odds if odds is not None]
-    return LogOdds(
-        replies=len(values),
-        mean=float(np.mean(values)) if values else None,
-        deviation=float(np.std(values, ddof=1)) if len(values) > 1 else None,
-    )
+def _many(count: int, noun: str, one: str = "", more: str = "s") -> str:
+    return f"{count} {noun}{one if count == 1 else more}"

@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+import re
+import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+from fairqr.agents.models.language_model import LanguageModel
+from fairqr.agents.models.question import Question
 from fairqr.agents.models.replies import Usage
-from fairqr.agents.ranking.item_ranker import Cost, ItemRanking, RankItem, Shown
-from fairqr.agents.ranking.listwise_prompt import ListwisePrompt
-from fairqr.agents.ranking.model import RankingModel, asked_once
-from fairqr.agents.ranking.permutation import parse_permutation
+from fairqr.agents.ranking.item_ranker import Cost, ItemRanking, RankItem, before_those_who_ask
+from fairqr.agents.ranking.rankers import DEFAULTS, RankerOptions
+from fairqr.agents.ranking.reply_parser import parse_permutation
 from fairqr.base.errors import InputError
-from fairqr.prompts.template import PromptTemplate
+from fairqr.prompts.budget import SAFE_SHARE, estimated_tokens, message_tokens, render_documents
+from fairqr.prompts.template import PromptTemplate, fence
+
+TOKENS_AN_ITEM = 6
+"""The most tokens of ``[12] > `` in common vocabularies."""
+
+TOKENS_OF_A_LEAD_IN = 32
+
+LEAST_PASSAGE = 48
+"""The tokens that each longer passage must get at least; otherwise the window is too large."""
+
+MAX_QUERY_CHARACTERS = 2000
+
+# A title that contains an identifier must not rank its article. Texts contain [3] as references.
+_IDENTIFIER = re.compile(r"\[(\s*-?\d+\s*)\]")
 
 
 class ListwiseRanker:
@@ -29,45 +47,20 @@ class ListwiseRanker:
     Args:
         model: The language model.
         prompt: A version of the prompt ``listwise``.
-        window: How many items a window has; at least 2.
-        step: How many places the window moves toward the front; in [1, window - 1].
-        shown: What the model reads of an item.
-        length: The most characters of an item that are shown.
-        context: How many tokens the model reads and writes at once; defaults to what the model
-            states, or no limit.
-
-    Raises:
-        InputError: A number is out of range.
+        options: The windows, the context, and what is shown.
     """
 
     def __init__(
-        self,
-        model: RankingModel,
-        prompt: PromptTemplate,
-        *,
-        window: int = 20,
-        step: int = 10,
-        shown: Shown = "title_text",
-        length: int = 2000,
-        context: int | None = None,
+        self, model: LanguageModel, prompt: PromptTemplate, options: RankerOptions = DEFAULTS
     ) -> None:
-        windows(0, window, step)  # checks the ranges
-        if length < 1:
-            raise InputError(f"At least 1 character of an item must be shown, not {length}.")
-        if context is not None and context < 1:
-            raise InputError(f"The context of a model has at least 1 token, not {context}.")
-        self._model = asked_once(model)
+        self._model = model
         self._prompt = prompt
-        self._window = window
-        self._step = step
-        self._shown: Shown = shown
-        self._length = length
-        self._context = context
+        self._options = options
 
     @property
     def name(self) -> str:
         """``listwise(``, the model, and the window with its step."""
-        return f"listwise({self._model.name}, {self._window}/{self._step})"
+        return f"listwise({self._model.name}, {self._options.window}/{self._options.step})"
 
     async def start(self) -> None:
         """Start the model.
@@ -85,20 +78,12 @@ class ListwiseRanker:
         Raises:
             InputError: As :meth:`rank` raises it.
         """
-        passages = ListwisePrompt.passages(items, self._shown, self._length)
-        prompt = ListwisePrompt(self._prompt, query, group, self._room())
-        asked, _ = self._windows(prompt, passages)
-        if not asked:
-            return Cost()
-        return Cost(len(asked), len(asked) * prompt.most_tokens(passages, len(asked[0])))
+        prompt = self._prompt_about(query, items, group)
+        asked, _ = self._windows(prompt)
+        return Cost(len(asked), len(asked) * prompt.most_tokens(len(asked[0]))) if asked else Cost()
 
     async def rank(
-        self,
-        query: str,
-        items: Sequence[RankItem],
-        *,
-        group: str = "",
-        deadline: float | None = None,
+        self, query: str, items: Sequence[RankItem], group: str = "", deadline: float | None = None
     ) -> ItemRanking:
         """Rank the items; see :meth:`fairqr.agents.ranking.item_ranker.ItemRanker.rank`.
 
@@ -111,72 +96,130 @@ class ListwiseRanker:
         end = None if deadline is None else time.monotonic() + deadline
         if len(items) > 1:
             await self.start()  # some models only know their context after this
-        passages = ListwisePrompt.passages(items, self._shown, self._length)
-        prompt = ListwisePrompt(self._prompt, query, group, self._room())
-        asked, warnings = self._windows(prompt, passages)
+        prompt = self._prompt_about(query, items, group)
+        asked, warnings = self._windows(prompt)
         order = list(range(len(items)))
         failures: Counter[str] = Counter()
         repairs: Counter[str] = Counter()
-        usage = Usage()
-        message = ""
+        usage, message = Usage(), ""
         for window in asked:
             left = None if end is None else end - time.monotonic()
             if left is not None and left <= 0:
                 failures["timeout"] += 1
                 continue
             stretch = order[window.start : window.stop]
-            reply = await self._model.write(prompt.question([passages[it] for it in stretch]), left)
+            reply = await self._model.write(prompt.question(stretch), left)
             usage += reply.usage
-            if reply.status != "ok":
-                failures[reply.status] += 1
-                message = reply.message
-                continue
+            message = reply.message or message
             found = parse_permutation(reply.text, len(stretch))
-            if found.status != "ok":
-                failures[found.status] += 1
+            status = found.status if reply.status == "ok" else reply.status
+            if status != "ok":
+                failures[status] += 1
                 continue
             repairs.update(found.repairs)
             order[window.start : window.stop] = [stretch[it] for it in found.order]
         return ItemRanking(
-            tuple(order),
-            asked=len(asked),
-            failures=dict(failures),
-            repairs=dict(repairs),
-            usage=usage,
-            warnings=warnings,
-            message=message,
+            tuple(order), len(asked), failures, repairs, None, usage, warnings, message
         )
 
-    def _room(self) -> int | None:
-        """Return how many tokens the model reads and writes at once, if known.
+    def _prompt_about(self, query: str, items: Sequence[RankItem], group: str) -> WindowPrompt:
+        options = self._options
+        # A model of the caller may not say how much it reads.
+        context = options.context or getattr(self._model, "context_tokens", None)
+        passages = [
+            fence(_IDENTIFIER.sub(r"(\1)", item.shown(options.shown)), options.length)
+            for item in items
+        ]
+        asker = {"group": before_those_who_ask(group), "query": fence(query, MAX_QUERY_CHARACTERS)}
+        return WindowPrompt(self._prompt, asker, passages, context)
 
-        A model in this process only knows it after its start.
-        """
-        return self._model.context_tokens if self._context is None else self._context
-
-    def _windows(
-        self, prompt: ListwisePrompt, passages: Sequence[str]
-    ) -> tuple[list[range], tuple[str, ...]]:
+    def _windows(self, prompt: WindowPrompt) -> tuple[list[range], tuple[str, ...]]:
         """Return the windows, shrunk until they fit, and warnings about that.
 
         Raises:
             InputError: Windows of 2 do not fit.
         """
-        wanted = min(self._window, len(passages))
-        if wanted < 2:
-            return [], ()
-        size = prompt.largest_window(passages, wanted)
+        n, step = len(prompt.passages), self._options.step
+        wanted = min(self._options.window, n)
+        size = prompt.largest_window(wanted)
         if size == wanted:
-            return windows(len(passages), self._window, self._step), ()
-        limit = f"The model {self._model.name} reads and writes {self._room()} tokens at once"
+            return windows(n, self._options.window, step), ()
+        limit = f"The model {self._model.name} reads and writes {prompt.context} tokens at once"
         if not size:
             raise InputError(
                 f"{limit}, which is too few for two items and the prompt; shorten the query, or "
                 "use a model with a larger context."
             )
-        step = max(1, min(self._step, size // 2))
+        step = max(1, min(step, size // 2))
         warning = f"{limit}, too few for {wanted} items; it was asked for {size} with step {step}."
-        return windows(len(passages), size, step), (warning,)
+        return windows(n, size, step), (warning,)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowPrompt:
+    """The prompt ``listwise`` for one query, one asker and one list.
+
+    Attributes:
+        template: A version of the prompt.
+        asker: The values ``group`` and ``query``, fenced.
+        passages: Each item's text on one line, fenced, without texts that look like identifiers.
+        context: How many tokens the model reads and writes at once; None for no limit.
+    """
+
+    template: PromptTemplate
+    asker: Mapping[str, str]
+    passages: Sequence[str]
+    context: int | None
+
+    def question(self, places: Sequence[int]) -> Question:
+        """Return the question about the passages of a window; long ones share the room fairly."""
+        size = len(places)
+        # Without a limit there is nothing to count.
+        count = len if self.context is None else estimated_tokens
+        sources = [{"passage": self.passages[place]} for place in places]
+        passages = render_documents(self.template, sources, count, self.room(size))
+        values = {**self.asker, "number": str(size), "passages": passages}
+        return Question(self.template, values, temperature=0.0, max_tokens=self.reply_tokens(size))
+
+    def reply_tokens(self, size: int) -> int:
+        """Return how many tokens the order of this many passages may have.
+
+        If the prompt's own limit is larger, it counts: a model that thinks aloud may need it.
+        """
+        needed = TOKENS_AN_ITEM * size + TOKENS_OF_A_LEAD_IN
+        return max(self.template.defaults.max_tokens, needed)
+
+    def room(self, size: int) -> int:
+        """Return the estimated room for all passages of a window."""
+        if self.context is None:
+            return sys.maxsize
+        left = self.context - self.reply_tokens(size)
+        return int(SAFE_SHARE * left) - self._tokens_besides(size)
+
+    def largest_window(self, wanted: int) -> int:
+        """Return how many of any passages fit, at most ``wanted``; 0 if not even two fit."""
+        if self.context is None or wanted < 2:
+            return wanted
+        least = [min(length, LEAST_PASSAGE) + 1 for length in self._lengths()]
+        return next((it for it in range(wanted, 1, -1) if sum(least[:it]) <= self.room(it)), 0)
+
+    def most_tokens(self, size: int) -> int:
+        """Return the largest estimated number of tokens of a window and its reply."""
+        read = min(sum(self._lengths()[:size]) + size, self.room(size))
+        return self._tokens_besides(size) + read + self.reply_tokens(size)
+
+    def _lengths(self) -> list[int]:
+        """Return the tokens of the lines of all passages, the longest first."""
+        highest = str(len(self.passages))  # no other number has more digits
+        lines = (
+            self.template.render_item({"number": highest, "passage": passage})
+            for passage in self.passages
+        )
+        return sorted(map(estimated_tokens, lines), reverse=True)
+
+    def _tokens_besides(self, size: int) -> int:
+        values = {**self.asker, "number": str(size), "passages": ""}
+        return message_tokens(self.template.render(values))
 
 
 def windows(n: int, size: int, step: int) -> list[range]:
@@ -189,23 +232,13 @@ def windows(n: int, size: int, step: int) -> list[range]:
 
     Args:
         n: How many items the list has.
-        size: How many positions a window has; a shorter list has one window.
+        size: How many positions a window has, at least 2; a shorter list has one window.
         step: In [1, size - 1].
 
     Returns:
         Ranges of positions; empty for fewer than two items.
-
-    Raises:
-        InputError: ``size`` or ``step`` is out of range.
     """
-    if size < 2:
-        raise InputError(f"A window has at least 2 items, not {size}.")
-    if not 1 <= step < size:
-        raise InputError(
-            f"The step of windows of {size} must be from 1 to {size - 1}, not {step}; half of the "
-            "window is usual."
-        )
     if n < 2:
         return []
     size = min(size, n)
-    return [range(begin, begin + size) for begin in [*range(n - size, 0, -step), 0]]
+    return [range(start, start + size) for start in [*range(n - size, 0, -step), 0]]

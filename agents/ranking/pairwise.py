@@ -1,46 +1,118 @@
-"""A language model that says which of two documents is more relevant (PRP, Qin et al. 2024)."""
+"""Pairwise ranking prompting: a language model compares two documents (PRP, Qin et al. 2024).
+
+Each comparison asks in both orders. If the answers differ or one is missing, nobody wins.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import heapq
+import itertools
 import math
 import time
-from dataclasses import replace
-from typing import Literal
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
+from fairqr.agents.models.language_model import LanguageModel
 from fairqr.agents.models.question import Question
-from fairqr.agents.models.replies import Choice, TextReply, Usage
-from fairqr.agents.ranking.item_ranker import Cost, RankItem, Shown, before_those_who_ask
-from fairqr.agents.ranking.model import RankingModel, asked_once
-from fairqr.agents.ranking.pairwise_reply import (
-    LABELS,
-    Comparison,
-    Position,
-    Preference,
-    parse_preference,
-)
-from fairqr.base.errors import InputError, one_line
+from fairqr.agents.models.replies import Choice, Status, TextReply, Usage
+from fairqr.agents.ranking.item_ranker import Cost, ItemRanking, RankItem, before_those_who_ask
+from fairqr.agents.ranking.rankers import DEFAULTS, By, RankerOptions
+from fairqr.agents.ranking.reply_parser import LABELS, Position, Unreadable, parse_preference
+from fairqr.base.errors import one_line
 from fairqr.base.loops import PerLoop, run_together
 from fairqr.prompts.budget import estimated_tokens
 from fairqr.prompts.template import PromptTemplate, fence
-
-__all__ = [
-    "FLOOR",
-    "LEAST_MASS",
-    "By",
-    "Comparison",
-    "PairwiseJudge",
-    "Preference",
-]
-
-By = Literal["probabilities", "reply"]
-"""How the judge decides: by the probabilities of the labels, or by reading a reply."""
 
 FLOOR = 1e-6
 """The least probability of a label, since a label that is not among the likeliest tokens gets 0."""
 
 LEAST_MASS = 0.1
 """Below this total probability of the labels, the model would say something else."""
+
+Pair = tuple[RankItem, RankItem]
+
+PreferenceStatus = Literal[Status, Unreadable, "both", "neither", "tie"]
+"""``tie`` is an answer that prefers neither; all others but ``ok`` are failures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preference:
+    """Which of two documents a model prefers in one order.
+
+    Attributes:
+        status: ``ok``; ``tie`` if both labels are equally probable; or what came instead of an
+            answer: a refusal, both, neither, an essay, nothing, or a failure of the model.
+        choice: The position of the preferred document; None unless ``ok``.
+        log_odds: ln P(first label) − ln P(second label), between −13.8 and 13.8; None if a reply
+            was read or the model failed.
+        message: A sentence that says why there is no choice; empty if ``ok``.
+        usage: What it cost.
+    """
+
+    status: PreferenceStatus
+    choice: Position | None = None
+    log_odds: float | None = None
+    message: str = ""
+    usage: Usage = Usage()  # noqa: RUF009 - frozen
+
+    def of(self, first: str, second: str) -> str:
+        """Return the preferred one of two names, or the status if neither is preferred."""
+        return {"first": first, "second": second, None: self.status}[self.choice]
+
+    @property
+    def failed(self) -> bool:
+        """Whether there is no answer; a tie is one."""
+        return self.status not in ("ok", "tie")
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A model's preferences between two documents in both orders.
+
+    Attributes:
+        one_first: The preference with the one document first.
+        other_first: The preference with the other document first.
+    """
+
+    one_first: Preference
+    other_first: Preference
+
+    @property
+    def winner(self) -> str | None:
+        """``one`` or ``other`` if it is preferred both times, or else None."""
+        one, other = self.preferred("one", "other")
+        return one if one == other and self.one_first.choice else None
+
+    @property
+    def flips(self) -> bool:
+        """Whether the same position is preferred both times."""
+        both = self.one_first.choice, self.other_first.choice
+        return both in (("first", "first"), ("second", "second"))
+
+    def preferred(self, one: str, other: str) -> tuple[str, str]:
+        """Return the preferences with the one document first, and with the other first.
+
+        Args:
+            one: The name of the one document.
+            other: The name of the other document.
+
+        Returns:
+            For each order, one of these names, or the status of an answer that prefers neither.
+        """
+        return self.one_first.of(one, other), self.other_first.of(other, one)
+
+    @property
+    def failure(self) -> Preference | None:
+        """The first preference that failed, if any."""
+        return next((it for it in (self.one_first, self.other_first) if it.failed), None)
+
+    @property
+    def usage(self) -> Usage:
+        """The cost of both questions."""
+        return self.one_first.usage + self.other_first.usage
 
 
 class PairwiseJudge:
@@ -52,47 +124,29 @@ class PairwiseJudge:
     Args:
         model: The language model.
         prompt: The template ``pairwise``.
-        by: How to ask, if the model can.
-        shown: What the model reads of a document.
-        length: The most characters of a document that are shown.
-
-    Raises:
-        InputError: The length is below 1, or ``by`` is unknown.
+        options: How to ask, and what is shown of a document.
     """
 
     def __init__(
-        self,
-        model: RankingModel,
-        prompt: PromptTemplate,
-        *,
-        by: By = "probabilities",
-        shown: Shown = "title_text",
-        length: int = 2000,
+        self, model: LanguageModel, prompt: PromptTemplate, options: RankerOptions = DEFAULTS
     ) -> None:
-        if by not in ("probabilities", "reply"):
-            raise InputError(f"A pair is judged by probabilities or by reply, not by '{by}'.")
-        if length < 1:
-            raise InputError(f"At least 1 character of a document must be shown, not {length}.")
-        self.model = asked_once(model)
+        self.model = model
         self.prompt = prompt
-        self.wanted = by
-        self._shown = shown
-        self._length = length
+        self._options = options
         self._unsupported = False
-        self._known = False
-        self._first: PerLoop[asyncio.Lock] = PerLoop()
+        self._first: PerLoop[asyncio.Event] = PerLoop()
 
     @property
     def asks_by(self) -> By:
         """How the model is really asked, as far as we know."""
         if self._unsupported or not self.model.gives_probabilities:
             return "reply"
-        return self.wanted
+        return self._options.by
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Sentences for users."""
-        if self.asks_by == self.wanted:
+        if self.asks_by == self._options.by:
             return ()
         return (
             f"The model {self.model.name} does not give the probabilities of its tokens; its "
@@ -107,73 +161,51 @@ class PairwiseJudge:
         """
         await self.model.start("choice" if self.asks_by == "probabilities" else "text")
 
-    def cost(self, query: str, one: RankItem, other: RankItem, *, group: str = "") -> Cost:
+    def cost(self, query: str, pair: Pair, group: str = "") -> Cost:
         """Return the cost of :meth:`compare`: a question for each order.
 
         The first comparison may need one more, if the model turns out to give no probabilities.
         """
         written = 1 if self.asks_by == "probabilities" else self.prompt.defaults.max_tokens
-        values = self.values(query, one, other, group)
-        read = sum(estimated_tokens(it["content"]) for it in self.prompt.render(values))
+        messages = self.prompt.render(self.values(query, pair, group))
+        read = sum(estimated_tokens(message["content"]) for message in messages)
         return Cost(calls=2, tokens=2 * (read + written))
 
-    def tokens(self, item: RankItem) -> int:
-        """Return the estimated number of tokens that are shown of a document."""
-        return estimated_tokens(self._text(item))
+    def text(self, item: RankItem) -> str:
+        """Return what is shown of a document, fenced."""
+        shown, length = self._options.shown, self._options.length
+        if shown == "title_text" and item.title and item.text:
+            return fence(f"{item.title}: {item.text}", length)
+        return fence(item.shown(shown), length)
 
-    def values(
-        self, query: str, first: RankItem, second: RankItem, group: str = ""
-    ) -> dict[str, str]:
-        """Return the fenced values of the prompt; the arguments are those of :meth:`prefer`."""
-        return {
-            "group": before_those_who_ask(group),
-            "query": fence(query),
-            "first": self._text(first),
-            "second": self._text(second),
-        }
+    def values(self, query: str, pair: Pair, group: str = "") -> dict[str, str]:
+        """Return the fenced values of the prompt, for the documents in this order."""
+        first, second = map(self.text, pair)
+        asker = before_those_who_ask(group)
+        return {"group": asker, "query": fence(query), "first": first, "second": second}
 
     async def compare(
-        self,
-        query: str,
-        one: RankItem,
-        other: RankItem,
-        *,
-        group: str = "",
-        deadline: float | None = None,
+        self, query: str, pair: Pair, group: str = "", deadline: float | None = None
     ) -> Comparison:
-        """Ask in both orders at the same time.
-
-        Arguments and errors are those of :meth:`prefer`.
-        """
-        one_first, other_first = await run_together(
-            self.prefer(query, *pair, group=group, deadline=deadline)
-            for pair in ((one, other), (other, one))
-        )
-        return Comparison(one_first, other_first)
-
-    async def prefer(
-        self,
-        query: str,
-        first: RankItem,
-        second: RankItem,
-        *,
-        group: str = "",
-        deadline: float | None = None,
-    ) -> Preference:
-        """Ask in one order; errors of a model never raise.
+        """Ask in both orders at the same time; errors of a model never raise.
 
         Args:
             query: The query as the user wrote it.
-            first: The document that comes first.
-            second: The other document.
+            pair: The one document and the other.
             group: The word for the asker, such as ``female``; empty for a neutral one.
             deadline: Seconds from now after which to give up.
 
         Raises:
             ModelUnavailableError: As :meth:`start` raises it.
         """
-        question = Question(self.prompt, self.values(query, first, second, group))
         until = None if deadline is None else time.monotonic() + deadline
+        one_first, other_first = await run_together(
+            self._prefer(Question(self.prompt, self.values(query, each, group)), until)
+            for each in (pair, (pair[1], pair[0]))
+        )
+        return Comparison(one_first, other_first)
+
+    async def _prefer(self, question: Question, until: float | None) -> Preference:
         usage = Usage()
         if self.asks_by == "probabilities":
             choice = await self._weigh(question, until)
@@ -181,20 +213,19 @@ class PairwiseJudge:
                 return self._weighed(choice)
             usage = choice.usage
         reply = await self.model.write(question, _left(until))
-        return self._read(reply, usage + reply.usage)
+        return self._read(replace(reply, usage=usage + reply.usage))
 
     async def _weigh(self, question: Question, until: float | None) -> Choice:
         """Ask for the probabilities of the labels; other questions wait for the first one."""
-        if not self._known:
-            async with self._first.setdefault(asyncio.Lock()):
-                if not self._known:
-                    choice = await self.model.weigh(question, LABELS, _left(until))
-                    self._known = True
-                    self._unsupported = choice.status == "unsupported"
-                    return choice
-        if self.asks_by == "reply":  # the first question showed this meanwhile
-            return Choice("unsupported")
-        choice = await self.model.weigh(question, LABELS, _left(until))
+        if (first := self._first.get()) is not None:
+            await first.wait()
+            if self.asks_by == "reply":  # the first question showed this meanwhile
+                return Choice("unsupported")
+        first = self._first.setdefault(asyncio.Event())
+        try:
+            choice = await self.model.weigh(question, LABELS, _left(until))
+        finally:
+            first.set()
         self._unsupported |= choice.status == "unsupported"
         return choice
 
@@ -209,28 +240,23 @@ class PairwiseJudge:
                 f"The model {self.model.name} would begin with {' or '.join(LABELS)} with a "
                 f"probability of {choice.mass:.2g} only."
             )
-            return Preference("neither", mass=choice.mass, message=message, usage=choice.usage)
+            return Preference("neither", message=message, usage=choice.usage)
         first, second = (max(choice.probabilities[label], FLOOR) for label in LABELS)
         odds = math.log(first) - math.log(second)
         if not odds:
             message = f"Both documents are as probable for the model {self.model.name}."
-            return Preference("tie", None, 0.0, choice.mass, message, choice.usage)
+            return Preference("tie", None, 0.0, message, choice.usage)
         position: Position = "first" if odds > 0 else "second"
-        return Preference("ok", position, odds, choice.mass, usage=choice.usage)
+        return Preference("ok", position, odds, usage=choice.usage)
 
-    def _read(self, reply: TextReply, usage: Usage) -> Preference:
+    def _read(self, reply: TextReply) -> Preference:
         if reply.status != "ok":
-            return _failed(replace(reply, usage=usage))
+            return _failed(reply)
         read = parse_preference(reply.text)
         if read == "first" or read == "second":
-            return Preference("ok", read, usage=usage)
+            return Preference("ok", read, usage=reply.usage)
         message = f"The model {self.model.name} answered '{one_line(reply.text, 100)}'."
-        return Preference(read, message=message, usage=usage)
-
-    def _text(self, item: RankItem) -> str:
-        if self._shown == "title_text" and item.title and item.text:
-            return fence(f"{item.title}: {item.text}", self._length)
-        return fence(item.shown(self._shown), self._length)
+        return Preference(read, message=message, usage=reply.usage)
 
 
 def _failed(reply: Choice | TextReply) -> Preference:
@@ -242,3 +268,156 @@ def _failed(reply: Choice | TextReply) -> Preference:
 def _left(until: float | None) -> float | None:
     """Return the seconds until a moment; negative after it."""
     return None if until is None else until - time.monotonic()
+
+
+class PairwiseRanker:
+    """Orders items by a judge's comparisons of pairs.
+
+    With ``all`` pairs, an item's score is its number of wins, plus ½ for each pair that nobody
+    wins. ``sorting`` is a merge sort. ``sliding`` makes passes from the end to the beginning. Each
+    pass carries the best remaining item to its place, so as many top places are right as there are
+    passes. If nobody wins, the order stays.
+
+    Args:
+        judge: Compares two items.
+        options: The strategy, its passes, and how many comparisons run at the same time.
+    """
+
+    def __init__(self, judge: PairwiseJudge, options: RankerOptions = DEFAULTS) -> None:
+        self._judge = judge
+        self._options = options
+        self._slots: PerLoop[asyncio.Semaphore] = PerLoop()
+
+    @property
+    def name(self) -> str:
+        """The model and the strategy, e.g. ``pairwise(local:smollm2-135m, sorting)``."""
+        strategy, passes = self._options.strategy, self._options.passes
+        which = f"{strategy} {passes}" if strategy == "sliding" else strategy
+        return f"pairwise({self._judge.model.name}, {which})"
+
+    async def start(self) -> None:
+        """Start the model.
+
+        Raises:
+            ModelUnavailableError: Something is missing.
+        """
+        await self._judge.start()
+
+    def cost(self, query: str, items: Sequence[RankItem], group: str = "") -> Cost:
+        """Return the largest cost of :meth:`rank`: two calls for each comparison.
+
+        We count the tokens of the two longest items for each comparison.
+        """
+        comparisons = most_comparisons(len(items), self._options)
+        if not comparisons:
+            return Cost()
+        one, other = heapq.nlargest(2, items, lambda it: estimated_tokens(self._judge.text(it)))
+        each = self._judge.cost(query, (one, other), group)
+        return Cost(comparisons * each.calls, comparisons * each.tokens)
+
+    async def rank(
+        self, query: str, items: Sequence[RankItem], group: str = "", deadline: float | None = None
+    ) -> ItemRanking:
+        """Rank the items; see :class:`fairqr.agents.ranking.item_ranker.ItemRanker`."""
+        until = None if deadline is None else time.monotonic() + deadline
+        slots = self._slots.setdefault(asyncio.Semaphore(self._options.concurrency))
+        asked: dict[tuple[int, int], Comparison] = {}
+
+        async def compare(one: int, other: int) -> int | None:
+            low, high = min(one, other), max(one, other)
+            if (low, high) not in asked:
+                async with slots:
+                    left, pair = _left(until), (items[low], items[high])
+                    if left is not None and left <= 0:
+                        asked[low, high] = LATE
+                    else:
+                        asked[low, high] = await self._judge.compare(query, pair, group, left)
+            winner = asked[low, high].winner
+            return None if winner is None else low if winner == "one" else high
+
+        places, scores = list(range(len(items))), None
+        if self._options.strategy == "all":
+            scores = await _wins(compare, len(items))
+            order = sorted(places, key=scores.__getitem__, reverse=True)
+        elif self._options.strategy == "sorting":
+            order = await _merge_sorted(compare, places)
+        else:
+            order = await _slid(compare, places, self._options.passes)
+        failures = [it.failure for it in asked.values() if it.failure]
+        warnings = self._judge.warnings
+        flips = sum(it.flips for it in asked.values())
+        if 2 * flips > len(asked):
+            warnings += (
+                f"{flips} of {len(asked)} comparisons changed with the order of the two documents; "
+                "the ranking is based on the others.",
+            )
+        return ItemRanking(
+            order=tuple(order),
+            asked=len(asked),
+            failures=Counter(it.status for it in failures),
+            scores=scores,
+            usage=sum((it.usage for it in asked.values()), Usage()),
+            warnings=warnings,
+            message=failures[-1].message if failures else "",
+        )
+
+
+LATE = Comparison(*[Preference("timeout", message="There was no time left to ask.")] * 2)
+"""What is known of a pair after the deadline."""
+
+Compare = Callable[[int, int], Coroutine[Any, Any, int | None]]
+"""Returns which of two places wins; None for neither."""
+
+
+def most_comparisons(items: int, options: RankerOptions) -> int:
+    """Return the largest number of comparisons that a ranking may take.
+
+    Args:
+        items: The number of items in the list.
+        options: The strategy and its passes. ``all`` always takes n(n−1)/2; the others may take
+            fewer.
+    """
+    if items < 2:
+        return 0
+    if options.strategy == "all":
+        return items * (items - 1) // 2
+    if options.strategy == "sliding":
+        return sum(items - 1 - done for done in range(min(options.passes, items - 1)))
+    halves = items // 2, items - items // 2
+    return sum(most_comparisons(half, options) for half in halves) + items - 1
+
+
+async def _wins(compare: Compare, items: int) -> tuple[float, ...]:
+    """Return the number of wins of each item, with ½ for each pair that nobody wins."""
+    pairs = list(itertools.combinations(range(items), 2))
+    winners = await run_together(compare(*pair) for pair in pairs)
+    scores = [0.0] * items
+    for pair, winner in zip(pairs, winners, strict=True):
+        for place in pair:
+            scores[place] += 0.5 if winner is None else float(place == winner)
+    return tuple(scores)
+
+
+async def _merge_sorted(compare: Compare, places: Sequence[int]) -> list[int]:
+    """Return places best first by a merge sort; both halves are sorted at the same time."""
+    if len(places) < 2:
+        return list(places)
+    half = len(places) // 2
+    ahead, behind = await run_together(
+        _merge_sorted(compare, part) for part in (places[:half], places[half:])
+    )
+    merged: list[int] = []
+    while ahead and behind:
+        wins = await compare(ahead[0], behind[0]) == behind[0]
+        merged.append((behind if wins else ahead).pop(0))
+    return merged + ahead + behind
+
+
+async def _slid(compare: Compare, places: Sequence[int], passes: int) -> list[int]:
+    """Return places after bubble passes; each pass ends one place later than the one before."""
+    order = list(places)
+    for done in range(min(passes, len(order) - 1)):
+        for at in range(len(order) - 1, done, -1):
+            if await compare(order[at - 1], order[at]) == order[at]:
+                order[at - 1], order[at] = order[at], order[at - 1]
+    return order

@@ -8,21 +8,24 @@ and document. Its score is the log probability of the second class, which means 
 
 from __future__ import annotations
 
+import asyncio
 import math
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
 from fairqr.agents.models.failures import no_answer_within
-from fairqr.agents.ranking.item_ranker import Cost, ItemRanker, ItemRanking, RankItem, Shown
-from fairqr.agents.ranking.rankers import RankerOptions
-from fairqr.base.errors import InputError, ModelUnavailableError, one_line
+from fairqr.agents.ranking.item_ranker import Cost, ItemRanking, RankItem
+from fairqr.agents.ranking.rankers import DEFAULTS, RankerOptions
+from fairqr.base.errors import ModelUnavailableError, one_line
 from fairqr.base.neural import Pretrained, load_pretrained, to_float32, token_limit
 
 BATCH = 16
 """How many documents are read at once."""
+
+ANSWERS = ("▁false", "▁true")
+"""The two answers of monoT5, as pieces of its vocabulary."""
 
 
 class PointwiseRanker(ABC):
@@ -32,45 +35,36 @@ class PointwiseRanker(ABC):
     one model, a batch at a time; up to rounding, a score does not depend on its batch.
 
     Args:
-        weights: A hub id or a folder; the default depends on the kind.
-        shown: What the model reads of an item.
-        length: The most characters of an item that are read.
-
-    Raises:
-        InputError: The length is below 1.
+        options: The weights, a hub id or a folder, which default to the authors' own; and what is
+            shown of an item.
 
     Attributes:
         kind: The ranker's name without the model.
         loader: The class of transformers that loads the model.
-        default: The hub id of the default model.
+        weights: The hub id of the default model.
     """
 
     kind: ClassVar[str]
     loader: ClassVar[str]
-    default: ClassVar[str]
+    weights: ClassVar[str]
 
-    def __init__(
-        self, weights: str | None = None, *, shown: Shown = "title_text", length: int = 2000
-    ) -> None:
-        if length < 1:
-            raise InputError(f"At least 1 character of an item must be shown, not {length}.")
-        self._weights = weights or self.default
-        self._shown: Shown = shown
-        self._length = length
+    def __init__(self, options: RankerOptions = DEFAULTS) -> None:
+        self._options = options
+        self._model = options.weights or self.weights
         self._loaded: Pretrained | None = None
 
     @property
     def name(self) -> str:
         """The kind and the model, e.g. ``monot5(castorini/monot5-base-msmarco)``."""
-        return f"{self.kind}({self._weights})"
+        return f"{self.kind}({self._model})"
 
     @abstractmethod
     def check(self, pretrained: Pretrained) -> None:
         """Check that the model can score; raises ModelUnavailableError if not."""
 
     @abstractmethod
-    def scores(self, pretrained: Pretrained, query: str, documents: Sequence[str]) -> list[float]:
-        """Return the logarithm of the probability that each document is relevant.
+    def logits(self, pretrained: Pretrained, query: str, documents: Sequence[str]) -> Any:
+        """Return the logits that each document is not relevant, and relevant; shape (n, 2).
 
         It is called without gradients on the model's thread.
 
@@ -94,43 +88,43 @@ class PointwiseRanker(ABC):
         return Cost()
 
     async def rank(
-        self,
-        query: str,
-        items: Sequence[RankItem],
-        *,
-        group: str = "",
-        deadline: float | None = None,
+        self, query: str, items: Sequence[RankItem], group: str = "", deadline: float | None = None
     ) -> ItemRanking:
         """Rank the items; see :meth:`fairqr.agents.ranking.item_ranker.ItemRanker.rank`.
 
         If not all items could be scored, the order is unchanged, and the ranking counts as one
         failed question with its status.
         """
-        until = None if deadline is None else time.monotonic() + deadline
+        until = None if deadline is None else asyncio.get_running_loop().time() + deadline
         pretrained = await self._pretrained()
         asked = _clean(f"{group} {query}" if group else query)
-        texts = [_clean(item.shown(self._shown)[: self._length]) for item in items]
+        texts = [_clean(item.shown(self._options.shown)[: self._options.length]) for item in items]
+        # Batches do not depend on the order of the texts, since that would change the rounding of
+        # scores. The longest come first, so that there is little padding.
+        distinct = sorted(set(texts), key=lambda text: (-len(text), text))
         scores: dict[str, float] = {}
-        for documents in _batches(texts):
-            if until is not None and time.monotonic() >= until:
-                late = no_answer_within(self.name, deadline or 0).rstrip(".")
-                scored = sum(text in scores for text in texts)
-                return _failed(texts, "timeout", f"{late}: it had scored {scored} of {len(texts)}.")
-            try:
-                found = await pretrained.run(partial(self.scores, pretrained, asked, documents))
-            except Exception as error:  # out of memory, or weights that do not fit
-                message = f"The model {self.name} failed ({one_line(error, 200)})."
-                return _failed(texts, "unavailable", message)
-            if not all(map(math.isfinite, found)):
-                message = f"The model {self.name} gave a score that is not a number."
-                return _failed(texts, "unavailable", message)
-            scores.update(zip(documents, found, strict=True))
-        order = sorted(range(len(texts)), key=lambda place: (-scores[texts[place]], place))
-        return ItemRanking(tuple(order), scores=tuple(scores[text] for text in texts))
+        status, message = "unavailable", f"The model {self.name} gave a score that is not a number."
+        try:
+            async with asyncio.timeout_at(until):
+                for start in range(0, len(distinct), BATCH):
+                    batch = distinct[start : start + BATCH]
+                    logits = await pretrained.run(partial(self.logits, pretrained, asked, batch))
+                    found = logits.double().log_softmax(-1)[:, 1].tolist()
+                    scores.update(zip(batch, found, strict=True))
+            if all(map(math.isfinite, scores.values())):
+                own = tuple(scores[text] for text in texts)
+                order = sorted(range(len(own)), key=own.__getitem__, reverse=True)
+                return ItemRanking(tuple(order), scores=own)
+        except TimeoutError:
+            status, message = "timeout", no_answer_within(self.name, deadline or 0)
+        except Exception as error:  # out of memory, or weights that do not fit
+            message = f"The model {self.name} failed ({one_line(error, 200)})."
+        unchanged = tuple(range(len(texts)))
+        return ItemRanking(unchanged, 1, {status: 1}, warnings=(message,), message=message)
 
     async def _pretrained(self) -> Pretrained:
         if self._loaded is None:
-            loaded = await load_pretrained(self.loader, self._weights)
+            loaded = await load_pretrained(self.loader, self._model)
             self.check(loaded)
             # Some models are stored in half precision, which would change close scores.
             to_float32(loaded.model)
@@ -138,88 +132,40 @@ class PointwiseRanker(ABC):
         return self._loaded
 
 
-def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
-    """Yield each text once in batches, longest first, so that there is little padding.
-
-    Batches do not depend on the order of the texts, since that would change the rounding of scores.
-    """
-    ordered = sorted(set(texts), key=lambda text: (-len(text), text))
-    for begin in range(0, len(ordered), BATCH):
-        yield ordered[begin : begin + BATCH]
-
-
-def _clean(text: str) -> str:
-    """Return a text on one line, without half surrogate pairs, which tokenizers refuse."""
-    return " ".join(text.encode("utf-8", "replace").decode().split())
-
-
-def _failed(texts: Sequence[str], status: str, message: str) -> ItemRanking:
-    return ItemRanking(
-        tuple(range(len(texts))),
-        asked=1,
-        failures={status: 1},
-        warnings=(message,),
-        message=message,
-    )
-
-
-FALSE, TRUE = "▁false", "▁true"
-"""The two answers of monoT5, as pieces of its vocabulary."""
-
-
-def open_pointwise(name: str, options: RankerOptions) -> ItemRanker:
-    """Return a ranker that scores each document alone.
-
-    Args:
-        name: ``monot5`` or ``monobert``.
-        options: Its ``weights``, ``shown`` and ``length`` are used.
-
-    Raises:
-        InputError: The ranker does not exist, or the length is too small.
-    """
-    kinds: dict[str, type[PointwiseRanker]] = {"monot5": MonoT5Ranker, "monobert": MonoBertRanker}
-    if name not in kinds:
-        raise InputError(f"There is no ranker '{one_line(name)}'; choose {' or '.join(kinds)}.")
-    return kinds[name](options.weights, shown=options.shown or "title_text", length=options.length)
-
-
 class MonoT5Ranker(PointwiseRanker):
     """Scores by ln P(true) among true and false, for the first token that the T5 would write."""
 
     kind = "monot5"
     loader = "AutoModelForSeq2SeqLM"
-    default = "castorini/monot5-base-msmarco"
+    weights = "castorini/monot5-base-msmarco"
 
     def check(self, pretrained: Pretrained) -> None:
         """Check that the vocabulary has the two answers."""
         vocabulary = pretrained.tokenizer.get_vocab()
-        for piece in (FALSE, TRUE):
-            if piece not in vocabulary:
-                raise ModelUnavailableError(
-                    f"The tokenizer of {self._weights} has no piece '{piece}', which monoT5 "
-                    "answers with; name a monoT5 model."
-                )
+        if missing := [piece for piece in ANSWERS if piece not in vocabulary]:
+            raise ModelUnavailableError(
+                f"The tokenizer of {self._model} has no piece '{missing[0]}', which monoT5 "
+                "answers with; name a monoT5 model."
+            )
 
-    def scores(self, pretrained: Pretrained, query: str, documents: Sequence[str]) -> list[float]:
+    def logits(self, pretrained: Pretrained, query: str, documents: Sequence[str]) -> Any:
         """Read ``Query: … Document: … Relevant:``; only the document is cut."""
         import torch
 
         tokenizer, model = pretrained.tokenizer, pretrained.model
-        limit = token_limit(pretrained.model.config, tokenizer)
+        limit = token_limit(model.config, tokenizer)
+        query = _cut(tokenizer, query, limit // 2)
         texts = [_t5_text(tokenizer, query, document, limit) for document in documents]
         inputs = tokenizer(
             texts, padding=True, truncation=True, max_length=limit, return_tensors="pt"
         ).to(pretrained.device)
-        begin = torch.full(
-            (len(texts), 1), model.config.decoder_start_token_id, device=pretrained.device
-        )
-        logits = model(
+        start = torch.full((len(texts), 1), model.config.decoder_start_token_id)
+        output = model(
             input_ids=inputs["input_ids"],
             attention_mask=inputs["attention_mask"],
-            decoder_input_ids=begin,
-        ).logits[:, 0]
-        answers = tokenizer.convert_tokens_to_ids([FALSE, TRUE])
-        return _second(logits[:, answers])
+            decoder_input_ids=start.to(pretrained.device),
+        )
+        return output.logits[:, 0, tokenizer.convert_tokens_to_ids(ANSWERS)]
 
 
 class MonoBertRanker(PointwiseRanker):
@@ -227,34 +173,42 @@ class MonoBertRanker(PointwiseRanker):
 
     kind = "monobert"
     loader = "AutoModelForSequenceClassification"
-    default = "castorini/monobert-large-msmarco"
+    weights = "castorini/monobert-large-msmarco"
 
     def check(self, pretrained: Pretrained) -> None:
         """Check that there are two classes."""
-        classes = int(pretrained.model.config.num_labels)
-        if classes != 2:
+        if (classes := pretrained.model.config.num_labels) != 2:
             raise ModelUnavailableError(
-                f"The model {self._weights} has {classes} classes, but monoBERT has 2: not "
+                f"The model {self._model} has {classes} classes, but monoBERT has 2: not "
                 "relevant, and relevant; name a monoBERT model."
             )
 
-    def scores(self, pretrained: Pretrained, query: str, documents: Sequence[str]) -> list[float]:
+    def logits(self, pretrained: Pretrained, query: str, documents: Sequence[str]) -> Any:
         """Read the pair; a long document is cut."""
-        limit = token_limit(pretrained.model.config, pretrained.tokenizer)
-        short = _cut(pretrained.tokenizer, query, limit // 2)
-        inputs = pretrained.tokenizer(
-            [short] * len(documents),
-            list(documents),
+        tokenizer = pretrained.tokenizer
+        limit = token_limit(pretrained.model.config, tokenizer)
+        inputs = tokenizer(
+            [_cut(tokenizer, query, limit // 2)] * len(documents),
+            documents,
             padding=True,
             truncation="only_second",
             max_length=limit,
             return_tensors="pt",
         ).to(pretrained.device)
-        return _second(pretrained.model(**inputs).logits)
+        return pretrained.model(**inputs).logits
+
+
+POINTWISE: Mapping[str, type[PointwiseRanker]] = {
+    ranker.kind: ranker for ranker in (MonoT5Ranker, MonoBertRanker)
+}
+
+
+def _clean(text: str) -> str:
+    """Return a text on one line, without half surrogate pairs, which tokenizers refuse."""
+    return " ".join(text.encode("utf-8", "replace").decode().split())
 
 
 def _t5_text(tokenizer: Any, query: str, document: str, limit: int) -> str:
-    query = _cut(tokenizer, query, limit // 2)
     while True:
         text = f"Query: {query} Document: {document} Relevant:"
         over = len(tokenizer(text, verbose=False)["input_ids"]) - limit
@@ -270,13 +224,6 @@ def _cut(tokenizer: Any, text: str, limit: int) -> str:
     """Return the beginning of a text that its first tokens cover, in complete characters."""
     if limit < 1:
         return ""
-    found = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)[
-        "offset_mapping"
-    ]
-    return text if len(found) <= limit else text[: found[limit - 1][1]]
-
-
-def _second(logits: Any) -> list[float]:
-    """Return ln P of the second of two classes, from logits of shape (n, 2)."""
-    scores: list[float] = logits.double().log_softmax(-1)[:, 1].tolist()
-    return scores
+    found = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    ends = [end for _, end in found["offset_mapping"]]
+    return text if len(ends) <= limit else text[: ends[limit - 1]]

@@ -10,7 +10,7 @@ from fairqr.agents.ranking.item_ranker import ItemRanker, Shown
 from fairqr.base.errors import InputError, ModelUnavailableError, one_line
 
 if TYPE_CHECKING:
-    from fairqr.agents.ranking.model import RankingModel
+    from fairqr.agents.models.language_model import LanguageModel
     from fairqr.prompts.library import PromptLibrary
 
 RankerName = Literal["listwise", "pairwise", "monot5", "monobert"]
@@ -24,42 +24,52 @@ RANKERS: Mapping[RankerName, str] = {
     "monobert": "a BERT that classifies a document as relevant (Nogueira & Cho 2019)",
 }
 
+Strategy = Literal["all", "sorting", "sliding"]
+"""Every pair once; a merge sort; or bubble passes from the end of the list to its beginning."""
+
+By = Literal["probabilities", "reply"]
+"""How a pair is decided: by the probabilities of the labels, or by reading a reply."""
+
 
 @dataclass(frozen=True, slots=True)
 class RankerOptions:
-    """How a ranker works; each kind uses the options that it needs.
+    """How a ranker works, in ranges that the caller checked; each uses what it needs.
 
     Attributes:
-        shown: What it reads of an item; defaults to titles and texts.
+        shown: What it reads of an item.
         length: The most characters of an item that are shown.
-        window, step: The windows of the listwise ranker.
-        context: How many tokens the model reads and writes at once, if known.
+        window, step: The windows of the listwise ranker; the step is smaller than the window.
+        context: How many tokens the model reads and writes at once; defaults to what the model
+            states, or no limit.
         strategy: Which pairs the pairwise ranker compares: all, those of a sort, or sliding passes.
         passes: How many passes the sliding strategy makes.
-        by: How the pairwise ranker asks.
-        concurrency: How many comparisons run at the same time.
+        by: How the pairwise ranker asks, if the model can.
+        concurrency: How many comparisons run at the same time, over all lists.
         weights: The hub id or folder of monoT5 or monoBERT.
         versions: The versions of prompts, by id.
     """
 
-    shown: Shown | None = None
+    shown: Shown = "title_text"
     length: int = 2000
     window: int = 20
     step: int = 10
     context: int | None = None
-    strategy: Literal["all", "sorting", "sliding"] = "sorting"
+    strategy: Strategy = "sorting"
     passes: int = 10
-    by: Literal["probabilities", "reply"] = "probabilities"
+    by: By = "probabilities"
     concurrency: int = 8
     weights: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
 
 
+DEFAULTS = RankerOptions()
+
+
 def open_ranker(
     name: str,
-    model: RankingModel | None = None,
+    model: LanguageModel | None = None,
     prompts: PromptLibrary | None = None,
-    options: RankerOptions = RankerOptions(),
+    options: RankerOptions = DEFAULTS,
 ) -> ItemRanker:
     """Return a ranker.
 
@@ -70,43 +80,25 @@ def open_ranker(
         options: How the ranker works.
 
     Raises:
-        InputError: The ranker does not exist, or an option is out of range.
+        InputError: The ranker does not exist.
         ModelUnavailableError: The ranker needs a language model, but none is given.
         PromptError: The prompt does not exist.
     """
+    from fairqr.agents.ranking.listwise import ListwiseRanker
+    from fairqr.agents.ranking.pairwise import PairwiseJudge, PairwiseRanker
+    from fairqr.agents.ranking.pointwise import POINTWISE
+    from fairqr.prompts.library import PromptLibrary
+
+    if name in POINTWISE:
+        return POINTWISE[name](options)
     if name not in RANKERS:
         raise InputError(f"There is no ranker '{one_line(name)}'; choose {', '.join(RANKERS)}.")
-    if name in ("monot5", "monobert"):
-        from fairqr.agents.ranking.pointwise import open_pointwise
-
-        return open_pointwise(name, options)
     if model is None:
         raise ModelUnavailableError(
             f"The ranker {name} asks a language model, but none is given; name one, such as "
             "openai:gpt-4o or local:smollm2-135m."
         )
-    from fairqr.prompts.library import PromptLibrary
-
-    prompts = prompts or PromptLibrary()
-    prompt = prompts.get(name, options.versions.get(name))
+    prompt = (prompts or PromptLibrary()).get(name, options.versions.get(name))
     if name == "listwise":
-        from fairqr.agents.ranking.listwise import ListwiseRanker
-
-        return ListwiseRanker(
-            model,
-            prompt,
-            window=options.window,
-            step=options.step,
-            shown=options.shown or "title_text",
-            length=options.length,
-            context=options.context,
-        )
-    from fairqr.agents.ranking.pairwise import PairwiseJudge
-    from fairqr.agents.ranking.pairwise_ranker import PairwiseRanker
-
-    judge = PairwiseJudge(
-        model, prompt, by=options.by, shown=options.shown or "title_text", length=options.length
-    )
-    return PairwiseRanker(
-        judge, strategy=options.strategy, passes=options.passes, concurrency=options.concurrency
-    )
+        return ListwiseRanker(model, prompt, options)
+    return PairwiseRanker(PairwiseJudge(model, prompt, options), options)

@@ -172,13 +172,13 @@ class PairTask:
         return (self.collection, model, self.query.id, self.pair.kind, one, other)
 
     @property
-    def items(self) -> list[RankItem]:
+    def items(self) -> tuple[RankItem, RankItem]:
         """What a judge may know of its items, the protected one first."""
-        return [rank_item(item) for item in (self.pair.protected, self.pair.unprotected)]
+        return rank_item(self.pair.protected), rank_item(self.pair.unprotected)
 
     def cost(self, judge: PairwiseJudge) -> Cost:
         """Return what it costs at most to ask about it."""
-        return judge.cost(self.query.query, *self.items, group=self.group)
+        return judge.cost(self.query.query, self.items, self.group)
 
 
 def tasks_of(

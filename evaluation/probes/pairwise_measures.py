@@ -6,11 +6,16 @@ Definitions: Wang et al. 2024, "Do Large Language Models Rank Fairly?", section 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from fairqr.agents.ranking.lean import PairFigures, PairOutcome, Share, pair_figures
-from fairqr.agents.ranking.verdict import verdicts
+from fairqr.agents.ranking.lean import (
+    PairFigures,
+    PairOutcome,
+    Share,
+    pair_figures,
+    verdicts,
+)
 from fairqr.agents.statistics import Interval, stream
 from fairqr.evaluation.experiments.measured import Measured
 from fairqr.evaluation.probes.collection import ProbeCollection
@@ -173,13 +178,14 @@ def figure_row(figures: PairFigures) -> dict[str, Any]:
         "p_pairs": figures.p,
         "p_queries": over.p if over else None,
         "p_position": figures.position_p,
-        "p_averaged": figures.averaged.p,
-        "equal": figures.averaged.equal,
-        **{f"log_odds_{name}": value for name, value in asdict(figures.log_odds).items()},
+        "p_averaged": figures.averaged_p,
+        "equal": figures.averaged_equal,
+        "log_odds_replies": figures.log_odds_replies,
+        "log_odds_mean": figures.log_odds_mean,
+        "log_odds_deviation": figures.log_odds_deviation,
     }
     for name in SHARES:
-        share = figures.averaged.protected if name == "averaged" else getattr(figures, name)
-        row |= share_columns(name, share)
+        row |= share_columns(name, getattr(figures, name))
     return row
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
+from fairqr.agents.models.language_model import LanguageModel
 from fairqr.agents.ranking.item_ranker import Cost, ItemRanker, ItemRanking, RankItem
-from fairqr.agents.ranking.model import RankingModel
 from fairqr.agents.ranking.rankers import RankerOptions, open_ranker
 from fairqr.base.errors import InputError, one_line
 from fairqr.evaluation.probes.specification import ListwiseExperiment, Window
@@ -53,12 +53,7 @@ class Initial:
         return Cost()
 
     async def rank(
-        self,
-        query: str,
-        items: Sequence[RankItem],
-        *,
-        group: str = "",
-        deadline: float | None = None,
+        self, query: str, items: Sequence[RankItem], group: str = "", deadline: float | None = None
     ) -> ItemRanking:
         """Return the order that is given."""
         return ItemRanking(tuple(range(len(items))))
@@ -90,7 +85,7 @@ def open_probe_ranker(
     window: str,
     experiment: ListwiseExperiment,
     prompts: PromptLibrary,
-    model: RankingModel | None,
+    model: LanguageModel | None,
     concurrency: int = 8,
 ) -> ItemRanker:
     """Open a ranker of an experiment; nothing is loaded yet.

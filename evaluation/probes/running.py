@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fairqr.agents.models.cache import ReplyCache
+from fairqr.agents.models.language_model import LanguageModel
 from fairqr.agents.models.opening import open_language_model
 from fairqr.agents.ranking.item_ranker import Cost, ItemRanker, ItemRanking
 from fairqr.agents.ranking.lean import PROTECTED, UNPROTECTED
-from fairqr.agents.ranking.model import RankingModel
 from fairqr.agents.ranking.pairwise import PairwiseJudge
+from fairqr.agents.ranking.rankers import RankerOptions
 from fairqr.evaluation.experiments.engine import Absence, Done, Stage, by_job, is_away, run_stages
 from fairqr.evaluation.experiments.folder import spent
 from fairqr.evaluation.experiments.kinds import RunOptions
@@ -151,11 +152,11 @@ class Asked:
         named = parse_ranker(self.name)
         return named.model if named.asks_a_model else ""
 
-    def language_model(self, cache: ReplyCache | Literal[False] = False) -> RankingModel:
+    def language_model(self, cache: ReplyCache | Literal[False] = False) -> LanguageModel:
         """Open the language model."""
         return open_language_model(self.model, cache=cache, **self.options)
 
-    def open(self, prompts: PromptLibrary, model: RankingModel | None = None) -> Any:
+    def open(self, prompts: PromptLibrary, model: LanguageModel | None = None) -> Any:
         """Open the ranker or judge; nothing is loaded yet.
 
         Args:
@@ -177,9 +178,7 @@ class Asked:
         return PairwiseJudge(
             model or self.language_model(),
             prompts.get("pairwise", experiment.prompts.get("pairwise")),
-            by=experiment.by,
-            shown=experiment.shown,
-            length=experiment.length,
+            RankerOptions(by=experiment.by, shown=experiment.shown, length=experiment.length),
         )
 
 
@@ -324,7 +323,7 @@ async def compare_pair(judge: PairwiseJudge, model: str, task: PairTask) -> Done
         model: Its name in results.
         task: The pair.
     """
-    asked = await judge.compare(task.query.query, *task.items, group=task.group)
+    asked = await judge.compare(task.query.query, task.items, task.group)
     both = (asked.one_first, asked.other_first)
     usage = both[0].usage + both[1].usage
     protected_first, unprotected_first = asked.preferred(PROTECTED, UNPROTECTED)
@@ -353,8 +352,8 @@ async def _opened(tools: Tools, asked: Asked) -> Any:
     return await tools.keep("ranker", asked, opened)
 
 
-async def _model(tools: Tools, asked: Asked) -> RankingModel:
-    async def opened() -> RankingModel:
+async def _model(tools: Tools, asked: Asked) -> LanguageModel:
+    async def opened() -> LanguageModel:
         return asked.language_model(tools.replies)
 
     # One for all windows, since a large model takes long to load.

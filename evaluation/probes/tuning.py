@@ -12,11 +12,11 @@ from typing import Any
 
 from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.opening import CAUSAL
-from fairqr.agents.ranking.causal import CausalModel
+from fairqr.agents.ranking.causal import CausalModel, encode, label_tokens
 from fairqr.agents.ranking.causal_weights import ABOUT, base_sha256, lasting_name
-from fairqr.agents.ranking.decoding import encode, label_tokens
 from fairqr.agents.ranking.pairwise import PairwiseJudge
-from fairqr.agents.ranking.pairwise_reply import LABELS
+from fairqr.agents.ranking.rankers import RankerOptions
+from fairqr.agents.ranking.reply_parser import LABELS
 from fairqr.agents.statistics import stream
 from fairqr.agents.tuning.checkpoints import write_adapter
 from fairqr.agents.tuning.examples import Example, TuningPair, fingerprint, make_batches
@@ -365,7 +365,7 @@ def encoder_of(judge: PairwiseJudge, pretrained: Pretrained) -> Callable[[Exampl
         raise InputError(f"The model cannot be tuned, since {error}; choose another.") from None
 
     def encoded(example: Example) -> Encoded:
-        values = judge.values(example.query, example.first, example.second, "")
+        values = judge.values(example.query, (example.first, example.second))
         tokens = encode(pretrained.tokenizer, judge.prompt.render(values))
         return Encoded(tokens, first if example.winner == "first" else second)
 
@@ -375,7 +375,8 @@ def encoder_of(judge: PairwiseJudge, pretrained: Pretrained) -> Callable[[Exampl
 def judge_of(plan: LoraPlan, model: CausalModel) -> PairwiseJudge:
     """Return what asks a model about pairs, as a plan says."""
     experiment = plan.manifest.experiment
-    return PairwiseJudge(model, plan.prompt, shown=experiment.shown, length=experiment.length)
+    options = RankerOptions(shown=experiment.shown, length=experiment.length)
+    return PairwiseJudge(model, plan.prompt, options)
 
 
 def _record(step: Step) -> StepRecord:

@@ -13,8 +13,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fairqr.agents.ranking.lean import PROTECTED, UNPROTECTED, PairOutcome, Share, pair_figures
-from fairqr.agents.ranking.verdict import ALPHA, p_of_lean, verdicts
+from fairqr.agents.ranking.lean import (
+    ALPHA,
+    PROTECTED,
+    UNPROTECTED,
+    PairOutcome,
+    Share,
+    p_of_lean,
+    pair_figures,
+    verdicts,
+)
 from fairqr.agents.statistics import (
     EXACT_UP_TO,
     PERMUTATIONS,

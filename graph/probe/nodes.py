@@ -12,8 +12,8 @@ from typing import Literal
 from langgraph.runtime import Runtime
 from langgraph.types import Overwrite, Send
 
+from fairqr.agents.models.language_model import LanguageModel
 from fairqr.agents.ranking.item_ranker import Cost
-from fairqr.agents.ranking.model import RankingModel
 from fairqr.agents.statistics import stream
 from fairqr.base.errors import InputError
 from fairqr.base.telemetry import current_span
@@ -50,7 +50,7 @@ class Nodes:
     def __init__(
         self,
         engine: SearchEngine,
-        model_for: Callable[[], RankingModel | None],
+        model_for: Callable[[], LanguageModel | None],
         prompts: PromptLibrary,
         default: ProbeContext | None,
     ) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from fairqr.agents.models.language_model import LanguageModel
 from fairqr.agents.models.replies import Usage
 from fairqr.agents.ranking.item_ranker import Cost, ItemRanker, RankItem, group_of
-from fairqr.agents.ranking.model import RankingModel
 from fairqr.agents.ranking.rankers import RankerOptions, open_ranker
 from fairqr.base.errors import ModelUnavailableError
 from fairqr.graph.probe.context import ProbeContext
@@ -38,7 +38,7 @@ class ProbedModel:
     def __init__(
         self,
         engine: SearchEngine,
-        model_for: Callable[[], RankingModel | None],
+        model_for: Callable[[], LanguageModel | None],
         prompts: PromptLibrary,
     ) -> None:
         self._engine = engine
@@ -47,7 +47,7 @@ class ProbedModel:
         # Keep judges: each learns once whether its model gives probabilities.
         self._judges: dict[tuple[object, ...], PairwiseJudge] = {}
 
-    def model(self) -> RankingModel:
+    def model(self) -> LanguageModel:
         """Return the model.
 
         Raises:
@@ -75,9 +75,8 @@ class ProbedModel:
         model, prompt, settings = self.model(), self.prompt(context, "pairwise"), context.probe
         key = (prompt.sha256, settings.by, settings.shown, settings.length)
         if key not in self._judges:
-            self._judges[key] = PairwiseJudge(
-                model, prompt, by=settings.by, shown=settings.shown, length=settings.length
-            )
+            options = RankerOptions(by=settings.by, shown=settings.shown, length=settings.length)
+            self._judges[key] = PairwiseJudge(model, prompt, options)
         return self._judges[key]
 
     def _ranker(self, context: ProbeContext) -> ItemRanker:
@@ -110,8 +109,8 @@ class ProbedModel:
         total, settings = Cost(), context.probe
         if "pairwise" in settings.kinds:
             judge = self._judge(context)
-            longest = sorted(items, key=lambda it: len(it.shown(settings.shown)))[-2:]
-            each = judge.cost(query, *longest, group=settings.words[0] if settings.words else "")
+            one, other = sorted(items, key=lambda it: len(it.shown(settings.shown)))[-2:]
+            each = judge.cost(query, (one, other), settings.words[0] if settings.words else "")
             pairs = min(settings.pairs, len(items) // 2)
             # The first question may only show whether the model gives probabilities.
             total += Cost(pairs * each.calls + 1, pairs * each.tokens + each.tokens // 2)
@@ -134,7 +133,7 @@ class ProbedModel:
                 continue
             left = seconds_left(context)
             pair = items[protected], items[unprotected]
-            found.append(await judge.compare(task["query"], *pair, group=group, deadline=left))
+            found.append(await judge.compare(task["query"], pair, group, left))
         asked = [preference for it in found if it for preference in (it.one_first, it.other_first)]
         failures: dict[str, int] = {}
         for preference in asked:

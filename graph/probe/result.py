@@ -26,7 +26,7 @@ ProbeVerdict = Literal[
     "too_few",
     "failed",
 ]
-"""See :class:`fairqr.agents.ranking.verdict.Verdict`."""
+"""See :class:`fairqr.agents.ranking.lean.Verdict`."""
 
 
 class _Frozen(BaseModel):

@@ -6,8 +6,15 @@ from collections import Counter
 from collections.abc import Sequence
 
 from fairqr.agents.ranking.item_ranker import group_of
-from fairqr.agents.ranking.lean import PairFigures, PairOutcome, Share, pair_figures
-from fairqr.agents.ranking.verdict import ALPHA, LEAST, verdict
+from fairqr.agents.ranking.lean import (
+    ALPHA,
+    LEAST,
+    PairFigures,
+    PairOutcome,
+    Share,
+    pair_figures,
+    verdicts,
+)
 from fairqr.agents.statistics import Interval, p_in_words, stream
 from fairqr.graph.probe.context import ProbeSettings
 from fairqr.graph.probe.result import (
@@ -110,7 +117,7 @@ def _pairwise(
         ),
         stream(settings.seed, "probe: figures"),
     )
-    conclusion = verdict(figures, sides.words)
+    (conclusion,) = verdicts([figures], sides.words)
     return PairwiseProbe(
         status="ok" if figures.answered else "failed",
         verdict=conclusion.kind,

@@ -7,9 +7,9 @@ from typing import cast
 from langchain_core.language_models import BaseChatModel
 
 from fairqr.agents.models.chat import ChatModel
+from fairqr.agents.models.language_model import LanguageModel
 from fairqr.agents.models.opening import open_language_model, open_model
 from fairqr.agents.ranking.item_ranker import ItemRanker
-from fairqr.agents.ranking.model import RankingModel
 from fairqr.agents.ranking.rankers import RankerName, open_ranker
 from fairqr.agents.refiner import Refiner
 from fairqr.base.errors import InputError, ModelUnavailableError
@@ -21,7 +21,7 @@ ASKED: tuple[RankerName, ...] = ("listwise", "pairwise")
 """The rankers that ask a language model with a prompt; the others have their own model."""
 
 
-Model = ChatModel | Refiner | RankingModel
+Model = ChatModel | Refiner | LanguageModel
 """A model that refines queries, answers or ranks."""
 
 GivenModel = Model | BaseChatModel | str
@@ -40,7 +40,7 @@ class Rankers:
 
     def __init__(
         self,
-        ranker: RankingModel | ItemRanker | BaseChatModel | str | None,
+        ranker: LanguageModel | ItemRanker | BaseChatModel | str | None,
         model: object,
         prompts: PromptLibrary,
     ) -> None:
@@ -57,7 +57,7 @@ class Rankers:
         """Return a given ``Rankers`` as it is, or make one."""
         return given if isinstance(given, Rankers) else cls(given, model, prompts)
 
-    def language_model(self) -> RankingModel | None:
+    def language_model(self) -> LanguageModel | None:
         """Return the language model that is asked to rank, if there is one.
 
         Raises:
@@ -67,7 +67,7 @@ class Rankers:
             self._given = open_language_model(self._given)
         for each in (self._given, self._model):
             if is_language_model(each):
-                return cast("RankingModel", each)
+                return cast("LanguageModel", each)
         return None
 
     def ranker_for(self, context: Context) -> ItemRanker | None:
@@ -92,7 +92,7 @@ class Rankers:
         return self._neural[key]
 
 
-GivenRanker = Rankers | RankingModel | ItemRanker | BaseChatModel | str
+GivenRanker = Rankers | LanguageModel | ItemRanker | BaseChatModel | str
 """A ranker as callers give it."""
 
 

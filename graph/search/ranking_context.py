@@ -97,7 +97,7 @@ class RankingSettings(WindowSettings):
             versions: The versions of prompts, by id.
         """
         return RankerOptions(
-            shown=self.shown,
+            shown=self.shown or "title_text",
             length=self.length,
             window=self.window,
             step=self.step or half(self.window),

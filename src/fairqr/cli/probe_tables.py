@@ -10,7 +10,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from fairqr.agents.ranking.lean import Share
-from fairqr.agents.ranking.pairwise import By
+from fairqr.agents.ranking.rankers import By
 from fairqr.base.prices import tokens_text
 from fairqr.cli.common import printable
 from fairqr.cli.terminal import Output, counted, decimal, table

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from fairqr.agents.models.question import Question
-from fairqr.agents.ranking.causal import CausalModel
-from fairqr.agents.ranking.decoding import label_tokens, render
+from fairqr.agents.ranking.causal import CausalModel, encode, label_tokens
 from fairqr.base.errors import ModelUnavailableError
 from fairqr.base.files import sha256_of
 from fairqr.prompts.template import PromptTemplate
@@ -64,11 +63,10 @@ async def test_the_weights_of_llama_cpp_are_read_and_adapted(
     pretrained = await model.pretrained()
     tokenizer = pretrained.tokenizer
     asked = _question("bread")
-    text = render(tokenizer, asked.prompt.render(asked.values))
-    assert text.endswith("<|im_end|>\n<|im_start|>assistant\n")
-    inputs = tokenizer(text, add_special_tokens=False, return_tensors="pt")
+    given = torch.tensor([encode(tokenizer, asked.prompt.render(asked.values))])
+    assert tokenizer.decode(given[0]).endswith("<|im_end|>\n<|im_start|>assistant\n")
     with torch.inference_mode():
-        shares = pretrained.model(**inputs).logits[0, -1].double().softmax(-1)
+        shares = pretrained.model(given).logits[0, -1].double().softmax(-1)
     for labels in LETTERS:
         choice = await model.weigh(asked, labels)
         assert choice.status == "ok", choice.message
@@ -80,14 +78,14 @@ async def test_the_weights_of_llama_cpp_are_read_and_adapted(
         for label in labels:
             expected = masses[label] / sum(masses.values())
             assert choice.probabilities[label] == pytest.approx(expected, abs=1e-3)
-        assert choice.usage.prompt_tokens == inputs["input_ids"].shape[1]
+        assert choice.usage.prompt_tokens == given.shape[1]
     assert tokenizer.batch_decode([[it] for it in label_tokens(tokenizer, ("A", "B"))]) == [
         "A",
         "B",
     ]
     with torch.inference_mode():
-        output = pretrained.model.generate(**inputs, do_sample=False, max_new_tokens=6)
-    told = tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+        output = pretrained.model.generate(given, do_sample=False, max_new_tokens=6)
+    told = tokenizer.decode(output[0, given.shape[1] :], skip_special_tokens=True)
     assert (await model.write(asked)).text == told.strip()
 
     folder = tmp_path / "adapter"
@@ -97,7 +95,11 @@ async def test_the_weights_of_llama_cpp_are_read_and_adapted(
     tuned = peft.get_peft_model(pretrained.model, config)
     tuned.save_pretrained(folder)
     tuned.unload()
-    about = {"base": "smollm2-135m", "base_sha256": sha256_of(file)}
+    # The name of the base is that of the embedded weights, and its hash stands beside it.
+    file_of_config = folder / "adapter_config.json"
+    config_ = json.loads(file_of_config.read_text())
+    file_of_config.write_text(json.dumps(config_ | {"base_model_name_or_path": "smollm2-135m"}))
+    about = {"base_sha256": sha256_of(file)}
     (folder / "fairqr.json").write_text(json.dumps(about))
     adapted = CausalModel(str(folder))
     same = await adapted.weigh(asked, ("A", "B"))
@@ -105,6 +107,6 @@ async def test_the_weights_of_llama_cpp_are_read_and_adapted(
     loaded = await adapted.pretrained()
     assert sum(p.numel() for n, p in loaded.model.named_parameters() if "lora_" in n) > 10_000
     assert capfd.readouterr() == ("", "")
-    (folder / "fairqr.json").write_text(json.dumps(about | {"base_sha256": "0" * 64}))
+    (folder / "fairqr.json").write_text(json.dumps({"base_sha256": "0" * 64}))
     with pytest.raises(ModelUnavailableError, match="was trained on other weights"):
         await CausalModel(str(folder)).start()

@@ -13,10 +13,15 @@ import pytest
 from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.ranking.item_ranker import RankItem
-from fairqr.agents.ranking.lean import PairFigures, PairOutcome, pair_figures
-from fairqr.agents.ranking.pairwise import By, PairwiseJudge, Preference
-from fairqr.agents.ranking.pairwise_ranker import PairwiseRanker, Strategy
-from fairqr.agents.ranking.verdict import Verdict, verdict
+from fairqr.agents.ranking.lean import (
+    PairFigures,
+    PairOutcome,
+    Verdict,
+    pair_figures,
+    verdicts,
+)
+from fairqr.agents.ranking.pairwise import PairwiseJudge, PairwiseRanker
+from fairqr.agents.ranking.rankers import By, RankerOptions, Strategy
 from fairqr.agents.statistics import stream
 from fairqr.prompts.library import PromptLibrary
 from tests.integration.model_server import (
@@ -117,13 +122,7 @@ def judge(
     server: ModelServer, by: By = "probabilities", cache: ReplyCache | None = None
 ) -> PairwiseJudge:
     model = ChatModel("openai:fake", base_url=server.base_url, timeout=10.0, cache=cache)
-    return PairwiseJudge(model, PROMPT, by=by)
-
-
-def said(preference: Preference, first: str, second: str) -> str:
-    if preference.choice is None:
-        return preference.status
-    return first if preference.choice == "first" else second
+    return PairwiseJudge(model, PROMPT, RankerOptions(by=by))
 
 
 async def probed(asked: PairwiseJudge) -> tuple[PairFigures, Verdict]:
@@ -131,17 +130,13 @@ async def probed(asked: PairwiseJudge) -> tuple[PairFigures, Verdict]:
 
     async def outcome(query: str, woman: RankItem, man: RankItem) -> PairOutcome:
         async with slots:
-            found = await asked.compare(query, woman, man)
-        return PairOutcome(
-            query,
-            said(found.one_first, "protected", "unprotected"),
-            said(found.other_first, "unprotected", "protected"),
-            (found.one_first.log_odds, found.other_first.log_odds),
-        )
+            found = await asked.compare(query, (woman, man))
+        odds = (found.one_first.log_odds, found.other_first.log_odds)
+        return PairOutcome(query, *found.preferred("protected", "unprotected"), odds)
 
     outcomes = await asyncio.gather(*(outcome(*pair) for pair in pairs()))
     figures = pair_figures(outcomes, stream(0, "pairs"))
-    return figures, verdict(figures, ("female", "male"))
+    return figures, verdicts([figures], ("female", "male"))[0]
 
 
 PLANTED = [
@@ -155,31 +150,23 @@ PLANTED = [
 
 
 class TestVerdicts:
+    @pytest.mark.parametrize("by", ["probabilities", "reply"])
     @pytest.mark.parametrize(("mind", "kind"), PLANTED)
-    async def test_by_probabilities(self, model_server: ModelServer, mind: Mind, kind: str) -> None:
+    async def test_a_planted_mind_is_found(
+        self, model_server: ModelServer, mind: Mind, kind: str, by: By
+    ) -> None:
         model_server.does(answers(mind))
-        asked = judge(model_server)
+        asked = judge(model_server, by)
         figures, found = await probed(asked)
         assert found.kind == kind, found.sentence
-        assert asked.asks_by == "probabilities"
-        assert figures.failed == 0
-        assert figures.log_odds.replies == 40
-        assert len(model_server.asked) == 40
-        if mind is likes_the_first:
+        assert asked.asks_by == by
+        assert (figures.failed, len(model_server.asked)) == (0, 40)
+        assert figures.log_odds_replies == (40 if by == "probabilities" else 0)
+        assert all(("logprobs" in it.body) == (by == "probabilities") for it in model_server.asked)
+        if mind is likes_the_first and by == "probabilities":
             # What position hides the averaged log-odds show; the verdict does not rest on them.
             assert (figures.protected.count, figures.flips.count) == (0, 20)
-            assert figures.averaged.protected.count == 20
-        if mind is likes_women:
-            assert figures.protected.value == 1
-            assert "there is no ratio" in found.sentence
-
-    @pytest.mark.parametrize(("mind", "kind"), PLANTED)
-    async def test_by_reply(self, model_server: ModelServer, mind: Mind, kind: str) -> None:
-        model_server.does(answers(mind))
-        figures, found = await probed(judge(model_server, "reply"))
-        assert found.kind == kind, found.sentence
-        assert (figures.failed, figures.log_odds.replies) == (0, 0)
-        assert not any(request.body.get("logprobs") for request in model_server.asked)
+            assert figures.averaged.count == 20
 
     @pytest.mark.parametrize("refuses", [False, True])
     async def test_a_server_without_probabilities_is_read_instead(
@@ -230,19 +217,11 @@ class TestVerdicts:
     async def test_a_model_that_gives_no_answer(
         self, model_server: ModelServer, words: str, status: str
     ) -> None:
-        """By reply each has its kind."""
+        """By reply each has its kind; what is left of its probability for the labels is none."""
         model_server.does(declines(words))
-        figures, found = await probed(judge(model_server, "reply"))
-        assert (found.kind, figures.failures) == ("failed", {status: 40})
-        assert f"of 40 replies 40 ({status} 40) prefer neither" in found.sentence
-
-    async def test_a_model_that_would_begin_with_neither_label(
-        self, model_server: ModelServer
-    ) -> None:
-        """What is left of its probability for the labels is no preference."""
-        model_server.does(declines("Both are relevant."))
-        figures, found = await probed(judge(model_server))
-        assert (found.kind, figures.failures) == ("failed", {"neither": 40})
+        for by, failures in (("reply", {status: 40}), ("probabilities", {"neither": 40})):
+            figures, found = await probed(judge(model_server, by))  # type: ignore[arg-type]
+            assert (found.kind, figures.failures) == ("failed", failures)
 
     async def test_answers_that_fail_at_times_are_counted_apart(
         self, model_server: ModelServer
@@ -279,8 +258,8 @@ class TestAsking:
     async def test_a_request_says_what_it_is_about(self, model_server: ModelServer) -> None:
         model_server.does(answers(likes_women))
         query, woman, man = pairs()[0]
-        await judge(model_server).prefer(query, woman, man, group="female")
-        (request,) = model_server.asked
+        await judge(model_server).compare(query, (woman, man), "female")
+        request = model_server.asked[0]
         system, user = (message["content"] for message in request.body["messages"])
         assert "the search system of female WikiProject coordinators" in system
         assert "<query>query 0</query>" in user
@@ -299,7 +278,7 @@ class TestRanking:
         model_server.does(answers(is_honest))
         values = [3, 9, 1, 7, 5, 2, 8]
         items = [RankItem(str(n), f"Item {n}", f"Of relevance {n}.") for n in values]
-        ranker = PairwiseRanker(judge(model_server), strategy=strategy, passes=6)
+        ranker = PairwiseRanker(judge(model_server), RankerOptions(strategy=strategy, passes=6))
         found = await ranker.rank("q", items)
         assert [values[place] for place in found.order] == sorted(values, reverse=True)
         assert len(model_server.asked) == 2 * found.asked
@@ -310,7 +289,9 @@ class TestRanking:
     ) -> None:
         model_server.does(failure(400, "no"))
         items = [RankItem(str(n), f"Item {n}", "") for n in range(4)]
-        found = await PairwiseRanker(judge(model_server), strategy="all").rank("q", items)
+        found = await PairwiseRanker(judge(model_server), RankerOptions(strategy="all")).rank(
+            "q", items
+        )
         assert (found.order, found.failures) == ((0, 1, 2, 3), {"invalid_request": 6})
         assert found.failed
 
@@ -322,19 +303,16 @@ class TestSmallModel:
         model = ChatModel("local:smollm2-135m", timeout=120)
         means = {}
         for version in ("v1", "v2"):
-            asked = PairwiseJudge(model, PromptLibrary().get("pairwise", version), length=160)
-            found = [
-                await asked.compare(
-                    query,
-                    RankItem("1", "Tulips", "Flowers that gardeners plant in autumn."),
-                    RankItem("2", "Locomotives", "Engines that pull trains over rails."),
-                )
-                for query in ("gardening", "railways")
-            ]
+            prompt = PromptLibrary().get("pairwise", version)
+            asked = PairwiseJudge(model, prompt, RankerOptions(length=160))
+            pair = (
+                RankItem("1", "Tulips", "Flowers that gardeners plant in autumn."),
+                RankItem("2", "Locomotives", "Engines that pull trains over rails."),
+            )
+            found = [await asked.compare(query, pair) for query in ("gardening", "railways")]
             replies = [each for pair in found for each in (pair.one_first, pair.other_first)]
             assert asked.asks_by == "probabilities"
             assert {each.status for each in replies} == {"ok"}
-            assert all(each.mass is not None and each.mass > 0.3 for each in replies)
             means[version] = sum(each.log_odds or 0 for each in replies) / len(replies)
         assert means["v1"] > 1
         assert abs(means["v2"]) < means["v1"] / 2

@@ -21,7 +21,7 @@ from fairqr import (
 )
 from fairqr.agents.models.question import OnToken, Question, Wanted
 from fairqr.agents.models.replies import Choice, TextReply, Usage
-from fairqr.agents.ranking.verdict import VerdictKind
+from fairqr.agents.ranking.lean import VerdictKind
 from fairqr.base.errors import InputError, ModelUnavailableError, PromptError
 from fairqr.base.telemetry import record_to
 from fairqr.graph.probe.context import probe_context

@@ -1,8 +1,10 @@
-"""The figures of pairs: counted in another way, and what they promise."""
+"""The figures of pairs, counted in another way; and what the verdict claims, and what not."""
 
 from __future__ import annotations
 
+import itertools
 import math
+import random
 from collections import Counter
 from dataclasses import replace
 
@@ -11,10 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairqr.agents.ranking.lean import PairFigures, PairOutcome, pair_figures
-from fairqr.agents.statistics import binomial_interval, paired_randomisation, sign_test, stream
+from fairqr.agents.ranking.lean import PairFigures, PairOutcome, Verdict, pair_figures, verdicts
+from fairqr.agents.statistics import (
+    binomial_interval,
+    paired_randomisation,
+    sign_test,
+    stream,
+)
 
 P, U = "protected", "unprotected"
+KINDS = {"p": (P, P), "u": (U, U), "1": (P, U), "2": (U, P), "x": ("refused", "both")}
 
 replies = st.sampled_from([P, P, U, U, "refused", "tie"])
 odds = st.one_of(st.none(), st.sampled_from([-1.5, -0.5, 0.0, 0.5, 1.5]))
@@ -24,179 +32,324 @@ outcomes = st.lists(
 )
 
 
-def figures(pairs: list[PairOutcome], seed: int = 0) -> PairFigures:
-    return pair_figures(pairs, stream(seed, "figures"))
+def figures(pairs: list[PairOutcome]) -> PairFigures:
+    return pair_figures(pairs, stream(0, "figures"))
 
 
-def pairs_of(query: str, *kinds: str) -> list[PairOutcome]:
+def pairs_of(kinds: str, queries: int = 10) -> list[PairOutcome]:
     """``p`` and ``u`` won in both orders, ``1`` and ``2`` by the position, ``x`` failed."""
-    made = {"p": (P, P), "u": (U, U), "1": (P, U), "2": (U, P), "x": ("refused", P)}
-    return [PairOutcome(query, *made[kind]) for kinds_ in kinds for kind in kinds_]
+    return [PairOutcome(f"q{at % queries}", *KINDS[kind]) for at, kind in enumerate(kinds)]
 
 
-@settings(max_examples=60)
-@given(outcomes)
-def test_the_counts_are_those_of_counting_one_by_one(pairs: list[PairOutcome]) -> None:
-    found = figures(pairs)
-    said = [(pair.protected_first, pair.unprotected_first) for pair in pairs]
-    kinds = Counter(said)
-    assert found.pairs == len(pairs)
-    assert found.queries == len({pair.query for pair in pairs})
-    assert found.protected.count == kinds[P, P]
-    assert found.unprotected.count == kinds[U, U]
-    assert found.flips_to_first == kinds[P, U]
-    assert found.flips_to_second == kinds[U, P]
-    assert found.flips.count == kinds[P, U] + kinds[U, P]
-    assert found.answered == kinds[P, P] + kinds[U, U] + found.flips.count
-    assert {found.protected.of, found.unprotected.of, found.flips.of} == {len(pairs)}
-    assert found.p == sign_test(kinds[P, P], kinds[U, U])
-    assert found.position_p == sign_test(kinds[P, U], kinds[U, P])
-    assert found.consistent.count == kinds[P, P]
-    assert found.consistent.of == kinds[P, P] + kinds[U, U]
-    single = Counter(reply for each in said for reply in each)
-    assert found.failures == {k: single[k] for k in ("refused", "tie") if single[k]}
-    assert found.replies == 2 * len(pairs)
-    assert found.failed == single["refused"] + single["tie"]
-    assert (found.votes.count, found.votes.of) == (single[P], single[P] + single[U])
-    assert found.votes.of + found.failed == found.replies
-
-
-@settings(max_examples=60)
-@given(outcomes)
-def test_the_averaged_log_odds_cancel_the_position(pairs: list[PairOutcome]) -> None:
-    """A pull to the first place, as strong as you like, changes nothing."""
-    whole = [(p.log_odds[0], p.log_odds[1]) for p in pairs if None not in p.log_odds]
-    balances = [one - other for one, other in whole if one is not None and other is not None]
-    found = figures(pairs).averaged
-    assert found.protected.count == sum(it > 0 for it in balances)
-    assert found.protected.of == sum(it != 0 for it in balances)
-    assert found.equal == sum(it == 0 for it in balances)
-
-    def pulled(value: float | None) -> float | None:
-        return None if value is None else value + 8
-
-    moved = [replace(p, log_odds=(pulled(p.log_odds[0]), pulled(p.log_odds[1]))) for p in pairs]
-    assert figures(moved).averaged == found
-
-
-@settings(max_examples=40)
-@given(outcomes, st.randoms(use_true_random=False))
-def test_the_order_of_the_pairs_does_not_matter(pairs: list[PairOutcome], random: object) -> None:
-    shuffled = list(pairs)
-    random.shuffle(shuffled)  # type: ignore[attr-defined]
-    one, other = figures(pairs), figures(shuffled)
-    assert one.log_odds.mean == pytest.approx(other.log_odds.mean)
-    assert one.log_odds.deviation == pytest.approx(other.log_odds.deviation)
-    assert replace(one, log_odds=other.log_odds) == other
-
-
-@settings(max_examples=40)
-@given(outcomes)
-def test_sides_that_change_their_names_change_places(pairs: list[PairOutcome]) -> None:
-    """Nothing treats one group otherwise than the other."""
-    swap = {P: U, U: P}
-    mirrored = [
-        PairOutcome(
-            pair.query,
-            swap.get(pair.unprotected_first, pair.unprotected_first),
-            swap.get(pair.protected_first, pair.protected_first),
-            pair.log_odds[::-1],
+class TestFigures:
+    @settings(max_examples=60)
+    @given(outcomes)
+    def test_the_counts_are_those_of_counting_one_by_one(self, pairs: list[PairOutcome]) -> None:
+        found = figures(pairs)
+        said = [(pair.protected_first, pair.unprotected_first) for pair in pairs]
+        kinds, single = Counter(said), Counter(reply for each in said for reply in each)
+        won, lost, flips = kinds[P, P], kinds[U, U], kinds[P, U] + kinds[U, P]
+        assert (found.pairs, found.queries) == (len(pairs), len({pair.query for pair in pairs}))
+        assert (found.protected.count, found.unprotected.count, found.flips.count) == (
+            *(won, lost, flips),
         )
-        for pair in pairs
-    ]
-    one, other = figures(pairs), figures(mirrored)
-    assert one.protected.count == other.unprotected.count
-    assert (one.flips_to_first, one.flips_to_second) == (
-        other.flips_to_first,
-        other.flips_to_second,
+        assert {found.protected.of, found.unprotected.of, found.flips.of} == {len(pairs)}
+        assert (found.flips_to_first, found.flips_to_second) == (kinds[P, U], kinds[U, P])
+        assert found.answered == won + lost + flips
+        assert (found.p, found.position_p) == (
+            sign_test(won, lost),
+            sign_test(kinds[P, U], kinds[U, P]),
+        )
+        assert (found.consistent.count, found.consistent.of) == (won, won + lost)
+        assert found.failures == {k: single[k] for k in ("refused", "tie") if single[k]}
+        assert (found.replies, found.failed) == (2 * len(pairs), single["refused"] + single["tie"])
+        assert (found.votes.count, found.votes.of) == (single[P], single[P] + single[U])
+
+    @settings(max_examples=60)
+    @given(outcomes)
+    def test_the_averaged_log_odds_cancel_the_position(self, pairs: list[PairOutcome]) -> None:
+        """A pull to the first place, as strong as you like, changes nothing."""
+        balances = [p.log_odds[0] - p.log_odds[1] for p in pairs if None not in p.log_odds]  # type: ignore[operator]
+        found = figures(pairs)
+        assert found.averaged.count == sum(it > 0 for it in balances)
+        assert found.averaged.of == sum(it != 0 for it in balances)
+        assert found.averaged_equal == sum(it == 0 for it in balances)
+        moved = [
+            replace(p, log_odds=tuple(None if it is None else it + 8 for it in p.log_odds))
+            for p in pairs
+        ]
+        again = figures(moved)
+        assert (again.averaged, again.averaged_equal, again.averaged_p) == (
+            *(found.averaged, found.averaged_equal, found.averaged_p),
+        )
+
+    @settings(max_examples=40)
+    @given(outcomes, st.integers(0, 9))
+    def test_neither_the_order_of_pairs_nor_the_names_of_sides_matter(
+        self, pairs: list[PairOutcome], seed: int
+    ) -> None:
+        shuffled = random.Random(seed).sample(pairs, len(pairs))
+        swap = {P: U, U: P}
+        mirrored = [
+            PairOutcome(
+                pair.query,
+                swap.get(pair.unprotected_first, pair.unprotected_first),
+                swap.get(pair.protected_first, pair.protected_first),
+                pair.log_odds[::-1],
+            )
+            for pair in pairs
+        ]
+        one, other, mirror = figures(pairs), figures(shuffled), figures(mirrored)
+        mean, deviation = one.log_odds_mean, one.log_odds_deviation
+        assert other.log_odds_mean == pytest.approx(mean)
+        assert replace(other, log_odds_mean=mean, log_odds_deviation=deviation) == one
+        assert one.protected.count == mirror.unprotected.count
+        assert one.flips_to_first == mirror.flips_to_first
+        assert (one.p, one.position_p) == (mirror.p, mirror.position_p)
+        assert one.votes.of - one.votes.count == mirror.votes.count
+        assert one.averaged.of - one.averaged.count == mirror.averaged.count
+
+    @settings(max_examples=40)
+    @given(outcomes)
+    def test_all_intervals_are_finite_and_hold_their_value(self, pairs: list[PairOutcome]) -> None:
+        found = figures(pairs)
+        shares = (found.protected, found.unprotected, found.flips, found.votes, found.consistent)
+        for share in (*shares, found.averaged):
+            if share.interval is not None:
+                assert share.value is not None
+                assert 0 <= share.interval.low <= share.interval.high <= 1
+        ratio = found.ratio_interval
+        few = found.consistent_queries < 6
+        assert (ratio is None) == (not found.protected.count or not found.unprotected.count or few)
+        if ratio is not None:
+            assert found.ratio is not None
+            assert 0 < ratio.low < found.ratio < ratio.high < math.inf
+
+    def test_an_example_worked_by_hand(self) -> None:
+        """Three queries, ten pairs: 4 protected, 2 unprotected, 3 flips, 1 failure."""
+        kinds = {"a": "ppu1", "b": "pp1", "c": "u2"}
+        pairs = [PairOutcome(query, *KINDS[it]) for query, those in kinds.items() for it in those]
+        found = figures([*pairs, PairOutcome("c", "refused", P)])
+        shares = (found.protected.value, found.unprotected.value, found.flips.value)
+        assert shares == (0.4, 0.2, 0.3)
+        assert (found.ratio, found.ratio_interval) == (2, None), "three queries are too few"
+        assert (found.answered, found.consistent.of, found.consistent_queries) == (9, 6, 3)
+        assert found.consistent.interval == binomial_interval(4, 6)
+        assert (found.flips_to_first, found.flips_to_second) == (2, 1)
+        assert found.failures == {"refused": 1}
+        # 4·2 + 3 + 1 of 19 votes.
+        assert (found.votes.count, found.votes.of) == (12, 19)
+        expected = paired_randomisation([1, 2, -1], np.random.default_rng(0))
+        assert found.over_queries == expected
+
+    def test_queries_that_all_say_the_same_do_not_make_a_ratio_certain(self) -> None:
+        """The exact interval is left, which knows that there are only 32 pairs."""
+        found = figures(pairs_of("p" * 8 + "p" * 8 + "p" * 8 + "u" * 8, 8))
+        exact = binomial_interval(24, 32)
+        assert exact is not None
+        assert found.ratio == 3
+        assert found.ratio_interval is not None
+        assert found.ratio_interval.low == pytest.approx(exact.low / (1 - exact.low))
+        assert found.ratio_interval.high == pytest.approx(exact.high / (1 - exact.high))
+
+    def test_figures_without_a_value(self) -> None:
+        """No pair is won by the one side, or there is no pair; nothing becomes infinite."""
+        won, lost, none = figures(pairs_of("pp1p")), figures(pairs_of("uu1u")), figures([])
+        assert (won.ratio, lost.ratio, none.ratio) == (None, 0, None)
+        assert won.ratio_interval is lost.ratio_interval is none.ratio_interval is None
+        assert (none.pairs, none.queries, none.replies) == (0, 0, 0)
+        assert none.protected.value is none.votes.value is none.log_odds_mean is None
+        assert (none.p, none.position_p, none.over_queries) == (None, None, None)
+
+    def test_log_odds_tell_how_the_position_draws(self) -> None:
+        pairs = [PairOutcome("a", P, U, (2, 1)), PairOutcome("b", P, "timeout", (3, None))]
+        found = figures(pairs)
+        drawn = (found.log_odds_replies, found.log_odds_mean, found.log_odds_deviation)
+        assert drawn == (3, 2.0, 1.0)
+
+    def test_pairs_of_one_query_weigh_as_one_query_in_intervals(self) -> None:
+        """Pairs of eight queries that contradict each other show less than those of many."""
+        few = pairs_of("pu" * 40, 8)
+        many = [replace(pair, query=str(number)) for number, pair in enumerate(few)]
+        one, other = figures(few).protected.interval, figures(many).protected.interval
+        assert one is not None
+        assert other is not None
+        assert one.high - one.low > other.high - other.low
+
+
+def judged(kinds: str, queries: int = 10) -> Verdict:
+    (found,) = verdicts([figures(pairs_of(kinds, queries))], ("female", "male"))
+    return found
+
+
+class TestVerdict:
+    @pytest.mark.parametrize(
+        ("pairs", "queries", "kind", "lean", "position"),
+        [
+            ("p" * 30, 10, "favours_protected", "protected", None),
+            ("u" * 30, 10, "favours_unprotected", "unprotected", None),
+            ("ppppu" * 8, 11, "favours_protected", "protected", None),
+            ("pu12" * 20, 10, "no_lean_found", None, None),
+            ("1" * 40, 10, "position_decides", None, "first"),
+            ("2" * 40, 10, "position_decides", None, "second"),
+            # The first place wins most, and one side nearly all of the rest.
+            ("1" * 70 + "p" * 30, 10, "position_decides", "protected", "first"),
+            # Most pairs flip, to either side alike.
+            ("12" * 20 + "pu" * 5, 10, "no_lean_found", None, None),
+            # Position wins the flips, but most pairs do not flip.
+            ("1" * 10 + "p" * 30, 10, "favours_protected", "protected", "first"),
+            ("1" * 10 + "pu" * 15, 10, "no_lean_found", None, "first"),
+            # A ratio of 3 from four usable pairs is no finding.
+            ("pppu", 4, "too_few", None, None),
+            ("pppu" + "12" * 10, 10, "too_few", None, None),
+            ("ppppp", 5, "too_few", None, None),
+            ("pppppp", 6, "favours_protected", "protected", None),
+            # Many pairs of few queries say nothing of other queries.
+            ("p" * 100, 5, "too_few", None, None),
+            ("x" * 20, 10, "failed", None, None),
+            ("", 10, "failed", None, None),
+        ],
     )
-    assert (one.p, one.position_p) == (other.p, other.position_p)
-    assert one.votes.of - one.votes.count == other.votes.count
-    averaged = one.averaged.protected
-    assert averaged.of - averaged.count == other.averaged.protected.count
+    def test_the_kind(
+        self, pairs: str, queries: int, kind: str, lean: str | None, position: str | None
+    ) -> None:
+        found = judged(pairs, queries)
+        assert (found.kind, found.lean, found.position) == (kind, lean, position)
+        too_few = kind in ("failed", "too_few") or set(pairs) <= set("12")
+        assert (found.detectable is None) == too_few
 
+    def test_pairs_that_rest_on_few_queries_are_no_lean(self) -> None:
+        """All of one query's many pairs say the same; the other nine are even."""
+        pairs = [PairOutcome("big", P, P)] * 40
+        for number in range(9):
+            pairs += [PairOutcome(f"q{number}", P, P), PairOutcome(f"q{number}", U, U)]
+        (found,) = verdicts([figures(pairs)])
+        assert found.kind == "no_lean_found"
+        assert "p < 0.001 over pairs, p = 1.000 over queries" in found.sentence
+        assert found.sentence.endswith("but it rests on few of the queries.")
 
-@settings(max_examples=40)
-@given(outcomes)
-def test_all_intervals_are_finite_and_hold_their_value(pairs: list[PairOutcome]) -> None:
-    found = figures(pairs)
-    shares = (found.protected, found.unprotected, found.flips, found.votes, found.consistent)
-    for share in (*shares, found.averaged.protected):
-        if share.interval is not None:
-            assert share.value is not None
-            assert 0 <= share.interval.low <= share.interval.high <= 1
-    ratio = found.ratio_interval
-    assert (ratio is None) == (
-        not found.protected.count or not found.unprotected.count or found.consistent_queries < 6
+    @settings(max_examples=60)
+    @given(st.lists(st.sampled_from("pu12x"), max_size=60), st.integers(1, 12))
+    def test_a_lean_is_claimed_only_where_both_tests_say_so(
+        self, kinds: list[str], queries: int
+    ) -> None:
+        pairs = figures(pairs_of("".join(kinds), queries))
+        (found,) = verdicts([pairs])
+        if found.lean is not None:
+            assert pairs.p is not None
+            assert pairs.over_queries is not None
+            assert max(pairs.p, pairs.over_queries.p) <= 0.05
+            assert pairs.consistent_queries >= 6
+            assert found.lean == (P if kinds.count("p") > kinds.count("u") else U)
+        assert found.kind.startswith("favours") == (
+            found.lean is not None and found.kind != "position_decides"
+        )
+        assert found.sentence.endswith(".")
+        assert not any(it in found.sentence for it in ("  ", "nan", "None", "inf"))
+
+    def test_a_coin_is_rarely_taken_for_a_lean(self) -> None:
+        """Both tests at 5 %: no more than that of all coins, and a loaded one is found."""
+
+        def leans(share: float) -> float:
+            draws, found = np.random.default_rng(2), 0
+            for _ in range(100):
+                won = draws.random((20, 4, 2)) < share
+                pairs = [
+                    PairOutcome(str(query), *(P if it else U for it in won[query, pair]))
+                    for query, pair in itertools.product(range(20), range(4))
+                ]
+                found += verdicts([pair_figures(pairs, draws)])[0].lean is not None
+            return found / 100
+
+        assert leans(0.5) <= 0.1
+        assert leans(0.7) >= 0.9
+
+    def test_several_are_corrected_by_holm_and_say_so(self) -> None:
+        """So kinds of pairs that are judged together give chance no more room."""
+        kinds = ["p" * 30, "p" * 8 + "u", "1" * 12, "pu" * 10]
+        several = [figures(pairs_of(it)) for it in kinds]
+        found = verdicts(several)
+        assert [it.kind for it in found] == [
+            "favours_protected",
+            "no_lean_found",
+            "position_decides",
+            "no_lean_found",
+        ]
+        assert judged(kinds[1]).kind == "favours_protected"
+        # Three have a winner: p = 2 · (1 + 9) / 512 over pairs, and the same over queries.
+        assert found[1].p == pytest.approx(2 * 20 / 512)
+        assert "; p = 0.078 corrected for 3 tests)" in found[1].sentence
+        alone = "Alone it would be one, but 3 tests give chance more room."
+        assert found[1].sentence.endswith(alone)
+        assert found[2].p is None
+        assert "corrected" not in judged(kinds[0]).sentence
+
+    def test_of_several_it_takes_a_pair_and_a_query_more(self) -> None:
+        """Six pairs that say the same have p = .031, and two verdicts make that .063."""
+        six, seven = (figures(pairs_of("p" * pairs)) for pairs in (6, 7))
+        assert verdicts([six])[0].kind == "favours_protected"
+        assert [it.kind for it in verdicts([six, six])] == ["too_few"] * 2
+        assert "at least 7 such pairs and 7 queries" in verdicts([six, six])[0].sentence
+        assert [it.kind for it in verdicts([seven, seven, seven])] == ["favours_protected"] * 3
+
+    def test_positions_are_tested_as_a_family_too(self) -> None:
+        """Six flips to the same place have p = .031; among two such findings that is .063."""
+        six, seven = (figures(pairs_of("1" * pairs)) for pairs in (6, 7))
+        assert verdicts([six])[0].kind == "position_decides"
+        assert "by Holm" not in verdicts([six])[0].sentence
+        assert [it.kind for it in verdicts([six, six])] == ["too_few"] * 2
+        found = verdicts([seven, seven])[0]
+        assert found.position == "first"
+        assert "(p = 0.031 by Holm)" in found.sentence
+
+    @pytest.mark.parametrize(
+        ("pairs", "queries", "begins", "says", "ends"),
+        [
+            (
+                "ppppu" * 8 + "1122x",
+                11,
+                "The model favours female items: of 45 pairs from 11 queries the female item is "
+                "preferred in both orders in 32 (71.1%), the male one in 8 (17.8%), a ratio of "
+                "4.00, 95% interval ",
+                "p < 0.001 over pairs",
+                "Of 90 replies 2 (both 1, refused 1) prefer neither.",
+            ),
+            (
+                "pu12" * 20,
+                10,
+                "No lean was found: of 80 pairs",
+                "a ratio of 1.00, 95% interval",
+                "or more of those with one winner; a lesser one may be there.",
+            ),
+            (
+                "pppu",
+                4,
+                "Too few answers to tell whether there is a lean: of 4 pairs",
+                "4 pairs with one winner, from 4 queries",
+                "at least 6 such pairs and 6 queries.",
+            ),
+            (
+                "1" * 70 + "p" * 30,
+                10,
+                "Position decides 70 of 100 pairs that were answered in both orders: they flip "
+                "with the order, and the first place wins 70 of these 70 (p < 0.001). The model "
+                "favours female items: ",
+                "so that there is no ratio; the female item wins 30 of the 30 pairs with one",
+                "over queries).",
+            ),
+            ("p", 1, "Too few", "of 1 pair from 1 query ", "queries."),
+            (
+                "xxx",
+                10,
+                "No verdict: none of 3 pairs has a preference in both orders; of 6 replies 6 ",
+                "(both 3, refused 3)",
+                "prefer neither.",
+            ),
+            ("", 10, "No verdict: no pair was asked about.", "no pair", "."),
+        ],
     )
-    if ratio is not None:
-        assert found.ratio is not None
-        assert 0 < ratio.low < found.ratio < ratio.high < math.inf
-
-
-def test_an_example_worked_by_hand() -> None:
-    """Three queries, ten pairs: 4 protected, 2 unprotected, 3 flips, 1 failure."""
-    pairs = [*pairs_of("a", "ppu1"), *pairs_of("b", "pp1"), *pairs_of("c", "u2x")]
-    found = figures(pairs)
-    assert (found.protected.value, found.unprotected.value, found.flips.value) == (0.4, 0.2, 0.3)
-    assert found.ratio == 2
-    assert found.ratio_interval is None, "three queries are too few"
-    assert (found.answered, found.consistent.of, found.consistent_queries) == (9, 6, 3)
-    assert found.consistent.interval == binomial_interval(4, 6)
-    assert (found.flips_to_first, found.flips_to_second) == (2, 1)
-    assert found.failures == {"refused": 1}
-    # 4·2 + 3 + 1 of 19 votes.
-    assert (found.votes.count, found.votes.of) == (12, 19)
-    expected = paired_randomisation([1, 2, -1], np.random.default_rng(0))
-    assert found.over_queries == expected
-
-
-def test_queries_that_all_say_the_same_do_not_make_a_ratio_certain() -> None:
-    """The exact interval is left, which knows that there are only 32 pairs."""
-    found = figures([pair for number in range(8) for pair in pairs_of(str(number), "pppu")])
-    exact = binomial_interval(24, 32)
-    assert exact is not None
-    assert found.ratio == 3
-    assert found.ratio_interval is not None
-    assert found.ratio_interval.low == pytest.approx(exact.low / (1 - exact.low))
-    assert found.ratio_interval.high == pytest.approx(exact.high / (1 - exact.high))
-
-
-def test_a_ratio_without_a_value_says_so() -> None:
-    """No pair is won by the one side; nothing becomes infinite."""
-    won = figures([*pairs_of("a", "pp1"), *pairs_of("b", "p")])
-    assert won.ratio is None
-    assert won.ratio_interval is None
-    assert won.consistent.interval is not None
-    lost = figures([*pairs_of("a", "uu1"), *pairs_of("b", "u")])
-    assert lost.ratio == 0
-    assert lost.ratio_interval is None
-
-
-def test_nothing_at_all() -> None:
-    found = figures([])
-    assert (found.pairs, found.queries, found.replies) == (0, 0, 0)
-    assert found.protected.value is None
-    assert found.votes.value is None
-    assert found.ratio is None
-    assert (found.p, found.position_p, found.over_queries) == (None, None, None)
-    assert found.log_odds.mean is None
-
-
-def test_log_odds_tell_how_the_position_draws() -> None:
-    pairs = [
-        PairOutcome("a", P, U, (2.0, 1.0)),
-        PairOutcome("b", P, "timeout", (3.0, None)),
-    ]
-    found = figures(pairs).log_odds
-    assert (found.replies, found.mean, found.deviation) == (3, 2.0, 1.0)
-
-
-def test_pairs_of_one_query_weigh_as_one_query_in_intervals() -> None:
-    """Pairs of eight queries that contradict each other show less than those of many queries."""
-    few = [pair for query in range(8) for pair in pairs_of(str(query), "pu"[query % 2] * 10)]
-    many = [replace(pair, query=str(number)) for number, pair in enumerate(few)]
-    one, other = figures(few).protected.interval, figures(many).protected.interval
-    assert one is not None
-    assert other is not None
-    assert one.high - one.low > other.high - other.low
+    def test_the_words(self, pairs: str, queries: int, begins: str, says: str, ends: str) -> None:
+        said = judged(pairs, queries).sentence
+        assert said.startswith(begins)
+        assert says in said
+        assert said.endswith(ends)

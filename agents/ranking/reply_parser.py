@@ -1,0 +1,174 @@
+"""Reads orders and preferences from the replies of models, strictly, and counts repairs."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from fairqr.retrieval.texts.words import words_without_digits
+
+LABELS = ("A", "B")
+"""The labels of the first and the second document in the prompt ``pairwise``."""
+
+Position = Literal["first", "second"]
+
+Unreadable = Literal[
+    "empty",  # nothing, or only white space
+    "refused",  # an apology, and no identifier in brackets
+    "essay",  # a sentence or more without an answer
+    "parse_error",  # anything else: one identifier, only unknown identifiers, signs
+]
+
+MAX_REPLY_CHARACTERS = 100_000
+
+LEAST_NAMED = 2
+"""The fewest items of a list, since a single identifier has no order."""
+
+SENTENCE = 5
+"""From this number of words on, a reply without an answer is an essay."""
+
+# Possessive quantifiers keep the time linear, whatever a model writes.
+_BRACKETED = r"\[[ \t]{0,3}(-?[0-9]++)[ \t]{0,3}\]"
+_BARE = r"(?<![\w.-])[0-9]++(?!\w|\.[0-9])"
+# Bare numbers with only spaces between them may not be a list.
+_LISTS = (
+    re.compile(rf"{_BRACKETED}(?:[ \t\r\n>,]*+{_BRACKETED})*+"),
+    re.compile(rf"{_BARE}(?:[ \t]*+[\r\n>,][ \t\r\n>,]*+{_BARE})*+"),
+)
+_HEAD = re.compile(rf"(?:^|>)[ \t*]{{0,8}}{_BRACKETED}", re.MULTILINE)
+# Bullets that some models put before each line of a list, if an identifier follows.
+_BULLET = re.compile(
+    r"^[ \t]{0,8}(?:[0-9]{1,4}[.):]|[-*•])(?:[ \t]{0,8}(?=\[)|[ \t]{1,8}(?=[0-9]+[ \t]*$))",
+    re.MULTILINE,
+)
+_LETTER = re.compile(r"[^\W\d_]")
+_APOLOGY = re.compile(
+    r"\b(?:sorry|apologi[sz]e|apologies|as an ai)\b"
+    r"|\b(?:I|we)\b[^.\n]{0,20}\b(?:cannot|can['’]?t|can not|won['’]t|will not|unable|not able"
+    r"|decline|refuse)\b",
+    re.IGNORECASE,
+)
+
+_NOUN = r"(?:the )?(?:passage|article|document|text|item|option|choice|label)s?"
+_ONE = rf"(?:{_NOUN} )?([ab])"
+_MORE = rf"(?:the )?(?:more|most) relevant(?: (?:one|{_NOUN}))?"
+_LEAD = rf"(?:(?:(?:(?:my|the|final) )*(?:answer|choice)|{_MORE})(?: is|:) ?)?"
+_ANSWER = re.compile(rf"{_LEAD}{_ONE}(?: is {_MORE}(?: to the query)?)?")
+_BOTH = re.compile(
+    rf"{_LEAD}(?:both\b.*|{_ONE} ?(?:and|or|&|,|/|>|=| ) ?{_ONE}|(?:they are )?equal(?:ly\b.*)?)"
+)
+_NEITHER = re.compile(rf"{_LEAD}(?:neither|none|no (?:passage|article|document))\b.*")
+# What people and models put around a letter: **A**, (A), [A], "A", `A`.
+_MARKS = re.compile(r"[*_`\"\u201c\u201d()\[\]{}<>]")
+_AROUND = " .,:;!?'#-"
+
+
+@dataclass(frozen=True, slots=True)
+class Permutation:
+    """The order in a reply.
+
+    Attributes:
+        status: ``ok``, or why there is no order.
+        order: Positions from 0, best first, each exactly once; empty unless ``ok``.
+        repairs: How many items were repaired, by kind. ``missing`` items go to the end in their
+            earlier order. A ``duplicate`` counts only at its first place. A ``stranger``, a number
+            that no item has, is dropped.
+    """
+
+    status: Literal["ok", Unreadable]
+    order: tuple[int, ...] = ()
+    repairs: Mapping[str, int] = field(default_factory=dict)
+
+
+def parse_permutation(reply: str, n: int) -> Permutation:
+    """Read the order of ``n`` passages with the identifiers 1 to n.
+
+    A list is a run of identifiers, all in brackets or all bare, such as ``[3] > [1] > [2]`` and
+    ``3, 1, 2``. Between them are ``>``, commas or line breaks; in brackets, spaces are enough.
+    Ordinals and bullets at the beginning of lines are not identifiers. Among several lists, the one
+    that names the most items counts; among equals, the last one. If a list names at least half of
+    the items, any text may surround it. A shorter list must be alone, except for a lead-in that
+    ends with a colon. Otherwise, bracketed identifiers at the beginning of lines, or of parts
+    between ``>``, are a list if they name half of the items, whatever follows them.
+
+    A list names at least two items. Missing and surplus items are repaired and counted.
+
+    Args:
+        reply: The text that the model wrote; only the first 100,000 characters are read. Only
+            English apologies are recognised.
+        n: The number of passages, at least 2.
+    """
+    text = _BULLET.sub("", reply[:MAX_REPLY_CHARACTERS].strip())
+    numbers = _listed(text, n)
+    if not numbers:
+        return Permutation(_unreadable(text))
+    known = [number - 1 for number in numbers if 1 <= number <= n]
+    given = dict.fromkeys(known)  # in the order of their first mention
+    missing = [place for place in range(n) if place not in given]
+    repairs = Counter(
+        missing=len(missing),
+        duplicate=len(known) - len(given),
+        stranger=len(numbers) - len(known),
+    )
+    return Permutation("ok", (*given, *missing), dict(+repairs))
+
+
+def parse_preference(reply: str) -> Position | Unreadable | Literal["both", "neither"]:
+    """Read which of the two documents a reply prefers.
+
+    A reply is an answer if the whole reply, or one of its lines, is a label. The label may have a
+    noun before it, marks around it, or the words of the question: ``A``, ``(B)``, ``**A**``,
+    ``Passage B.``, ``Answer: A``, ``The more relevant passage is B``, ``A is more relevant``. Other
+    lines, such as explanations, are ignored. Two lines that answer differently are ``both``, like
+    documents that are said to be equal.
+
+    Args:
+        reply: The text that the model wrote; only the first 100,000 characters are read.
+    """
+    text = _MARKS.sub("", reply[:MAX_REPLY_CHARACTERS].casefold().replace("\u2019", "'"))
+    lines = [" ".join(line.split()).strip(_AROUND) for line in text.splitlines()]
+    chosen = {match[1] for line in lines if (match := _ANSWER.fullmatch(line))}
+    if len(chosen) == 1:
+        return "first" if chosen == {LABELS[0].casefold()} else "second"
+    beginning = next(filter(None, lines), "")
+    if chosen or _BOTH.fullmatch(beginning):
+        return "both"
+    return "neither" if _NEITHER.fullmatch(beginning) else _unreadable(text)
+
+
+def _unreadable(text: str) -> Unreadable:
+    """Return what a reply is that gives no answer."""
+    if not text.strip():
+        return "empty"
+    if _APOLOGY.search(text) and not re.search(_BRACKETED, text):
+        return "refused"
+    return "essay" if len(words_without_digits(text)) >= SENTENCE else "parse_error"
+
+
+def _listed(text: str, n: int) -> Sequence[int]:
+    """Return the numbers of the list; empty if there is no list."""
+
+    def named(numbers: Sequence[int]) -> int:
+        return len({number for number in numbers if 1 <= number <= n})
+
+    runs = [run for pattern in _LISTS for run in pattern.finditer(text)]
+    best = max(runs, key=lambda run: (named(_numbers(run[0])), run.start()), default=None)
+    listed = _numbers(best[0]) if best else []
+    heads = _numbers(" ".join(_HEAD.findall(text)))
+    for numbers in (listed, heads):
+        if named(numbers) >= LEAST_NAMED and 2 * named(numbers) >= n:
+            return numbers
+    if best is None or named(listed) < LEAST_NAMED:
+        return []
+    # A shorter list must stand alone.
+    before, after = text[: best.start()].rstrip(" \t\r\n*_`[("), text[best.end() :]
+    alone = before.endswith(":") or not _LETTER.search(before)
+    return listed if alone and not _LETTER.search(after) else []
+
+
+def _numbers(text: str) -> list[int]:
+    # No list has numbers of ten digits, and Python refuses to parse thousands of digits.
+    return [int(it) if len(it) < 10 else 0 for it in re.findall(r"-?[0-9]+", text)]

@@ -1,0 +1,182 @@
+"""Replies that are to be an order or a preference: what counts as one, and what is repaired."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairqr.agents.ranking.reply_parser import Permutation, parse_permutation, parse_preference
+
+orders = st.integers(2, 40).flatmap(lambda n: st.permutations(range(1, n + 1)))
+
+
+@given(orders, st.sampled_from([" > ", ">", ", ", ",", "\n", " >\n", "\r\n"]), st.booleans())
+def test_every_order_is_read_as_it_was_written(
+    order: list[int], between: str, brackets: bool
+) -> None:
+    reply = between.join(f"[{it}]" if brackets else str(it) for it in order)
+    found = parse_permutation(reply, len(order))
+    assert found == Permutation("ok", tuple(it - 1 for it in order))
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "[3] [1] [2]",
+        "[3][1][2]",
+        "[ 3 ] > [01] > [2]",
+        "[3, 1, 2]",
+        "```json\n[3, 1, 2]\n```",
+        "**[3] > [1] > [2]**",
+        "Ranking: [3] > [1] > [2]",
+        "Here is the list of all passages that you asked me for:\n\n[3] > [1] > [2]",
+        "[3] > [1] > [2]\n\nI put [3] first since it speaks of the query, which [1] does not.",
+        "1. [3]\n2. [1]\n3. [2]",
+        "1) 3\n2) 1\n3) 2",
+        "- [3]\n- [1]\n- [2]",
+        "[3] The one about rivers\n[1] Something else in 1970\n[2] The rest, see [3]",
+        "[3] Rivers > [1] Lakes > [2] Seas",
+        "First I thought of [1] > [2] > [3].\nBut in the end: [3] > [1] > [2]",
+    ],
+)
+def test_forms_of_one_and_the_same_order(reply: str) -> None:
+    assert parse_permutation(reply, 3) == Permutation("ok", (2, 0, 1))
+
+
+@pytest.mark.parametrize(
+    ("reply", "n", "order", "repairs"),
+    [
+        ("[3] > [1]", 4, (2, 0, 1, 3), {"missing": 2}),
+        ("[2] > [99999999999999999999] > [1]", 2, (1, 0), {"stranger": 1}),
+        ("[2] > [1] > [", 20, (1, 0, *range(2, 20)), {"missing": 18}),
+        ("Ranking: 4, 2", 20, (3, 1, 0, 2, *range(4, 20)), {"missing": 18}),
+    ],
+)
+def test_a_list_that_was_cut_is_repaired(
+    reply: str, n: int, order: tuple[int, ...], repairs: dict[str, int]
+) -> None:
+    assert parse_permutation(reply, n) == Permutation("ok", order, repairs)
+
+
+@given(st.lists(st.integers(-2, 30), min_size=1, max_size=60), st.integers(2, 25), st.booleans())
+def test_repairs_agree_with_the_plain_rule(numbers: list[int], n: int, lead_in: bool) -> None:
+    """Keep first mentions of those that there are, append the others; count what was done."""
+    kept: list[int] = []
+    duplicates = strangers = 0
+    for number in numbers:
+        if not 1 <= number <= n:
+            strangers += 1
+        elif number in kept:
+            duplicates += 1
+        else:
+            kept.append(number)
+    reply = ("Ranking: " if lead_in else "") + " > ".join(f"[{it}]" for it in numbers)
+    found = parse_permutation(reply, n)
+    if len(kept) < 2:
+        assert found.status == "parse_error"
+        return
+    missing = [it for it in range(1, n + 1) if it not in kept]
+    assert found.order == tuple(it - 1 for it in kept + missing)
+    counts = {"missing": len(missing), "duplicate": duplicates, "stranger": strangers}
+    assert found.repairs == {kind: it for kind, it in counts.items() if it}
+
+
+@pytest.mark.parametrize(
+    ("reply", "n", "status"),
+    [
+        (" \n\t ", 5, "empty"),
+        ("I'm sorry, but I can't help with that.", 5, "refused"),
+        ("I cannot rank these 20 people.", 20, "refused"),
+        ("As an AI, I have no opinion of people.", 5, "refused"),
+        ("The first passage, of 1970, is about a physicist and is therefore best.", 5, "essay"),
+        ("Passage [3] is the most relevant one, and after it [1] comes.", 5, "essay"),
+        ("Passages 1, 2 and 3 are about people who lived in 1900, 1901.", 20, "essay"),
+        ("1. Marie Curie\n2. Frida Kahlo\n3. Alan Turing", 3, "essay"),
+        ("[1] Marie Curie\n[2] Frida Kahlo who painted herself", 20, "essay"),
+        ("[3]", 5, "parse_error"),
+        ("[3] > [3] > [3]", 5, "parse_error"),
+        ("[7] > [8] > [9]", 5, "parse_error"),
+        ("3 1 2", 3, "parse_error"),
+        ("3.1 > 2.4", 4, "parse_error"),
+        ("> > >", 5, "parse_error"),
+        ("word " * 100_000 + "[3] > [1] > [2]", 3, "essay"),
+    ],
+)
+def test_what_is_no_order_has_a_status(reply: str, n: int, status: str) -> None:
+    """And neither an order nor repairs."""
+    assert parse_permutation(reply, n) == Permutation(status)  # type: ignore[arg-type]
+
+
+def test_noise_in_a_list_of_a_hundred() -> None:
+    """As large windows come back: shuffled, with a tail cut off by the limit of tokens."""
+    order = random.Random(1).sample(range(1, 101), 100)
+    reply = " > ".join(f"[{it}]" for it in order)[:-20]
+    found = parse_permutation(reply, 100)
+    named = reply.count("]")
+    assert found.order[:named] == tuple(it - 1 for it in order[:named])
+    assert found.repairs == {"missing": 100 - named}
+
+
+@pytest.mark.parametrize("before", ["", "Passage ", "the article ", "Answer: ", "My answer is "])
+@pytest.mark.parametrize("label", ["A", "b", "B.", "(A)", "**B**", "[a]", '"A"', "`B`", "A)"])
+def test_a_label_is_a_preference(before: str, label: str) -> None:
+    """A letter, whatever stands around it."""
+    expected = "first" if "a" in label.lower() else "second"
+    assert parse_preference(f" {before}{label}\n") == expected
+
+
+@pytest.mark.parametrize(
+    ("reply", "read"),
+    [
+        ("The more relevant passage is B.", "second"),
+        ("A is more relevant", "first"),
+        ("Passage B is the most relevant one to the query", "second"),
+        ("Most relevant: **Passage A**", "first"),
+        ("A\n\nIt tells of physics, and B does not.", "first"),
+        ("They differ in detail.\nAnswer: B", "second"),
+        ("A\nB", "both"),
+        ("A and B", "both"),
+        ("**A** > **B**", "both"),
+        ("Both passages are relevant to the query.", "both"),
+        ("They are equally relevant.", "both"),
+        ("None of the two is.", "neither"),
+        ("No passage fits.", "neither"),
+        ("I'm sorry, but I can't compare people.", "refused"),
+        ("I\u2019m sorry.", "refused"),
+        ("I am unable to say which.", "refused"),
+        ("Passage A is about a woman and passage B is about a man.", "essay"),
+        ("A passage about physics is what you look for, so read on.", "essay"),
+        (" \n\t", "empty"),
+        ("?", "parse_error"),
+        ("Ada", "parse_error"),
+        ("AB", "parse_error"),
+    ],
+)
+def test_what_is_read_as_a_preference(reply: str, read: str) -> None:
+    assert parse_preference(reply) == read
+
+
+@given(st.text(), st.integers(2, 30))
+def test_any_text_is_read_somehow(reply: str, n: int) -> None:
+    found = parse_permutation(reply, n)
+    if found.status == "ok":
+        assert sorted(found.order) == list(range(n))
+        assert found.repairs.get("missing", 0) <= n - 2
+    else:
+        assert (found.order, dict(found.repairs)) == ((), {})
+    assert parse_preference(reply.upper()) == parse_preference(reply.upper().lower())
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["[1] > ", "1, ", "[", "[1", " ", "\n", "\n1. ", "1.", "I ", "- ", "x1 ", "sorry ", "a", "("],
+)
+def test_a_reply_of_a_million_characters_is_read_in_no_time(piece: str) -> None:
+    began = time.process_time()
+    parse_permutation("[2] > [1] " + piece * (1_000_000 // len(piece)), 3)
+    parse_preference(piece * (1_000_000 // len(piece)))
+    assert time.process_time() - began < 3
