@@ -6,16 +6,11 @@ Each line is ``query 0 document grade``, separated by white space.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
-from itertools import pairwise
 from pathlib import Path
-
-import numpy as np
 
 from fairqr.base.errors import one_line
 from fairqr.base.files import write_beside
-from fairqr.retrieval.sources.runs import trec_fields, whole_number, wrong_line
-from fairqr.retrieval.sources.trec_columns import UnusualError, columns_of
+from fairqr.retrieval.sources.runs import trec_fields, wrong_line
 
 HIGHEST_GRADE = 1_000_000
 
@@ -29,34 +24,19 @@ def read_qrels(path: Path) -> dict[str, dict[str, int]]:
     Raises:
         CorpusError: A line is not a judgement, or a document is judged twice for a query.
     """
-    with suppress(UnusualError):
-        return _read_by_columns(path)
     qrels: dict[str, dict[str, int]] = {}
     for number, (query, _, document, grade) in trec_fields(path, 4, "query 0 document grade"):
-        value = whole_number(path, number, "grade", grade)
+        try:
+            value = int(grade)
+        except ValueError:
+            what = f"its grade '{one_line(grade, 60)}' is not a whole number"
+            raise wrong_line(path, number, what) from None
         if abs(value) > HIGHEST_GRADE:
             raise wrong_line(path, number, f"its grade is beyond {HIGHEST_GRADE:,}")
         judged = qrels.setdefault(query, {})
         if document in judged:
             raise wrong_line(path, number, f"the document '{one_line(document)}' is judged twice")
         judged[document] = value
-    return qrels
-
-
-def _read_by_columns(path: Path) -> dict[str, dict[str, int]]:
-    qrels: dict[str, dict[str, int]] = {}
-    for columns in columns_of(path, 4):
-        queries, grades = columns.text(0), columns.whole(3)
-        if np.abs(grades).max() > HIGHEST_GRADE:
-            raise UnusualError
-        documents: list[str] = columns.text(2).astype(str).tolist()
-        bounds = [0, *(np.flatnonzero(queries[1:] != queries[:-1]) + 1).tolist(), len(queries)]
-        for start, end in pairwise(bounds):
-            judged = qrels.setdefault(queries[start].decode(), {})
-            before = len(judged)
-            judged.update(zip(documents[start:end], grades[start:end].tolist(), strict=True))
-            if len(judged) - before < end - start:
-                raise UnusualError
     return qrels
 
 

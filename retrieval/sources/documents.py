@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
+import csv
 import gzip
+import io
 import json
 import zlib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, Protocol, TypeVar
+from typing import IO, Any, Protocol, TypeVar, cast
 
 from fairqr.base.errors import CorpusError, IndexUnavailableError, SourceError, one_line
 from fairqr.retrieval.sources.schema import Attribute, Schema
 
 T = TypeVar("T")
+
+Cells = tuple[int, list[str]]
+"""The line on which a row of a table starts, and its cells."""
 
 
 class Progress(Protocol):
@@ -150,16 +156,21 @@ def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
         yield chunk
 
 
-def open_text(path: Path) -> IO[bytes] | gzip.GzipFile:
-    """Open a corpus for reading line by line, unpacked if its name ends in ``.gz``.
+@contextlib.contextmanager
+def open_text(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file for reading, unpacked if its name ends in ``.gz``.
 
     Raises:
-        CorpusError: The file does not exist or cannot be read.
+        CorpusError: The file does not exist, or cannot be read to its end.
     """
     try:
-        return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
-    except OSError as error:
-        raise CorpusError(f"The file {path} cannot be read: {error.strerror or error}.") from None
+        with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as stream:
+            yield cast("IO[bytes]", stream)
+    except (OSError, EOFError, zlib.error) as error:
+        why = getattr(error, "strerror", None) or error
+        raise CorpusError(
+            f"The file {path} cannot be read to its end ({why}); check it, or copy it again."
+        ) from None
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -168,31 +179,43 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     Raises:
         CorpusError: The file cannot be read to its end.
     """
-    for number, _, line in _placed_lines(path):
-        yield number, line
+    with open_text(path) as stream:
+        for number, line in enumerate(stream, start=1):
+            if number == 1:  # Some editors put a byte order mark at the start of a file.
+                line = line.removeprefix(codecs.BOM_UTF8)
+            if line and not line.isspace():
+                yield number, line
 
 
-def _placed_lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
-    """Yield number, first byte and content of each non-blank line.
+def csv_cells(path: Path, what: str) -> Iterator[Cells]:
+    """Yield the rows of a CSV file that are not blank.
+
+    Args:
+        path: The file.
+        what: What the file contains, for messages.
 
     Raises:
         CorpusError: The file cannot be read to its end.
+        SourceError: It is not CSV, or not text; the error names the line.
     """
-    number, end = 0, 0
+    end = 0
     with open_text(path) as stream:
+        # Strict, because otherwise an unclosed quotation mark would swallow the rows after it.
+        reader = csv.reader(
+            io.TextIOWrapper(stream, "utf-8-sig", newline=""), strict=True, skipinitialspace=True
+        )
         try:
-            for number, whole in enumerate(stream, start=1):
-                end += len(whole)
-                # Some editors put a byte order mark at the start of a file.
-                line = whole.removeprefix(codecs.BOM_UTF8) if number == 1 else whole
-                if line.strip():
-                    yield number, end - len(line), line
-        except (OSError, EOFError, zlib.error) as error:
-            why = "its compressed data is damaged"
-            if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
-                why = error.strerror or str(error)
-            raise CorpusError(
-                f"The file {path} breaks off after line {number}: {why}. Copy or compress it again."
+            for cells in reader:
+                if any(cells):
+                    yield end + 1, cells
+                end = reader.line_num
+        except UnicodeDecodeError:
+            raise SourceError(
+                f"The {what} {path}, after line {end}: it is not UTF-8 text; save it as UTF-8."
+            ) from None
+        except csv.Error as error:
+            raise SourceError(
+                f"The {what} {path}, line {end + 1}: it is not CSV ({one_line(error)}); correct it."
             ) from None
 
 
@@ -234,21 +257,21 @@ class DocumentLines:
             )
         self.path = path
         self._starts: dict[str, int] = {}
-        lines: dict[str, int] = {}
-        for number, start, line in _placed_lines(path):
-            try:
-                document = parse_line(line)
-            except ValueError as error:
-                raise SourceError(f"{path}, line {number}: {error}; fix the line.") from None
-            if document.id not in wanted:
-                continue
-            if (first := lines.setdefault(document.id, number)) != number:
-                raise SourceError(
-                    f"{path}, line {number}: the document '{document.id}' is already in line "
-                    f"{first}; keep one of them."
-                )
-            self._starts[document.id] = start
-            seen(document)
+        end = 0
+        with open_text(path) as stream:
+            for number, line in enumerate(stream, start=1):
+                start, end = end, end + len(line)
+                if line.isspace():
+                    continue
+                try:
+                    document = parse_line(line)
+                    if document.id in self._starts:
+                        raise ValueError(f"the document '{document.id}' is already above it")
+                except ValueError as error:
+                    raise SourceError(f"{path}, line {number}: {error}; fix the line.") from None
+                if document.id in wanted:
+                    self._starts[document.id] = start
+                    seen(document)
 
     def __len__(self) -> int:
         return len(self._starts)

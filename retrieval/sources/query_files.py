@@ -10,7 +10,6 @@ The file name says the format; ``.gz`` files are unpacked:
 
 from __future__ import annotations
 
-import csv
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,7 +19,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairqr.base.errors import SourceError, one_line
-from fairqr.retrieval.sources.documents import encodable, identifier, numbered_lines, parse_object
+from fairqr.retrieval.sources.documents import (
+    Cells,
+    csv_cells,
+    encodable,
+    identifier,
+    numbered_lines,
+    parse_object,
+)
 
 TEXTS = ("query", "text", "title")
 """Possible names of a query's text; the first that is present is used."""
@@ -29,13 +35,10 @@ JSON_LINES = (".json", ".jsonl", ".ndjson")
 
 MARKUP = ("<top", "<?xml", "<!doctype")
 
-Row = tuple[int, list[str]]
-"""The number of a line, and its cells."""
-
 
 @dataclass(frozen=True, slots=True)
 class QueryColumns:
-    """Says which columns of a table (in any case) or keys of JSON objects to read.
+    """Says which columns of a table or keys of JSON objects to read, in any case.
 
     Attributes:
         text: The text of a query; by default the first name in :data:`TEXTS` that is present.
@@ -118,56 +121,57 @@ def query_rows(
     columns = columns or QueryColumns()
     name = path.name.lower().removesuffix(".gz")
     if name.endswith(JSON_LINES):
-        return _json_rows(path, columns)
-    if name.endswith(".csv"):
-        return _table(path, csv_cells(path), columns, need_ids, headless=need_ids)
-    lines = _decoded(path)
-    first = next(lines, None)
-    if first is None:
-        return iter(())
-    number, line = first
-    if line.lstrip().lower().startswith(MARKUP):
-        raise _wrong(path, number, "it is SGML or XML; write each topic as its id, a tab, its text")
-    lines = itertools.chain([first], lines)
-    if "\t" in line or need_ids:
+        rows = named_rows(path, "queries")
+    elif name.endswith(".csv"):
+        rows = _table(path, csv_cells(path, "queries"), columns, need_ids, headless=need_ids)
+    else:
+        lines = _decoded(path)
+        number, line = first = next(lines, (0, ""))
+        if line.lstrip().lower().startswith(MARKUP):
+            what = "it is SGML or XML; write each topic as its id, a tab, its text"
+            raise _wrong(path, number, what)
+        lines = itertools.chain([first] if number else [], lines)
+        if "\t" not in line and not need_ids:
+            if columns.named and number:
+                what = f"it has no columns, so none is called '{columns.named[0]}'"
+                raise _wrong(path, number, what)
+            yield from _plain(lines)
+            return
         cells = ((number, line.rstrip("\r\n").split("\t")) for number, line in lines)
-        return _table(path, cells, columns, need_ids, headless=True)
-    if columns.named:
-        raise _wrong(path, number, f"it has no columns, so none is called '{columns.named[0]}'")
-    return _plain(lines)
-
-
-def _json_rows(path: Path, columns: QueryColumns) -> Iterator[QueryRow]:
-    id_key = columns.id or "id"
-    has_ids: bool | None = None
-    has_segments = columns.segment is None
-    for number, line in numbered_lines(path):
+        rows = _table(path, cells, columns, need_ids, headless=True)
+    for number, row in rows:
         try:
-            data = parse_object(line)
-            text = _json_text(data, columns.texts)
-            if has_ids is None:
-                has_ids = columns.id is not None or data.get(id_key) is not None
-            if not has_ids and data.get(id_key) is not None:
-                raise ValueError("it has an id, but the lines before it have none")
-            id_ = identifier(data.get(id_key)) if has_ids else None
-            weight = 1.0 if columns.weight is None else weight_of(data.get(columns.weight))
-            segment = "" if columns.segment is None else segment_of(data.get(columns.segment))
+            yield _query(number, row, columns)
         except ValueError as error:
             raise _wrong(path, number, str(error)) from None
-        has_segments |= columns.segment in data
-        yield QueryRow(number, id_, text, weight, segment)
-    if has_ids is not None and not has_segments:
-        raise SourceError(f"The queries {path} have no '{columns.segment}'; name another key.")
 
 
-def _json_text(data: Mapping[str, Any], keys: Sequence[str]) -> str:
-    key = next((key for key in keys if key in data), None)
-    if key is None:
-        raise ValueError(f"it has no {_listed(keys)}")
-    text = "" if data[key] is None else data[key]
-    if not isinstance(text, str):
-        raise ValueError(f"its '{key}' is not text")
-    return _spaced(encodable(text, key))
+def _query(number: int, row: Mapping[str, Any], columns: QueryColumns) -> QueryRow:
+    """Return the query in a row.
+
+    Raises:
+        ValueError: A column is missing, or has a wrong value.
+    """
+
+    def value(*names: str) -> Any:
+        keys = [_key(name) for name in names]
+        if (key := next((key for key in keys if key in row), None)) is None:
+            there = ", ".join(f"'{name}'" for name in list(row)[:20])
+            what = f"it has no {_listed(names)}, only {one_line(there)}"
+            raise ValueError(f"{what}; say which columns to read")
+        return row[key]
+
+    text = value(*columns.texts)
+    if text is not None and not isinstance(text, str):
+        raise ValueError("its text is not text")
+    id_ = row.get("id") if columns.id is None else value(columns.id)
+    return QueryRow(
+        number,
+        None if id_ is None and columns.id is None else identifier(id_),
+        _spaced(encodable(text or "", "text")),
+        1.0 if columns.weight is None else weight_of(value(columns.weight)),
+        "" if columns.segment is None else segment_of(value(columns.segment)),
+    )
 
 
 def named_rows(path: Path, what: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -181,60 +185,64 @@ def named_rows(path: Path, what: str) -> Iterator[tuple[int, dict[str, Any]]]:
         CorpusError: The file cannot be read.
         SourceError: A line is wrong; the error names it.
     """
-    if path.name.lower().removesuffix(".gz").endswith(JSON_LINES):
-        for number, line in numbered_lines(path):
-            try:
-                row = parse_object(line)
-            except ValueError as error:
-                raise _wrong(path, number, str(error), what=what) from None
-            yield number, row
+    if not path.name.lower().removesuffix(".gz").endswith(JSON_LINES):
+        rows = csv_cells(path, what)
+        yield from _named(path, next(rows, (0, [])), rows, what)
         return
-    rows = csv_cells(path, what)
-    names = [name.strip().casefold() for name in next(rows, (0, []))[1]]
-    for number, cells in rows:
-        if not len(set(names)) == len(names) == len(cells):
-            problem = f"it has {len(cells)} cells for {len(set(names))} different columns"
-            raise _wrong(path, number, problem, what=what)
-        yield number, dict(zip(names, cells, strict=True))
-
-
-def csv_cells(path: Path, what: str = "queries") -> Iterator[Row]:
-    """Yield the cells of each row of a CSV file, with the line on which the row starts.
-
-    Args:
-        path: The file.
-        what: What the file contains, for messages.
-
-    Raises:
-        CorpusError: The file cannot be read.
-        SourceError: It is not CSV, or not text; the error names the line.
-    """
-    pulled: list[int] = []
-
-    def lines() -> Iterator[str]:
-        for number, line in _decoded(path, what):
-            pulled.append(number)
-            yield line
-
-    # Strict, because otherwise an unclosed quotation mark would swallow the queries after it.
-    reader = csv.reader(lines(), strict=True, skipinitialspace=True)
-    while True:
+    for number, line in numbered_lines(path):
         try:
-            cells = next(reader, None)
-        except csv.Error as error:
-            raise _wrong(path, pulled[0], f"it is not CSV ({one_line(error)})", what=what) from None
-        if cells is None:
-            return
-        yield pulled[0], cells
-        pulled.clear()
+            row = parse_object(line)
+        except ValueError as error:
+            raise _wrong(path, number, str(error), what) from None
+        yield number, {_key(name): value for name, value in row.items()}
 
 
-def _decoded(path: Path, what: str = "queries") -> Iterator[tuple[int, str]]:
+def _named(
+    path: Path, first: Cells, rows: Iterable[Cells], what: str = "queries"
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the rows of a table by the names in its first line."""
+    names = [_key(name) for name in first[1]]
+    if twice := [name for name in names if name and names.count(name) > 1]:
+        raise _wrong(path, first[0], f"it names the column '{twice[0]}' twice", what)
+    for number, cells in rows:
+        # Otherwise an unquoted text with a comma would be cut off there.
+        if any(cell.strip() for cell in cells[len(names) :]):
+            more = "it has more columns than the first line, perhaps from an unquoted comma"
+            raise _wrong(path, number, more, what)
+        yield number, {name: cell.strip() for name, cell in zip(names, cells, strict=False)}
+
+
+def _table(
+    path: Path,
+    rows: Iterator[Cells],
+    columns: QueryColumns,
+    need_ids: bool,
+    *,
+    headless: bool,
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the rows of a table whose first line may, if headless, already be an id and a text."""
+    first = next(rows, (0, []))
+    names = [_key(cell) for cell in first[1]]
+    has_text = any(_key(name) in names for name in columns.texts)
+    if not headless or columns.named or (has_text and ("id" in names or not need_ids)):
+        yield from _named(path, first, rows)
+        return
+    for number, cells in itertools.chain([first] if names else [], rows):
+        if len(cells) < 2:
+            raise _wrong(path, number, "it lacks the two columns, id and text")
+        # Otherwise we would send the numbers of an export with unknown column names.
+        if not need_ids and (len(cells) > 2 or not math.isnan(_number(cells[1]))):
+            what = "it is not an id and a text; name the columns in the first line"
+            raise _wrong(path, number, what)
+        yield number, {"id": cells[0].strip(), "text": cells[1]}
+
+
+def _decoded(path: Path) -> Iterator[tuple[int, str]]:
     for number, line in numbered_lines(path):
         try:
             text = line.decode()
         except UnicodeDecodeError:
-            raise _wrong(path, number, "it is not UTF-8 text", what=what) from None
+            raise _wrong(path, number, "it is not UTF-8 text") from None
         yield number, text
 
 
@@ -246,84 +254,12 @@ def _plain(lines: Iterable[tuple[int, str]]) -> Iterator[QueryRow]:
         last = number
 
 
-def _table(
-    path: Path, rows: Iterator[Row], columns: QueryColumns, need_ids: bool, *, headless: bool
-) -> Iterator[QueryRow]:
-    """Yield the queries of a table.
-
-    Args:
-        path: The file.
-        rows: Its lines.
-        columns: Which columns to read.
-        need_ids: Whether the file must have ids.
-        headless: Whether the first line may already be a query.
-    """
-    first = next(rows, None)
-    if first is None:
-        return
-    places = _places(path, first, columns, need_ids, headless=headless)
-    has_header = places is not None
-    if places is None:
-        places = {"text": 1, "id": 0}
-        rows = itertools.chain([first], rows)
-    needed = max(places.values())
-    for number, cells in rows:
-        try:
-            if len(cells) <= needed:
-                fewer = "it has fewer columns than the first line"
-                raise ValueError(fewer if has_header else "it lacks the two columns, id and text")
-            # Otherwise an unquoted text with a comma would be cut off there.
-            if has_header and any(cell.strip() for cell in cells[len(first[1]) :]):
-                more = "it has more columns than the first line, perhaps from an unquoted comma"
-                raise ValueError(more)
-            held = {name: cells[place].strip() for name, place in places.items()}
-            text = _spaced(held["text"])
-            # Otherwise we would send the numbers of an export with unknown column names.
-            is_export = len(cells) > 2 or not math.isnan(_number(text))
-            if not has_header and not need_ids and is_export:
-                raise ValueError("it is not an id and a text; name the columns in the first line")
-            id_ = identifier(held["id"]) if "id" in held else None
-            weight = weight_of(held.get("weight", 1.0))
-        except ValueError as error:
-            raise _wrong(path, number, str(error)) from None
-        yield QueryRow(number, id_, text, weight, _spaced(held.get("segment", "")))
-
-
-def _places(
-    path: Path, first: Row, columns: QueryColumns, need_ids: bool, *, headless: bool
-) -> dict[str, int] | None:
-    """Return where the first line puts the columns, or None if it is already a query."""
-    number, cells = first
-    names = [cell.strip().casefold() for cell in cells]
-
-    def place(name: str | None) -> int | None:
-        name = None if name is None else name.strip().casefold()
-        if name is not None and names.count(name) > 1:
-            raise _wrong(path, number, f"it names the column '{name}' twice")
-        return names.index(name) if name in names else None
-
-    text = next((at for name in columns.texts if (at := place(name)) is not None), None)
-    id_ = place(columns.id or "id")
-    if headless and not columns.named and (text is None or (need_ids and id_ is None)):
-        return None
-    lacking = columns.texts if text is None else [it for it in columns.named if place(it) is None]
-    if lacking:
-        named = ", ".join(f"'{cell.strip()}'" for cell in cells[:20])
-        what = f"it has no column {_listed(lacking)}, only {one_line(named)}"
-        raise _wrong(path, number, what, "say which columns to read")
-    found = {"text": text, "id": id_}
-    found |= {"weight": place(columns.weight), "segment": place(columns.segment)}
-    return {name: at for name, at in found.items() if at is not None}
-
-
 def weight_of(value: Any) -> float:
     """Return a weight.
 
     Raises:
         ValueError: The value is not a finite number of 0 or more.
     """
-    if value is None or value == "":
-        raise ValueError("it has no weight")
     weight = -1.0 if isinstance(value, bool) else _number(value)
     if 0 <= weight < math.inf:
         return weight
@@ -350,6 +286,10 @@ def _number(value: Any) -> float:
         return math.nan
 
 
+def _key(name: str) -> str:
+    return name.strip().casefold()
+
+
 def _spaced(text: str) -> str:
     return " ".join(text.split())
 
@@ -359,7 +299,5 @@ def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
-def _wrong(
-    path: Path, number: int, problem: str, todo: str = "fix the line", *, what: str = "queries"
-) -> SourceError:
-    return SourceError(f"The {what} {path}, line {number}: {problem}; {todo}.")
+def _wrong(path: Path, number: int, problem: str, what: str = "queries") -> SourceError:
+    return SourceError(f"The {what} {path}, line {number}: {problem}; correct the file.")

@@ -5,24 +5,20 @@ Each line is ``query Q0 document rank score tag``, separated by white space.
 
 from __future__ import annotations
 
+import io
 import math
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
-from typing import Literal, NamedTuple, NoReturn, get_args
+from typing import Literal, NoReturn, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fairqr.base.errors import CorpusError, InputError, one_line
 from fairqr.base.files import write_beside
-from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.ranking import Ranking
-from fairqr.retrieval.sources.documents import numbered_lines
-from fairqr.retrieval.sources.trec_columns import UnusualError, columns_of
+from fairqr.retrieval.sources.documents import open_text
 
 Ties = Literal["rank", "id", "trec_eval", "error"]
 _TIES: tuple[Ties, ...] = get_args(Ties)
@@ -34,6 +30,9 @@ TIES = {
 }
 """What decides the order of equal scores, in words for users."""
 _SAMPLE = re.compile(r"#[0-9]+$")
+
+Places = dict[str, tuple[float, int]]
+"""The score and the rank of each document of a ranking."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,38 +70,43 @@ def read_run(path: Path, *, ties: Ties = "rank") -> Run:
         InputError: Scores are tied and ties are an error, or ``ties`` has an unknown value.
     """
     check_ties(ties)
-    with suppress(UnusualError):
-        return _read_by_columns(path, ties)
-    found: dict[str, dict[str, dict[str, _Place]]] = {}
-    name = ""
-    for number, fields in trec_fields(path, 6, "query Q0 document rank score tag"):
+    found: dict[str, dict[str, Places]] = {}
+    places: Places = {}
+    name, last_query, last_tag = "", "", ""
+    for line, fields in trec_fields(path, 6, "query Q0 document rank score tag"):
         query, _, document, rank, score, tag = fields
-        place = _Place(
-            _finite(path, number, score), whole_number(path, number, "rank", rank), number
-        )
-        system = _SAMPLE.sub("", tag)
-        name = name or system
-        if system != name:
-            raise wrong_line(
-                path,
-                number,
-                f"its tag '{one_line(tag)}' belongs to another run than '{one_line(name)}', "
-                "but a file may have only one run",
-            )
-        ranking = found.setdefault(query, {}).setdefault(tag, {})
-        if document in ranking:
-            raise wrong_line(
-                path,
-                number,
-                f"the document '{one_line(document)}' is already in line {ranking[document].line}",
-            )
-        ranking[document] = place
+        if query != last_query or tag != last_tag:
+            last_query, last_tag = query, tag
+            places = found.setdefault(query, {}).setdefault(tag, {})
+            system = _SAMPLE.sub("", tag)
+            name = name or system
+            if system != name:
+                raise wrong_line(
+                    path,
+                    line,
+                    f"its tag '{one_line(tag)}' belongs to another run than '{one_line(name)}', "
+                    "but a file may have only one run",
+                )
+        try:
+            place = float(score), int(rank)
+        except ValueError:
+            place = math.nan, 0
+        if not math.isfinite(place[0]):
+            what = f"its rank '{one_line(rank, 60)}' or its score '{one_line(score, 60)}'"
+            raise wrong_line(path, line, f"{what} is not a finite number")
+        if document in places:
+            raise wrong_line(path, line, f"the document '{one_line(document)}' comes twice")
+        places[document] = place
     if not found:
         raise CorpusError(f"The run {path} is empty; name a file with rankings.")
-    rankings = {q: [_ranked(places, ties) for places in tags.values()] for q, tags in found.items()}
+    rankings: dict[str, list[Ranking]] = {}
     tied = 0
-    for query, sampled in rankings.items():
-        equal = sum(a == b for ranking in sampled for a, b in pairwise(ranking.scores))
+    for query, tags in found.items():
+        rankings[query], equal = [], 0
+        for places in tags.values():
+            ranking, ties_of_it = _ranked(places, ties)
+            rankings[query].append(ranking)
+            equal += ties_of_it
         if equal and ties == "error":
             refuse_ties(str(path), query, equal)
         tied += equal
@@ -136,58 +140,17 @@ def refuse_ties(run: str, query: str, equal: int) -> NoReturn:
     )
 
 
-def _read_by_columns(path: Path, ties: Ties) -> Run:
-    """Read a run with one ranking for each query."""
-    tag = b""
-    parts: dict[str, list[tuple[list[str], FloatArray, NDArray[np.int64]]]] = {}
-    for columns in columns_of(path, 6):
-        queries, tags = columns.text(0), columns.text(5)
-        tag = tag or bytes(tags[0])
-        if (tags != tag).any() or _SAMPLE.search(tag.decode()):
-            raise UnusualError
-        documents: list[str] = columns.text(2).astype(str).tolist()
-        ranks, scores = columns.whole(3), columns.decimal(4)
-        bounds = [0, *(np.flatnonzero(queries[1:] != queries[:-1]) + 1).tolist(), len(queries)]
-        for start, end in pairwise(bounds):
-            own = parts.setdefault(queries[start].decode(), [])
-            own.append((documents[start:end], scores[start:end], ranks[start:end]))
-    if not parts:
-        raise UnusualError
-    rankings, tied = {}, 0
-    for query, own in parts.items():
-        ids, scores, _ = own[0]
-        if len(own) > 1:
-            ids = [id_ for documents, _, _ in own for id_ in documents]
-            scores = np.concatenate([found for _, found, _ in own])
-        if len(set(ids)) < len(ids):
-            raise UnusualError
-        ranking = Ranking(ids, scores.tolist())
-        if len(ids) > 1 and not (np.diff(scores) < 0).all():
-            ranks = np.concatenate([found for _, _, found in own]).tolist()
-            cells = zip(ranking.scores, ranks, strict=True)
-            places = {id_: _Place(*cell, 0) for id_, cell in zip(ids, cells, strict=True)}
-            ranking = _ranked(places, ties)
-            equal = sum(a == b for a, b in pairwise(ranking.scores))
-            if equal and ties == "error":
-                raise UnusualError
-            tied += equal
-        rankings[query] = [ranking]
-    return Run(tag.decode(), rankings, tied, TIES[ties])
-
-
-class _Place(NamedTuple):
-    score: float
-    rank: int
-    line: int
-
-
-def _ranked(places: Mapping[str, _Place], ties: Ties) -> Ranking:
-    # Sort by id first, then by what matters more: sorting keeps the order of equals.
-    ordered = sorted(places.items(), key=lambda item: item[0], reverse=ties == "trec_eval")
-    if ties == "rank":
-        ordered.sort(key=lambda item: item[1].rank)
-    ordered.sort(key=lambda item: -item[1].score)
-    return Ranking([document for document, _ in ordered], [place.score for _, place in ordered])
+def _ranked(places: Places, ties: Ties) -> tuple[Ranking, int]:
+    """Return the ranking of a query, and how many scores are the same as the one before them."""
+    ids, scores = list(places), np.array([score for score, _ in places.values()])
+    if (np.diff(scores) >= 0).any():
+        # Sort by id first, then by what matters more: sorting keeps the order of equals.
+        ids.sort(reverse=ties == "trec_eval")
+        if ties == "rank":
+            ids.sort(key=lambda id_: places[id_][1])
+        ids.sort(key=lambda id_: -places[id_][0])
+        scores = np.array([places[id_][0] for id_ in ids])
+    return Ranking(ids, scores.tolist()), int((np.diff(scores) == 0).sum())
 
 
 def write_run(path: Path, run: Run) -> None:
@@ -216,39 +179,20 @@ def trec_fields(path: Path, count: int, shape: str) -> Iterator[tuple[int, list[
     Raises:
         CorpusError: The file cannot be read, or a line has more or fewer fields.
     """
-    for number, line in numbered_lines(path):
+    number = 0
+    with open_text(path) as stream:
         try:
-            fields = line.decode().split()
+            for number, line in enumerate(io.TextIOWrapper(stream, "utf-8-sig"), start=1):
+                fields = line.split()
+                if len(fields) == count:
+                    yield number, fields
+                elif fields:
+                    what = f"it has {len(fields)} fields instead of the {count} in '{shape}'"
+                    raise wrong_line(path, number, what)
         except UnicodeDecodeError:
-            raise wrong_line(path, number, "it is not UTF-8 text") from None
-        if len(fields) != count:
-            what = f"it has {len(fields)} fields instead of the {count} in '{shape}'"
-            raise wrong_line(path, number, what)
-        yield number, fields
-
-
-def _finite(path: Path, number: int, score: str) -> float:
-    with suppress(ValueError):
-        if _is_plain(score) and math.isfinite(value := float(score)):
-            return value
-    raise wrong_line(path, number, f"its score '{one_line(score, 60)}' is not a finite number")
-
-
-def whole_number(path: Path, number: int, name: str, text: str) -> int:
-    """Read a field that must be a whole number.
-
-    Raises:
-        CorpusError: It is not one.
-    """
-    with suppress(ValueError):
-        if _is_plain(text):
-            return int(text)
-    raise wrong_line(path, number, f"its {name} '{one_line(text, 60)}' is not a whole number")
-
-
-def _is_plain(number: str) -> bool:
-    """Return whether others read a number as Python does, which also accepts ``1_0`` and ``١``."""
-    return number.isascii() and "_" not in number
+            raise CorpusError(
+                f"{path}, after line {number}: it is not UTF-8 text; save it as UTF-8."
+            ) from None
 
 
 def wrong_line(path: Path, number: int, what: str) -> CorpusError:

@@ -200,8 +200,9 @@ async def test_files_that_are_missing_or_wrong_are_named(tmp_path: Path) -> None
         tmp_path, CorpusError, documents="no.jsonl", attributes=BY_FIELD
     )
     (tmp_path / "bad.run").write_text("t1 Q0 a 1 1e999 s\n")
-    assert "bad.run, line 1: its score '1e999' is not a finite number" in await refused(
-        tmp_path, CorpusError, runs="bad.run"
+    assert (
+        "bad.run, line 1: its rank '1' or its score '1e999' is not a finite number"
+        in await refused(tmp_path, CorpusError, runs="bad.run")
     )
 
 
@@ -234,7 +235,7 @@ async def test_a_wrong_query_is_named(
     ("content", "words"),
     [
         ("{}\n", "line 1: it has no id"),
-        ('{"id": "a"}\n\n{"id": "a"}\n', "line 3: the document 'a' is already in line 1"),
+        ('{"id": "a"}\n\n{"id": "a"}\n', "line 3: the document 'a' is already above it"),
         ("no JSON\n", "line 1: it is not valid JSON"),
     ],
 )

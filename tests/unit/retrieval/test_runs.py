@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -67,33 +68,40 @@ def test_ties_can_be_refused(tmp_path: Path) -> None:
     [
         ("1 Q0 x 2 0.5", "line 2: it has 5 fields instead of the 6"),
         ("1 Q0 x 2 0.5 sys more", "line 2: it has 7 fields"),
-        ("1 Q0 x two 0.5 sys", "line 2: its rank 'two' is not a whole number"),
-        ("1 Q0 x 1_0 0.5 sys", "line 2: its rank '1_0' is not a whole number"),
-        ("1 Q0 x \u0662 0.5 sys", "line 2: its rank '\u0662' is not a whole number"),
-        ("1 Q0 x 2 high sys", "line 2: its score 'high' is not a finite number"),
-        ("1 Q0 x 2 nan sys", "line 2: its score 'nan' is not a finite number"),
-        ("1 Q0 x 2 inf sys", "line 2: its score 'inf' is not a finite number"),
-        ("1 Q0 x 2 1e999 sys", "line 2: its score '1e999' is not a finite number"),
-        ("1 Q0 x 2 1_0 sys", "line 2: its score '1_0' is not a finite number"),
-        ("1 Q0 a 2 0.5 sys", "line 2: the document 'a' is already in line 1"),
+        ("1 Q0 x two 0.5 sys", "line 2: its rank 'two' or its score '0.5' is not a finite number"),
+        ("1 Q0 x 2 high sys", "line 2: its rank '2' or its score 'high' is not a finite number"),
+        ("1 Q0 x 2 nan sys", "line 2: its rank '2' or its score 'nan' is not"),
+        ("1 Q0 x 2 1e999 sys", "line 2: its rank '2' or its score '1e999' is not"),
+        ("1 Q0 a 2 0.5 sys", "line 2: the document 'a' comes twice"),
         ("1 Q0 x 2 0.5 other", "line 2: its tag 'other' belongs to another run than 'sys'"),
+        ("1 Q0 \udcff 1 1 sys", "after line 0: it is not UTF-8 text"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: str, words: str) -> None:
+    path = tmp_path / "run"
+    path.write_text(f"1 Q0 a 1 1.0 sys\n{line}\n", encoding="utf-8", errors="surrogateescape")
     with pytest.raises(CorpusError) as caught:
-        read_run(write(tmp_path, "1 Q0 a 1 1.0 sys", line))
+        read_run(path)
     assert words in str(caught.value)
 
 
-def test_what_is_no_text_or_empty_or_absent_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "run"
-    path.write_bytes(b"1 Q0 \xff 1 1 s\n")
-    with pytest.raises(CorpusError, match="line 1: it is not UTF-8"):
-        read_run(path)
+def test_what_is_empty_or_absent_or_breaks_off_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match="is empty"):
         read_run(write(tmp_path, "", " "))
     with pytest.raises(CorpusError, match="cannot be read"):
         read_run(tmp_path / "nowhere")
+    packed = tmp_path / "cut.run.gz"
+    packed.write_bytes(gzip.compress(b"1 Q0 a 1 1 s\n1 Q0 b 2 0 s\n")[:-9])
+    with pytest.raises(CorpusError, match=r"cut\.run\.gz cannot be read to its end"):
+        read_run(packed)
+
+
+def test_what_is_unusual_is_read_all_the_same(tmp_path: Path) -> None:
+    """A mark of byte order, blank lines, spaces, ids that are no ASCII, samples, a packed file."""
+    path = tmp_path / "x.run.gz"
+    content = "\ufeff\n  q Q0 é 1 2 t#1\n\nq\tQ0  b 2 1e0 t#1\r\nq Q0 b 1 1 t#2"
+    path.write_bytes(gzip.compress(content.encode()))
+    assert [ranking.ids for ranking in read_run(path).rankings["q"]] == [["é", "b"], ["b"]]
 
 
 def test_tags_with_a_number_are_samples_of_one_run(tmp_path: Path) -> None:
