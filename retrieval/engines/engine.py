@@ -137,7 +137,7 @@ ALIKE = 3
 
 PROBED, PROBED_DEEP = 60, 6
 """So many queries are asked to find a limit, and so many of them as deep as may be."""
-PROBES = PROBED + 2 * PROBED_DEEP
+PROBES = PROBED + PROBED_DEEP
 
 NOT_TOLD = "not told"
 """The version of a server that does not show it, because the account lacks the right."""
@@ -279,15 +279,15 @@ async def searched(engine: SearchEngine, queries: Sequence[Query]) -> list[Hits]
     found = await engine.search(queries)
     for hits in found:
         chances = np.zeros(0) if hits.relevance is None else hits.relevance
+        fault = ""
         if len(set(hits.ids)) < len(hits):
             fault = "a document twice in one ranking"
         elif not np.isfinite(hits.scores).all():
             fault = "a score that is not a finite number"
         elif not ((chances >= 0) & (chances <= 1)).all():
             fault = "a probability of relevance outside of 0 to 1"
-        else:
-            continue
-        raise SourceError(f"The engine '{engine.name}' returned {fault}; correct the engine.")
+        if fault:
+            raise SourceError(f"The engine '{engine.name}' returned {fault}; correct the engine.")
     return found
 
 
@@ -300,32 +300,26 @@ async def limit_of(engine: SearchEngine, texts: Sequence[str], size: int, deepes
         engine: Asked for at most :data:`PROBES` answers.
         texts: Queries, of which some are asked, evenly from first to last.
         size: How many documents to ask for.
-        deepest: How many to ask for in a few queries; an engine may refuse.
+        deepest: How many to ask for in a few queries; an engine may refuse some of them.
 
     Raises:
         IndexUnavailableError: It cannot be reached.
     """
     limit = math.inf
-    for sizes, count in (((size,), PROBED), ((deepest, size), PROBED_DEEP)):
-        asked = texts[:: math.ceil(len(texts) / count) or 1]
-        lengths = [await _length(engine, text, sizes) for text in asked]
+    for depth, count in ((size, PROBED), (deepest, PROBED_DEEP)):
+        lengths: list[float] = []
+        for text in texts[:: math.ceil(len(texts) / count) or 1]:
+            try:
+                (hits,) = await engine.search([Query(text, depth)])
+            except IndexUnavailableError:
+                raise
+            except FairqrError:
+                continue
+            lengths.append(len(hits) if len(hits) < depth else math.inf)
         most = max(lengths, default=math.inf)
         if most and lengths.count(most) >= ALIKE:
             limit = min(limit, most)
     return limit
-
-
-async def _length(engine: SearchEngine, text: str, sizes: Sequence[int]) -> float:
-    """Return how many documents answer a query; infinite if as many as were asked for."""
-    for size in sizes:
-        try:
-            (hits,) = await engine.search([Query(text, size)])
-        except IndexUnavailableError:
-            raise
-        except FairqrError:
-            continue
-        return len(hits) if len(hits) < size else math.inf
-    return 0
 
 
 def require_engine(given: object) -> None:

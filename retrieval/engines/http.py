@@ -63,14 +63,8 @@ class HttpEngine(SearchOnlyEngine):
     """The endpoint of a source; see :func:`open_http`."""
 
     def __init__(self, source: HttpSource, labels: LabelReader, credentials: Credentials) -> None:
-        info = EngineInfo(
-            name=source.name,
-            engine="http",
-            documents=None,
-            location=_without_parameters(source.url),
-            source=str(source.folder),
-            fingerprint=source.fingerprint,
-        )
+        location, fingerprint = _without_parameters(source.url), source.fingerprint
+        info = EngineInfo(source.name, "http", None, location, str(source.folder), fingerprint)
         super().__init__(info, labels, "http")
         self.source = source
         self._reader = HitReader(source, labels)
@@ -78,7 +72,7 @@ class HttpEngine(SearchOnlyEngine):
         self._certificates = _certificates(credentials)
         self._limits = Limits(source.concurrency, source.requests_per_second)
         self._clients: PerLoop[httpx.AsyncClient] = PerLoop()
-        self._shown = f"The endpoint {info.location} of the source '{source.name}'"
+        self._shown = f"The endpoint {location} of the source '{source.name}'"
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop."""

@@ -72,14 +72,9 @@ class LangChainEngine(SearchOnlyEngine):
 
         kind = type(wrapped)
         described = f"{kind.__qualname__} {fields} {labels.schema.model_dump_json()}"
-        info = EngineInfo(
-            name=name,
-            engine="langchain",
-            documents=None,
-            location=f"{kind.__module__}.{kind.__qualname__}",
-            source="Python",
-            fingerprint=hashlib.sha256(described.encode()).hexdigest(),
-        )
+        fingerprint = hashlib.sha256(described.encode()).hexdigest()
+        location = f"{kind.__module__}.{kind.__qualname__}"
+        info = EngineInfo(name, "langchain", None, location, "Python", fingerprint)
         super().__init__(info, labels, f"langchain:{kind.__name__}")
         self._wrapped: Any = wrapped
         self._is_store, self._fields = isinstance(wrapped, VectorStore), fields

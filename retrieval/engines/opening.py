@@ -9,7 +9,6 @@ import re
 from itertools import islice
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING
 
 from fairqr.base.errors import InputError, ModelUnavailableError, UnsupportedError
 from fairqr.base.settings import data_dir
@@ -17,6 +16,7 @@ from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.encoders.opening import AUTO, Retriever, automatic, open_encoder
 from fairqr.retrieval.engines.engine import Query, SearchEngine
 from fairqr.retrieval.engines.report import SourceReport, report_on
+from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
 from fairqr.retrieval.engines.tantivy.folder import VECTORS
 from fairqr.retrieval.engines.tantivy.store import Announce, EmbeddedIndexes, announced
 from fairqr.retrieval.sources.corpus import Corpus
@@ -29,10 +29,6 @@ from fairqr.retrieval.sources.source import (
     Source,
     TantivySource,
 )
-
-if TYPE_CHECKING:
-    from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
-
 
 CHECKED = 10_000
 """How many documents of an embedded index we check for labels."""
@@ -74,35 +70,34 @@ async def open_source(
         )
         return await with_retriever(engine, retriever, progress)
     own = source.vectors if isinstance(source, ElasticsearchSource) else None
-    vectors = own.embeddings if own else None
     if retriever == AUTO:
-        retriever = "bm25" if isinstance(source, RunSource) else automatic(vectors)
-    if _is_hybrid(retriever) and not isinstance(source, RunSource):
+        is_run = isinstance(source, RunSource)
+        retriever = "bm25" if is_run else automatic(own.embeddings if own else None)
+    # An encoder alone is meant for the engine's own vectors; a hybrid works over any engine.
+    kind = retriever.kind if isinstance(retriever, Retriever) else retriever
+    is_hybrid = isinstance(kind, str) and kind.strip().startswith("hybrid")
+    if is_hybrid and not isinstance(source, RunSource):
         # Refuse it before we open anything.
-        asked = Retriever.of(retriever, vectors)
+        asked = Retriever.of(retriever, own.embeddings if own else None)
         lexical = await open_source(source, store=store, progress=progress)
         if own and asked.encoder and asked.encoder.name == own.embeddings:
             from fairqr.retrieval.engines.elasticsearch.opening import open_hybrid
 
             if over_field := await open_hybrid(lexical, asked.encoder, asked.hybrid):
                 return over_field
-        return await _over_pool(lexical, asked, progress, keeps_order=True)
-    labels = await LabelReader.open(
-        source.attributes,
-        source.folder,
-        store=store / "labels",
-        progress=announced(progress, f"labels of {source.name}"),
-    )
-    own_way = retriever == "bm25"
-    if not own_way and not source.has_vectors:
+        return await with_retriever(lexical, asked, progress)
+    if retriever != "bm25" and not source.has_vectors:
         raise UnsupportedError(
             f"The source '{source.name}' only ranks in its own way; leave the retriever out."
         )
+    told = announced(progress, f"labels of {source.name}")
+    labels = await LabelReader.open(
+        source.attributes, source.folder, store=store / "labels", progress=told
+    )
     if isinstance(retriever, Retriever):
         retriever = retriever.encoder or "bm25"
-    opener = resolve_name(source.opener)
-    by = {} if own_way else {"retriever": retriever}
-    attached: SearchEngine = await opener(source, labels, **by)
+    by = {} if retriever == "bm25" else {"retriever": retriever}
+    attached: SearchEngine = await resolve_name(source.opener)(source, labels, **by)
     return attached
 
 
@@ -139,46 +134,13 @@ async def _check_embedded(source: TantivySource, engine: SearchEngine) -> Source
     return await report_on(engine, attributes, sample, hits)
 
 
-def _is_hybrid(retriever: str | Encoder | Retriever) -> bool:
-    """Return whether a retriever works over any engine that searches by words.
-
-    An encoder alone does not: it is meant for the engine's own vector field.
-    """
-    if isinstance(retriever, Retriever):
-        return retriever.kind == "hybrid"
-    return isinstance(retriever, str) and retriever.strip().startswith("hybrid")
-
-
-async def _over_pool(
-    engine: SearchEngine,
-    retriever: Retriever,
-    progress: Announce | None = None,
-    *,
-    keeps_order: bool = False,
-) -> SearchEngine:
-    """Return an engine that encodes the texts that another finds; on failure that is closed.
-
-    It re-ranks them by their estimated relevance if the other does not keep its order.
-    """
-    from fairqr.retrieval.engines.hybrid.encoded_pool import EncodedPoolEngine
-
-    assert retriever.encoder is not None  # noqa: S101 - hybrid has one
-    try:
-        told = announced(progress, f"texts of {engine.name}")
-        return await EncodedPoolEngine.open(
-            engine, retriever.encoder, told, retriever.hybrid, keeps_order=keeps_order
-        )
-    except BaseException:
-        await engine.aclose()
-        raise
-
-
 async def with_retriever(
-    engine: TantivyEngine, retriever: str | Encoder | Retriever, progress: Announce | None = None
+    engine: SearchEngine, retriever: str | Encoder | Retriever, progress: Announce | None = None
 ) -> SearchEngine:
-    """Return an embedded engine with the requested retriever.
+    """Return an engine over another one's documents with the requested retriever.
 
-    An index without its own vectors is searched by words, and we encode the texts found.
+    A hybrid over an embedded index without vectors, or over another engine, encodes the texts that
+    are found. Only that of an embedded index re-ranks them by their estimated relevance.
 
     Args:
         engine: The engine over the documents; closed if this fails.
@@ -189,16 +151,22 @@ async def with_retriever(
     if asked.encoder is None:
         return engine
     from fairqr.retrieval.engines.hybrid.embedded import HybridEngine, VectorEngine, encoder_names
+    from fairqr.retrieval.engines.hybrid.encoded_pool import EncodedPoolEngine
 
-    if asked.kind == "hybrid":
-        names = await asyncio.to_thread(encoder_names, engine.folder / VECTORS)
-        if asked.encoder.name not in names:
-            return await _over_pool(engine, asked, progress)
     try:
-        told = announced(progress, f"vectors of {engine.name}")
-        if asked.kind == "hybrid":
-            return await HybridEngine.open(engine, asked.encoder, told, asked.hybrid)
-        return await VectorEngine.open(engine, asked.encoder, told)
+        if isinstance(engine, TantivyEngine):
+            told = announced(progress, f"vectors of {engine.name}")
+            if asked.kind == "dense":
+                return await VectorEngine.open(engine, asked.encoder, told)
+            if asked.encoder.name in await asyncio.to_thread(
+                encoder_names, engine.folder / VECTORS
+            ):
+                return await HybridEngine.open(engine, asked.encoder, told, asked.hybrid)
+        told = announced(progress, f"texts of {engine.name}")
+        keeps_order = not isinstance(engine, TantivyEngine)
+        return await EncodedPoolEngine.open(
+            engine, asked.encoder, told, asked.hybrid, keeps_order=keeps_order
+        )
     except BaseException:
         await engine.aclose()
         raise
