@@ -13,59 +13,49 @@ from tests.patience import PATIENCE
 
 
 class Server:
-    """Counts the requests under way, in all threads."""
+    """Counts the requests under way, in all threads, and notes their order."""
 
-    def __init__(self) -> None:
-        self.now = self.most = self.all = 0
+    def __init__(self, limits: Limits) -> None:
+        self.limits, self.now, self.most, self.order = limits, 0, 0, list[int]()
         self.lock = threading.Lock()
 
-    async def answer(self) -> None:
-        with self.lock:
-            self.now, self.all = self.now + 1, self.all + 1
-            self.most = max(self.most, self.now)
-        try:
-            for _ in range(5):
-                await asyncio.sleep(0)
-        finally:
+    async def answer(self, number: int = 0) -> None:
+        async with self.limits:
             with self.lock:
-                self.now -= 1
-
-
-async def ask(limits: Limits, server: Server) -> None:
-    async with limits:
-        await server.answer()
-
-
-async def test_requests_wait_for_a_place() -> None:
-    limits, server = Limits(3), Server()
-    await asyncio.gather(*(ask(limits, server) for _ in range(50)))
-    assert (server.most, server.all) == (3, 50)
+                self.now += 1
+                self.most = max(self.most, self.now)
+                self.order.append(number)
+            try:
+                for _ in range(5):
+                    await asyncio.sleep(0)
+            finally:
+                with self.lock:
+                    self.now -= 1
 
 
 def test_the_limit_holds_over_several_event_loops() -> None:
-    limits, server = Limits(2), Server()
+    server = Server(Limits(2))
 
     async def many() -> None:
-        await asyncio.gather(*(ask(limits, server) for _ in range(200)))
+        await asyncio.gather(*(server.answer() for _ in range(200)))
 
     threads = [threading.Thread(target=asyncio.run, args=(many(),)) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(PATIENCE)
-    assert (server.most, server.all) == (2, 600)
+    assert (server.most, len(server.order)) == (2, 600)
 
 
-async def test_places_are_given_in_order() -> None:
-    limits, order = Limits(1), []
-
-    async def note(number: int) -> None:
-        async with limits:
-            order.append(number)
-            await asyncio.sleep(0)
-
-    await asyncio.gather(*(note(number) for number in range(20)))
-    assert order == list(range(20))
+async def test_places_are_given_in_order_and_back_by_failed_requests() -> None:
+    server = Server(Limits(1))
+    for _ in range(3):
+        with pytest.raises(ValueError, match="broken"):
+            async with server.limits:
+                raise ValueError("broken")
+    async with asyncio.timeout(PATIENCE):
+        await asyncio.gather(*(server.answer(number) for number in range(20)))
+    assert (server.most, server.order) == (1, list(range(20)))
 
 
 async def test_requests_start_evenly_spaced() -> None:
@@ -81,28 +71,18 @@ async def test_requests_start_evenly_spaced() -> None:
     assert all(start >= begin + place / 50 - 0.005 for place, start in enumerate(starts))
 
 
-async def test_a_failed_request_gives_its_place_back() -> None:
-    limits = Limits(1)
-    for _ in range(3):
-        with pytest.raises(ValueError, match="broken"):
-            async with limits:
-                raise ValueError("broken")
-    async with asyncio.timeout(PATIENCE):
-        await ask(limits, Server())
-
-
 @pytest.mark.parametrize("steps", range(4))
 async def test_a_cancelled_wait_loses_no_place(steps: int) -> None:
     """The wait is cancelled before, while, and after it is given the place."""
-    limits, held, server = Limits(1), asyncio.Event(), Server()
+    server, held = Server(Limits(1)), asyncio.Event()
 
     async def hold() -> None:
-        async with limits:
+        async with server.limits:
             await held.wait()
 
     holding = asyncio.create_task(hold())
     await asyncio.sleep(0)
-    waiting = [asyncio.create_task(ask(limits, server)) for _ in range(3)]
+    waiting = [asyncio.create_task(server.answer()) for _ in range(3)]
     await asyncio.sleep(0)
     held.set()
     for _ in range(steps):
@@ -110,23 +90,23 @@ async def test_a_cancelled_wait_loses_no_place(steps: int) -> None:
     waiting[0].cancel()
     async with asyncio.timeout(PATIENCE):
         await asyncio.gather(holding, *waiting, return_exceptions=True)
-        await ask(limits, server)
-    assert server.all >= 3
+        await server.answer()
+    assert len(server.order) >= 3
     assert server.most == 1
 
 
 async def test_a_wait_in_a_loop_that_was_closed_is_passed_over() -> None:
-    limits, server = Limits(1), Server()
+    server = Server(Limits(1))
 
     def abandoned() -> None:
         loop = asyncio.new_event_loop()
-        task = loop.create_task(ask(limits, server))
+        task = loop.create_task(server.answer())
         loop.run_until_complete(asyncio.sleep(0))
         assert not task.done()
         loop.close()
         task._log_destroy_pending = False  # type: ignore[attr-defined]
 
-    async with limits:
+    async with server.limits:
         await asyncio.to_thread(abandoned)
     async with asyncio.timeout(PATIENCE):
-        await ask(limits, server)
+        await server.answer()
