@@ -11,20 +11,13 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
-
-if TYPE_CHECKING:
-    from opentelemetry.sdk.resources import Resource
+from importlib.metadata import entry_points, version
+from typing import Any, Literal
 
 Signal = Literal["TRACES", "LOGS"]
 """What is sent, as OpenTelemetry's variables name it: spans (traces), or events (log records)."""
 
-SIGNALS: tuple[Signal, ...] = ("TRACES", "LOGS")
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
-
-LONGEST_SECONDS = 5.0
-"""How long we try to send, unless a variable says otherwise. It can delay the end of a command."""
-
 AWAY: dict[Signal, str] = {
     "TRACES": (
         "Spans could not be sent to the OpenTelemetry backend; check that it runs, and the "
@@ -36,8 +29,45 @@ AWAY: dict[Signal, str] = {
     ),
 }
 
-_started: dict[Signal, tuple[Any, _Delivery]] = {}
-"""The provider and the delivery of each signal that is set up."""
+_started: dict[Signal, _Delivery] = {}
+"""What is set up; a process has one provider of a signal."""
+
+
+@contextmanager
+def exporting(warn: Callable[[str], None]) -> Iterator[None]:
+    """Send the spans and events of what runs inside to the backend that the variables name.
+
+    The resource is ``service.name=fairqr`` unless ``OTEL_SERVICE_NAME`` or
+    ``OTEL_RESOURCE_ATTRIBUTES`` name another. At the end, everything left is sent. If the backend
+    cannot be reached, there is a warning and the work goes on. Providers that an application has
+    set are not replaced.
+
+    Args:
+        warn: Is called with one sentence if nothing can be sent, and from another thread each time
+            sending starts to fail.
+    """
+    problems = {}
+    for signal in AWAY:
+        names, variable = wanted_exporters(signal)
+        try:
+            if names and signal not in _started:
+                _start(signal, names, variable)
+        except ModuleNotFoundError:
+            problems[variable] = (
+                "the exporter is not installed; run `pip install 'fairqr[otel]'`, or install the "
+                "exporter that it names."
+            )
+        except Exception as error:  # an unreadable variable; it may be a key, so it is not shown
+            problems[variable] = f"{type(error).__name__} was raised; check the OTEL_… variables."
+    for variable, why in problems.items():
+        warn(f"{variable} is set, but nothing is traced, since {why}")
+    for delivery in _started.values():
+        delivery.begin(warn)
+    try:
+        yield
+    finally:
+        for delivery in _started.values():
+            delivery.end()
 
 
 def wanted_exporters(signal: Signal) -> tuple[list[str], str]:
@@ -50,129 +80,35 @@ def wanted_exporters(signal: Signal) -> tuple[list[str], str]:
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return [], ""
     chosen = f"OTEL_{signal}_EXPORTER"
-    if named := os.environ.get(chosen, "").strip():
-        names = [name.strip() for name in named.split(",")]
-        return [name for name in names if name not in ("", "none")], chosen
-    for variable in (f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT", ENDPOINT):
-        if os.environ.get(variable, "").strip():
-            return ["otlp"], variable
+    for variable in (chosen, f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT", ENDPOINT):
+        if value := os.environ.get(variable, "").strip():
+            names = [name.strip() for name in value.split(",")] if variable == chosen else ["otlp"]
+            return [name for name in names if name not in ("", "none")], variable
     return [], ""
 
 
-@contextmanager
-def exporting(warn: Callable[[str], None], *, at_once: bool = False) -> Iterator[None]:
-    """Send the spans and events of what runs inside to the backend that the variables name.
+def _start(signal: Signal, names: Sequence[str], variable: str) -> None:
+    """Set up a signal for the whole process, unless the application has a provider of its own."""
+    from opentelemetry import _logs, trace
 
-    The resource is ``service.name=fairqr`` unless ``OTEL_SERVICE_NAME`` or
-    ``OTEL_RESOURCE_ATTRIBUTES`` name another. At the end, everything left is sent. If the backend
-    cannot be reached, there is a warning and the work goes on. Providers that an application has
-    set are not replaced.
-
-    Args:
-        warn: Is called with one sentence if nothing can be sent, and at the end if something was
-            lost.
-        at_once: Warn from another thread each time sending starts to fail, instead of once at the
-            end. A service has no end.
-    """
-    problems: dict[str, None] = {}
-    ready = [it for signal in SIGNALS if (it := _ready(signal, problems)) is not None]
-    for problem in problems:
-        warn(problem)
-    if not ready:
-        yield
+    is_traces = signal == "TRACES"
+    current = trace.get_tracer_provider() if is_traces else _logs.get_logger_provider()
+    if not type(current).__name__.startswith("Proxy"):
         return
-    from fairqr.base.telemetry import content_is_wanted
-
-    for _, delivery in ready:
-        delivery.content = content_is_wanted()
-        delivery.tell = warn if at_once else None
-    try:
-        yield
-    finally:
-        _send_the_rest(ready, None if at_once else warn)
-
-
-def _send_the_rest(
-    ready: Sequence[tuple[Any, _Delivery]], warn: Callable[[str], None] | None
-) -> None:
-    away: set[str] = set()
-    for provider, delivery in ready:
-        # If the spans' backend did not answer, do not wait for it again.
-        delivery.failed |= delivery.asked_by in away
-        delivery.closing = True
-        provider.force_flush()
-        delivery.closing = False
-        if delivery.lost:
-            if warn and not away:
-                warn(AWAY[delivery.signal])
-            away.add(delivery.asked_by)
-        delivery.lost = 0
-
-
-def _ready(signal: Signal, problems: dict[str, None]) -> tuple[Any, _Delivery] | None:
-    """Set up the provider of a signal, once in a process.
-
-    Returns:
-        None if no exporter is wanted, if the application has a provider, or if setting up failed.
-    """
-    names, variable = wanted_exporters(signal)
-    if not names:
-        return None
-    if signal in _started:
-        return _started[signal]
-    if not _is_free(signal):
-        return None
     # OpenTelemetry warns about each attempt, and quotes headers it cannot read; they may be keys.
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL + 1)
-    try:
-        delivery = _Delivery(signal, [_exporter(signal, name) for name in names], variable)
-        _started[signal] = _provider(signal, delivery), delivery
-    except ModuleNotFoundError:
-        problems[
-            f"{variable} is set, but nothing is traced, since the exporter is not installed; run "
-            "`pip install 'fairqr[otel]'`, or install the exporter that it names."
-        ] = None
-        return None
-    except Exception as error:  # an unreadable variable; its value may be a key, so it is not shown
-        problems[
-            f"{variable} is set, but nothing is traced ({type(error).__name__}); check the OTEL_… "
-            "variables."
-        ] = None
-        return None
-    return _started[signal]
-
-
-def _is_free(signal: Signal) -> bool:
-    """Return whether the application has not set a provider of its own."""
-    if signal == "TRACES":
-        from opentelemetry.trace import ProxyTracerProvider, get_tracer_provider
-
-        return isinstance(get_tracer_provider(), ProxyTracerProvider)
-    from opentelemetry._logs import get_logger_provider
-    from opentelemetry._logs._internal import ProxyLoggerProvider
-
-    return isinstance(get_logger_provider(), ProxyLoggerProvider)
-
-
-def _provider(signal: Signal, delivery: Any) -> Any:
-    """Make the provider of a signal and set it for the whole process."""
-    if signal == "TRACES":
-        from opentelemetry.sdk.trace import TracerProvider
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor
-        from opentelemetry.trace import set_tracer_provider
-
-        tracers = TracerProvider(resource=_resource())
-        tracers.add_span_processor(BatchSpanProcessor(delivery))
-        set_tracer_provider(tracers)
-        return tracers
-    from opentelemetry._logs import set_logger_provider
     from opentelemetry.sdk._logs import LoggerProvider
     from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    loggers = LoggerProvider(resource=_resource())
-    loggers.add_log_record_processor(BatchLogRecordProcessor(delivery))
-    set_logger_provider(loggers)
-    return loggers
+    provider: Any = (TracerProvider if is_traces else LoggerProvider)(resource=_resource())
+    add = provider.add_span_processor if is_traces else provider.add_log_record_processor
+    batches: Any = BatchSpanProcessor if is_traces else BatchLogRecordProcessor
+    delivery = _Delivery(signal, [_exporter(signal, name) for name in names], variable, provider)
+    add(batches(delivery))
+    (trace.set_tracer_provider if is_traces else _logs.set_logger_provider)(provider)
+    _started[signal] = delivery
 
 
 def _exporter(signal: Signal, name: str) -> Any:
@@ -181,80 +117,82 @@ def _exporter(signal: Signal, name: str) -> Any:
     Raises:
         ModuleNotFoundError: It is not installed.
     """
-    traces = signal == "TRACES"
-    if name == "console":
-        from opentelemetry.sdk._logs.export import ConsoleLogRecordExporter
-        from opentelemetry.sdk.trace.export import ConsoleSpanExporter
-
-        # Standard output is for results.
-        return (ConsoleSpanExporter if traces else ConsoleLogRecordExporter)(out=sys.stderr)
     if name == "otlp":
-        name = "otlp_proto_grpc" if _variable(signal, "PROTOCOL") == "grpc" else "otlp_proto_http"
-    if name == "otlp_proto_http":
-        from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-
-        timeout = None if _variable(signal, "TIMEOUT") else LONGEST_SECONDS
-        return (OTLPSpanExporter if traces else OTLPLogExporter)(timeout=timeout)
-    from importlib.metadata import entry_points
-
+        protocols = (f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+        grpc = "grpc" in [os.environ.get(it) for it in protocols if it in os.environ][:1]
+        name = "otlp_proto_grpc" if grpc else "otlp_proto_http"
+        # How long we try to send. It can delay the end of a command.
+        os.environ.setdefault("OTEL_EXPORTER_OTLP_TIMEOUT", "5")
     for found in entry_points(group=f"opentelemetry_{signal.lower()}_exporter", name=name):
-        return found.load()()
+        # Standard output is for results.
+        return found.load()(**{"out": sys.stderr} if name == "console" else {})
     raise ModuleNotFoundError(name)
 
 
-def _variable(signal: Signal, name: str) -> str:
-    """Return the value of an OTLP variable: the one for this signal, or else the one for all."""
-    variables = (f"OTEL_EXPORTER_OTLP_{signal}_{name}", f"OTEL_EXPORTER_OTLP_{name}")
-    return next((value for it in variables if (value := os.environ.get(it, "").strip())), "")
-
-
-def _resource() -> Resource:
+def _resource() -> Any:
     """Return what we send about ourselves, without the command line, which contains queries."""
-    from importlib.metadata import version
-
     from opentelemetry.sdk.resources import Resource
 
-    found = Resource.create()
-    kept = {k: v for k, v in found.attributes.items() if not k.startswith("process.command")}
-    named = not str(kept.get("service.name", "unknown_service")).startswith("unknown_service")
-    ours = {"service.name": kept["service.name"] if named else "fairqr"}
-    return Resource({"service.version": version("fairqr"), **kept, **ours}, found.schema_url)
+    found = Resource.create().attributes
+    kept = {key: it for key, it in found.items() if not key.startswith("process.command")}
+    if str(kept["service.name"]).startswith("unknown_service"):
+        kept["service.name"] = "fairqr"
+    return Resource({"service.version": version("fairqr"), **kept})
 
 
 class _Delivery:
-    """An exporter that passes on to other exporters, and counts what did not arrive.
+    """An exporter that passes on to other exporters, and warns when that starts to fail.
 
-    Attributes:
-        asked_by: The variable that asks for it.
-        content: Whether texts of other libraries may be passed on.
-        closing: Whether the program is ending; then nothing is sent after a first failure.
-        failed: Whether the last attempt failed.
-        lost: How many items at least one exporter could not send.
-        tell: Optional; is called with a sentence when sending starts to fail.
+    Without content, spans of other libraries lose the texts of their errors, which may quote
+    queries, as those of Elasticsearch's client do; their log records are not passed on.
     """
 
-    def __init__(self, signal: Signal, exporters: Sequence[Any], asked_by: str = "") -> None:
-        self.signal = signal
-        self.asked_by = asked_by
+    def __init__(
+        self, signal: Signal, exporters: Sequence[Any], asked_by: str, provider: Any = None
+    ) -> None:
         self.content = False
-        self.closing = False
-        self.failed = False
-        self.lost = 0
-        self.tell: Callable[[str], None] | None = None
-        self._exporters = exporters
+        self._signal, self._exporters, self._asked_by = signal, exporters, asked_by
+        self._provider = provider
+        self._failed = self._ending = False
+        self._warn: Callable[[str], None] = print
+
+    def begin(self, warn: Callable[[str], None]) -> None:
+        """Prepare for a run."""
+        from fairqr.base.telemetry import content_is_wanted
+
+        self.content, self._warn = content_is_wanted(), warn
+
+    def end(self) -> None:
+        """Send everything left."""
+        self._ending = True
+        self._provider.force_flush()
+        self._ending = False
 
     def export(self, batch: Sequence[Any]) -> None:
         """Pass spans or log records on."""
-        if not (self.closing and self.failed):
-            kept = batch if self.content else self._without_content(batch)
+        # Two signals that one variable asks for go to one backend: one sentence is enough, and a
+        # program that ends does not wait for it twice.
+        same = [it for it in _started.values() if it._asked_by == self._asked_by]
+        if not (self._ending and any(it._failed for it in same)):
+            kept = batch if self.content else [*self._without_texts(batch)]
             # The results of both signals have the value 0 for success.
-            failed = any(it.value for it in [exporter.export(kept) for exporter in self._exporters])
-            if failed and not self.failed and self.tell:
-                self.tell(AWAY[self.signal])
-            self.failed = failed
-        if self.failed:
-            self.lost += len(batch)
+            failed = sum(exporter.export(kept).value for exporter in self._exporters) > 0
+            if failed and not any(it._failed for it in same):
+                self._warn(AWAY[self._signal])
+            self._failed = failed
+
+    def _without_texts(self, batch: Sequence[Any]) -> Iterator[Any]:
+        from opentelemetry.sdk.trace import ReadableSpan
+        from opentelemetry.trace import Status
+
+        same = ("name", "context", "parent", "resource", "attributes", "links", "kind")
+        same = (*same, "start_time", "end_time", "instrumentation_scope")
+        for item in batch:
+            if item.instrumentation_scope and item.instrumentation_scope.name == "fairqr":
+                yield item
+            elif self._signal == "TRACES":
+                status = Status(item.status.status_code)
+                yield ReadableSpan(**{name: getattr(item, name) for name in same}, status=status)
 
     def shutdown(self) -> None:
         """Close the exporters."""
@@ -264,49 +202,3 @@ class _Delivery:
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """Do nothing, since nothing is kept here."""
         return True
-
-    def _without_content(self, batch: Sequence[Any]) -> list[Any]:
-        """Return what may be sent without content: our items, and other spans without texts."""
-        if self.signal == "TRACES":
-            return [span if _is_ours(span) else _without_texts(span) for span in batch]
-        return [record for record in batch if _is_ours(record)]
-
-
-def _is_ours(item: Any) -> bool:
-    scope = item.instrumentation_scope
-    return scope is not None and scope.name == "fairqr"
-
-
-def _without_texts(span: Any) -> Any:
-    """Return a span without the texts of errors, which may quote a query or a document.
-
-    Our spans have none, but those of other libraries do, such as Elasticsearch's client.
-    """
-    from opentelemetry.sdk.trace import Event, ReadableSpan
-    from opentelemetry.trace import Status
-
-    told = ("exception.type", "exception.escaped")
-    events = [
-        Event(
-            event.name,
-            {key: it for key, it in (event.attributes or {}).items() if key in told}
-            if event.name == "exception"
-            else event.attributes,
-            event.timestamp,
-        )
-        for event in span.events
-    ]
-    return ReadableSpan(
-        name=span.name,
-        context=span.context,
-        parent=span.parent,
-        resource=span.resource,
-        attributes=span.attributes,
-        events=events,
-        links=span.links,
-        kind=span.kind,
-        status=Status(span.status.status_code),
-        start_time=span.start_time,
-        end_time=span.end_time,
-        instrumentation_scope=span.instrumentation_scope,
-    )

@@ -12,10 +12,11 @@ import random
 import re
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from importlib.metadata import version
-from typing import Any, Literal
+from pathlib import Path
+from typing import IO, Any, Literal
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -23,21 +24,8 @@ from opentelemetry._logs import SeverityNumber, get_logger
 from opentelemetry.trace import SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from fairqr.base.recording import Recorder, record_to, recording_to
+from fairqr.base.errors import InputError
 from fairqr.base.settings import is_on
-
-__all__ = [
-    "EVALUATION",
-    "Kind",
-    "Recorder",
-    "Span",
-    "carrier",
-    "content_is_wanted",
-    "continued",
-    "current_span",
-    "record_to",
-    "span",
-]
 
 Kind = Literal["internal", "client", "server"]
 """The kind of a span; ``client`` if the step asks a system outside this process."""
@@ -45,11 +33,6 @@ Kind = Literal["internal", "client", "server"]
 EVALUATION = "gen_ai.evaluation.result"
 """The name of the event for a score, by OpenTelemetry's conventions."""
 
-_KINDS: dict[Kind, SpanKind] = {
-    "internal": SpanKind.INTERNAL,
-    "client": SpanKind.CLIENT,
-    "server": SpanKind.SERVER,
-}
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
 """The version of the conventions that the names in spans follow."""
 
@@ -68,6 +51,79 @@ _HEADERS = {
 _ids = random.Random()  # noqa: S311 - ids are not secret
 
 _current: ContextVar[Span | None] = ContextVar("fairqr_span", default=None)
+_recorder: ContextVar[Recorder | None] = ContextVar("fairqr_recorder", default=None)
+
+
+class Recorder:
+    """Writes each finished span as one line, so that the file of a killed run is still readable.
+
+    Attributes:
+        content: Whether queries, documents and replies are recorded.
+        begun: Whether something was written.
+        failure: Why the file is incomplete; None if it is not.
+    """
+
+    def __init__(self, stream: IO[str], content: bool, begun: bool) -> None:
+        self._stream = stream
+        self.content = content
+        self.begun = begun
+        self.failure: str | None = None
+
+    def write(self, line: dict[str, Any]) -> None:
+        """Write one line. If that fails, the run goes on and ``failure`` says why.
+
+        A step that ends after the recording is left out; this happens if a stream is not closed.
+        """
+        if self._stream.closed:
+            return
+        try:
+            if not self.begun:
+                with suppress(OSError):  # a pipe or a device cannot be truncated
+                    self._stream.truncate(0)
+            self.begun = True
+            self._stream.write(json.dumps(line, ensure_ascii=False) + "\n")
+            self._stream.flush()
+        except OSError as error:
+            self.failure = error.strerror
+
+
+@contextmanager
+def record_to(path: Path, *, content: bool = False, more: bool = False) -> Iterator[Recorder]:
+    """Write the spans of everything that runs inside to a file of JSON lines.
+
+    Args:
+        path: The file. An existing file is replaced by the first line that is written.
+        content: Record queries, keywords and replies too.
+        more: Append to the file if it exists. An incomplete last line is removed.
+
+    Yields:
+        The recorder. If the file is incomplete at the end, its ``failure`` says why.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    existed = path.exists()
+    try:
+        if more and existed:
+            with path.open("r+b") as file:
+                file.truncate(file.read().rfind(b"\n") + 1)
+        # Open for appending: an input error must not destroy the record of an earlier run. A model
+        # may send half a surrogate pair; backslashreplace writes it as JSON escapes it.
+        stream = path.open("a", encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise InputError(
+            f"The trace {path} cannot be written: {error.strerror}. Name another file."
+        ) from None
+    recorder = Recorder(stream, content, begun=more and existed)
+    token = _recorder.set(recorder)
+    try:
+        yield recorder
+    finally:
+        _recorder.reset(token)
+        with suppress(OSError):  # ``failure`` already reports it
+            stream.close()
+        if not existed and not recorder.begun:
+            path.unlink(missing_ok=True)
 
 
 class Span:
@@ -98,6 +154,12 @@ class Span:
         """Whether anything receives events."""
         return self.recorder is not None or self._is_logged
 
+    @property
+    def _is_logged(self) -> bool:
+        context = self._otel.get_span_context()
+        is_left_out = context.is_valid and not context.trace_flags.sampled
+        return not is_left_out and _logger.enabled()
+
     def event(self, name: str, **attributes: Any) -> None:
         """Record something that happened within the step, as an event that belongs to its span.
 
@@ -117,40 +179,23 @@ class Span:
                 attributes={key: _plain(value) for key, value in given.items()},
             )
 
-    def evaluation(
-        self,
-        name: str,
-        score: float | None,
-        *,
-        label: str | None = None,
-        explanation: str | None = None,
-        more: Mapping[str, Any] | None = None,
-    ) -> None:
+    def evaluation(self, name: str, score: float | None, **more: Any) -> None:
         """Record a score of something that the step made.
 
         Args:
             name: The measure, such as ``divergence``.
             score: Its value, or None if it has none.
-            label: A word that says what the score means, from a small set.
-            explanation: A sentence without content of users, documents or models.
-            more: Further attributes; ``error.type`` if the evaluation failed.
+            more: ``label``, a word that says what the score means, from a small set;
+                ``explanation``, a sentence without content of users, documents or models; and
+                further attributes by their full names: ``error.type`` if the evaluation failed.
         """
-        self.event(
-            EVALUATION,
-            **{
-                "gen_ai.evaluation.name": name,
-                "gen_ai.evaluation.score.value": score,
-                "gen_ai.evaluation.score.label": label,
-                "gen_ai.evaluation.explanation": explanation,
-            },
-            **(more or {}),
-        )
-
-    @property
-    def _is_logged(self) -> bool:
-        context = self._otel.get_span_context()
-        is_left_out = context.is_valid and not context.trace_flags.sampled
-        return not is_left_out and _logger.enabled()
+        said = {
+            "gen_ai.evaluation.name": name,
+            "gen_ai.evaluation.score.value": score,
+            "gen_ai.evaluation.score.label": more.pop("label", None),
+            "gen_ai.evaluation.explanation": more.pop("explanation", None),
+        }
+        self.event(EVALUATION, **said, **more)
 
     def fail(self, kind: str) -> None:
         """Record that the step failed.
@@ -164,31 +209,10 @@ class Span:
         self._otel.set_status(Status(StatusCode.ERROR, kind))
 
 
-class _Unheard(Span):
-    """A step that nobody listens to: it records nothing."""
-
-    def set(self, key: str, value: Any) -> None:
-        """Drop the value."""
-
-    def fail(self, kind: str) -> None:
-        """Drop the failure."""
-
-    @property
-    def wants_events(self) -> bool:
-        """Nothing receives events."""
-        return False
-
-    def event(self, name: str, **attributes: Any) -> None:
-        """Drop the event."""
-
-
-_UNHEARD = _Unheard(trace.INVALID_SPAN, content=False)
-
-
 def _is_heard() -> bool:
     """Return whether an application has set up traces or logs, or a recorder runs."""
     return (
-        recording_to() is not None
+        _recorder.get() is not None
         or not isinstance(_tracer, trace.ProxyTracer)
         or not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
         or _logger.enabled()
@@ -196,8 +220,8 @@ def _is_heard() -> bool:
 
 
 def current_span() -> Span:
-    """Return the innermost open span, or one that records nothing."""
-    return _current.get() or _UNHEARD
+    """Return the innermost open span, or one that nobody listens to."""
+    return _current.get() or Span(trace.INVALID_SPAN, content=False)
 
 
 def content_is_wanted() -> bool:
@@ -206,7 +230,7 @@ def content_is_wanted() -> bool:
     Raises:
         ConfigError: The setting ``trace_content`` is wrong.
     """
-    recorder = recording_to()
+    recorder = _recorder.get()
     return (recorder is not None and recorder.content) or is_on("trace_content")
 
 
@@ -237,15 +261,15 @@ def span(name: str, /, *, kind: Kind = "internal", **attributes: Any) -> Iterato
         attributes: What is known at the start; a sampler may use it.
     """
     if not _is_heard():
-        yield _UNHEARD
+        yield Span(trace.INVALID_SPAN, content=False)
         return
-    parent, recorder = _current.get(), recording_to()
+    parent, recorder = _current.get(), _recorder.get()
     # The setting is looked up once for all spans of a run.
     inherits = parent is not None and parent.recorder is recorder
     content = parent.has_content if parent and inherits else content_is_wanted()
     with _tracer.start_as_current_span(
         _plain(name),
-        kind=_KINDS[kind],
+        kind=SpanKind[kind.upper()],
         attributes={key: _plain(value) for key, value in attributes.items()},
         record_exception=False,
         set_status_on_exception=False,
@@ -262,18 +286,10 @@ def span(name: str, /, *, kind: Kind = "internal", **attributes: Any) -> Iterato
         finally:
             _current.reset(token)
             if recorder:
-                recorder.write(
-                    {
-                        "name": name,
-                        "span": step.id,
-                        "parent": parent.id if parent else None,
-                        "start": started,
-                        "milliseconds": round((time.perf_counter() - clock) * 1000, 3),
-                        "status": step.status,
-                        "attributes": step.attributes,
-                        "events": step.events,
-                    }
-                )
+                line = {"name": name, "span": step.id, "parent": parent.id if parent else None}
+                line |= {"start": started, "status": step.status, "attributes": step.attributes}
+                took = round((time.perf_counter() - clock) * 1000, 3)
+                recorder.write({**line, "milliseconds": took, "events": step.events})
 
 
 def carrier() -> dict[str, str]:
@@ -296,12 +312,9 @@ def continued(headers: Mapping[str, str]) -> Iterator[None]:
             Only valid ``traceparent`` and ``tracestate`` headers are read. Without a
             ``traceparent``, nothing changes.
     """
-    found: dict[str, str] = {}
-    for name, value in headers.items():
-        known = _HEADERS.get(str(name).lower())
-        if known and isinstance(value, str) and known.fullmatch(value.strip(" \t")):
-            found[str(name).lower()] = value.strip(" \t")
-    caller = trace.get_current_span(_propagator.extract(found, otel_context.Context()))
+    given = {str(key).lower(): str(value).strip(" \t") for key, value in headers.items()}
+    valid = {key: given[key] for key, it in _HEADERS.items() if it.fullmatch(given.get(key, ""))}
+    caller = trace.get_current_span(_propagator.extract(valid, otel_context.Context()))
     if not caller.get_span_context().is_valid:
         yield
         return

@@ -49,7 +49,7 @@ def record_verdict(step: Span, rank: int, verdict: Verdict) -> None:
         "attribution",
         verdict.score,
         label=labels[verdict.attributed],
-        more={"fairqr.document.rank": rank, "error.type": failed},
+        **{"fairqr.document.rank": rank, "error.type": failed},
     )
 
 

@@ -23,8 +23,8 @@ from fairqr.base.errors import (
     ModelUnavailableError,
     PromptError,
 )
-from fairqr.base.recording import record_to
 from fairqr.base.settings import is_on
+from fairqr.base.telemetry import record_to
 from fairqr.graph.journal import RunJournal
 from fairqr.graph.search.context import Context
 from fairqr.graph.service.configuration import Caps, ServiceSettings

@@ -68,21 +68,15 @@ TracePath = Annotated[
 ]
 
 
-def run(work: Coroutine[Any, Any, T], *, serving: bool = False) -> T:
-    """Run asynchronous work to its end, with spans sent where OpenTelemetry's variables say.
-
-    Args:
-        work: What to run.
-        serving: Whether the work runs until it is stopped. Spans that cannot be sent are then
-            reported at once.
-    """
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run asynchronous work to its end, with spans sent where OpenTelemetry's variables say."""
     # Not for --help: asyncio takes a quarter of the time to start.
     import asyncio
 
     from fairqr.base.exporting import exporting
 
     try:
-        with exporting(warn, at_once=serving):
+        with exporting(warn):
             return asyncio.run(work)
     finally:
         work.close()  # Without this, work that never started would warn.
@@ -120,7 +114,7 @@ def recorded(trace: Path | None = None, *, content: bool = False, command: str) 
     if trace is None:
         yield
         return
-    from fairqr.base.recording import record_to
+    from fairqr.base.telemetry import record_to
 
     with record_to(trace, content=content) as recorder:
         yield

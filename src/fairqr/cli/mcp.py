@@ -38,7 +38,7 @@ def mcp(
         raise InputError("--base-url belongs to a model; name the model with --model.")
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     settings = service_settings(models=offered_models([model] if model else None, base_url))
-    run(_converse(settings, corpus or [], model), serving=True)
+    run(_converse(settings, corpus or [], model))
 
 
 async def _converse(settings: ServiceSettings, corpora: list[str], model: str | None) -> None:

@@ -77,7 +77,7 @@ def serve(
     )
     for warning in unknown_settings():
         warn(warning)
-    run(_serve(settings, corpus or [], model[0] if model else None), serving=True)
+    run(_serve(settings, corpus or [], model[0] if model else None))
 
 
 async def _serve(settings: ServiceSettings, corpora: list[str], model: str | None) -> None:

@@ -134,7 +134,7 @@ class TestEvents:
         """It is a log record by the conventions; the span itself has no events."""
         with span("outer"), span("measure") as step:
             step.evaluation("divergence", 0.25, label="above_threshold", explanation="a \ud800")
-            step.evaluation("attribution", None, more={"error.type": "timeout"})
+            step.evaluation("attribution", None, **{"error.type": "timeout"})
         scored, failed = (it.log_record for it in records.get_finished_logs())
         measured = exporter.get_finished_spans()[0]
         assert measured.events == ()
@@ -314,7 +314,7 @@ with exporting(print):
     ("name", "value", "words"),
     [
         ("OTEL_TRACES_EXPORTER", "nothing-so-named", "or install the exporter that it names"),
-        ("OTEL_SPAN_EVENT_COUNT_LIMIT", "secret-key", "(ValueError); check the OTEL_"),
+        ("OTEL_SPAN_EVENT_COUNT_LIMIT", "secret-key", "ValueError was raised; check the OTEL_"),
     ],
 )
 def test_what_cannot_be_set_up_is_one_sentence(name: str, value: str, words: str) -> None:
