@@ -7,17 +7,19 @@ missing extra, an unknown name and an unreachable hub each give one clear senten
 from __future__ import annotations
 
 import asyncio
-import importlib.util
+import functools
+import sys
 import threading
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from fairqr.base.errors import ModelUnavailableError, one_line
-from fairqr.base.hub import quiet, quiet_gguf, why_no_hub
 
 T = TypeVar("T")
 
@@ -32,6 +34,9 @@ UNLIMITED = 1_000_000
 
 OFFSET_TYPES = ("roberta", "camembert", "longformer", "mpnet", "data2vec", "ibert", "xmod")
 """Parts of the model types that number positions from after the padding token's number."""
+
+PROBE_SECONDS = 4.0
+"""How long the hub may take to answer. Transformers would retry each file for half a minute."""
 
 PLAIN_ENCODER = "AutoModel"
 """The kind of model that is only used for its hidden states."""
@@ -79,22 +84,14 @@ async def load_pretrained(kind: str, name: str) -> Pretrained:
     Args:
         kind: The class of transformers that loads it, e.g.
             ``AutoModelForSequenceClassification``.
-        name: A folder or a hub id. Transformers downloads the model on first use. If the hub cannot
-            be reached, an earlier download is used.
+        name: A folder or a hub id. Transformers downloads the model on first use, and the download
+            is used from then on.
 
     Raises:
         ModelUnavailableError: The extra ``neural`` is missing, the model does not exist, or it is
             of another kind.
     """
-    return await asyncio.to_thread(_load, kind, name)
-
-
-def _load(kind: str, name: str) -> Pretrained:
-    with _lock:
-        found = _loaded.get((kind, name))
-        if found is None:
-            found = _loaded[kind, name] = _new(kind, name)
-        return found
+    return await asyncio.to_thread(_once, (kind, name), lambda: _new(kind, name))
 
 
 async def load_causal(name: str, adapter: str = "") -> Pretrained:
@@ -110,22 +107,16 @@ async def load_causal(name: str, adapter: str = "") -> Pretrained:
         ModelUnavailableError: An extra is missing, the model does not exist or is of another kind,
             or the adapter does not fit it.
     """
-    return await asyncio.to_thread(_load_causal, name, adapter)
-
-
-def _load_causal(name: str, adapter: str) -> Pretrained:
     # If training changed the files in place, they are another model.
     key = ("causal", name, state_of(Path(name)), adapter, state_of(Path(adapter or "-")))
+    return await asyncio.to_thread(_once, key, lambda: _new_causal(name, adapter))
+
+
+def _once(key: tuple[str, ...], make: Callable[[], Pretrained]) -> Pretrained:
     with _lock:
         found = _loaded.get(key)
         if found is None:
-            found = _new("AutoModelForCausalLM", name)
-            if found.device == "cpu":
-                to_float32(found.model)
-            if adapter:
-                # Peft replaces layers of the base model, so the base must not be shared.
-                found = Pretrained(adapter, _adapted(found, adapter), found.tokenizer, found.device)
-            _loaded[key] = found
+            found = _loaded[key] = make()
         return found
 
 
@@ -162,42 +153,43 @@ def state_of(path: Path) -> str:
 
     A model that is trained in place keeps its name, and its old answers must not be reused.
     """
-    if path.is_file():
-        files = [path]
-    elif path.is_dir():
-        files = sorted(file for file in path.iterdir() if file.is_file())
-    else:
-        return ""
-    states = ((file.name, file.stat()) for file in files)
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    states = [(file.name, file.stat()) for file in files if file.is_file()]
     return ";".join(f"{name},{state.st_size},{state.st_mtime_ns}" for name, state in states)
 
 
 def _new(kind: str, name: str) -> Pretrained:
     try:
+        import huggingface_hub
         import torch
         import transformers
     except ImportError:
         raise ModelUnavailableError(
             f"The model {name} needs torch and transformers: run `pip install 'fairqr[neural]'`."
         ) from None
-    where, options = _place_of(name)
-    missed = None
+    path, options = Path(name), {}
+    if path.suffix.lower() == GGUF:
+        name, options = str(path.parent), {"gguf_file": path.name}
+
+    def load(local: bool) -> tuple[Any, Any, Any]:
+        where: dict[str, Any] = {**options, "local_files_only": local}
+        tokenizer = transformers.AutoTokenizer.from_pretrained(name, **where)
+        loader = getattr(transformers, kind)
+        return tokenizer, *loader.from_pretrained(name, **where, output_loading_info=True)
+
     try:
-        with quiet(transformers, local=Path(name).exists()), quiet_gguf():
-            missed = why_no_hub(name)
-            options["local_files_only"] = missed is not None
-            tokenizer = transformers.AutoTokenizer.from_pretrained(where, **options)
-            model, report = getattr(transformers, kind).from_pretrained(
-                where, **options, output_loading_info=True
-            )
+        with _quiet(downloads=not path.exists()):
+            try:
+                tokenizer, model, report = load(True)
+            except OSError:
+                if path.exists() or options:
+                    raise
+                hub: Any = huggingface_hub
+                hub.get_session().head(hub.constants.ENDPOINT, timeout=PROBE_SECONDS)
+                tokenizer, model, report = load(False)
     except Exception as error:
-        if missed is not None and isinstance(error, OSError):
-            raise ModelUnavailableError(
-                f"The model {name} was never downloaded completely, and the hub cannot be reached "
-                f"({missed}); fix the connection, or name a folder with the model."
-            ) from None
         raise ModelUnavailableError(
-            f"The model {name} cannot be loaded as {kind} ({one_line(error, 200)}); check its name "
+            f"The model {path} cannot be loaded as {kind} ({one_line(error, 200)}); check its name "
             "or folder, and, if it was never downloaded, that the hub can be reached."
         ) from None
     # Transformers fills missing weights with random numbers. Encoders are saved and used without a
@@ -207,58 +199,74 @@ def _new(kind: str, name: str) -> Pretrained:
         missing = [key for key in missing if "pooler" not in key]
     if missing:
         raise ModelUnavailableError(
-            f"The model {name} has no weights '{missing[0]}', which {kind} needs; choose a model "
+            f"The model {path} has no weights '{missing[0]}', which {kind} needs; choose a model "
             "that was trained for this."
         )
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    return Pretrained(name, model.to(device).eval(), tokenizer, device)
+    return Pretrained(str(path), model.to(device).eval(), tokenizer, device)
 
 
-def _place_of(name: str) -> tuple[str, dict[str, Any]]:
-    """Return the name or folder to give to transformers, and further options."""
-    path = Path(name)
-    if path.suffix.lower() != GGUF:
-        return name, {}
-    if not path.is_file():
-        raise ModelUnavailableError(
-            f"The file {name} does not exist; name the GGUF file of a model."
-        )
-    if importlib.util.find_spec("gguf") is None:
-        raise ModelUnavailableError(
-            f"The model {name} needs the package gguf: run `pip install 'fairqr[tune]'`."
-        )
-    return str(path.parent), {"gguf_file": path.name}
-
-
-def _adapted(base: Pretrained, folder: str) -> Any:
-    """Return a model with an adapter, after checking that each weight of the adapter was loaded."""
+def _new_causal(name: str, adapter: str) -> Pretrained:
+    base = _new("AutoModelForCausalLM", name)
+    if base.device == "cpu":
+        to_float32(base.model)
+    if not adapter:
+        return base
     try:
         import peft
-        import transformers
     except ImportError:
         raise ModelUnavailableError(
-            f"The adapter {folder} needs peft: run `pip install 'fairqr[tune]'`."
+            f"The adapter {adapter} needs peft: run `pip install 'fairqr[tune]'`."
         ) from None
     # Peft would look for a missing file on the hub.
-    if not any(Path(folder).glob("adapter_model.*")):
+    if not any(Path(adapter).glob("adapter_model.*")):
         raise ModelUnavailableError(
-            f"The folder {folder} has no adapter weights (adapter_model.safetensors); name the "
+            f"The folder {adapter} has no adapter weights (adapter_model.safetensors); name the "
             "folder of a finished training."
         )
     try:
-        with quiet(transformers, local=True), quiet_gguf():
-            model = peft.PeftModel.from_pretrained(base.model, folder)
-            saved = set(peft.load_peft_weights(folder, device="cpu"))
+        with _quiet():
+            model = peft.PeftModel.from_pretrained(base.model, adapter)
+            saved = set(peft.load_peft_weights(adapter, device="cpu"))
             taken = set(peft.get_peft_model_state_dict(model))
     except Exception as error:
         raise ModelUnavailableError(
-            f"The adapter {folder} cannot be used with {base.name} ({one_line(error, 200)}); name "
-            "an adapter that was trained on this model."
+            f"The adapter {adapter} cannot be used with {name} ({one_line(error, 200)}); name an "
+            "adapter that was trained on this model."
         ) from None
     # Peft keeps the initial values of weights that it does not find, and ignores unknown ones.
     if saved != taken:
         raise ModelUnavailableError(
-            f"The adapter {folder} does not fit {base.name}, at '{min(saved ^ taken)}'; name the "
-            "model that it was trained on."
+            f"The adapter {adapter} does not fit {name}, at '{min(saved ^ taken)}'; name the model "
+            "that it was trained on."
         )
-    return model.to(base.device).eval()
+    return Pretrained(adapter, model.to(base.device).eval(), base.tokenizer, base.device)
+
+
+@contextmanager
+def _quiet(*, downloads: bool = False) -> Iterator[None]:
+    """Keep notices and bars of transformers, its conversion of GGUF files, and peft off stderr.
+
+    Args:
+        downloads: Whether files may be downloaded; on a terminal the bars of that are shown.
+    """
+    from huggingface_hub.utils import logging as hub_logging
+    from transformers import modeling_gguf_pytorch_utils as conversion
+    from transformers.utils import logging
+
+    kept, bar = (hub_logging.get_verbosity(), logging.get_verbosity()), conversion.tqdm
+    bars = logging.is_progress_bar_enabled()
+    hub_logging.set_verbosity_error()
+    logging.set_verbosity_error()
+    conversion.tqdm = functools.partial(bar, disable=True)
+    if not (downloads and sys.stderr.isatty()):
+        logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        hub_logging.set_verbosity(kept[0])
+        logging.set_verbosity(kept[1])
+        conversion.tqdm = bar
+        if bars:
+            logging.enable_progress_bar()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fairqr.base import hub
+from fairqr.base import neural
 from fairqr.base.errors import ModelUnavailableError
 from fairqr.base.neural import (
     load_causal,
@@ -104,7 +104,7 @@ async def test_an_encoder_needs_no_pooler(encoder: Path, tmp_path: Path) -> None
 async def test_a_silent_hub_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has a moment to answer one request, and gets none where HF_HUB_OFFLINE is set."""
     constants = pytest.importorskip("huggingface_hub").constants
-    monkeypatch.setattr(hub, "PROBE_SECONDS", 0.2)
+    monkeypatch.setattr(neural, "PROBE_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.setblocking(False)
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
@@ -116,7 +116,7 @@ async def test_a_silent_hub_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -
                 await load_pretrained("AutoModel", "org/never-downloaded")
         with pytest.raises(BlockingIOError):
             silent.accept()
-        with pytest.raises(ModelUnavailableError, match=f"{endpoint}: .*timed out"):
+        with pytest.raises(ModelUnavailableError, match=r"timed out.*that the hub can be reached"):
             await load_pretrained("AutoModel", "org/never-downloaded")
         silent.accept()[0].close()
         with pytest.raises(BlockingIOError):
@@ -127,6 +127,8 @@ async def test_a_folder_without_a_model(tmp_path: Path) -> None:
     """One sentence says what could not be loaded."""
     with pytest.raises(ModelUnavailableError, match="cannot be loaded as AutoModel"):
         await load_pretrained("AutoModel", str(tmp_path))
+    with pytest.raises(ModelUnavailableError, match=r"model\.gguf cannot be loaded"):
+        await load_causal(str(tmp_path / "model.gguf"))
 
 
 @pytest.fixture(scope="module")
@@ -196,11 +198,6 @@ async def test_an_adapter_has_a_base_of_its_own(decoder: Path, tmp_path: Path) -
     gc.collect()
     assert id((await load_causal(str(decoder), str(tmp_path))).model) != before
     del kept
-
-
-async def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ModelUnavailableError, match="does not exist"):
-        await load_causal(str(tmp_path / "model.gguf"))
 
 
 def test_the_state_of_files(tmp_path: Path) -> None:
