@@ -185,8 +185,8 @@ class _Delivery:
         from opentelemetry.sdk.trace import ReadableSpan
         from opentelemetry.trace import Status
 
-        same = ("name", "context", "parent", "resource", "attributes", "links", "kind")
-        same = (*same, "start_time", "end_time", "instrumentation_scope")
+        same = ["name", "context", "parent", "resource", "attributes", "links", "kind"]
+        same += ["start_time", "end_time", "instrumentation_scope"]
         for item in batch:
             if item.instrumentation_scope and item.instrumentation_scope.name == "fairqr":
                 yield item

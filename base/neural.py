@@ -250,13 +250,17 @@ def _quiet(*, downloads: bool = False) -> Iterator[None]:
     Args:
         downloads: Whether files may be downloaded; on a terminal the bars of that are shown.
     """
-    from huggingface_hub.utils import logging as hub_logging
-    from transformers import modeling_gguf_pytorch_utils as conversion
-    from transformers.utils import logging
+    from huggingface_hub import utils
+    from transformers import modeling_gguf_pytorch_utils
+    from transformers.utils import logging as transformers_logging
 
-    kept, bar = (hub_logging.get_verbosity(), logging.get_verbosity()), conversion.tqdm
+    # Their types do not export what they have.
+    hub: Any = utils.logging
+    logging: Any = transformers_logging
+    conversion: Any = modeling_gguf_pytorch_utils
+    kept, bar = (hub.get_verbosity(), logging.get_verbosity()), conversion.tqdm
     bars = logging.is_progress_bar_enabled()
-    hub_logging.set_verbosity_error()
+    hub.set_verbosity_error()
     logging.set_verbosity_error()
     conversion.tqdm = functools.partial(bar, disable=True)
     if not (downloads and sys.stderr.isatty()):
@@ -265,7 +269,7 @@ def _quiet(*, downloads: bool = False) -> Iterator[None]:
         with warnings.catch_warnings(action="ignore"):
             yield
     finally:
-        hub_logging.set_verbosity(kept[0])
+        hub.set_verbosity(kept[0])
         logging.set_verbosity(kept[1])
         conversion.tqdm = bar
         if bars:

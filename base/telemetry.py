@@ -286,10 +286,11 @@ def span(name: str, /, *, kind: Kind = "internal", **attributes: Any) -> Iterato
         finally:
             _current.reset(token)
             if recorder:
-                line = {"name": name, "span": step.id, "parent": parent.id if parent else None}
-                line |= {"start": started, "status": step.status, "attributes": step.attributes}
+                line: dict[str, Any] = {"name": name, "span": step.id, "start": started}
+                line |= {"parent": parent and parent.id, "status": step.status}
                 took = round((time.perf_counter() - clock) * 1000, 3)
-                recorder.write({**line, "milliseconds": took, "events": step.events})
+                line |= {"milliseconds": took, "attributes": step.attributes, "events": step.events}
+                recorder.write(line)
 
 
 def carrier() -> dict[str, str]:
