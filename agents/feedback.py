@@ -7,11 +7,11 @@ of them (pseudo-relevance feedback, Rocchio 1971, within a group).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from fairqr.agents.refiner import Refinement, RefinementRequest, clean_keywords, refinement_from
+from fairqr.agents.refiner import Refinement, RefinementRequest, refinement_from
 from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require
 from fairqr.retrieval.fairness.dimension import Dimension
@@ -76,20 +76,25 @@ class FeedbackRefiner:
         merits = [self._merits(request, original) for request in requests]
         wanted = list(dict.fromkeys(id_ for merit in merits for id_ in merit))
         # A document that was deleted meanwhile is missing here.
-        documents = {document.id: document for document in await self._engine.documents(wanted)}
-        weights = [_weights_of_words(documents, merit) for merit in merits]
+        shares = {it.id: _shares_without_name(it) for it in await self._engine.documents(wanted)}
+        weights = [
+            relevance_model((shares[id_], merit[id_]) for id_ in merit if id_ in shares)
+            for merit in merits
+        ]
         frequent = [most_weighted(weight, self._candidates) for weight in weights]
         words = list(dict.fromkeys(word for some in frequent for word in some))
         total, found = await document_frequencies(self._engine, words)
         rarity = {word: math.log(total / n) for word, n in found.items() if n}
-        return [
-            _chosen(request, {w: weight[w] * rarity[w] for w in some if w in rarity})
-            if merit
-            else _nothing_to_learn_from(request.group)
-            for request, merit, weight, some in zip(
-                requests, merits, weights, frequent, strict=True
-            )
-        ]
+        refinements = []
+        for request, merit, weight, some in zip(requests, merits, weights, frequent, strict=True):
+            typical = {word: weight[word] * rarity[word] for word in some if word in rarity}
+            proposed = most_weighted(typical, len(typical))
+            made = refinement_from(proposed, request, who="Relevance feedback")
+            if not merit:
+                said = f"The query finds no documents of {request.group} to learn from."
+                made = Refinement("unsupported", message=said)
+            refinements.append(made)
+        return refinements
 
     def _merits(self, request: RefinementRequest, original: Hits) -> dict[str, float]:
         """Return the ids of the group's best documents, with score · membership."""
@@ -103,15 +108,6 @@ class FeedbackRefiner:
         return {ids[row]: float(merit[row]) for row in best[: self._documents]}
 
 
-def _weights_of_words(
-    documents: Mapping[str, Document], merit: Mapping[str, float]
-) -> dict[str, float]:
-    """Return the relevance model of the group: Σ_d merit(d)·tf(w,d)/|d| of each word."""
-    return relevance_model(
-        (_shares_without_name(documents[id_]), merit[id_]) for id_ in merit if id_ in documents
-    )
-
-
 def _shares_without_name(document: Document) -> dict[str, float]:
     """Return the share of each word in a text, without the words of its title.
 
@@ -122,15 +118,3 @@ def _shares_without_name(document: Document) -> dict[str, float]:
     shares = shares_of([word for word in words if len(word) >= SHORTEST_WORD])
     own_name = set(words_in(document.title.casefold()))
     return {word: share for word, share in shares.items() if word not in own_name}
-
-
-def _chosen(request: RefinementRequest, typical: Mapping[str, float]) -> Refinement:
-    ordered = most_weighted(typical, len(typical))
-    known = [request.query, *request.keywords]
-    taken = clean_keywords(ordered, known=known)
-    return refinement_from(taken, request, who="Relevance feedback")
-
-
-def _nothing_to_learn_from(group: str) -> Refinement:
-    message = f"The query finds no documents of {group} to learn from."
-    return Refinement("unsupported", message=message)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ValidationError
@@ -109,32 +109,25 @@ class RoundRefiner(Protocol):
         ...
 
 
-def _texts(items: object) -> object:
+def _texts(items: Any) -> Any:
     # The cache keeps no more than we will look at.
     if isinstance(items, list):
         return [item for item in items[:MAX_CANDIDATES] if isinstance(item, str)]
-    return items or []
-
-
-Texts = Annotated[list[str], BeforeValidator(_texts)]
+    return [] if items is None else items
 
 
 class RefinementReply(BaseModel):
     """The JSON object that a refine prompt asks for; only the keywords must be there."""
 
-    topic: Texts = []
+    topic: Annotated[list[str], BeforeValidator(_texts)] = []
     keywords: Annotated[list[Any], AfterValidator(_texts)]
-    drop: Texts = []
+    drop: Annotated[list[str], BeforeValidator(_texts)] = []
     reason: str | None = ""
 
 
-_WORDS: dict[str, Any] = {
-    "type": "array",
-    "items": {"type": "string", "minLength": 2, "maxLength": 16},
-    "minItems": 4,
-    "maxItems": 5,
-}
-_PROPERTIES: dict[str, dict[str, Any]] = {
+_WORD = {"type": "string", "minLength": 2, "maxLength": 16}
+_WORDS = {"type": "array", "items": _WORD, "minItems": 4, "maxItems": 5}
+_PROPERTIES = {
     "topic": _WORDS,
     "keywords": _WORDS,
     "drop": {"type": "array", "items": {"type": "string", "maxLength": 16}, "maxItems": 4},
@@ -173,18 +166,10 @@ class LLMRefiner:
     """
 
     def __init__(self, model: ChatModel, prompt: PromptTemplate) -> None:
+        self.name = model.name
+        self.prompt = prompt.reference
         self._model = model
-        self._prompt = prompt
-
-    @property
-    def name(self) -> str:
-        """The name of the model."""
-        return self._model.name
-
-    @property
-    def prompt(self) -> PromptReference:
-        """The prompt in use."""
-        return self._prompt.reference
+        self._template = prompt
 
     async def start(self) -> None:
         """Check that nothing is missing; the embedded model starts when it is first asked."""
@@ -200,9 +185,9 @@ class LLMRefiner:
         }
         reply = await self._model.ask(
             Question(
-                prompt=self._prompt,
-                values={name: values[name] for name in self._prompt.input_variables},
-                schema=reply_schema(self._prompt.output),
+                prompt=self._template,
+                values={name: values[name] for name in self._template.input_variables},
+                schema=reply_schema(self._template.output),
                 validate=validated,
                 temperature=request.temperature,
                 seed=request.seed,
@@ -212,48 +197,29 @@ class LLMRefiner:
         )
         if reply.status != "ok":
             return Refinement(reply.status, message=reply.message, usage=reply.usage)
-        return refinement_from(
-            _taking_turns(reply.value["topic"], reply.value["keywords"]),
-            request,
-            who=f"The model {self.name}",
-            drop=reply.value["drop"],
-            reason=reply.value["reason"],
-            usage=reply.usage,
-        )
+        # Both lists in turn, so that a limit cuts both equally.
+        pairs = itertools.zip_longest(reply.value["topic"], reply.value["keywords"])
+        proposed = [word for pair in pairs for word in pair if word is not None]
+        made = refinement_from(proposed, request, who=f"The model {self.name}")
+        unwanted = reply.value["drop"] if made.status != "empty" else ()
+        drop = tuple(word for word in request.keywords if word in unwanted)
+        reason = reply.value["reason"] if made.status == "ok" else ""
+        return replace(made, drop=drop, reason=reason, usage=reply.usage)
 
 
-def _taking_turns(first: Sequence[str], second: Sequence[str]) -> list[str]:
-    """Return the items of both lists in turn, so that a limit cuts both equally."""
-    pairs = itertools.zip_longest(first, second)
-    return [item for pair in pairs for item in pair if item is not None]
-
-
-def refinement_from(
-    proposed: Sequence[str],
-    request: RefinementRequest,
-    *,
-    who: str,
-    drop: Sequence[str] = (),
-    reason: str = "",
-    usage: Usage = Usage(),  # noqa: B008 - frozen
-) -> Refinement:
+def refinement_from(proposed: Sequence[str], request: RefinementRequest, who: str) -> Refinement:
     """Clean proposed keywords, and return them with a status that says what is left."""
-    keywords = clean_keywords(proposed, known=[request.query, *request.keywords])
-    dropped = tuple(word for word in request.keywords if word in drop)
-    if keywords:
-        return Refinement("ok", tuple(keywords), dropped, reason, usage=usage)
+    if keywords := clean_keywords(proposed, known=[request.query, *request.keywords]):
+        return Refinement("ok", tuple(keywords))
     if clean_keywords(proposed):
-        message = f"{who} proposed nothing new for {request.group}."
-        return Refinement("repeated", drop=dropped, message=message, usage=usage)
-    message = f"{who} proposed no usable keyword for {request.group}."
-    return Refinement("empty", message=message, usage=usage)
+        said = f"{who} proposed nothing new for {request.group}."
+        return Refinement("repeated", message=said)
+    said = f"{who} proposed no usable keyword for {request.group}."
+    return Refinement("empty", message=said)
 
 
 def clean_keywords(
-    candidates: Iterable[object],
-    *,
-    known: Iterable[str] = (),
-    limit: int = MAX_KEYWORDS,
+    candidates: Iterable[object], *, known: Iterable[str] = (), limit: int = MAX_KEYWORDS
 ) -> list[str]:
     """Return at most ``limit`` usable keywords, in their order.
 
@@ -269,13 +235,13 @@ def clean_keywords(
     """
     seen = {part for text in known for part in folded_words(text)}
     kept: list[str] = []
-    for position, candidate in enumerate(candidates):
-        if position >= MAX_CANDIDATES or len(kept) >= limit:
+    for candidate in itertools.islice(candidates, MAX_CANDIDATES):
+        if len(kept) >= limit:
             break
         if not isinstance(candidate, str) or len(candidate) > MAX_CHARACTERS:
             continue
         words = phrase_parts(candidate)
-        if not words or len(words) > MAX_WORDS:
+        if len(words) > MAX_WORDS:
             continue
         new: list[str] = []
         taken: set[str] = set()
@@ -284,8 +250,7 @@ def clean_keywords(
             if not parts <= seen | taken:
                 new.append(word)
                 taken |= parts
-        if not any(character.isalpha() for word in new for character in word):
-            continue
-        kept.append(" ".join(new))
-        seen |= taken
+        if any(map(str.isalpha, "".join(new))):
+            kept.append(" ".join(new))
+            seen |= taken
     return kept

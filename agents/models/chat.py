@@ -10,13 +10,13 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import Mapping
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, nullcontext
+from typing import TYPE_CHECKING, Any, cast
 
 from fairqr.agents.models.cache import ReplyCache, cache_key
 from fairqr.agents.models.failures import no_answer_within, no_probabilities, translated
-from fairqr.agents.models.language_model import LanguageModel
+from fairqr.agents.models.language_model import LanguageModel, TokenRelay
 from fairqr.agents.models.local import CONTEXT_TOKENS, check_local, local_turn
 from fairqr.agents.models.provider import (
     base_url_for,
@@ -30,8 +30,7 @@ from fairqr.agents.models.provider import (
 )
 from fairqr.agents.models.question import Answer, Form, Messages, ObjectForm, Question, Wanted
 from fairqr.agents.models.replies import Reply, Usage, failed
-from fairqr.agents.models.spans import input_messages, model_span, outcome, output_messages
-from fairqr.agents.models.streaming import UNSTREAMED, TokenRelay, streamed
+from fairqr.agents.models.spans import input_messages, output_messages, recorded
 from fairqr.base.errors import InputError, ModelError
 from fairqr.base.loops import PerLoop
 from fairqr.base.retries import with_retries
@@ -39,10 +38,23 @@ from fairqr.base.telemetry import Span, current_span
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
-    from langchain_core.messages import AIMessage
+    from langchain_core.messages import AIMessage, AIMessageChunk
+    from langchain_core.runnables import RunnableConfig
 
 # Any other word may be free text of the server, which we must not record.
 FINISH_REASONS = ("stop", "length", "content_filter", "end_turn", "max_tokens", "stop_sequence")
+
+
+UNSTREAMED: RunnableConfig = {"tags": ["nostream"]}
+"""Keeps LangGraph from showing the pieces of a reply in its stream ``messages``.
+
+Most replies are objects for the program. An answer is shown there by its own node, in the same way
+for a chat model, the cache and other generators.
+"""
+
+
+class BrokenStreamError(ConnectionError):
+    """The stream ended before the model said that it had finished."""
 
 
 class ChatModel(LanguageModel):
@@ -95,14 +107,16 @@ class ChatModel(LanguageModel):
             "environment": variables_of(self._provider),
             "options": options_as_data(model_options),
         }
-        if client is None:
-            self._speaks_openai = speaks_openai(self._provider)
-        else:  # OpenAI's client has this attribute, whatever its server
-            self._speaks_openai = hasattr(client, "openai_api_base")
+        self._dialect = self._provider
+        if client is not None:  # OpenAI's client has this attribute, whatever its server
+            self._dialect = "openai" if hasattr(client, "openai_api_base") else ""
+        self._speaks_openai = speaks_openai(self._dialect)
         self._turn = local_turn if self._provider == "local" else nullcontext
         # The embedded model has a server for short prompts and one for long ones.
         self._clients: dict[bool, PerLoop[BaseChatModel]] = {False: PerLoop(), True: PerLoop()}
-        self._refused: set[str] = set()
+        # The parameters that we leave out: a client from the caller has its own settings.
+        own = () if client is None else ("temperature", "presence_penalty", "max_tokens")
+        self._left_out = set(own)
 
     @classmethod
     def of(cls, client: BaseChatModel) -> ChatModel:
@@ -129,7 +143,7 @@ class ChatModel(LanguageModel):
     @property
     def gives_probabilities(self) -> bool:
         """Whether :meth:`weigh` can work, as far as is known."""
-        return self._speaks_openai and "logprobs" not in self._refused
+        return self._speaks_openai and "logprobs" not in self._left_out
 
     def temperature_of(self, asked: float | None) -> float | None:
         """Return the temperature of replies if ``asked`` is requested; None if it is unknown.
@@ -192,38 +206,34 @@ class ChatModel(LanguageModel):
 
         Nobody needs the first caller's deadline: we are cancelled when all callers have left.
         """
-        parameters = self._parameters(question, form.wanted, relay)
+        parameters = self._parameters(question, form, relay)
         stated = {name: parameters.get(name) for name in ("temperature", "max_tokens", "seed")}
-        stated["stream"] = True if relay else None
         if self._given is not None:
             stated["temperature"] = self.temperature_of(None)
         async with self._turn():
-            began = time.perf_counter()
-            with model_span(
+            return await recorded(
                 "chat",
                 self._provider,
                 self._model,
                 question.prompt,
+                lambda step: self._converse(question, form, step, relay),
                 base_url=self.base_url,
-                request=stated,
-            ) as step:
-                step.set("gen_ai.output.type", "json" if form.wanted == "object" else "text")
-                reply = await self._converse(question, form, step, relay)
-                outcome(step, reply.status, reply.usage)
-            return reply, (time.perf_counter() - began) * 1000
+                request={**stated, "stream": True if relay else None},
+            )
 
     async def _converse(
         self, question: Question, form: Form, step: Span, relay: TokenRelay | None
     ) -> Reply:
         """Ask; if the reply is not the wanted object, ask once more and quote the error."""
         messages: Messages = question.prompt.render(question.values)
+        step.set("gen_ai.output.type", "json" if form.wanted == "object" else "text")
         usage, wrong, limit = Usage(), "", 2 * self._timeout
         try:
             async with asyncio.timeout(limit):
                 for _ in range(2 if form.wanted == "object" and question.may_ask_again else 1):
                     step.content("gen_ai.input.messages", input_messages(messages))
                     began = time.perf_counter()
-                    message = await self._send(messages, question, form.wanted, limit, relay)
+                    message = await self._send(messages, question, form, limit, relay)
                     if relay is not None and relay.began_at is not None:
                         seconds = relay.began_at - began
                         step.set("gen_ai.response.time_to_first_chunk", seconds)
@@ -235,7 +245,7 @@ class ChatModel(LanguageModel):
                     # Some servers give no probabilities for a token that is half a character.
                     gave = answer.first_tokens is not None or not answer.text.strip("\ufffd")
                     if form.wanted == "choice" and not gave:
-                        self._refused.add("logprobs")
+                        self._left_out.add("logprobs")
                         said = no_probabilities(self.name)
                         return Reply("unsupported", message=said, usage=usage)
                     try:
@@ -252,11 +262,15 @@ class ChatModel(LanguageModel):
         said = f"The model {self.name} gave no usable reply: {wrong}."
         return Reply("parse_error", message=said, usage=usage)
 
+    def _parameters(self, question: Question, form: Form, relay: object) -> dict[str, Any]:
+        streams, without = relay is not None, self._left_out
+        return parameters_for(self._dialect, question, form.wanted, stream=streams, without=without)
+
     async def _send(
         self,
         messages: Messages,
         question: Question,
-        wanted: Wanted,
+        form: Form,
         limit: float,
         relay: TokenRelay | None,
     ) -> AIMessage:
@@ -265,18 +279,19 @@ class ChatModel(LanguageModel):
         Raises:
             ModelError: The request failed for good.
         """
-        client = await self._client(wanted)
-        if wanted == "choice" and not self.gives_probabilities:
+        client = await self._client(form.wanted)
+        if form.wanted == "choice" and not self.gives_probabilities:
             raise ModelError("unsupported", no_probabilities(self.name))
-        parameters = self._parameters(question, wanted, relay)
+        parameters = self._parameters(question, form, relay)
+        is_foreign = self._given is not None and not self._speaks_openai
 
         async def attempt() -> AIMessage | Exception:
             try:
                 async with asyncio.timeout(self._timeout):
                     if relay is not None:
-                        ends = self._speaks_openai
-                        return await streamed(client, messages, parameters, relay, must_end=ends)
-                    if wanted == "object" and self._given is not None and not self._speaks_openai:
+                        pieces = client.astream(messages, UNSTREAMED, **parameters)
+                        return await _streamed(pieces, relay, must_end=self._speaks_openai)
+                    if form.wanted == "object" and question.schema and is_foreign:
                         return await _structured(client, messages, question)
                     return await client.ainvoke(messages, UNSTREAMED, **parameters)
             except Exception as error:
@@ -297,35 +312,36 @@ class ChatModel(LanguageModel):
             # Look at this request's parameters: another request may have learnt the same meanwhile.
             refused = refused_parameter(error, parameters)
             if refused is None:
-                raise translated(
-                    error,
-                    self.name,
-                    base_url=self.base_url,
-                    api_key=self._options.get("api_key"),
-                    is_given=self._given is not None and not self._speaks_openai,
-                ) from None
+                key = self._options.get("api_key")
+                raise translated(error, self.name, self.base_url, key, is_foreign) from None
         # From now on, the parameter is left out.
-        self._refused.add(refused)
-        return await self._send(messages, question, wanted, limit, relay)
+        self._left_out.add(refused)
+        return await self._send(messages, question, form, limit, relay)
 
-    def _parameters(
-        self, question: Question, wanted: Wanted, relay: TokenRelay | None
-    ) -> dict[str, Any]:
-        """Return the parameters of a request; a client from the caller has its own settings."""
-        provider, without = self._provider, self._refused
-        if self._given is not None:
-            if not self._speaks_openai:
-                return {}
-            provider = "openai"
-            without = without | {"temperature", "presence_penalty"}
-            if wanted != "choice":
-                without = without | {"max_tokens"}
-        streams = relay is not None
-        found = parameters_for(provider, question, wanted, stream=streams, without=without)
-        if self._speaks_openai and not streams:
-            # Otherwise LangChain streams replies when somebody reads LangGraph's stream `messages`.
-            found["stream"] = False
-        return found
+
+async def _streamed(
+    pieces: AsyncIterator[AIMessageChunk], relay: TokenRelay, must_end: bool
+) -> AIMessage:
+    """Pass each piece on as it comes, and return the whole message.
+
+    Args:
+        pieces: The stream.
+        relay: Gets the texts.
+        must_end: Whether the provider marks the end of a text. If so, a text without the mark is
+            incomplete.
+
+    Raises:
+        BrokenStreamError: The stream ended early.
+    """
+    whole: AIMessageChunk | None = None
+    async with aclosing(cast("AsyncGenerator[AIMessageChunk]", pieces)) as chunks:
+        async for chunk in chunks:
+            whole = chunk if whole is None else whole + chunk
+            if isinstance(chunk.text, str):
+                relay.send(chunk.text)
+    if whole is None or (must_end and not whole.response_metadata.get("finish_reason")):
+        raise BrokenStreamError("the stream ended early")
+    return whole
 
 
 def _note_retry(number: int, error: BaseException) -> None:
@@ -345,16 +361,11 @@ def _complaint(text: str, wrong: str) -> Messages:
 
 async def _structured(client: BaseChatModel, messages: Messages, question: Question) -> AIMessage:
     """Ask for an object of the question's schema, by tools or in the client's own way if it can."""
-    from langchain_core.language_models import BaseChatModel
-
-    own = type(client)
-    if question.schema is None or (
-        own.with_structured_output is BaseChatModel.with_structured_output
-        and own.bind_tools is BaseChatModel.bind_tools
-    ):
+    schema = {"title": "reply", "description": "The reply.", **(question.schema or {})}
+    try:
+        asking = client.with_structured_output(schema, include_raw=True)
+    except NotImplementedError:
         return await client.ainvoke(messages, UNSTREAMED)
-    schema = {"title": "reply", "description": "The reply.", **question.schema}
-    asking = client.with_structured_output(schema, include_raw=True)
     reply: Any = await asking.ainvoke(messages, UNSTREAMED)
     message: AIMessage = reply["raw"]
     if reply["parsed"] is None:
@@ -392,11 +403,8 @@ def _first_tokens(logprobs: Any) -> list[tuple[str, float]] | None:
         content = logprobs["content"]
         if content == []:
             return []  # the reply has no token
-        pairs = [(str(it["token"]), float(it["logprob"])) for it in content[0]["top_logprobs"]]
+        found = [(str(it["token"]), float(it["logprob"])) for it in content[0]["top_logprobs"]]
     except (KeyError, IndexError, TypeError, ValueError):
         return None
     # Some servers send logarithms above 0.
-    probable = [
-        (token, math.exp(min(0.0, value))) for token, value in pairs if not math.isnan(value)
-    ]
-    return probable or None
+    return [(token, math.exp(min(value, 0.0))) for token, value in found] or None

@@ -30,12 +30,7 @@ def no_probabilities(model: str) -> str:
 
 
 def translated(
-    error: BaseException,
-    model: str,
-    *,
-    base_url: str | None = None,
-    api_key: Any = None,
-    is_given: bool = False,
+    error: BaseException, model: str, base_url: str | None, api_key: Any, is_given: bool
 ) -> ModelError:
     """Return our typed error for an error of a client.
 

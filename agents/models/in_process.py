@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Literal
 
-from fairqr.agents.models.language_model import LanguageModel
+from fairqr.agents.models.cache import ReplyCache
+from fairqr.agents.models.language_model import LanguageModel, TokenRelay
 from fairqr.agents.models.question import Answer, Form, Messages, OnToken, Question, Wanted
 from fairqr.agents.models.replies import Reply, Usage, failed
-from fairqr.agents.models.spans import input_messages, model_span, outcome, output_messages
-from fairqr.agents.models.streaming import TokenRelay
+from fairqr.agents.models.spans import (
+    IN_PROCESS,
+    Operation,
+    input_messages,
+    output_messages,
+    recorded,
+)
 from fairqr.base.errors import FairqrError, ModelError, one_line
+from fairqr.base.loops import PerLoop
 from fairqr.base.neural import Pretrained
+from fairqr.base.telemetry import Span
 
 GoesOn = Callable[[], bool]
 """Returns whether anybody still waits; the work checks it between two tokens."""
@@ -24,7 +30,11 @@ GoesOn = Callable[[], bool]
 class InProcessModel(LanguageModel):
     """A model that answers one question at a time, and stops when nobody waits any more."""
 
-    operation: Literal["chat", "text_completion"] = "chat"
+    operation: Operation = "chat"
+
+    def __init__(self, name: str, cache: ReplyCache | None) -> None:
+        super().__init__(name, cache)
+        self._turn: PerLoop[asyncio.Lock] = PerLoop()
 
     @abstractmethod
     async def pretrained(self) -> Pretrained:
@@ -58,41 +68,35 @@ class InProcessModel(LanguageModel):
         self, question: Question, form: Form, deadline: float | None, relay: TokenRelay | None
     ) -> tuple[Reply, float]:
         loop, stopped = asyncio.get_running_loop(), threading.Event()
-        messages, milliseconds = self._messages(question), 0.0
+        messages = self._messages(question)
 
         def tell(piece: str) -> None:
             if relay is not None:
                 loop.call_soon_threadsafe(relay.send, piece)
 
-        def timed() -> tuple[Answer, float]:
-            began = time.monotonic()
-            given = (pretrained, messages, question, form, tell)
-            answer = self._answer(*given, lambda: not stopped.is_set())
-            return answer, (time.monotonic() - began) * 1000
-
-        model = self.name.partition(":")[2]
-        with model_span(
-            self.operation, "transformers", model, question.prompt, kind="internal"
-        ) as step:
+        async def converse(step: Span) -> Reply:
             step.content("gen_ai.input.messages", input_messages(messages))
             pretrained = await self.pretrained()
+            given = (pretrained, messages, question, form, tell, lambda: not stopped.is_set())
             usage = Usage(model_calls=1)
             try:
-                answer, milliseconds = await pretrained.run(timed)
+                answer = await pretrained.run(lambda: self._answer(*given))
                 usage = answer.usage
                 step.content("gen_ai.output.messages", output_messages(answer.text))
-                reply = Reply("ok", form.read(answer), usage=usage)
+                return Reply("ok", form.read(answer), usage=usage)
             except ModelError as error:  # the model was not asked
-                reply = failed(error, Usage())
+                return failed(error, Usage())
             except FairqrError:
                 raise
             except ValueError as error:
-                message = f"The model {self.name} gave no usable reply: {error}."
-                reply = Reply("parse_error", message=message, usage=usage)
+                said = f"The model {self.name} gave no usable reply: {error}."
+                return Reply("parse_error", message=said, usage=usage)
             except Exception as error:  # out of memory, or weights that do not fit the tokenizer
-                message = f"The model {self.name} failed ({one_line(error, 200)})."
-                reply = Reply("unavailable", message=message, usage=usage)
+                said = f"The model {self.name} failed ({one_line(error, 200)})."
+                return Reply("unavailable", message=said, usage=usage)
             finally:
                 stopped.set()
-            outcome(step, reply.status, reply.usage)
-        return reply, milliseconds
+
+        model = self.name.partition(":")[2]
+        async with self._turn.setdefault(asyncio.Lock()):
+            return await recorded(self.operation, IN_PROCESS, model, question.prompt, converse)

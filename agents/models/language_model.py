@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -13,9 +14,35 @@ from fairqr.agents.models.cache import ReplyCache, cache_key, surroundings
 from fairqr.agents.models.failures import no_answer_within, no_probabilities
 from fairqr.agents.models.question import ChoiceForm, Form, OnToken, Question, TextForm, Wanted
 from fairqr.agents.models.replies import Choice, Reply, TextReply, Usage
-from fairqr.agents.models.streaming import TokenRelay
 from fairqr.prompts.budget import SAFE_SHARE, Budget
 from fairqr.prompts.template import PromptTemplate
+
+
+class TokenRelay:
+    """Passes the pieces of one text on, without white space before the first.
+
+    Args:
+        on_token: Called with each piece.
+
+    Attributes:
+        began_at: When the first piece was passed on, by :func:`time.perf_counter`.
+    """
+
+    def __init__(self, on_token: OnToken) -> None:
+        self._on_token: OnToken | None = on_token
+        self.began_at: float | None = None
+
+    def send(self, piece: str) -> None:
+        """Pass a piece on, unless the relay was stopped."""
+        if self.began_at is None:
+            piece = piece.lstrip()
+        if piece and self._on_token is not None:
+            self.began_at = self.began_at or time.perf_counter()
+            self._on_token(piece)
+
+    def stop(self) -> None:
+        """Stop passing pieces on: the caller has left, but others may wait for the same text."""
+        self._on_token = None
 
 
 class LanguageModel(ABC):

@@ -34,8 +34,6 @@ ADDRESS_ENDINGS = ("_BASE", "_ENDPOINT", "_HOST", "_URL", "_VERSION")
 """The endings of variables that state a server's address or the version of its API."""
 
 _BOUNDS = ("minLength", "maxLength", "minItems", "maxItems")
-# They describe how the body was sent; by now it is decoded.
-_OF_THE_BODY = ("content-encoding", "content-length", "transfer-encoding")
 
 
 def split_name(name: str) -> tuple[str, str]:
@@ -144,12 +142,13 @@ def parameters_for(
             parameters["extra_body"] = {"cache_prompt": False}
         if wanted == "choice":
             parameters |= {"logprobs": True, "top_logprobs": TOP_TOKENS}
-        if stream:
-            parameters["stream_usage"] = True
+        # Otherwise LangChain streams replies when somebody reads LangGraph's stream `messages`.
+        parameters |= {"stream_usage": True} if stream else {"stream": False}
+    left_out = set(without) - {"max_tokens" if wanted == "choice" else ""}
     return {
         name: value
         for name, value in parameters.items()
-        if value is not None and name not in without
+        if value is not None and name not in left_out
     }
 
 
@@ -253,28 +252,16 @@ def _http_client(*, trust_env: bool) -> Any:
     """
     import openai
 
-    base: Any = openai.DefaultAsyncHttpxClient
+    async def hide_key(response: Any) -> None:
+        sent = response.request.headers
+        key = sent.get("api-key") or sent.get("authorization") or ""
+        key = key.removeprefix("Bearer ").strip()
+        if response.status_code < 400 or len(key) < 6:  # a shorter one is a placeholder
+            return
+        response._content = (await response.aread()).replace(key.encode(), "…".encode())
+        for name, value in response.headers.items():
+            response.headers[name] = value.replace(key, "...")
 
-    class Client(base):  # type: ignore[misc]
-        async def send(self, request: Any, **options: Any) -> Any:
-            response = await super().send(request, **options)
-            key = request.headers.get("api-key") or request.headers.get("authorization") or ""
-            key = key.removeprefix("Bearer ").strip()
-            if response.status_code < 400 or len(key) < 6:  # a shorter one is a placeholder
-                return response
-            body = (await response.aread()).replace(key.encode(), "…".encode())
-            headers = [
-                (name, value.replace(key, "..."))
-                for name, value in response.headers.multi_items()
-                if name not in _OF_THE_BODY
-            ]
-            return type(response)(
-                response.status_code,
-                headers=headers,
-                content=body,
-                request=request,
-                extensions=response.extensions,
-                history=response.history,
-            )
-
-    return Client(trust_env=trust_env, follow_redirects=False)
+    return openai.DefaultAsyncHttpxClient(
+        trust_env=trust_env, follow_redirects=False, event_hooks={"response": [hide_key]}
+    )

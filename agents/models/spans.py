@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from fairqr.agents.models.replies import Usage
+from fairqr.agents.models.replies import Reply
 from fairqr.base.telemetry import Kind, Span, span
 from fairqr.prompts.template import PromptTemplate
 
 Operation = Literal["chat", "text_completion"]
+
+IN_PROCESS = "transformers"
+"""The provider of models in this process."""
 
 # The names of providers in the conventions, if LangChain has other ones.
 _PROVIDERS = {
@@ -29,18 +32,17 @@ _PROVIDERS = {
 }
 
 
-@contextmanager
-def model_span(
+async def recorded(
     operation: Operation,
     provider: str,
     model: str,
     prompt: PromptTemplate,
+    converse: Callable[[Span], Awaitable[Reply]],
     *,
-    kind: Kind = "client",
     base_url: str | None = None,
     request: Mapping[str, Any] | None = None,
-) -> Iterator[Span]:
-    """Open a span for a question to a model, with all its attempts.
+) -> tuple[Reply, float]:
+    """Ask in a span, and return the reply and the milliseconds that it took.
 
     Args:
         operation: The kind of request.
@@ -48,39 +50,36 @@ def model_span(
             this process.
         model: The model's name at the provider.
         prompt: The prompt of the question.
-        kind: ``internal`` for a model in this process.
+        converse: Asks, with all attempts.
         base_url: The address of its server. Only the host and port are recorded.
         request: Further attributes ``gen_ai.request.…``; None is left out.
     """
+    kind: Kind = "internal" if provider == IN_PROCESS else "client"
     attributes: dict[str, Any] = {
         "gen_ai.operation.name": operation,
         "gen_ai.provider.name": _PROVIDERS.get(provider, provider),
         "gen_ai.request.model": model,
-        **({"fairqr.model": f"{provider}:{model}"} if kind == "client" else {}),
-        **_server(base_url),
         "gen_ai.prompt.name": prompt.id,
         "gen_ai.prompt.version": prompt.version,
         "fairqr.prompt.sha256": prompt.sha256,
     }
+    if kind == "client":
+        attributes["fairqr.model"] = f"{provider}:{model}"
+    if base_url is not None:
+        parts = urlsplit(base_url)
+        attributes["server.address"] = parts.hostname or ""
+        attributes["server.port"] = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
     stated = {key: value for key, value in (request or {}).items() if value is not None}
     attributes |= {f"gen_ai.request.{key}": value for key, value in stated.items()}
+    began = time.perf_counter()
     with span(f"{operation} {model}", kind=kind, **attributes) as step:
-        yield step
-
-
-def outcome(step: Span, status: str, usage: Usage) -> None:
-    """Record how a question ended, and what it cost.
-
-    Args:
-        step: The span of the question.
-        status: The status of the reply; all but ``ok`` and ``empty`` are errors.
-        usage: The usage of all attempts.
-    """
-    step.set("fairqr.status", status)
-    step.set("gen_ai.usage.input_tokens", usage.prompt_tokens)
-    step.set("gen_ai.usage.output_tokens", usage.completion_tokens)
-    if status not in ("ok", "empty"):
-        step.fail(status)
+        reply = await converse(step)
+        step.set("fairqr.status", reply.status)
+        step.set("gen_ai.usage.input_tokens", reply.usage.prompt_tokens)
+        step.set("gen_ai.usage.output_tokens", reply.usage.completion_tokens)
+        if reply.status != "ok":
+            step.fail(reply.status)
+    return reply, (time.perf_counter() - began) * 1000
 
 
 def input_messages(messages: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
@@ -95,11 +94,3 @@ def output_messages(text: str, finish_reason: str | None = None) -> list[dict[st
 
 def _message(role: str, text: str) -> dict[str, Any]:
     return {"role": role, "parts": [{"type": "text", "content": text}]}
-
-
-def _server(base_url: str | None) -> dict[str, Any]:
-    if base_url is None:
-        return {}
-    parts = urlsplit(base_url)
-    port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
-    return {"server.address": parts.hostname or "", "server.port": port}

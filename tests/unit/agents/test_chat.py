@@ -1,4 +1,4 @@
-"""Asking a chat model: over real HTTP, with a cache on disk."""
+"""Asking a chat model over real HTTP: objects, texts and choices, kept, shared and streamed."""
 
 from __future__ import annotations
 
@@ -14,30 +14,63 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.chat import ChatModel
+from fairqr.agents.models.provider import options_as_data, variables_of
 from fairqr.agents.models.question import Question
 from fairqr.agents.models.replies import Usage
 from fairqr.base.errors import InputError, ModelUnavailableError
 from fairqr.base.telemetry import record_to
-from fairqr.prompts.template import Message, PromptTemplate
+from fairqr.prompts.template import PromptTemplate
 from tests.integration.model_server import (
     KEY,
     Answer,
     Asked,
     ModelServer,
-    clean_environment,
     completion,
     failure,
-    model_server,
     says,
+    stream,
+    weighs,
 )
 from tests.patience import PATIENCE
 
-__all__ = ["clean_environment", "model_server"]
-
 pytestmark = pytest.mark.usefixtures("clean_environment")
+
+GOOD = says({"n": 1})
+PIECES = ["Marie", " Curie", " did."]
+PROMPT = PromptTemplate.model_validate(
+    {
+        "id": "refine",
+        "version": "v1",
+        "description": "",
+        "messages": [{"role": "user", "content": "About {query}"}],
+        "input_variables": ["query"],
+        "sha256": "0" * 64,
+    }
+)
+
+
+def has_n(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not isinstance(value.get("n"), int):
+        raise ValueError("'n': a number is missing")
+    return {"n": value["n"]}
+
+
+def question(query: str = "x", **more: Any) -> Question:
+    schema = {"type": "object", "properties": {"n": {"type": "integer", "minLength": 1}}}
+    return Question(PROMPT, {"query": query}, **{"schema": schema, "validate": has_n, **more})
+
+
+def model(server: ModelServer, **options: Any) -> ChatModel:
+    return ChatModel("openai:fake", **{"base_url": server.base_url, "timeout": 10.0, **options})
+
+
+def begun(answer: Answer, pieces: int) -> int:
+    """Return how many bytes of a stream hold so many of its pieces."""
+    return len(b"\n\n".join(answer.body.split(b"\n\n")[: pieces + 1])) + 2
 
 
 @pytest.fixture
@@ -53,44 +86,18 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return noted
 
 
-GOOD = says({"n": 1})
-PROMPT = PromptTemplate(
-    id="refine",
-    version="v1",
-    description="",
-    messages=(Message(role="user", content="About {query}"),),
-    input_variables=("query",),
-    sha256="0" * 64,
-)
-
-
-def has_n(value: Mapping[str, Any]) -> Mapping[str, Any]:
-    if not isinstance(value.get("n"), int):
-        raise ValueError("'n': a number is missing")
-    return {"n": value["n"]}
-
-
-def question(query: str = "x", **more: Any) -> Question:
-    schema = {"type": "object", "properties": {"n": {"type": "integer", "minLength": 1}}}
-    return Question(PROMPT, {"query": query}, schema, has_n, **more)
-
-
-def model(server: ModelServer, **options: Any) -> ChatModel:
-    return ChatModel("openai:fake", **{"base_url": server.base_url, "timeout": 10.0, **options})
-
-
 @pytest.fixture
-def cache(tmp_path: Path) -> ReplyCache:
-    return ReplyCache(tmp_path / "replies.sqlite")
+def gate() -> threading.Event:
+    return threading.Event()
 
 
 class TestAsking:
     async def test_a_request_holds_what_was_asked(self, model_server: ModelServer) -> None:
         """Messages, temperature, seed and a schema without bounds arrive, and the key does."""
         model_server.does(GOOD)
-        reply = await model(model_server).ask(question(seed=7, temperature=0.0))
-        assert (reply.status, reply.value) == ("ok", {"n": 1})
-        assert reply.usage == Usage(1, 0, 100, 10)
+        asking = model(model_server)
+        reply = await asking.ask(question(seed=7, temperature=0.0))
+        assert (reply.status, reply.value, reply.usage) == ("ok", {"n": 1}, Usage(1, 0, 100, 10))
         (asked,) = model_server.asked
         assert asked.path == "/v1/chat/completions"
         assert asked.headers["authorization"] == f"Bearer {KEY}"
@@ -98,6 +105,11 @@ class TestAsking:
         assert (asked.body["temperature"], asked.body["seed"]) == (0.0, 7)
         schema = asked.body["response_format"]["json_schema"]["schema"]
         assert schema["properties"] == {"n": {"type": "integer"}}
+        model_server.does(says("  Marie Curie\ndid. \n"))
+        text = await asking.write(question())
+        assert (text.status, text.text, text.usage) == ("ok", "Marie Curie\ndid.", reply.usage)
+        names = {"response_format", "logprobs", "stream_options", "cache_prompt"}
+        assert not names & set(model_server.asked[0].body)
 
     async def test_a_wrong_reply_is_answered_with_the_error_once(
         self, model_server: ModelServer
@@ -119,19 +131,17 @@ class TestAsking:
             (completion({"content": None, "refusal": "No."}), 1, "refused", "declined to answer"),
             (completion({"content": ""}, "content_filter"), 1, "refused", "declined to answer"),
             (completion({}, choices=[]), 1, "parse_error", "not send a chat completion"),
-            (completion({}, choices=None), 1, "parse_error", "not send a chat completion"),
             (Answer(body=b"<html>", content_type="text/html"), 1, "parse_error", "the base URL"),
-            (Answer(body=b"<html>"), 1, "parse_error", "not send a chat completion"),
             (Answer(body=b""), 1, "parse_error", "not send a chat completion"),
             (failure(401, f"Wrong key {KEY}"), 1, "refused", "refused the API key (401)"),
             (failure(403), 1, "refused", "refused the API key (403)"),
             (failure(400, f"No: {KEY}."), 1, "invalid_request", "(400: No: …)"),
             (failure(404, "No such model."), 1, "invalid_request", "(404: No such model)"),
             (failure(501), 1, "unavailable", "(501)"),
-            (failure(500), 2, "unavailable", "(500); try later"),
-            (failure(503), 2, "unavailable", "(503); try later"),
-            (failure(408), 2, "timeout", "did not answer in time"),
-            (failure(429), 2, "rate_limited", "too many requests"),
+            (failure(500, retry_after="0"), 2, "unavailable", "(500); try later"),
+            (failure(503, retry_after="0"), 2, "unavailable", "(503); try later"),
+            (failure(408, retry_after="0"), 2, "timeout", "did not answer in time"),
+            (failure(429, retry_after="0"), 2, "rate_limited", "too many requests"),
             (failure(429, retry_after="3600"), 1, "rate_limited", "too many requests"),
             (failure(429, code="insufficient_quota"), 1, "rate_limited", "no quota left"),
             (says({"n": 1}, cut_after=20), 2, "unavailable", "broke off"),
@@ -148,33 +158,30 @@ class TestAsking:
         assert KEY not in reply.message
         assert re.fullmatch(r"The model openai:fake [^\n]{5,300}\.", reply.message)
         assert reply.usage.model_calls >= 1
+        if words != "no whole JSON object":
+            text = await model(model_server, attempts=2).write(question())
+            assert (text.status, text.text, text.message) == (status, "", reply.message)
+
+    @pytest.mark.parametrize("content", ["", " \n\t", None])
+    async def test_an_empty_text_is_told_from_a_failure(
+        self, model_server: ModelServer, content: str | None
+    ) -> None:
+        """And a text that was cut at the limit of tokens, which is ours, is an answer."""
+        model_server.does(completion({"content": content}), completion({"content": "Ha"}, "length"))
+        reply = await model(model_server).write(question())
+        assert (reply.status, "gave an empty answer" in reply.message) == ("empty", True)
+        assert (await model(model_server).write(question())).text == "Ha"
 
     async def test_retry_after_is_waited_for(
         self, model_server: ModelServer, waits: list[float]
     ) -> None:
         """In seconds or as a date, the server's wish counts, and not our own idea of a wait."""
-        model_server.does(failure(429, retry_after="0.2"), failure(503, retry_after="0"), GOOD)
+        gone = failure(503, retry_after="Wed, 21 Oct 2015 07:28:00 GMT")
+        model_server.does(failure(429, retry_after="0.2"), gone, GOOD)
         assert (await model(model_server).ask(question())).status == "ok"
         first, second, _ = (asked.at for asked in model_server.asked)
         assert second - first >= 0.2
         assert waits == [0.2, 0]  # our own waits would be at least 0.5 s, and then 1 s
-
-    async def test_a_date_long_gone_is_no_wait(
-        self, model_server: ModelServer, waits: list[float]
-    ) -> None:
-        """The header's other form is understood too."""
-        model_server.does(failure(503, retry_after="Wed, 21 Oct 2015 07:28:00 GMT"), GOOD)
-        assert (await model(model_server).ask(question())).status == "ok"
-        assert len(model_server.asked) == 2
-        assert waits == [0]
-
-    async def test_a_wait_beyond_the_limit_is_not_begun(self, model_server: ModelServer) -> None:
-        """Where the wait would outlast the time that is left, the true reason is told at once."""
-        model_server.does(failure(429, retry_after="60"))
-        begun = time.monotonic()
-        reply = await model(model_server).ask(question(), deadline=20)
-        assert reply.status == "rate_limited"
-        assert time.monotonic() - begun < 30
 
     @pytest.mark.parametrize("answer", [Answer(never=True), says({"n": 1}, drip=0.05)])
     async def test_a_model_that_does_not_answer_is_given_up(
@@ -182,23 +189,38 @@ class TestAsking:
     ) -> None:
         """Silence and a drip end after the timeout, not when the server pleases."""
         model_server.does(answer)
-        begun = time.monotonic()
+        began = time.monotonic()
         reply = await model(model_server, timeout=0.3).ask(question())
         assert reply.status == "timeout"
         assert "did not answer within" in reply.message
-        assert 0.3 <= time.monotonic() - begun < 30
+        assert 0.3 <= time.monotonic() - began < 30
         assert len(model_server.asked) <= 2
 
-    @pytest.mark.parametrize("cached", [True, False])
+    @pytest.mark.parametrize("kept", [True, False])
     async def test_a_deadline_of_zero_asks_nothing(
-        self, model_server: ModelServer, cache: ReplyCache, cached: bool
+        self, model_server: ModelServer, cache: ReplyCache, kept: bool
     ) -> None:
         """A budget that is spent is no reason to wait without one."""
-        model_server.does(Answer(never=True))
-        asking = model(model_server, cache=cache if cached else None)
-        begun = time.monotonic()
-        assert (await asking.ask(question(), deadline=0.0)).status == "timeout"
-        assert time.monotonic() - begun < 20
+        asking = model(model_server, cache=cache if kept else None)
+        reply = await asking.ask(question(), deadline=0.0)
+        assert (reply.status, model_server.asked) == ("timeout", [])
+
+    async def test_the_time_of_a_question_begins_with_its_turn(
+        self, model_server: ModelServer, cache: ReplyCache, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A model that answers one after the other, as the embedded one does, is waited for."""
+        turn = asyncio.Lock()
+        model_server.does(says("Bridges."))
+        asking = model(model_server, timeout=0.5, cache=cache)
+        monkeypatch.setattr(asking, "_turn", lambda: turn)
+        await asking.start()
+        async with turn:
+            waiting = asyncio.create_task(asking.write(question()))
+            await asyncio.sleep(1.1)  # longer than both requests that a question may have
+            assert not waiting.done()
+        assert (await waiting).status == "ok"
+        [kept] = [reply async for batch in cache.batches(9) for reply in batch.values()]
+        assert kept["milliseconds"] < 1000
 
 
 class TestWhatServersRefuse:
@@ -239,26 +261,41 @@ class TestWhatServersRefuse:
         assert (await model(model_server).ask(question())).status == "invalid_request"
         assert len(model_server.asked) == 2
 
+    async def test_a_server_that_does_not_count_in_streams_is_asked_without(
+        self, model_server: ModelServer
+    ) -> None:
+        """It is learnt once; the text matters more than its price."""
+
+        def no_usage(asked: Asked) -> Answer:
+            if "stream_options" in asked.body:
+                return failure(400, "Unknown parameter: stream_options")
+            return stream(PIECES, usage=False)
+
+        model_server.does(no_usage)
+        asking, told = model(model_server), list[str]()
+        for _ in range(2):
+            reply = await asking.write(question(), on_token=told.append)
+            assert (reply.status, reply.usage) == ("ok", Usage(1))
+        assert told == PIECES * 2
+        assert len(model_server.asked) == 3
+
 
 class TestNames:
     @pytest.mark.parametrize("name", ["", "gpt-4o", "openai:", ":gpt-4o"])
     def test_a_name_needs_provider_and_model(self, name: str) -> None:
-        """What is no name is refused before anything is opened."""
         with pytest.raises(ModelUnavailableError, match=r"provider:model, such as openai:gpt-4o"):
             ChatModel(name)
 
-    async def test_an_unknown_provider_is_refused_at_the_start(self) -> None:
-        """The sentence is one line, however much the library has to say."""
-        with pytest.raises(ModelUnavailableError, match="nonesuch") as caught:
-            await ChatModel("nonesuch:model").start()
-        assert "\n" not in str(caught.value)
-        assert len(str(caught.value)) < 400
-
-    async def test_a_missing_key_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The variable to set is in the sentence."""
+    async def test_what_cannot_be_opened_is_said_in_one_line(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """An unknown provider, and a key that is missing: the variable to set is named."""
         monkeypatch.delenv("OPENAI_API_KEY")
-        with pytest.raises(ModelUnavailableError, match="OPENAI_API_KEY"):
-            await ChatModel("openai:fake").start()
+        for name, words in (("nonesuch:model", "nonesuch"), ("openai:fake", "OPENAI_API_KEY")):
+            with pytest.raises(ModelUnavailableError, match=words) as caught:
+                await ChatModel(name).start()
+            assert "\n" not in str(caught.value)
+            assert len(str(caught.value)) < 400
 
     async def test_a_server_of_ones_own_needs_no_key(
         self, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
@@ -273,20 +310,17 @@ class TestNames:
         "url", ["localhost:8000", "ftp://x/v1", "http://", "http://x:99999/v1", "http://[::1/v1"]
     )
     def test_a_url_is_checked(self, url: str) -> None:
-        """A URL that no client can use is refused when it is given."""
         with pytest.raises(ModelUnavailableError, match="base URL"):
             ChatModel("openai:fake", base_url=url)
 
     @pytest.mark.parametrize("timeout", [0, -1, float("nan")])
     def test_a_timeout_is_positive(self, timeout: float) -> None:
-        """Nobody waits for less than nothing."""
         with pytest.raises(InputError, match="timeout"):
             ChatModel("openai:fake", timeout=timeout)
 
     async def test_the_configured_url_is_used_and_shown_without_credentials(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """OPENAI_BASE_URL counts, and a password in it is not shown."""
         monkeypatch.setenv("OPENAI_BASE_URL", "http://me:hidden-pass@127.0.0.1:1/v1")
         reply = await ChatModel("openai:fake", attempts=1).ask(question())
         assert reply.status == "unavailable"
@@ -302,76 +336,56 @@ class TestNames:
         reply = await model(model_server).ask(question())
         assert "(400: The key … and … are bad)" in reply.message
 
+    async def test_no_redirect_is_followed(self, model_server: ModelServer) -> None:
+        """It could lead the documents of a question to a server that nobody configured."""
+        elsewhere = model_server.base_url.replace("/v1", "/elsewhere")
+        model_server.does(Answer(307, b"", {"Location": elsewhere}), GOOD)
+        assert (await model(model_server).ask(question())).status != "ok"
+        assert [asked.path for asked in model_server.asked] == ["/v1/chat/completions"]
+
 
 class TestSharing:
+    @pytest.mark.parametrize("status", [200, 400])
     async def test_equal_questions_at_once_are_asked_once(
-        self, model_server: ModelServer, cache: ReplyCache
+        self, model_server: ModelServer, cache: ReplyCache, gate: threading.Event, status: int
     ) -> None:
-        """All who ask the same get the one reply; only one of them paid for it."""
-        gate = threading.Event()
-        model_server.does(says({"n": 1}, gate=gate))
+        """All who ask the same get the one reply, or the one failure; only one paid for it."""
+        model_server.does(Answer(status, GOOD.body if status == 200 else b"{}", gate=gate))
         asking = model(model_server, cache=cache)
         tasks = [asyncio.create_task(asking.ask(question())) for _ in range(5)]
         await asyncio.to_thread(model_server.wait_for, 1)
         gate.set()
         replies = await asyncio.gather(*tasks)
-        assert [reply.value for reply in replies] == [{"n": 1}] * 5
-        assert sum((reply.usage for reply in replies), Usage()) == Usage(1, 4, 100, 10)
+        expected = "ok" if status == 200 else "invalid_request"
+        assert {reply.status for reply in replies} == {expected}
+        total = sum((reply.usage for reply in replies), Usage())
+        assert total == (Usage(1, 4, 100, 10) if status == 200 else Usage(1))
         assert len(model_server.asked) == 1
 
-    async def test_a_failure_is_shared_too(
-        self, model_server: ModelServer, cache: ReplyCache
+    async def test_each_leaves_as_it_likes_and_the_rest_get_the_reply(
+        self, model_server: ModelServer, cache: ReplyCache, gate: threading.Event
     ) -> None:
-        """A model that fails is not asked again by each of those who wait."""
-        gate = threading.Event()
-        model_server.does(Answer(400, failure(400).body, gate=gate))
-        asking = model(model_server, cache=cache)
-        tasks = [asyncio.create_task(asking.ask(question())) for _ in range(5)]
-        await asyncio.to_thread(model_server.wait_for, 1)
-        gate.set()
-        assert {r.status for r in await asyncio.gather(*tasks)} == {"invalid_request"}
-        assert len(model_server.asked) == 1
-
-    async def test_each_gives_up_at_its_own_deadline(
-        self, model_server: ModelServer, cache: ReplyCache
-    ) -> None:
-        """Who has no time leaves; who can wait gets the reply to the same request."""
-        gate = threading.Event()
-        model_server.does(says({"n": 1}, gate=gate))
-        asking = model(model_server, cache=cache)
-        patient = asyncio.create_task(asking.ask(question()))
-        await asyncio.to_thread(model_server.wait_for, 1)
-        assert (await asking.ask(question(), deadline=0.05)).status == "timeout"
-        gate.set()
-        assert (await patient).status == "ok"
-        assert len(model_server.asked) == 1
-
-    async def test_one_who_is_cancelled_takes_nobody_along(
-        self, model_server: ModelServer, cache: ReplyCache
-    ) -> None:
-        """The first to ask may go; the request goes on while somebody waits."""
-        gate = threading.Event()
+        """At a deadline of one's own, or cancelled, even the first to ask."""
         model_server.does(says({"n": 1}, gate=gate))
         asking = model(model_server, cache=cache)
         first = asyncio.create_task(asking.ask(question()))
         await asyncio.to_thread(model_server.wait_for, 1)
-        second = asyncio.create_task(asking.ask(question()))
-        await asyncio.sleep(0)
+        patient = asyncio.create_task(asking.ask(question()))
+        hurried = await asking.ask(question(), deadline=0.05)
+        assert (hurried.status, hurried.usage) == ("timeout", Usage())
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
             await first
         gate.set()
-        assert (await second).status == "ok"
+        assert (await patient).status == "ok"
         assert len(model_server.asked) == 1
 
     def test_a_model_serves_several_event_loops(
-        self, model_server: ModelServer, cache: ReplyCache
+        self, model_server: ModelServer, cache: ReplyCache, gate: threading.Event
     ) -> None:
         """Threads with a loop of their own may ask the same at the same time."""
-        gate = threading.Event()
         model_server.does(says({"n": 1}, gate=gate))
-        asking = model(model_server, cache=cache)
-        statuses: list[str] = []
+        asking, statuses = model(model_server, cache=cache), list[str]()
 
         def ask() -> None:
             statuses.append(asyncio.run(asking.ask(question())).status)
@@ -386,62 +400,71 @@ class TestSharing:
         assert statuses == ["ok", "ok"]
 
 
+FIELDS = {"n": {"type": "integer"}, "m": {"type": "integer"}}
+TURNED = dict(reversed(FIELDS.items()))
+
+
 class TestCache:
     async def test_a_reply_is_kept_and_a_failure_is_not(
         self, model_server: ModelServer, cache: ReplyCache
     ) -> None:
-        """The second time costs nothing; what failed is asked anew."""
+        """The second time costs nothing; what failed, or is no valid object, is asked anew."""
         model_server.does(failure(400), GOOD)
         asking = model(model_server, cache=cache)
         assert (await asking.ask(question())).status == "invalid_request"
         first = (await asking.ask(question())).usage
-        assert first.model_calls == 1
         again = (await asking.ask(question())).usage
-        assert (again.model_calls, again.cached_calls) == (0, 1)
-        assert (again.prompt_tokens, again.completion_tokens) == (0, 0)
-        assert again.cached_tokens == first.prompt_tokens + first.completion_tokens > 0
-        assert again.cached_milliseconds > 0
-        assert len(model_server.asked) == 2
-
-    async def test_a_kept_reply_that_is_not_valid_is_asked_anew(
-        self, model_server: ModelServer, cache: ReplyCache
-    ) -> None:
-        """What another version or a damaged file holds is checked like a model's reply."""
-        model_server.does(GOOD)
-        asking = model(model_server, cache=cache)
-        await asking.ask(question())
-        with sqlite3.connect(cache.path) as connection:
-            connection.execute("UPDATE kept SET value = '{\"other\": 1}'")
-        connection.close()
-        assert (await asking.ask(question())).value == {"n": 1}
-        assert len(model_server.asked) == 2
+        assert first.model_calls == 1
+        tokens = first.prompt_tokens + first.completion_tokens
+        milliseconds = again.cached_milliseconds
+        assert again == Usage(0, 1, cached_tokens=tokens, cached_milliseconds=milliseconds)
+        assert tokens * milliseconds > 0
+        for kept in ('{"other": 1}', '{"reply": {}, "tokens": 1, "milliseconds": 1}'):
+            with sqlite3.connect(cache.path) as connection:
+                connection.execute("UPDATE kept SET value = ?", (kept,))
+            connection.close()
+            assert (await asking.ask(question())).usage.model_calls == 1
 
     async def test_different_questions_have_different_keys(
-        self, model_server: ModelServer, cache: ReplyCache, monkeypatch: pytest.MonkeyPatch
+        self, model_server: ModelServer, cache: ReplyCache
     ) -> None:
-        """Another query, seed, temperature, model or server is another question."""
+        """Also a schema with the same fields in another order, which models follow."""
         model_server.does(GOOD)
         url = model_server.base_url
         one = model(model_server, cache=cache)
-        other = ChatModel("openai:other", base_url=url, cache=cache)
-        monkeypatch.setenv("OPENAI_BASE_URL", url + "/")
-        configured = ChatModel("openai:fake", cache=cache)
         for asking, asked in [
             (one, question()),
             (one, question("y")),
             (one, question(seed=1)),
             (one, question(temperature=1.0)),
-            (other, question()),
-            (configured, question()),
+            (one, question(max_tokens=7)),
+            (one, question(schema={"type": "object", "properties": FIELDS})),
+            (one, question(schema={"type": "object", "properties": TURNED})),
+            (one, question(schema=None)),
+            (ChatModel("openai:other", base_url=url, cache=cache), question()),
+            (ChatModel("openai:fake", base_url=url + "/", cache=cache), question()),
         ]:
             assert (await asking.ask(asked)).usage.model_calls == 1
+            assert (await asking.ask(asked)).usage.model_calls == 0
+
+    async def test_texts_objects_and_choices_are_kept_apart(
+        self, model_server: ModelServer, cache: ReplyCache
+    ) -> None:
+        """The same prompt in another form is another question; an empty text is kept too."""
+        model_server.does(GOOD, says(""), weighs({"Yes": 0.5, "No": 0.5}))
+        asking = model(model_server, cache=cache)
+        for _ in range(2):
+            assert (await asking.ask(question())).value == {"n": 1}
+            assert (await asking.write(question())).status == "empty"
+            assert (await asking.weigh(question())).probabilities == {"Yes": 0.5, "No": 0.5}
+        assert len(model_server.asked) == 3
+        assert (await asking.weigh(question(), ("No", "Yes"))).usage.cached_calls == 0
 
     @pytest.mark.parametrize(
         ("one", "other"),
         [
             ({}, {"reasoning_effort": "high"}),
             ({"reasoning_effort": "low"}, {"reasoning_effort": "high"}),
-            ({"top_p": 0.1}, {"top_p": 0.9}),
             ({"model_kwargs": {"user": "a"}}, {"model_kwargs": {"user": "b"}}),
             ({"default_headers": {"X-Model": "a"}}, {"default_headers": {"X-Model": "b"}}),
         ],
@@ -459,59 +482,69 @@ class TestCache:
             reply = await model(model_server, cache=cache, **options).ask(question())
             assert (reply.value, reply.usage.model_calls) == ({"n": n}, calls)
 
-    async def test_a_key_or_a_timeout_changes_no_reply(
+    async def test_a_key_or_a_timeout_changes_no_reply_and_no_secret_is_kept(
         self, model_server: ModelServer, cache: ReplyCache
     ) -> None:
-        """Whoever gets a new API key need not pay again, and no key is in the file."""
+        """Whoever gets a new API key need not pay again; headers and addresses are hashed."""
         model_server.does(GOOD)
-        first = model(model_server, cache=cache, api_key="oldsecret1")
+        hidden = {
+            "base_url": model_server.base_url.replace("//", "//user:secret@"),
+            "default_headers": {"X-Token": "secret"},
+        }
+        first = model(model_server, cache=cache, api_key="oldsecret1", **hidden)
         assert (await first.ask(question())).usage.model_calls == 1
-        again = model(model_server, cache=cache, api_key="newsecret2", timeout=5.0)
+        again = model(model_server, cache=cache, api_key="newsecret2", **hidden | {"timeout": 5.0})
         assert (await again.ask(question())).usage.model_calls == 0
         cache.close()
         assert b"secret" not in cache.path.read_bytes()
         assert first.fingerprint == again.fingerprint
         assert re.fullmatch("[0-9a-f]{64}", first.fingerprint)
 
-    async def test_a_secret_in_a_header_or_an_address_is_hashed(
-        self, model_server: ModelServer, cache: ReplyCache
-    ) -> None:
-        model_server.does(GOOD)
-        url = model_server.base_url.replace("//", "//user:secret@")
-        asking = model(
-            model_server, cache=cache, base_url=url, default_headers={"X-Token": "secret"}
-        )
-        assert (await asking.ask(question())).status == "ok"
-        cache.close()
-        assert b"secret" not in cache.path.read_bytes()
-        assert "secret" not in asking.fingerprint
+    def test_options_are_data_without_keys(self) -> None:
+        """What is not data, such as an HTTP client, equals no other."""
+        options = {
+            **{"reasoning_effort": "low", "logit_bias": {7: -1}, "stop": ("a", "b")},
+            **{"api_key": SecretStr("hidden"), "timeout": 3, "callbacks": [object()]},
+        }
+        data = options_as_data(options)
+        assert data == {"reasoning_effort": "low", "logit_bias": {"7": -1}, "stop": ["a", "b"]}
+        client = {"http_client": object(), "token": SecretStr("hidden")}
+        assert options_as_data(client) != options_as_data(client)
+        assert "hidden" not in json.dumps(options_as_data(client))
 
-    async def test_another_schema_or_length_is_another_question(
-        self, model_server: ModelServer, cache: ReplyCache
+    @pytest.mark.parametrize(
+        ("provider", "variable"),
+        [
+            ("anthropic", "ANTHROPIC_BASE_URL"),
+            ("ollama", "OLLAMA_HOST"),
+            ("mistralai", "MISTRAL_BASE_URL"),
+            ("azure_openai", "AZURE_OPENAI_ENDPOINT"),
+            ("azure_openai", "OPENAI_API_VERSION"),
+        ],
+    )
+    def test_the_address_in_the_environment_counts(
+        self, provider: str, variable: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Also a schema with the same fields in another order, which models follow."""
-        model_server.does(GOOD)
-        asking = model(model_server, cache=cache)
-        fields = {"n": {"type": "integer"}, "m": {"type": "integer"}}
-        turned = dict(reversed(fields.items()))
-        for asked in [
-            question(),
-            question(max_tokens=7),
-            Question(PROMPT, {"query": "x"}, {"type": "object", "properties": fields}, has_n),
-            Question(PROMPT, {"query": "x"}, {"type": "object", "properties": turned}, has_n),
-            Question(PROMPT, {"query": "x"}, None, has_n),
-        ]:
-            assert (await asking.ask(asked)).usage.model_calls == 1
-            assert (await asking.ask(asked)).usage.model_calls == 0
+        """Keys stay out; of OpenAI only the address that is used counts, wherever it stands."""
+        monkeypatch.setenv(variable, "http://one")
+        monkeypatch.setenv(variable.split("_")[0] + "_API_KEY", "hidden")
+        found = variables_of(provider)
+        assert found[variable] == "http://one"
+        assert "hidden" not in found.values()
+        assert variables_of("local") == {}
+        given = ChatModel("openai:x", base_url="http://one/v1").fingerprint
+        assert given != ChatModel("openai:x").fingerprint
+        monkeypatch.setenv("OPENAI_BASE_URL", "http://one/v1")
+        assert given == ChatModel("openai:x").fingerprint
 
 
 class TestTraces:
     async def test_content_is_recorded_only_when_asked(
         self, model_server: ModelServer, tmp_path: Path
     ) -> None:
-        """Tokens and the prompt's hash always; texts by a wish; the key never."""
+        """Tokens and the prompt's hash always; texts by a wish, odd ones too; the key never."""
         for content in (False, True):
-            model_server.does(failure(500), says({"n": 1, "note": "private"}))
+            model_server.does(failure(500, retry_after="0"), says('{"n": 1, "note": "\ud800"}'))
             with record_to(tmp_path / "t", content=content):
                 await model(model_server).ask(question("private matter"))
             written = (tmp_path / "t").read_text()
@@ -521,13 +554,173 @@ class TestTraces:
             assert span["name"] == "chat fake"
             assert span["attributes"]["gen_ai.usage.input_tokens"] == 100
             assert span["attributes"]["fairqr.prompt.sha256"] == "0" * 64
+            assert span["attributes"]["fairqr.status"] == "ok"
             assert span["events"][0]["attributes"]["fairqr.attempt"] == 1
 
-    async def test_a_reply_that_utf8_cannot_hold_is_recorded(
-        self, model_server: ModelServer, tmp_path: Path
+
+class TestStreaming:
+    async def test_pieces_are_told_as_they_come_and_kept(
+        self, model_server: ModelServer, cache: ReplyCache, gate: threading.Event
     ) -> None:
-        """Half a surrogate pair ends neither the run nor the trace."""
-        model_server.does(says('{"n": 1, "x": "\ud800"}'))
-        with record_to(tmp_path / "t", content=True):
-            assert (await model(model_server).ask(question())).status == "ok"
-        assert json.loads((tmp_path / "t").read_text())["attributes"]["fairqr.status"] == "ok"
+        """The first piece is there while the model still writes.
+
+        Who joins is told at the end, who left is told no more, and who comes later is told at once.
+        """
+        whole = stream(PIECES)
+        model_server.does(stream(PIECES, gate=gate, gate_after=begun(whole, 1)))
+        asking = model(model_server, cache=cache)
+        first, second, came = list[str](), list[str](), asyncio.Event()
+
+        def on_token(piece: str) -> None:
+            first.append(piece)
+            came.set()
+
+        leaving = asyncio.create_task(asking.write(question(), on_token=on_token))
+        await asyncio.wait_for(came.wait(), PATIENCE)
+        staying = asyncio.create_task(asking.write(question(), on_token=second.append))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        gate.set()
+        assert (await staying).status == "ok"
+        assert (first, second) == (["Marie"], ["Marie Curie did."])
+        later = list[str]()
+        assert (await asking.write(question(), on_token=later.append)).usage.cached_calls == 1
+        assert later == second
+        (asked,) = model_server.asked
+        assert asked.body["stream"] is True
+        assert asked.body["stream_options"] == {"include_usage": True}
+
+    @pytest.mark.parametrize(
+        ("answer", "requests", "status", "told"),
+        [
+            (stream(PIECES), 1, "ok", "Marie Curie did."),
+            (stream(PIECES, "length"), 1, "ok", "Marie Curie did."),
+            (stream([" ", "\n", " Marie"]), 1, "ok", "Marie"),
+            (stream(PIECES, usage=False), 1, "ok", "Marie Curie did."),
+            (stream([]), 1, "empty", ""),
+            (stream([" ", "\n"]), 1, "empty", ""),
+            (stream(["Ma"], "content_filter"), 1, "refused", "Ma"),
+            (failure(401), 1, "refused", ""),
+            (failure(500, retry_after="0"), 2, "unavailable", ""),
+            (failure(429, retry_after="3600"), 1, "rate_limited", ""),
+            (Answer(body=b"<html>", content_type="text/html"), 1, "parse_error", ""),
+        ],
+    )
+    async def test_what_becomes_of_a_stream(
+        self, model_server: ModelServer, answer: Answer, requests: int, status: str, told: str
+    ) -> None:
+        """Cut off is an answer, white space is none and is not told, a filter is a refusal."""
+        model_server.does(answer)
+        pieces: list[str] = []
+        reply = await model(model_server, attempts=2).write(question(), on_token=pieces.append)
+        assert (reply.status, reply.text) == (status, told if status == "ok" else "")
+        assert "".join(pieces) == told
+        assert len(model_server.asked) == requests
+
+    @pytest.mark.parametrize("how", ["closed", "ended", "stands still"])
+    async def test_a_stream_that_breaks_off_after_a_piece_is_not_begun_again(
+        self, model_server: ModelServer, gate: threading.Event, how: str
+    ) -> None:
+        """Who was told half a text must not be told another one after it."""
+        cut = begun(stream(PIECES), 2)
+        broken = {
+            "closed": stream(PIECES, cut_after=cut),
+            "ended": stream(PIECES, finish_reason=None),
+            "stands still": stream(PIECES, gate=gate, gate_after=cut),
+        }[how]
+        model_server.does(broken, stream(["Another."]))
+        told: list[str] = []
+        asking = model(model_server, timeout=5.0)
+        await asking.start()
+        reply = await asking.write(question(), on_token=told.append)
+        gate.set()
+        expected = "timeout" if how == "stands still" else "unavailable"
+        assert (reply.status, reply.text) == (expected, "")
+        assert told == PIECES[: len(told)] != []
+        assert len(model_server.asked) == 1
+
+    @pytest.mark.parametrize("finish", [None, "stop"])
+    async def test_a_stream_that_breaks_off_before_is_tried_again(
+        self, model_server: ModelServer, finish: str | None
+    ) -> None:
+        """Nobody was told anything, so nothing is lost."""
+        broken = stream([" "], finish, **({"cut_after": 300} if finish else {}))
+        model_server.does(broken, failure(500, retry_after="0"), stream(PIECES))
+        told: list[str] = []
+        reply = await model(model_server).write(question(), on_token=told.append)
+        assert (reply.status, told) == ("ok", PIECES)
+        assert len(model_server.asked) == 3
+
+
+class TestWeighing:
+    async def test_the_tokens_of_a_label_are_summed(self, model_server: ModelServer) -> None:
+        """With a space before it and in another case; what is no label only lowers the mass."""
+        tokens = {"Yes": 0.4, " yes": 0.1, "▁YES": 0.1, "No": 0.2, "Maybe": 0.15, "Yesterday": 0.05}
+        model_server.does(weighs(tokens), weighs({"A": 0.5, "B": 0.3}))
+        choice = await model(model_server).weigh(question())
+        assert (choice.status, choice.usage) == ("ok", Usage(1, 0, 100, 10))
+        assert choice.probabilities == pytest.approx({"Yes": 0.75, "No": 0.25})
+        assert choice.mass == pytest.approx(0.8)
+        body = model_server.asked[0].body
+        assert (body["logprobs"], body["top_logprobs"]) == (True, 10)
+        assert body.get("max_completion_tokens", body.get("max_tokens")) == 1
+        assert "response_format" not in body
+        choice = await model(model_server).weigh(question(), ("A", "B", "C"))
+        assert choice.probabilities == pytest.approx({"A": 0.625, "B": 0.375, "C": 0.0})
+
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            says("Yes"),
+            failure(400, "'logprobs' is not supported with this model."),
+            failure(403, "You are not allowed to request logprobs from this model."),
+            failure(422, "logprobs: extra fields not permitted"),
+        ],
+    )
+    async def test_a_model_without_probabilities_is_asked_once_only(
+        self, model_server: ModelServer, cache: ReplyCache, answer: Answer
+    ) -> None:
+        """It is remembered, so that a caller can ask for JSON from then on."""
+        model_server.does(answer, GOOD)
+        asking = model(model_server, cache=cache)
+        for _ in range(2):
+            choice = await asking.weigh(question())
+            assert (choice.status, choice.probabilities) == ("unsupported", {})
+            assert "does not give the probabilities" in choice.message
+        assert len(model_server.asked) == 1
+        assert (await asking.ask(question())).value == {"n": 1}
+
+    @pytest.mark.parametrize(
+        ("answer", "status"),
+        [
+            (failure(403), "refused"),
+            (failure(400), "invalid_request"),
+            (failure(429, retry_after="3600"), "rate_limited"),
+            (completion({"content": None, "refusal": "No."}), "refused"),
+            (weighs({"The": 0.9}), "parse_error"),
+            ("no token", "parse_error"),
+        ],
+    )
+    async def test_other_failures_are_not_taken_for_that(
+        self, model_server: ModelServer, answer: Answer | str, status: str
+    ) -> None:
+        """The next question may well be answered with probabilities."""
+        if isinstance(answer, str):  # an empty list of tokens is not the same as none
+            body = json.loads(says("").body)
+            body["choices"][0]["logprobs"] = {"content": [], "refusal": None}
+            answer = Answer(body=json.dumps(body).encode())
+        model_server.does(answer, weighs({"Yes": 1.0}))
+        asking = model(model_server)
+        assert (await asking.weigh(question())).status == status
+        assert (await asking.weigh(question())).probabilities == {"Yes": 1.0, "No": 0.0}
+
+    @pytest.mark.parametrize("labels", [(), ("Yes",), ("Yes", "yes"), ("a", "b", " A")])
+    async def test_labels_are_told_apart(
+        self, model_server: ModelServer, labels: tuple[str, ...]
+    ) -> None:
+        """A choice between what is the same is the caller's mistake."""
+        with pytest.raises(ValueError, match="all different"):
+            await model(model_server).weigh(question(), labels)
+        assert model_server.asked == []

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from fairqr.agents.models.replies import Usage
 from fairqr.agents.seq2seq import INPUT_TOKENS, Seq2SeqModel
 from fairqr.base.errors import ModelUnavailableError, PromptError
 from fairqr.base.telemetry import record_to
-from fairqr.prompts.template import Message, PromptTemplate
+from fairqr.prompts.template import Defaults, Message, PromptTemplate
 
 TEXT = (
     "a fair ranking of papers gives each of equal merit the same exposure and users read the first "
@@ -67,29 +68,26 @@ def tiny_t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _prompt() -> PromptTemplate:
-    return PromptTemplate.model_validate(
-        {
-            "id": "lamp5",
-            "version": "test",
-            "description": "Of this test.",
-            "messages": (
-                Message(role="system", content="documents: {documents}"),
-                Message(role="user", content="question: {question} title:"),
-            ),
-            "item": "{title}: {abstract}",
-            "input_variables": ("question", "documents"),
-            "defaults": {"temperature": 0, "max_tokens": 8},
-            "sha256": "test",
-        }
-    )
+PROMPT = PromptTemplate(
+    id="lamp5",
+    version="test",
+    description="Of this test.",
+    messages=(
+        Message(role="system", content="documents: {documents}"),
+        Message(role="user", content="question: {question} title:"),
+    ),
+    item="{title}: {abstract}",
+    input_variables=("question", "documents"),
+    defaults=Defaults(temperature=0, max_tokens=8),
+    sha256="test",
+)
 
 
 def _request(
     question: str = "users read the first few papers",
     sources: Sequence[Mapping[str, str]] = SOURCES,
 ) -> GenerationRequest:
-    return GenerationRequest(_prompt(), question, sources)
+    return GenerationRequest(PROMPT, question, sources)
 
 
 def generator(
@@ -110,16 +108,9 @@ def _directly(folder: Path, text: str, new_tokens: int = 128) -> str:
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model: Any = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
     with torch.inference_mode():
-        written = model.generate(
-            **{
-                key: value
-                for key, value in tokenizer(text, return_tensors="pt").items()
-                if key != "token_type_ids"
-            },
-            num_beams=4,
-            do_sample=False,
-            max_new_tokens=new_tokens,
-        )
+        inputs = tokenizer(text, return_tensors="pt", return_token_type_ids=False)
+        options = {"num_beams": 4, "do_sample": False, "max_new_tokens": new_tokens}
+        written = model.generate(**inputs, **options)
     answer: str = tokenizer.decode(written[0], skip_special_tokens=True)
     return answer.strip()
 
@@ -144,11 +135,7 @@ async def test_an_answer_is_what_the_model_generates(tiny_t5: Path) -> None:
     assert told == [first.text]
     assert (first.usage.model_calls, first.usage.cached_calls) == (1, 0)
     assert first.usage.prompt_tokens > 10
-    assert 1 <= first.usage.completion_tokens <= 128
-    again = await answering.generate(_request(sources=sources))
-    assert again == first
-    other = await answering.generate(_request("equal merit", sources=[]))
-    assert other.text == _directly(tiny_t5, "documents: none\nquestion: equal merit title:")
+    assert await answering.generate(_request(sources=sources)) == first
 
 
 async def test_128_tokens_are_written_at_the_most_unless_told_otherwise(tiny_t5: Path) -> None:
@@ -167,11 +154,11 @@ async def test_the_input_has_no_more_tokens_than_it_may(
 ) -> None:
     """Whatever is long; each document has its share, and the question comes through."""
     answering = generator(tiny_t5, input_tokens=input_tokens, question_tokens=20)
-    for question in ("users read", "users read the first few papers " * 50):
-        made = await answering.generate(_request(question))
-        assert made.usage.prompt_tokens <= input_tokens
+    made = await answering.generate(_request("users read the first few papers " * 50))
+    assert made.usage.prompt_tokens <= input_tokens
     with record_to(tmp_path / "trace", content=True):
         made = await answering.generate(_request("users read"))
+    assert made.usage.prompt_tokens <= input_tokens
     step = json.loads((tmp_path / "trace").read_text())
     text = step["attributes"]["gen_ai.input.messages"][0]["parts"][0]["content"]
     assert text.endswith("question: users read title:")
@@ -179,7 +166,7 @@ async def test_the_input_has_no_more_tokens_than_it_may(
         assert all(source["title"] in text for source in SOURCES)
 
 
-async def test_documents_that_the_model_would_not_see_are_no_source(tiny_t5: Path) -> None:
+async def test_what_does_not_fit_is_no_source(tiny_t5: Path) -> None:
     """The model is not asked, and the message says how many fit; so many are answered from."""
     answering = generator(tiny_t5)
     refused = await answering.generate(_request(sources=SOURCES[:1] * 200))
@@ -189,26 +176,31 @@ async def test_documents_that_the_model_would_not_see_are_no_source(tiny_t5: Pat
     assert int(told[1]) > 5
     made = await answering.generate(_request(sources=SOURCES[:1] * int(told[1])))
     assert made.usage.model_calls == 1
+    content = "{question} {documents} " + TEXT * 3
+    prompt = PROMPT.model_copy(update={"messages": (Message(role="user", content=content),)})
+    alone = GenerationRequest(prompt, "users", SOURCES)
+    refused = await generator(tiny_t5, input_tokens=64).generate(alone)
+    assert refused.status == "invalid_request"
+    assert refused.message.startswith("The prompt lamp5/test alone has about")
+    with pytest.raises(PromptError, match="abstract"):
+        await answering.generate(_request(sources=[{"title": "fair"}]))
 
 
-async def test_answers_are_kept_by_model_prompt_and_inputs(tiny_t5: Path, tmp_path: Path) -> None:
-    cache = ReplyCache(tmp_path / "replies.sqlite")
-    answering = generator(tiny_t5, cache=cache)
+async def test_answers_are_kept_by_model_prompt_and_inputs(
+    tiny_t5: Path, cache: ReplyCache
+) -> None:
+    answering, told = generator(tiny_t5, cache), list[str]()
     first = await answering.generate(_request())
-    told: list[str] = []
-    again = await generator(tiny_t5, cache=cache).generate(_request(), on_token=told.append)
+    seeded = replace(_request(), seed=7, temperature=1.0)  # neither changes an answer
+    again = await generator(tiny_t5, cache).generate(seeded, on_token=told.append)
     assert (again.status, again.text) == (first.status, first.text)
-    assert again.usage.model_calls == 0
-    assert again.usage.cached_calls == 1
+    assert (again.usage.model_calls, again.usage.cached_calls) == (0, 1)
     assert again.usage.cached_tokens == first.usage.prompt_tokens + first.usage.completion_tokens
     assert told == [first.text]
-    for other in (
-        _request("equal merit"),
-        _request(sources=SOURCES[::-1]),
-    ):
+    for other in (_request("equal merit"), _request(sources=SOURCES[::-1])):
         assert (await answering.generate(other)).usage.model_calls == 1
     for limits in ({"input_tokens": 100}, {"new_tokens": 5}):
-        shorter = generator(tiny_t5, cache=cache, **limits)
+        shorter = generator(tiny_t5, cache, **limits)
         assert (await shorter.generate(_request())).usage.model_calls == 1
     # Weights that change under the same name are another model.
     (tiny_t5 / "note.txt").write_text("trained on")
@@ -216,21 +208,16 @@ async def test_answers_are_kept_by_model_prompt_and_inputs(tiny_t5: Path, tmp_pa
     (tiny_t5 / "note.txt").unlink()
 
 
-async def test_a_deadline_ends_a_long_answer(tiny_t5: Path, tmp_path: Path) -> None:
+async def test_a_deadline_ends_a_long_answer(tiny_t5: Path, cache: ReplyCache) -> None:
     """A late answer is a typed status, is not kept, and the model is free for the next."""
-    cache = ReplyCache(tmp_path / "replies.sqlite")
     answering = generator(tiny_t5, cache, 100_000)
     await answering.start()
     late = await answering.generate(_request(), deadline=0.2)
-    assert late.status == "timeout"
-    assert late.text == ""
+    assert (late.status, late.text) == ("timeout", "")
     assert "within 0.2 s" in late.message
-    nothing = await answering.generate(_request(), deadline=0)
-    assert nothing.status == "timeout"
-    answering = generator(tiny_t5, cache=cache)
-    made = await answering.generate(_request(), deadline=60)
-    assert made.status == "ok"
-    assert made.usage.cached_calls == 0
+    assert (await answering.generate(_request(), deadline=0)).status == "timeout"
+    made = await generator(tiny_t5, cache).generate(_request(), deadline=60)
+    assert (made.status, made.usage.cached_calls) == ("ok", 0)
 
 
 async def test_a_model_that_fails_is_a_status(tiny_t5: Path, tmp_path: Path) -> None:
@@ -238,29 +225,28 @@ async def test_a_model_that_fails_is_a_status(tiny_t5: Path, tmp_path: Path) -> 
     import torch
     import transformers
 
-    folder = tmp_path / "torn"
-    transformers.AutoTokenizer.from_pretrained(tiny_t5).save_pretrained(folder)
+    transformers.AutoTokenizer.from_pretrained(tiny_t5).save_pretrained(tmp_path)
     config = transformers.AutoConfig.from_pretrained(tiny_t5)
     config.vocab_size = 10
     torch.manual_seed(0)
-    transformers.T5ForConditionalGeneration(config).save_pretrained(folder)
-    made = await generator(folder).generate(_request())
-    assert made.status == "unavailable"
-    assert f"seq2seq:{folder} failed" in made.message
-    assert made.usage.model_calls == 1
+    transformers.T5ForConditionalGeneration(config).save_pretrained(tmp_path)
+    made = await generator(tmp_path).generate(_request())
+    assert (made.status, made.usage.model_calls) == ("unavailable", 1)
+    assert f"seq2seq:{tmp_path} failed" in made.message
 
 
-async def test_an_answer_of_nothing_is_empty(tiny_t5: Path, tmp_path: Path) -> None:
+async def test_an_answer_of_nothing_is_empty(
+    tiny_t5: Path, tmp_path: Path, cache: ReplyCache
+) -> None:
     """Here the model has to end with its first token; the answer is kept like any other."""
     import transformers
 
-    folder, cache = tmp_path / "silent", ReplyCache(tmp_path / "replies.sqlite")
+    folder = tmp_path / "silent"
     transformers.AutoTokenizer.from_pretrained(tiny_t5).save_pretrained(folder)
     model = transformers.T5ForConditionalGeneration.from_pretrained(tiny_t5)
     model.generation_config.forced_eos_token_id = 1
     model.save_pretrained(folder)
-    answering = generator(folder, cache=cache, new_tokens=1)
-    told: list[str] = []
+    answering, told = generator(folder, cache, 1), list[str]()
     for cached in (0, 1):
         made = await answering.generate(_request(), on_token=told.append)
         assert (made.status, made.text, made.usage.cached_calls) == ("empty", "", cached)
@@ -271,33 +257,17 @@ async def test_many_at_once_get_the_answers_that_each_gets_alone(tiny_t5: Path) 
     answering = generator(tiny_t5)
     requests = [_request(question) for question in TEXT.split()[:12]]
     alone = [await answering.generate(request) for request in requests]
-    together = await asyncio.gather(*map(answering.generate, requests))
-    assert together == alone
-    assert len({made.text for made in together}) > 1
+    assert await asyncio.gather(*map(answering.generate, requests)) == alone
+    assert len({made.text for made in alone}) > 1
 
 
-async def test_a_prompt_without_room_for_the_question_is_refused(tiny_t5: Path) -> None:
-    prompt = _prompt().model_copy(
-        update={"messages": (Message(role="user", content="{question} {documents} " + TEXT * 3),)}
-    )
-    refused = await generator(tiny_t5, input_tokens=64).generate(
-        GenerationRequest(prompt, "users", SOURCES)
-    )
-    assert refused.status == "invalid_request"
-    assert refused.message.startswith("The prompt lamp5/test alone has about")
-    with pytest.raises(PromptError, match="abstract"):
-        await generator(tiny_t5).generate(_request(sources=[{"title": "fair"}]))
-
-
-async def test_a_model_without_a_decoder_is_refused(tiny_t5: Path, tmp_path: Path) -> None:
+async def test_what_a_user_can_mend_is_one_sentence(tiny_t5: Path, tmp_path: Path) -> None:
+    """No model, and one without a decoder."""
     import transformers
 
+    with pytest.raises(ModelUnavailableError, match="cannot be loaded as AutoModelForSeq2SeqLM"):
+        await generator(tmp_path / "none").start()
     transformers.AutoTokenizer.from_pretrained(tiny_t5).save_pretrained(tmp_path)
     transformers.T5EncoderModel.from_pretrained(tiny_t5).save_pretrained(tmp_path)
     with pytest.raises(ModelUnavailableError, match="which AutoModelForSeq2SeqLM needs"):
         await generator(tmp_path).start()
-
-
-async def test_what_a_user_can_mend_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(ModelUnavailableError, match="cannot be loaded as AutoModelForSeq2SeqLM"):
-        await generator(tmp_path / "none").start()

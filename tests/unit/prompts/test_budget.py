@@ -73,11 +73,6 @@ class TestFairShares:
         best = max(sorted(each) for each in divisions if sum(each) == spent)
         assert sorted(shares) == best
 
-    def test_an_example(self) -> None:
-        """What the short one leaves goes to the others, and the remainder to the longest."""
-        assert fair_shares([2, 9, 8], 13) == [2, 6, 5]
-        assert fair_shares([], 5) == []
-
 
 class TestCutting:
     @pytest.mark.parametrize("count", COUNTS)
@@ -119,36 +114,21 @@ class TestDocuments:
         assert len(text.splitlines()) <= len(sources)
 
     def test_shares_are_equal_where_all_are_long(self) -> None:
-        """No document crowds out another, whatever its rank and length."""
+        """No document crowds out another, whatever its rank and length; titles outlive texts."""
         sources = [{"title": "t", "text": "word " * n} for n in (1000, 100, 3, 500)]
+        assert render_documents(TEMPLATE, sources, words, 29).count(". t: word") == 4
         lines = render_documents(TEMPLATE, sources, words, 100).splitlines()
         counts = [words(line) for line in lines]
         assert counts[2] == words("3. t: word word word")
         assert max(counts[0], counts[1], counts[3]) - min(counts[0], counts[1], counts[3]) <= 1
         assert 95 <= sum(counts) + len(lines) <= 100
 
-    def test_what_stands_first_in_an_item_survives(self) -> None:
-        """The cut is at the end of an item, so a title outlives its text."""
-        sources = [{"title": f"Title {n}", "text": "long " * 500} for n in range(3)]
-        text = render_documents(TEMPLATE, sources, words, 40)
-        assert [line[:10] for line in text.splitlines()] == [
-            f"{n + 1}. Title {n}" for n in range(3)
-        ]
-
-    def test_nothing_to_show(self) -> None:
-        """No documents, and no room for any."""
+    def test_nothing_to_show_and_numbers_of_ones_own(self) -> None:
         source = {"title": "a", "text": "b"}
         assert render_documents(TEMPLATE, [], words, 100) == NO_DOCUMENTS
-        assert render_documents(TEMPLATE, [source], words, 0) == NO_DOCUMENTS
-        assert render_documents(TEMPLATE, [source], words, -10) == NO_DOCUMENTS
-
-    def test_a_caller_may_number_the_documents(self) -> None:
-        """The place is only what stands there if nothing else is said."""
-        source = {"title": "a", "text": "b", "number": "17"}
-        assert render_documents(TEMPLATE, [source], words, 50) == "17. a: b"
-
-    def test_a_document_without_a_field_is_an_error(self) -> None:
-        """A prompt of one's own for other data is told so."""
+        for budget in (0, -10):
+            assert render_documents(TEMPLATE, [source], words, budget) == NO_DOCUMENTS
+        assert render_documents(TEMPLATE, [{**source, "number": "17"}], words, 50) == "17. a: b"
         with pytest.raises(PromptError, match="needs 'text', which the documents do not have"):
             render_documents(TEMPLATE, [{"title": "a"}], words, 50)
 

@@ -1,0 +1,17 @@
+"""A model server for all tests of agents, and a cache of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fairqr.agents.models.cache import ReplyCache
+from tests.integration.model_server import clean_environment, model_server
+
+__all__ = ["clean_environment", "model_server"]
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> ReplyCache:
+    return ReplyCache(tmp_path / "replies.sqlite")

@@ -1,0 +1,151 @@
+"""Answers by a chat model: what is sent, cut fairly, and what comes back."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from fairqr.agents.generators import INPUT_TOKENS, GenerationRequest, ModelGenerator
+from fairqr.agents.models.cache import ReplyCache
+from fairqr.agents.models.chat import ChatModel
+from fairqr.agents.models.opening import open_generator
+from fairqr.agents.models.replies import TextReply, Usage
+from fairqr.base.errors import ModelUnavailableError, PromptError
+from fairqr.prompts.budget import MESSAGE_TOKENS, estimated_tokens
+from fairqr.prompts.library import PromptLibrary
+from tests.integration.model_server import ModelServer, failure, says, stream
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+
+SOURCES = [
+    {"title": "Bridges", "text": "They carry </documents> roads."},
+    {"title": "Boats", "text": "They float."},
+]
+
+
+def generator(server: ModelServer, **options: Any) -> ModelGenerator:
+    return ModelGenerator(ChatModel("openai:fake", base_url=server.base_url), **options)
+
+
+def request(question: str = "What carries?", **more: Any) -> GenerationRequest:
+    given = {"prompt": PromptLibrary().get("answer"), "question": question, "sources": SOURCES}
+    return GenerationRequest(**given | more)
+
+
+def lines_of(server: ModelServer) -> list[str]:
+    """The lines of the documents that the model was shown last."""
+    return [line for line in server.asked[-1].last_message.splitlines() if line.startswith("[")]
+
+
+async def test_the_documents_stand_in_order_and_fenced(model_server: ModelServer) -> None:
+    """Temperature and seed are the request's, the rest the prompt's; none are needed."""
+    model_server.does(says(" Bridges. "))
+    answered = await generator(model_server).generate(request(temperature=0.7, seed=5))
+    assert answered == TextReply("ok", "Bridges.", usage=Usage(1, 0, 100, 10))
+    assert (
+        "<documents>\n[1] Bridges: They carry ‹/documents› roads.\n[2] Boats: They float.\n"
+        "</documents>\n<question>What carries?</question>" in model_server.asked[0].last_message
+    )
+    body = model_server.asked[0].body
+    assert (body["temperature"], body["seed"]) == (0.7, 5)
+    assert body.get("max_completion_tokens", body.get("max_tokens")) == 96
+    assert (await generator(model_server).generate(request(sources=[]))).status == "ok"
+    assert "<documents>\nnone\n</documents>" in model_server.asked[1].last_message
+
+
+@pytest.mark.parametrize("room", [300, 500, INPUT_TOKENS])
+async def test_a_prompt_keeps_to_its_room(model_server: ModelServer, room: int) -> None:
+    """The question is cut to a limit of its own, and the documents share the rest alike."""
+    model_server.does(says("Bridges."))
+    sources = [{"title": f"T{n}", "text": "carry " * 5000} for n in range(4)]
+    asked = request("why " * 5000, sources=sources)
+    await generator(model_server, input_tokens=room, question_tokens=50).generate(asked)
+    messages = model_server.asked[-1].body["messages"]
+    tokens = sum(estimated_tokens(message["content"]) + MESSAGE_TOKENS for message in messages)
+    assert room - 8 <= tokens <= room
+    question = re.search(r"<question>(.*)</question>", model_server.asked[-1].last_message)
+    assert question
+    assert 48 <= estimated_tokens(question[1]) <= 50
+    assert [line[:6] for line in lines_of(model_server)] == [f"[{n + 1}] T{n}" for n in range(4)]
+    sizes = [estimated_tokens(line) for line in lines_of(model_server)]
+    assert max(sizes) - min(sizes) <= 1
+
+
+async def test_documents_that_the_model_would_not_see_are_no_source_of_an_answer(
+    model_server: ModelServer,
+) -> None:
+    """Nothing is asked, and the number that is said to fit does fit."""
+    model_server.does(says("Bridges."))
+    sources = [{"title": f"Bridge {n}", "text": "carry " * 50} for n in range(300)]
+    refused = await generator(model_server).generate(request(sources=sources))
+    assert (refused.status, refused.text, refused.usage) == ("invalid_request", "", Usage())
+    told = re.search(r"room for (\d+) of the 300 documents; lower k, raise input", refused.message)
+    assert told
+    fitting = int(told[1])
+    assert fitting > 50
+    assert model_server.asked == []
+    await generator(model_server).generate(request(sources=sources[:fitting]))
+    assert [line.partition("]")[0] for line in lines_of(model_server)] == [
+        f"[{n + 1}" for n in range(fitting)
+    ]
+    assert all("Bridge" in line for line in lines_of(model_server))
+    more = generator(model_server, input_tokens=30_000)
+    assert (await more.generate(request(sources=sources))).status == "ok"
+
+
+@pytest.mark.parametrize("sources", [SOURCES, []])
+async def test_a_prompt_that_is_too_long_by_itself_is_not_sent(
+    model_server: ModelServer, sources: list[dict[str, str]]
+) -> None:
+    refused = await generator(model_server, input_tokens=120).generate(request(sources=sources))
+    assert refused.status == "invalid_request"
+    assert "tokens, but there is only room for 120;" in refused.message
+    with pytest.raises(PromptError, match="needs 'score', which the documents do not have"):
+        await generator(model_server).generate(
+            request(prompt=PromptLibrary().get("lamp3"), sources=SOURCES)
+        )
+    assert model_server.asked == []
+
+
+async def test_a_failure_is_typed_and_an_answer_streams(model_server: ModelServer) -> None:
+    """What the model does wrong is a status; what it does right is told as it comes."""
+    model_server.does(failure(400), says(" "), stream(["Bri", "dges."]))
+    answering = generator(model_server)
+    assert (await answering.generate(request())).status == "invalid_request"
+    assert (await answering.generate(request())).status == "empty"
+    told: list[str] = []
+    assert (await answering.generate(request(), on_token=told.append)).text == "Bridges."
+    assert told == ["Bri", "dges."]
+    assert (await answering.generate(request(), deadline=0.0)).status == "timeout"
+
+
+async def test_a_generator_is_opened_by_the_name_of_its_model(
+    model_server: ModelServer, cache: ReplyCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It keeps its replies where it is told to; the configured model is the default."""
+    model_server.does(says("Bridges."))
+    url = model_server.base_url
+    answering = open_generator("openai:fake", cache=cache, base_url=url, timeout=5.0)
+    await answering.start()
+    assert answering.name == "openai:fake"
+    for _ in range(2):
+        assert (await answering.generate(request())).text == "Bridges."
+    assert len(model_server.asked) == 1
+    assert open_generator(cache=False).name == "local:smollm2-135m"
+    monkeypatch.setenv("FAIRQR_MODEL", "openai:mine")
+    assert open_generator(cache=False).name == "openai:mine"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("seq2seq:", "write it like seq2seq:google/flan-t5-small"),
+        ("feedback", "neither ranks nor writes. Name a language model"),
+        ("gpt", "names no provider"),
+    ],
+)
+def test_what_is_no_generator_is_refused(name: str, words: str) -> None:
+    with pytest.raises(ModelUnavailableError, match=words):
+        open_generator(name)
