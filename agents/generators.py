@@ -43,11 +43,9 @@ class Generator(Protocol):
     @property
     def name(self) -> str:
         """The name for results."""
-        ...
 
     async def start(self) -> None:
         """Prepare for work; raises ModelUnavailableError if something is missing."""
-        ...
 
     async def generate(
         self,
@@ -63,7 +61,6 @@ class Generator(Protocol):
             on_token: Called with each piece as it comes, or with the whole answer if the model or
                 the cache gives it at once.
         """
-        ...
 
 
 def temperature_of(generator: Generator, asked: float | None) -> float | None:
@@ -86,11 +83,7 @@ class ModelGenerator:
     """
 
     def __init__(
-        self,
-        model: LanguageModel,
-        *,
-        input_tokens: int = INPUT_TOKENS,
-        question_tokens: int = 256,
+        self, model: LanguageModel, *, input_tokens: int = INPUT_TOKENS, question_tokens: int = 256
     ) -> None:
         self.name = model.name
         self._model = model

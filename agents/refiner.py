@@ -77,20 +77,16 @@ class Refiner(Protocol):
     @property
     def name(self) -> str:
         """The name for results."""
-        ...
 
     @property
     def prompt(self) -> PromptReference | None:
         """The prompt in use, if there is one."""
-        ...
 
     async def start(self) -> None:
         """Prepare for work; raises ModelUnavailableError if something is missing."""
-        ...
 
     async def refine(self, request: RefinementRequest, deadline: float | None = None) -> Refinement:
         """Propose keywords; errors of a model never raise."""
-        ...
 
 
 @runtime_checkable
@@ -106,7 +102,6 @@ class RoundRefiner(Protocol):
             requests: One for each group.
             original: The hits of the query, with the groups of these attributes.
         """
-        ...
 
 
 def _texts(items: Any) -> Any:

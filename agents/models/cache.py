@@ -5,21 +5,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Coroutine,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from fairqr.agents.models.question import Validate
 from fairqr.agents.models.replies import Reply
 from fairqr.base.kept_file import KeptFile
 from fairqr.base.loops import PerLoop
@@ -45,7 +38,7 @@ def cache_key(**parts: Any) -> str:
 class _Call:
     """A call in flight, and how many callers wait for its reply."""
 
-    task: asyncio.Task[Reply]
+    task: asyncio.Future[Reply]
     waiting: int = 0
 
 
@@ -96,7 +89,7 @@ class ReplyCache:
         if self._file is not None:
             self._file.close()
 
-    async def share(self, key: str, ask: Callable[[], Coroutine[Any, Any, Reply]]) -> Reply:
+    async def share(self, key: str, ask: Callable[[], Awaitable[Reply]]) -> Reply:
         """Return the reply of the call in flight for this key; if there is none, make one.
 
         The call runs while anybody waits for it, and is cancelled when the last one leaves. Each
@@ -104,7 +97,7 @@ class ReplyCache:
         """
         calls = self._in_flight.setdefault({})
         if key not in calls:
-            calls[key] = _Call(asyncio.create_task(ask()))
+            calls[key] = _Call(asyncio.ensure_future(ask()))
         call = calls[key]
         call.waiting += 1
         try:
@@ -146,12 +139,7 @@ def kept_in(cache: bool | ReplyCache) -> ReplyCache | None:
 class Journal(Protocol):
     """Keeps the replies of a run until it is over, so that it can resume after a crash."""
 
-    async def once(
-        self,
-        key: str,
-        check: Callable[[Mapping[str, Any]], Mapping[str, Any]],
-        ask: Callable[[], Awaitable[Reply]],
-    ) -> Reply:
+    async def once(self, key: str, check: Validate, ask: Callable[[], Awaitable[Reply]]) -> Reply:
         """Return the kept reply to a question, or ask and keep the reply.
 
         Args:
@@ -159,7 +147,6 @@ class Journal(Protocol):
             check: Returns the value of a kept reply, or raises ValueError if it is wrong.
             ask: Asks the model.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)

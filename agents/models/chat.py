@@ -14,23 +14,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
+from fairqr.agents.models import provider, spans
 from fairqr.agents.models.cache import ReplyCache, cache_key
 from fairqr.agents.models.failures import no_answer_within, no_probabilities, translated
 from fairqr.agents.models.language_model import LanguageModel, TokenRelay
 from fairqr.agents.models.local import CONTEXT_TOKENS, check_local, local_turn
-from fairqr.agents.models.provider import (
-    base_url_for,
-    open_client,
-    options_as_data,
-    parameters_for,
-    refused_parameter,
-    speaks_openai,
-    split_name,
-    variables_of,
-)
 from fairqr.agents.models.question import Answer, Form, Messages, ObjectForm, Question, Wanted
-from fairqr.agents.models.replies import Reply, Usage, failed
-from fairqr.agents.models.spans import input_messages, output_messages, recorded
+from fairqr.agents.models.replies import Reply, Usage
 from fairqr.base.errors import InputError, ModelError
 from fairqr.base.loops import PerLoop
 from fairqr.base.retries import with_retries
@@ -90,27 +80,22 @@ class ChatModel(LanguageModel):
         **model_options: Any,
     ) -> None:
         super().__init__(name, cache)
-        self._provider, self._model = split_name(name)
+        self._provider, self._model = provider.split_name(name)
         if not timeout > 0:
             raise InputError(
                 f"The timeout of a model must be more than 0 seconds, not {timeout:g}."
             )
-        self.base_url = base_url_for(self._provider, base_url)
+        self.base_url = provider.base_url_for(self._provider, base_url)
         self._timeout = timeout
         self._attempts = attempts
         self._given = client
         self._options = model_options
         # An address or a header may contain a secret, so only show a hash of this.
-        self._described: Mapping[str, Any] = {
-            "model": name,
-            "base_url": self.base_url,
-            "environment": variables_of(self._provider),
-            "options": options_as_data(model_options),
-        }
+        self._described = provider.described(name, self.base_url, model_options)
         self._dialect = self._provider
         if client is not None:  # OpenAI's client has this attribute, whatever its server
             self._dialect = "openai" if hasattr(client, "openai_api_base") else ""
-        self._speaks_openai = speaks_openai(self._dialect)
+        self._speaks_openai = provider.speaks_openai(self._dialect)
         self._turn = local_turn if self._provider == "local" else nullcontext
         # The embedded model has a server for short prompts and one for long ones.
         self._clients: dict[bool, PerLoop[BaseChatModel]] = {False: PerLoop(), True: PerLoop()}
@@ -126,9 +111,9 @@ class ChatModel(LanguageModel):
         retries requests.
         """
         known = client._get_ls_params()
-        provider = known.get("ls_provider") or client._llm_type
+        maker = known.get("ls_provider") or client._llm_type
         model = known.get("ls_model_name") or type(client).__name__
-        return cls(f"{provider}:{model}", attempts=1, client=client)
+        return cls(f"{maker}:{model}", attempts=1, client=client)
 
     @property
     def context_tokens(self) -> int | None:
@@ -184,7 +169,7 @@ class ChatModel(LanguageModel):
         Raises:
             ModelUnavailableError: As :meth:`start` raises it.
         """
-        return await self._reply(question, ObjectForm(question), deadline)
+        return await self._reply(question, ObjectForm(question), deadline, None)
 
     async def _identity(self) -> Mapping[str, Any]:
         return self._described
@@ -194,10 +179,8 @@ class ChatModel(LanguageModel):
         if self._given is not None:
             return self._given
         reading = self._provider == "local" and wanted != "object"
-        clients, place = self._clients[reading], (self._provider, self._model, self.base_url)
-        return clients.get() or clients.setdefault(
-            await open_client(*place, self._options, reading=reading)
-        )
+        clients, place = self._clients[reading], (self.name, self.base_url, self._options)
+        return clients.get() or clients.setdefault(await provider.open_client(*place, reading))
 
     async def _ask(
         self, question: Question, form: Form, deadline: float | None, relay: TokenRelay | None
@@ -211,68 +194,63 @@ class ChatModel(LanguageModel):
         if self._given is not None:
             stated["temperature"] = self.temperature_of(None)
         async with self._turn():
-            return await recorded(
-                "chat",
+            return await spans.recorded(
+                self.name,
                 self._provider,
-                self._model,
+                "chat",
                 question.prompt,
-                lambda step: self._converse(question, form, step, relay),
-                base_url=self.base_url,
-                request={**stated, "stream": True if relay else None},
+                lambda exchange: self._converse(question, form, exchange, relay),
+                **stated,
+                **spans.server_at(self.base_url),
+                stream=True if relay else None,
             )
 
     async def _converse(
-        self, question: Question, form: Form, step: Span, relay: TokenRelay | None
-    ) -> Reply:
+        self, question: Question, form: Form, exchange: spans.Exchange, relay: TokenRelay | None
+    ) -> Mapping[str, Any]:
         """Ask; if the reply is not the wanted object, ask once more and quote the error."""
         messages: Messages = question.prompt.render(question.values)
+        step, limit = exchange.step, 2 * self._timeout
         step.set("gen_ai.output.type", "json" if form.wanted == "object" else "text")
-        usage, wrong, limit = Usage(), "", 2 * self._timeout
+        may_ask_again = form.wanted == "object" and question.may_ask_again
         try:
             async with asyncio.timeout(limit):
-                for _ in range(2 if form.wanted == "object" and question.may_ask_again else 1):
-                    step.content("gen_ai.input.messages", input_messages(messages))
+                while True:
+                    step.content("gen_ai.input.messages", spans.input_messages(messages))
+                    exchange.usage += Usage(model_calls=1)
                     began = time.perf_counter()
-                    message = await self._send(messages, question, form, limit, relay)
+                    message = await self._send(messages, question, form, relay)
                     if relay is not None and relay.began_at is not None:
                         seconds = relay.began_at - began
                         step.set("gen_ai.response.time_to_first_chunk", seconds)
                     answer = _answer_of(message, step)
-                    usage += answer.usage
+                    exchange.usage += answer.usage
                     if answer.declined:
-                        said = f"The model {self.name} declined to answer."
-                        return Reply("refused", message=said, usage=usage)
+                        raise ModelError("refused", f"The model {self.name} declined to answer.")
                     # Some servers give no probabilities for a token that is half a character.
                     gave = answer.first_tokens is not None or not answer.text.strip("\ufffd")
                     if form.wanted == "choice" and not gave:
                         self._left_out.add("logprobs")
-                        said = no_probabilities(self.name)
-                        return Reply("unsupported", message=said, usage=usage)
+                        raise ModelError("unsupported", no_probabilities(self.name))
                     try:
-                        return Reply("ok", form.read(answer), usage=usage)
+                        return form.read(answer)
                     except ValueError as error:
-                        wrong = str(error)
-                        messages = [*messages, *_complaint(answer.text, wrong)]
                         step.event("fairqr.unusable_reply")
-        except ModelError as error:
-            return failed(error, usage + Usage(model_calls=1))
+                        if not may_ask_again:
+                            raise
+                        may_ask_again = False
+                        messages = [*messages, *_complaint(answer.text, error)]
         except TimeoutError:
-            said = no_answer_within(self.name, limit)
-            return Reply("timeout", message=said, usage=usage + Usage(model_calls=1))
-        said = f"The model {self.name} gave no usable reply: {wrong}."
-        return Reply("parse_error", message=said, usage=usage)
+            raise ModelError("timeout", no_answer_within(self.name, limit)) from None
 
     def _parameters(self, question: Question, form: Form, relay: object) -> dict[str, Any]:
         streams, without = relay is not None, self._left_out
-        return parameters_for(self._dialect, question, form.wanted, stream=streams, without=without)
+        return provider.parameters_for(
+            self._dialect, question, form.wanted, stream=streams, without=without
+        )
 
     async def _send(
-        self,
-        messages: Messages,
-        question: Question,
-        form: Form,
-        limit: float,
-        relay: TokenRelay | None,
+        self, messages: Messages, question: Question, form: Form, relay: TokenRelay | None
     ) -> AIMessage:
         """Send one request. Retry it if that can help, and without parameters the server refuses.
 
@@ -300,9 +278,8 @@ class ChatModel(LanguageModel):
                 return error  # a text that was half shown must not start again
 
         try:
-            reply = await with_retries(
-                attempt, attempts=self._attempts, total=limit, on_retry=_note_retry
-            )
+            most, total = self._attempts, 2 * self._timeout
+            reply = await with_retries(attempt, attempts=most, total=total, on_retry=_note_retry)
             if isinstance(reply, Exception):
                 raise reply
             return reply
@@ -310,13 +287,13 @@ class ChatModel(LanguageModel):
             raise ModelError("timeout", no_answer_within(self.name, self._timeout)) from None
         except Exception as error:
             # Look at this request's parameters: another request may have learnt the same meanwhile.
-            refused = refused_parameter(error, parameters)
+            refused = provider.refused_parameter(error, parameters)
             if refused is None:
                 key = self._options.get("api_key")
                 raise translated(error, self.name, self.base_url, key, is_foreign) from None
         # From now on, the parameter is left out.
         self._left_out.add(refused)
-        return await self._send(messages, question, form, limit, relay)
+        return await self._send(messages, question, form, relay)
 
 
 async def _streamed(
@@ -349,14 +326,9 @@ def _note_retry(number: int, error: BaseException) -> None:
     current_span().event("fairqr.retry", **{"fairqr.attempt": number, "error.type": kind})
 
 
-def _complaint(text: str, wrong: str) -> Messages:
-    return [
-        {"role": "assistant", "content": text[:2000]},
-        {
-            "role": "user",
-            "content": f"That cannot be used: {wrong}. Answer again with only the JSON object.",
-        },
-    ]
+def _complaint(text: str, wrong: ValueError) -> Messages:
+    said = f"That cannot be used: {wrong}. Answer again with only the JSON object."
+    return [{"role": "assistant", "content": text[:2000]}, {"role": "user", "content": said}]
 
 
 async def _structured(client: BaseChatModel, messages: Messages, question: Question) -> AIMessage:
@@ -375,7 +347,7 @@ async def _structured(client: BaseChatModel, messages: Messages, question: Quest
 
 def _answer_of(message: AIMessage, step: Span) -> Answer:
     """Return the answer in a message, and record what the server says about it."""
-    metadata, counted = message.response_metadata, message.usage_metadata
+    metadata = message.response_metadata
     reason = metadata.get("finish_reason") or metadata.get("stop_reason")
     reason = reason if reason in FINISH_REASONS else None
     text = message.text if isinstance(message.text, str) else str(message.content)
@@ -384,17 +356,12 @@ def _answer_of(message: AIMessage, step: Span) -> Answer:
     for name, said in (("model", metadata.get("model_name")), ("id", metadata.get("id"))):
         if said and isinstance(said, str):
             step.set(f"gen_ai.response.{name}", said[:200])
-    step.content("gen_ai.output.messages", output_messages(text, reason))
-    return Answer(
-        text=text,
-        declined=reason == "content_filter" or bool(message.additional_kwargs.get("refusal")),
-        usage=Usage(
-            model_calls=1,
-            prompt_tokens=counted["input_tokens"] if counted else 0,
-            completion_tokens=counted["output_tokens"] if counted else 0,
-        ),
-        first_tokens=_first_tokens(metadata.get("logprobs")),
-    )
+    step.content("gen_ai.output.messages", spans.output_messages(text, reason))
+    declined = reason == "content_filter" or bool(message.additional_kwargs.get("refusal"))
+    usage = Usage()
+    if counted := message.usage_metadata:
+        usage = Usage(0, 0, counted["input_tokens"], counted["output_tokens"])
+    return Answer(text, declined, usage, _first_tokens(metadata.get("logprobs")))
 
 
 def _first_tokens(logprobs: Any) -> list[tuple[str, float]] | None:

@@ -5,23 +5,17 @@ from __future__ import annotations
 import asyncio
 import threading
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
+from fairqr.agents.models import spans
 from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.language_model import LanguageModel, TokenRelay
 from fairqr.agents.models.question import Answer, Form, Messages, OnToken, Question, Wanted
-from fairqr.agents.models.replies import Reply, Usage, failed
-from fairqr.agents.models.spans import (
-    IN_PROCESS,
-    Operation,
-    input_messages,
-    output_messages,
-    recorded,
-)
+from fairqr.agents.models.replies import Reply, Usage
 from fairqr.base.errors import FairqrError, ModelError, one_line
 from fairqr.base.loops import PerLoop
 from fairqr.base.neural import Pretrained
-from fairqr.base.telemetry import Span
 
 GoesOn = Callable[[], bool]
 """Returns whether anybody still waits; the work checks it between two tokens."""
@@ -30,7 +24,7 @@ GoesOn = Callable[[], bool]
 class InProcessModel(LanguageModel):
     """A model that answers one question at a time, and stops when nobody waits any more."""
 
-    operation: Operation = "chat"
+    operation: spans.Operation = "chat"
 
     def __init__(self, name: str, cache: ReplyCache | None) -> None:
         super().__init__(name, cache)
@@ -74,29 +68,25 @@ class InProcessModel(LanguageModel):
             if relay is not None:
                 loop.call_soon_threadsafe(relay.send, piece)
 
-        async def converse(step: Span) -> Reply:
-            step.content("gen_ai.input.messages", input_messages(messages))
+        async def converse(exchange: spans.Exchange) -> Mapping[str, Any]:
+            exchange.step.content("gen_ai.input.messages", spans.input_messages(messages))
             pretrained = await self.pretrained()
             given = (pretrained, messages, question, form, tell, lambda: not stopped.is_set())
-            usage = Usage(model_calls=1)
             try:
                 answer = await pretrained.run(lambda: self._answer(*given))
-                usage = answer.usage
-                step.content("gen_ai.output.messages", output_messages(answer.text))
-                return Reply("ok", form.read(answer), usage=usage)
-            except ModelError as error:  # the model was not asked
-                return failed(error, Usage())
-            except FairqrError:
+            except FairqrError:  # the model was not asked
                 raise
-            except ValueError as error:
-                said = f"The model {self.name} gave no usable reply: {error}."
-                return Reply("parse_error", message=said, usage=usage)
             except Exception as error:  # out of memory, or weights that do not fit the tokenizer
-                said = f"The model {self.name} failed ({one_line(error, 200)})."
-                return Reply("unavailable", message=said, usage=usage)
+                exchange.usage = Usage(model_calls=1)
+                message = f"The model {self.name} failed ({one_line(error, 200)})."
+                raise ModelError("unavailable", message) from None
             finally:
                 stopped.set()
+            exchange.usage = answer.usage
+            exchange.step.content("gen_ai.output.messages", spans.output_messages(answer.text))
+            return form.read(answer)
 
-        model = self.name.partition(":")[2]
         async with self._turn.setdefault(asyncio.Lock()):
-            return await recorded(self.operation, IN_PROCESS, model, question.prompt, converse)
+            return await spans.recorded(
+                self.name, spans.IN_PROCESS, self.operation, question.prompt, converse
+            )

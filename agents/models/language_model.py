@@ -166,7 +166,7 @@ class LanguageModel(ABC):
         """
         if not self.gives_probabilities:
             return Choice("unsupported", message=no_probabilities(self.name))
-        reply = await self._reply(question, ChoiceForm(tuple(labels)), deadline)
+        reply = await self._reply(question, ChoiceForm(tuple(labels)), deadline, None)
         return Choice(reply.status, **reply.value, message=reply.message, usage=reply.usage)
 
     async def _reply(
@@ -198,10 +198,8 @@ class LanguageModel(ABC):
                 return kept
             reply, milliseconds = await self._ask(question, form, deadline, relay)
             if reply.status == "ok":
-                cost = {
-                    "tokens": reply.usage.prompt_tokens + reply.usage.completion_tokens,
-                    "milliseconds": round(milliseconds, 1),
-                }
+                tokens = reply.usage.prompt_tokens + reply.usage.completion_tokens
+                cost = {"tokens": tokens, "milliseconds": round(milliseconds, 1)}
                 await cache.put_many({place: {"reply": reply.value, **cost}})
             return reply
 

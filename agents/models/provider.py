@@ -75,43 +75,37 @@ def base_url_for(provider: str, given: str | None) -> str | None:
     return url or None
 
 
-def variables_of(provider: str) -> dict[str, str]:
-    """Return the environment variables from which a provider's client reads its address.
+def described(name: str, base_url: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return everything about a model that can change its replies, as JSON data without API keys.
 
-    They are found by their names, such as ``ANTHROPIC_BASE_URL`` or ``OLLAMA_HOST``. The result is
-    empty for providers for which we set the address.
+    The address of a server may stand in variables that only its client knows; we find them by their
+    names, such as ``ANTHROPIC_BASE_URL`` or ``OLLAMA_HOST``. An option that is not data, such as an
+    HTTP client, becomes a new random text, because we cannot compare two of them.
+
+    Args:
+        name: ``provider:model``.
+        base_url: As :func:`base_url_for` returns it.
+        options: More for ``init_chat_model``.
     """
-    if provider in ("openai", "local"):
-        return {}
-    prefixes = tuple(part.removesuffix("AI") or part for part in provider.upper().split("_"))
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name.startswith(prefixes) and name.endswith(ADDRESS_ENDINGS)
-    }
-
-
-def options_as_data(options: Mapping[str, Any]) -> Any:
-    """Return the options of a client that can change its replies, as JSON data without API keys.
-
-    An option that is not data, such as an HTTP client, becomes a new random text, because we cannot
-    compare two of them.
-    """
+    provider, variables = name.partition(":")[0], dict[str, str]()
+    if provider not in ("openai", "local"):  # for these, we set the address
+        prefixes = tuple(part.removesuffix("AI") or part for part in provider.upper().split("_"))
+        variables = {
+            key: value
+            for key, value in os.environ.items()
+            if key.startswith(prefixes) and key.endswith(ADDRESS_ENDINGS)
+        }
     known = {
-        name: value
-        for name, value in options.items()
-        if name not in NEUTRAL_OPTIONS and not name.endswith("api_key")
+        key: value
+        for key, value in options.items()
+        if key not in NEUTRAL_OPTIONS and not key.endswith("api_key")
     }
-    return json.loads(json.dumps(known, default=lambda _: uuid.uuid4().hex))
+    known = json.loads(json.dumps(known, default=lambda _: uuid.uuid4().hex))
+    return {"model": name, "base_url": base_url, "environment": variables, "options": known}
 
 
 def parameters_for(
-    provider: str,
-    question: Question,
-    wanted: Wanted = "object",
-    *,
-    stream: bool = False,
-    without: Collection[str] = (),
+    provider: str, question: Question, wanted: Wanted, stream: bool, without: Collection[str]
 ) -> dict[str, Any]:
     """Return the parameters of a request, in the form that the provider accepts.
 
@@ -122,11 +116,8 @@ def parameters_for(
         stream: Whether the reply should come piece by piece.
         without: The names of parameters that the server is known to refuse.
     """
-    parameters: dict[str, Any] = {
-        "temperature": question.used_temperature,
-        # A choice only needs the first token.
-        "max_tokens": 1 if wanted == "choice" else question.reply_tokens,
-    }
+    parameters: dict[str, Any] = {"temperature": question.used_temperature}
+    parameters["max_tokens"] = question.reply_tokens
     if speaks_openai(provider):
         local, schema = provider == "local", question.schema
         parameters["presence_penalty"] = question.prompt.defaults.presence_penalty
@@ -140,16 +131,13 @@ def parameters_for(
         elif wanted != "object" and local:
             # See fairqr.agents.models.local: a reply must not depend on what was asked before.
             parameters["extra_body"] = {"cache_prompt": False}
-        if wanted == "choice":
-            parameters |= {"logprobs": True, "top_logprobs": TOP_TOKENS}
         # Otherwise LangChain streams replies when somebody reads LangGraph's stream `messages`.
         parameters |= {"stream_usage": True} if stream else {"stream": False}
-    left_out = set(without) - {"max_tokens" if wanted == "choice" else ""}
-    return {
-        name: value
-        for name, value in parameters.items()
-        if value is not None and name not in left_out
-    }
+    given = {key: it for key, it in parameters.items() if it is not None and key not in without}
+    if wanted == "choice" and speaks_openai(provider):
+        # A choice only needs the first token.
+        given |= {"max_tokens": 1, "logprobs": True, "top_logprobs": TOP_TOKENS}
+    return given
 
 
 def refused_parameter(error: BaseException, parameters: Mapping[str, Any]) -> str | None:
@@ -183,18 +171,12 @@ def _without_bounds(schema: Any) -> Any:
 
 
 async def open_client(
-    provider: str,
-    model: str,
-    base_url: str | None,
-    options: Mapping[str, Any],
-    *,
-    reading: bool = False,
+    name: str, base_url: str | None, options: Mapping[str, Any], reading: bool
 ) -> BaseChatModel:
     """Return a new client of LangChain, which does not retry.
 
     Args:
-        provider: As :func:`split_name` returns it.
-        model: The provider's name of the model.
+        name: ``provider:model``.
         base_url: As :func:`base_url_for` returns it.
         options: More for ``init_chat_model``.
         reading: The mode of the embedded model; see :mod:`fairqr.agents.models.local`.
@@ -203,7 +185,8 @@ async def open_client(
         ModelUnavailableError: An extra, the weights or a key is missing, or the provider does not
             exist.
     """
-    named, chosen = provider, {"max_retries": 0, **options}
+    provider, model = split_name(name)
+    named, chosen = name, {"max_retries": 0, **options}
     if base_url:
         chosen["base_url"] = base_url
         # A user's own server mostly needs no key, but the client does.
@@ -212,7 +195,7 @@ async def open_client(
     if provider == "local":
         server = await start_local(model, reading=reading)
         chosen |= {"base_url": server.base_url, "api_key": server.api_key}
-        named = "openai"
+        named = f"openai:{model}"
 
     def make() -> BaseChatModel:
         from langchain.chat_models import init_chat_model
@@ -223,19 +206,19 @@ async def open_client(
             chosen["http_async_client"] = _http_client(trust_env=provider != "local")
             # With empty socket options, LangChain ignores proxies and does not warn about them.
             chosen["http_socket_options"] = ()
-        client: BaseChatModel = init_chat_model(f"{named}:{model}", **chosen)
+        client: BaseChatModel = init_chat_model(named, **chosen)
         return client
 
     try:
         return await asyncio.to_thread(make)
     except ImportError as error:
         raise ModelUnavailableError(
-            f"The provider of {provider}:{model} is not installed ({one_line(error)}); install its "
+            f"The provider of {name} is not installed ({one_line(error)}); install its "
             "package for LangChain."
         ) from None
     except Exception as error:
         why = redacted(error, options.get("api_key"))
-        raise ModelUnavailableError(f"The model {provider}:{model} cannot be used: {why}") from None
+        raise ModelUnavailableError(f"The model {name} cannot be used: {why}") from None
 
 
 def _http_client(*, trust_env: bool) -> Any:

@@ -7,9 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field
-from typing import Any, Literal, cast
-
-from fairqr.base.errors import ModelError
+from typing import Any, Literal
 
 Status = Literal[
     "ok",
@@ -69,11 +67,6 @@ class Reply:
     value: Mapping[str, Any] = field(default_factory=dict)
     message: str = ""
     usage: Usage = Usage()
-
-
-def failed(error: ModelError, usage: Usage) -> Reply:
-    """Return the reply of a model that failed."""
-    return Reply(cast("Status", error.status), message=str(error), usage=usage)
 
 
 TextStatus = Literal[Status, "empty"]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal, cast
 from urllib.parse import urlsplit
 
-from fairqr.agents.models.replies import Reply
+from fairqr.agents.models.replies import Reply, Status, Usage
+from fairqr.base.errors import ModelError
 from fairqr.base.telemetry import Kind, Span, span
 from fairqr.prompts.template import PromptTemplate
 
@@ -32,54 +34,71 @@ _PROVIDERS = {
 }
 
 
+@dataclass(slots=True)
+class Exchange:
+    """A question that is being asked: its span, and what it has cost so far."""
+
+    step: Span
+    usage: Usage = Usage()  # noqa: RUF009 - frozen
+
+
 async def recorded(
-    operation: Operation,
+    name: str,
     provider: str,
-    model: str,
+    operation: Operation,
     prompt: PromptTemplate,
-    converse: Callable[[Span], Awaitable[Reply]],
-    *,
-    base_url: str | None = None,
-    request: Mapping[str, Any] | None = None,
+    converse: Callable[[Exchange], Awaitable[Mapping[str, Any]]],
+    **more: Any,
 ) -> tuple[Reply, float]:
     """Ask in a span, and return the reply and the milliseconds that it took.
 
     Args:
-        operation: The kind of request.
+        name: The name of the model for results; after a colon, the one at the provider.
         provider: The provider's name in ``init_chat_model``, or ``transformers`` for a model in
             this process.
-        model: The model's name at the provider.
+        operation: The kind of request.
         prompt: The prompt of the question.
-        converse: Asks, with all attempts.
-        base_url: The address of its server. Only the host and port are recorded.
-        request: Further attributes ``gen_ai.request.…``; None is left out.
+        converse: Asks, with all attempts, and returns the value of the reply. It raises ModelError,
+            or ValueError that says why a reply cannot be used.
+        more: Further attributes of the span, without their prefix ``gen_ai.request.`` unless they
+            have dots; None is left out.
     """
-    kind: Kind = "internal" if provider == IN_PROCESS else "client"
+    model, is_client = name.partition(":")[2], provider != IN_PROCESS
     attributes: dict[str, Any] = {
         "gen_ai.operation.name": operation,
         "gen_ai.provider.name": _PROVIDERS.get(provider, provider),
         "gen_ai.request.model": model,
+        "fairqr.model": name if is_client else None,
         "gen_ai.prompt.name": prompt.id,
         "gen_ai.prompt.version": prompt.version,
         "fairqr.prompt.sha256": prompt.sha256,
+        **{key if "." in key else f"gen_ai.request.{key}": value for key, value in more.items()},
     }
-    if kind == "client":
-        attributes["fairqr.model"] = f"{provider}:{model}"
-    if base_url is not None:
-        parts = urlsplit(base_url)
-        attributes["server.address"] = parts.hostname or ""
-        attributes["server.port"] = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
-    stated = {key: value for key, value in (request or {}).items() if value is not None}
-    attributes |= {f"gen_ai.request.{key}": value for key, value in stated.items()}
+    stated = {key: value for key, value in attributes.items() if value is not None}
     began = time.perf_counter()
-    with span(f"{operation} {model}", kind=kind, **attributes) as step:
-        reply = await converse(step)
+    kind: Kind = "client" if is_client else "internal"
+    with span(f"{operation} {model}", kind=kind, **stated) as step:
+        exchange = Exchange(step)
+        try:
+            reply = Reply("ok", await converse(exchange), usage=exchange.usage)
+        except ModelError as error:
+            reply = Reply(cast("Status", error.status), message=str(error), usage=exchange.usage)
+            step.fail(error.status)
+        except ValueError as error:
+            said = f"The model {name} gave no usable reply: {error}."
+            reply = Reply("parse_error", message=said, usage=exchange.usage)
+            step.fail("parse_error")
         step.set("fairqr.status", reply.status)
         step.set("gen_ai.usage.input_tokens", reply.usage.prompt_tokens)
         step.set("gen_ai.usage.output_tokens", reply.usage.completion_tokens)
-        if reply.status != "ok":
-            step.fail(reply.status)
     return reply, (time.perf_counter() - began) * 1000
+
+
+def server_at(base_url: str | None) -> dict[str, Any]:
+    """Return the host and port of a server, for its span."""
+    parts = urlsplit(base_url or "")
+    port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    return {"server.address": parts.hostname, "server.port": port}
 
 
 def input_messages(messages: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:

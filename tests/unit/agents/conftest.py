@@ -7,9 +7,15 @@ from pathlib import Path
 import pytest
 
 from fairqr.agents.models.cache import ReplyCache
-from tests.integration.model_server import clean_environment, model_server
+from tests.integration.model_server import ModelServer, clean_environment, model_server
 
 __all__ = ["clean_environment", "model_server"]
+
+
+@pytest.fixture
+def server(model_server: ModelServer, clean_environment: Path) -> ModelServer:
+    """A server of the test's own, and nothing that is configured outside."""
+    return model_server
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from pydantic import SecretStr
 
 from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.chat import ChatModel
-from fairqr.agents.models.provider import options_as_data, variables_of
+from fairqr.agents.models.provider import described
 from fairqr.agents.models.question import Question
 from fairqr.agents.models.replies import Usage
 from fairqr.base.errors import InputError, ModelUnavailableError
@@ -92,33 +92,31 @@ def gate() -> threading.Event:
 
 
 class TestAsking:
-    async def test_a_request_holds_what_was_asked(self, model_server: ModelServer) -> None:
+    async def test_a_request_holds_what_was_asked(self, server: ModelServer) -> None:
         """Messages, temperature, seed and a schema without bounds arrive, and the key does."""
-        model_server.does(GOOD)
-        asking = model(model_server)
+        server.does(GOOD)
+        asking = model(server)
         reply = await asking.ask(question(seed=7, temperature=0.0))
         assert (reply.status, reply.value, reply.usage) == ("ok", {"n": 1}, Usage(1, 0, 100, 10))
-        (asked,) = model_server.asked
+        (asked,) = server.asked
         assert asked.path == "/v1/chat/completions"
         assert asked.headers["authorization"] == f"Bearer {KEY}"
         assert asked.body["messages"] == [{"role": "user", "content": "About x"}]
         assert (asked.body["temperature"], asked.body["seed"]) == (0.0, 7)
         schema = asked.body["response_format"]["json_schema"]["schema"]
         assert schema["properties"] == {"n": {"type": "integer"}}
-        model_server.does(says("  Marie Curie\ndid. \n"))
+        server.does(says("  Marie Curie\ndid. \n"))
         text = await asking.write(question())
         assert (text.status, text.text, text.usage) == ("ok", "Marie Curie\ndid.", reply.usage)
         names = {"response_format", "logprobs", "stream_options", "cache_prompt"}
-        assert not names & set(model_server.asked[0].body)
+        assert not names & set(server.asked[0].body)
 
-    async def test_a_wrong_reply_is_answered_with_the_error_once(
-        self, model_server: ModelServer
-    ) -> None:
+    async def test_a_wrong_reply_is_answered_with_the_error_once(self, server: ModelServer) -> None:
         """What is no valid object is asked for again with what is wrong, and both are counted."""
-        model_server.does(says('{"m": 1}'), GOOD)
-        reply = await model(model_server).ask(question())
+        server.does(says('{"m": 1}'), GOOD)
+        reply = await model(server).ask(question())
         assert (reply.status, reply.usage) == ("ok", Usage(2, 0, 200, 20))
-        again = model_server.asked[1].body["messages"]
+        again = server.asked[1].body["messages"]
         assert again[1] == {"role": "assistant", "content": '{"m": 1}'}
         assert "'n': a number is missing" in again[2]["content"]
 
@@ -148,70 +146,68 @@ class TestAsking:
         ],
     )
     async def test_each_failure_is_typed_and_explained(
-        self, model_server: ModelServer, answer: Answer, requests: int, status: str, words: str
+        self, server: ModelServer, answer: Answer, requests: int, status: str, words: str
     ) -> None:
         """Tried again is only what can heal; the reply says in a sentence what is wrong."""
-        model_server.does(answer)
-        reply = await model(model_server, attempts=2).ask(question())
-        assert (reply.status, len(model_server.asked)) == (status, requests)
+        server.does(answer)
+        reply = await model(server, attempts=2).ask(question())
+        assert (reply.status, len(server.asked)) == (status, requests)
         assert words in reply.message
         assert KEY not in reply.message
         assert re.fullmatch(r"The model openai:fake [^\n]{5,300}\.", reply.message)
         assert reply.usage.model_calls >= 1
         if words != "no whole JSON object":
-            text = await model(model_server, attempts=2).write(question())
+            text = await model(server, attempts=2).write(question())
             assert (text.status, text.text, text.message) == (status, "", reply.message)
 
     @pytest.mark.parametrize("content", ["", " \n\t", None])
     async def test_an_empty_text_is_told_from_a_failure(
-        self, model_server: ModelServer, content: str | None
+        self, server: ModelServer, content: str | None
     ) -> None:
         """And a text that was cut at the limit of tokens, which is ours, is an answer."""
-        model_server.does(completion({"content": content}), completion({"content": "Ha"}, "length"))
-        reply = await model(model_server).write(question())
+        server.does(completion({"content": content}), completion({"content": "Ha"}, "length"))
+        reply = await model(server).write(question())
         assert (reply.status, "gave an empty answer" in reply.message) == ("empty", True)
-        assert (await model(model_server).write(question())).text == "Ha"
+        assert (await model(server).write(question())).text == "Ha"
 
-    async def test_retry_after_is_waited_for(
-        self, model_server: ModelServer, waits: list[float]
-    ) -> None:
+    async def test_retry_after_is_waited_for(self, server: ModelServer, waits: list[float]) -> None:
         """In seconds or as a date, the server's wish counts, and not our own idea of a wait."""
         gone = failure(503, retry_after="Wed, 21 Oct 2015 07:28:00 GMT")
-        model_server.does(failure(429, retry_after="0.2"), gone, GOOD)
-        assert (await model(model_server).ask(question())).status == "ok"
-        first, second, _ = (asked.at for asked in model_server.asked)
+        server.does(failure(429, retry_after="0.2"), gone, GOOD)
+        assert (await model(server).ask(question())).status == "ok"
+        first, second, _ = (asked.at for asked in server.asked)
         assert second - first >= 0.2
         assert waits == [0.2, 0]  # our own waits would be at least 0.5 s, and then 1 s
 
     @pytest.mark.parametrize("answer", [Answer(never=True), says({"n": 1}, drip=0.05)])
     async def test_a_model_that_does_not_answer_is_given_up(
-        self, model_server: ModelServer, answer: Answer
+        self, server: ModelServer, answer: Answer
     ) -> None:
         """Silence and a drip end after the timeout, not when the server pleases."""
-        model_server.does(answer)
+        server.does(answer)
         began = time.monotonic()
-        reply = await model(model_server, timeout=0.3).ask(question())
+        reply = await model(server, timeout=0.3).ask(question())
         assert reply.status == "timeout"
         assert "did not answer within" in reply.message
         assert 0.3 <= time.monotonic() - began < 30
-        assert len(model_server.asked) <= 2
+        assert len(server.asked) <= 2
 
     @pytest.mark.parametrize("kept", [True, False])
     async def test_a_deadline_of_zero_asks_nothing(
-        self, model_server: ModelServer, cache: ReplyCache, kept: bool
+        self, server: ModelServer, cache: ReplyCache, kept: bool
     ) -> None:
         """A budget that is spent is no reason to wait without one."""
-        asking = model(model_server, cache=cache if kept else None)
+        asking = model(server, cache=cache if kept else None)
         reply = await asking.ask(question(), deadline=0.0)
-        assert (reply.status, model_server.asked) == ("timeout", [])
+        assert (reply.status, server.asked) == ("timeout", [])
 
     async def test_the_time_of_a_question_begins_with_its_turn(
-        self, model_server: ModelServer, cache: ReplyCache, monkeypatch: pytest.MonkeyPatch
+        self, server: ModelServer, cache: ReplyCache, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A model that answers one after the other, as the embedded one does, is waited for."""
         turn = asyncio.Lock()
-        model_server.does(says("Bridges."))
-        asking = model(model_server, timeout=0.5, cache=cache)
+        server.does(says("Bridges."))
+        asking = model(server, timeout=0.5, cache=cache)
         monkeypatch.setattr(asking, "_turn", lambda: turn)
         await asking.start()
         async with turn:
@@ -224,99 +220,89 @@ class TestAsking:
 
 
 class TestWhatServersRefuse:
-    async def test_a_server_without_schemas_is_asked_without(
-        self, model_server: ModelServer
+    @pytest.mark.parametrize(
+        ("parameter", "words"),
+        [
+            ("response_format", "response_format is unknown"),
+            ("temperature", "Unsupported value: 'temperature' does not support 0.3."),
+            ("stream_options", "Unknown parameter: stream_options"),
+        ],
+    )
+    async def test_a_parameter_that_is_refused_is_left_out_from_then_on(
+        self, server: ModelServer, parameter: str, words: str
     ) -> None:
-        """It is learnt once, by all who ask at the same time, and then remembered."""
+        """It is learnt once, by all who ask at the same time; the rest of the request stays."""
 
-        def plain_only(asked: Asked) -> Answer:
-            return failure(400, "response_format is unknown") if asked.wants_schema else GOOD
+        def answer(asked: Asked) -> Answer:
+            if parameter in asked.body:
+                return failure(400, words)
+            return stream(PIECES, usage=False) if streams else GOOD
 
-        model_server.does(plain_only)
-        asking = model(model_server)
-        replies = await asyncio.gather(*(asking.ask(question(str(n))) for n in range(4)))
-        assert {reply.status for reply in replies} == {"ok"}
-        assert len(model_server.asked) <= 8
-        model_server.does(plain_only)
-        assert (await asking.ask(question("later"))).status == "ok"
-        assert len(model_server.asked) == 1
+        streams = parameter == "stream_options"
+        server.does(answer)
+        asking, told = model(server), list[str]()
 
-    async def test_a_model_without_temperature_is_asked_without(
-        self, model_server: ModelServer
-    ) -> None:
-        """Reasoning models refuse it; the rest of the request stays."""
+        async def ask(query: str) -> str:
+            asked = question(query)
+            if streams:
+                return (await asking.write(asked, on_token=told.append)).status
+            return (await asking.ask(asked)).status
 
-        def no_temperature(asked: Asked) -> Answer:
-            if "temperature" in asked.body:
-                return failure(400, "Unsupported value: 'temperature' does not support 0.3.")
-            return GOOD if asked.wants_schema else failure(500)
+        statuses = await asyncio.gather(*(ask(str(n)) for n in range(4)))
+        assert set(statuses) == {"ok"}
+        assert len(server.asked) <= 8
+        server.does(answer)
+        assert await ask("later") == "ok"
+        assert len(server.asked) == 1
+        assert {"model", "seed", "messages"} - {"seed"} <= set(server.asked[0].body)
 
-        model_server.does(no_temperature)
-        assert (await model(model_server).ask(question())).status == "ok"
-        assert len(model_server.asked) == 2
-
-    async def test_a_400_for_another_reason_is_final(self, model_server: ModelServer) -> None:
+    async def test_a_400_for_another_reason_is_final(self, server: ModelServer) -> None:
         """A server that always complains about the schema is not asked for ever."""
-        model_server.does(failure(400, "response_format: no"))
-        assert (await model(model_server).ask(question())).status == "invalid_request"
-        assert len(model_server.asked) == 2
-
-    async def test_a_server_that_does_not_count_in_streams_is_asked_without(
-        self, model_server: ModelServer
-    ) -> None:
-        """It is learnt once; the text matters more than its price."""
-
-        def no_usage(asked: Asked) -> Answer:
-            if "stream_options" in asked.body:
-                return failure(400, "Unknown parameter: stream_options")
-            return stream(PIECES, usage=False)
-
-        model_server.does(no_usage)
-        asking, told = model(model_server), list[str]()
-        for _ in range(2):
-            reply = await asking.write(question(), on_token=told.append)
-            assert (reply.status, reply.usage) == ("ok", Usage(1))
-        assert told == PIECES * 2
-        assert len(model_server.asked) == 3
+        server.does(failure(400, "response_format: no"))
+        assert (await model(server).ask(question())).status == "invalid_request"
+        assert len(server.asked) == 2
 
 
 class TestNames:
-    @pytest.mark.parametrize("name", ["", "gpt-4o", "openai:", ":gpt-4o"])
-    def test_a_name_needs_provider_and_model(self, name: str) -> None:
-        with pytest.raises(ModelUnavailableError, match=r"provider:model, such as openai:gpt-4o"):
-            ChatModel(name)
+    @pytest.mark.parametrize(
+        ("name", "options", "error", "words"),
+        [
+            *(
+                (name, {}, ModelUnavailableError, "provider:model, such as openai:gpt-4o")
+                for name in ("", "gpt-4o", "openai:", ":gpt-4o")
+            ),
+            *(
+                ("openai:fake", {"base_url": url}, ModelUnavailableError, "base URL")
+                for url in (
+                    "localhost:8000",
+                    "ftp://x/v1",
+                    "http://",
+                    "http://x:99999/v1",
+                    "http://[::1/v1",
+                )
+            ),
+            *(("openai:fake", {"timeout": it}, InputError, "timeout") for it in (0, float("nan"))),
+        ],
+    )
+    def test_what_names_no_model_is_refused(
+        self, name: str, options: dict[str, Any], error: type[Exception], words: str
+    ) -> None:
+        with pytest.raises(error, match=words):
+            ChatModel(name, **options)
 
     async def test_what_cannot_be_opened_is_said_in_one_line(
-        self, monkeypatch: pytest.MonkeyPatch
+        self, server: ModelServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """An unknown provider, and a key that is missing: the variable to set is named."""
+        """The provider or the variable is named; a server of one's own needs no key."""
         monkeypatch.delenv("OPENAI_API_KEY")
         for name, words in (("nonesuch:model", "nonesuch"), ("openai:fake", "OPENAI_API_KEY")):
             with pytest.raises(ModelUnavailableError, match=words) as caught:
                 await ChatModel(name).start()
             assert "\n" not in str(caught.value)
             assert len(str(caught.value)) < 400
-
-    async def test_a_server_of_ones_own_needs_no_key(
-        self, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """What is sent in its place is no secret."""
-        monkeypatch.delenv("OPENAI_API_KEY")
-        model_server.does(GOOD)
-        assert (await model(model_server).ask(question())).status == "ok"
-        assert model_server.asked[0].headers["authorization"] == "Bearer none"
-
-    @pytest.mark.parametrize(
-        "url", ["localhost:8000", "ftp://x/v1", "http://", "http://x:99999/v1", "http://[::1/v1"]
-    )
-    def test_a_url_is_checked(self, url: str) -> None:
-        with pytest.raises(ModelUnavailableError, match="base URL"):
-            ChatModel("openai:fake", base_url=url)
-
-    @pytest.mark.parametrize("timeout", [0, -1, float("nan")])
-    def test_a_timeout_is_positive(self, timeout: float) -> None:
-        with pytest.raises(InputError, match="timeout"):
-            ChatModel("openai:fake", timeout=timeout)
+        server.does(GOOD)
+        assert (await model(server).ask(question())).status == "ok"
+        assert server.asked[0].headers["authorization"] == "Bearer none"
 
     async def test_the_configured_url_is_used_and_shown_without_credentials(
         self, monkeypatch: pytest.MonkeyPatch
@@ -328,48 +314,48 @@ class TestNames:
         assert "hidden" not in reply.message
 
     async def test_no_secret_around_us_is_quoted(
-        self, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
+        self, server: ModelServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A key of any form is cut out of what a server says."""
         monkeypatch.setenv("OPENAI_API_KEY", "plainwordsecret")
-        model_server.does(failure(400, "The key plainwordsecret and bearer abc123xyz are bad"))
-        reply = await model(model_server).ask(question())
+        server.does(failure(400, "The key plainwordsecret and bearer abc123xyz are bad"))
+        reply = await model(server).ask(question())
         assert "(400: The key … and … are bad)" in reply.message
 
-    async def test_no_redirect_is_followed(self, model_server: ModelServer) -> None:
+    async def test_no_redirect_is_followed(self, server: ModelServer) -> None:
         """It could lead the documents of a question to a server that nobody configured."""
-        elsewhere = model_server.base_url.replace("/v1", "/elsewhere")
-        model_server.does(Answer(307, b"", {"Location": elsewhere}), GOOD)
-        assert (await model(model_server).ask(question())).status != "ok"
-        assert [asked.path for asked in model_server.asked] == ["/v1/chat/completions"]
+        elsewhere = server.base_url.replace("/v1", "/elsewhere")
+        server.does(Answer(307, b"", {"Location": elsewhere}), GOOD)
+        assert (await model(server).ask(question())).status != "ok"
+        assert [asked.path for asked in server.asked] == ["/v1/chat/completions"]
 
 
 class TestSharing:
     @pytest.mark.parametrize("status", [200, 400])
     async def test_equal_questions_at_once_are_asked_once(
-        self, model_server: ModelServer, cache: ReplyCache, gate: threading.Event, status: int
+        self, server: ModelServer, cache: ReplyCache, gate: threading.Event, status: int
     ) -> None:
         """All who ask the same get the one reply, or the one failure; only one paid for it."""
-        model_server.does(Answer(status, GOOD.body if status == 200 else b"{}", gate=gate))
-        asking = model(model_server, cache=cache)
+        server.does(Answer(status, GOOD.body if status == 200 else b"{}", gate=gate))
+        asking = model(server, cache=cache)
         tasks = [asyncio.create_task(asking.ask(question())) for _ in range(5)]
-        await asyncio.to_thread(model_server.wait_for, 1)
+        await asyncio.to_thread(server.wait_for, 1)
         gate.set()
         replies = await asyncio.gather(*tasks)
         expected = "ok" if status == 200 else "invalid_request"
         assert {reply.status for reply in replies} == {expected}
         total = sum((reply.usage for reply in replies), Usage())
         assert total == (Usage(1, 4, 100, 10) if status == 200 else Usage(1))
-        assert len(model_server.asked) == 1
+        assert len(server.asked) == 1
 
     async def test_each_leaves_as_it_likes_and_the_rest_get_the_reply(
-        self, model_server: ModelServer, cache: ReplyCache, gate: threading.Event
+        self, server: ModelServer, cache: ReplyCache, gate: threading.Event
     ) -> None:
         """At a deadline of one's own, or cancelled, even the first to ask."""
-        model_server.does(says({"n": 1}, gate=gate))
-        asking = model(model_server, cache=cache)
+        server.does(says({"n": 1}, gate=gate))
+        asking = model(server, cache=cache)
         first = asyncio.create_task(asking.ask(question()))
-        await asyncio.to_thread(model_server.wait_for, 1)
+        await asyncio.to_thread(server.wait_for, 1)
         patient = asyncio.create_task(asking.ask(question()))
         hurried = await asking.ask(question(), deadline=0.05)
         assert (hurried.status, hurried.usage) == ("timeout", Usage())
@@ -378,14 +364,14 @@ class TestSharing:
             await first
         gate.set()
         assert (await patient).status == "ok"
-        assert len(model_server.asked) == 1
+        assert len(server.asked) == 1
 
     def test_a_model_serves_several_event_loops(
-        self, model_server: ModelServer, cache: ReplyCache, gate: threading.Event
+        self, server: ModelServer, cache: ReplyCache, gate: threading.Event
     ) -> None:
         """Threads with a loop of their own may ask the same at the same time."""
-        model_server.does(says({"n": 1}, gate=gate))
-        asking, statuses = model(model_server, cache=cache), list[str]()
+        server.does(says({"n": 1}, gate=gate))
+        asking, statuses = model(server, cache=cache), list[str]()
 
         def ask() -> None:
             statuses.append(asyncio.run(asking.ask(question())).status)
@@ -393,7 +379,7 @@ class TestSharing:
         threads = [threading.Thread(target=ask) for _ in range(2)]
         for thread in threads:
             thread.start()
-        model_server.wait_for(2)
+        server.wait_for(2)
         gate.set()
         for thread in threads:
             thread.join(PATIENCE)
@@ -406,11 +392,11 @@ TURNED = dict(reversed(FIELDS.items()))
 
 class TestCache:
     async def test_a_reply_is_kept_and_a_failure_is_not(
-        self, model_server: ModelServer, cache: ReplyCache
+        self, server: ModelServer, cache: ReplyCache
     ) -> None:
         """The second time costs nothing; what failed, or is no valid object, is asked anew."""
-        model_server.does(failure(400), GOOD)
-        asking = model(model_server, cache=cache)
+        server.does(failure(400), GOOD)
+        asking = model(server, cache=cache)
         assert (await asking.ask(question())).status == "invalid_request"
         first = (await asking.ask(question())).usage
         again = (await asking.ask(question())).usage
@@ -426,74 +412,52 @@ class TestCache:
             assert (await asking.ask(question())).usage.model_calls == 1
 
     async def test_different_questions_have_different_keys(
-        self, model_server: ModelServer, cache: ReplyCache
+        self, server: ModelServer, cache: ReplyCache
     ) -> None:
         """Also a schema with the same fields in another order, which models follow."""
-        model_server.does(GOOD)
-        url = model_server.base_url
-        one = model(model_server, cache=cache)
-        for asking, asked in [
-            (one, question()),
-            (one, question("y")),
-            (one, question(seed=1)),
-            (one, question(temperature=1.0)),
-            (one, question(max_tokens=7)),
-            (one, question(schema={"type": "object", "properties": FIELDS})),
-            (one, question(schema={"type": "object", "properties": TURNED})),
-            (one, question(schema=None)),
-            (ChatModel("openai:other", base_url=url, cache=cache), question()),
-            (ChatModel("openai:fake", base_url=url + "/", cache=cache), question()),
-        ]:
-            assert (await asking.ask(asked)).usage.model_calls == 1
-            assert (await asking.ask(asked)).usage.model_calls == 0
+        server.does(GOOD)
+        schemas = [{"type": "object", "properties": fields} for fields in (FIELDS, TURNED)]
+        changes = [{"seed": 1}, {"temperature": 1.0}, {"max_tokens": 7}]
+        changes += [{"schema": schema} for schema in (None, *schemas)]
+        options: list[dict[str, Any]] = [
+            *({"reasoning_effort": how} for how in ("low", "high")),
+            *({"model_kwargs": {"user": user}} for user in "ab"),
+            *({"default_headers": {"X-Model": name}} for name in "ab"),
+            {"base_url": server.base_url + "/"},
+        ]
+        asked = [(model(server, cache=cache), question("y"))]
+        asked += [(model(server, cache=cache), question(**change)) for change in ({}, *changes)]
+        asked += [(model(server, cache=cache, **option), question()) for option in options]
+        other = ChatModel("openai:other", base_url=server.base_url, cache=cache)
+        for calls in (1, 0):
+            for asking, each in [*asked, (other, question())]:
+                assert (await asking.ask(each)).usage.model_calls == calls
 
     async def test_texts_objects_and_choices_are_kept_apart(
-        self, model_server: ModelServer, cache: ReplyCache
+        self, server: ModelServer, cache: ReplyCache
     ) -> None:
         """The same prompt in another form is another question; an empty text is kept too."""
-        model_server.does(GOOD, says(""), weighs({"Yes": 0.5, "No": 0.5}))
-        asking = model(model_server, cache=cache)
+        server.does(GOOD, says(""), weighs({"Yes": 0.5, "No": 0.5}))
+        asking = model(server, cache=cache)
         for _ in range(2):
             assert (await asking.ask(question())).value == {"n": 1}
             assert (await asking.write(question())).status == "empty"
             assert (await asking.weigh(question())).probabilities == {"Yes": 0.5, "No": 0.5}
-        assert len(model_server.asked) == 3
+        assert len(server.asked) == 3
         assert (await asking.weigh(question(), ("No", "Yes"))).usage.cached_calls == 0
 
-    @pytest.mark.parametrize(
-        ("one", "other"),
-        [
-            ({}, {"reasoning_effort": "high"}),
-            ({"reasoning_effort": "low"}, {"reasoning_effort": "high"}),
-            ({"model_kwargs": {"user": "a"}}, {"model_kwargs": {"user": "b"}}),
-            ({"default_headers": {"X-Model": "a"}}, {"default_headers": {"X-Model": "b"}}),
-        ],
-    )
-    async def test_models_with_other_options_share_no_replies(
-        self,
-        model_server: ModelServer,
-        cache: ReplyCache,
-        one: dict[str, Any],
-        other: dict[str, Any],
-    ) -> None:
-        """Each is asked once; a model that is opened again with the same options is not asked."""
-        model_server.does(says({"n": 1}), says({"n": 2}))
-        for options, n, calls in [(one, 1, 1), (other, 2, 1), (one, 1, 0), (other, 2, 0)]:
-            reply = await model(model_server, cache=cache, **options).ask(question())
-            assert (reply.value, reply.usage.model_calls) == ({"n": n}, calls)
-
     async def test_a_key_or_a_timeout_changes_no_reply_and_no_secret_is_kept(
-        self, model_server: ModelServer, cache: ReplyCache
+        self, server: ModelServer, cache: ReplyCache
     ) -> None:
         """Whoever gets a new API key need not pay again; headers and addresses are hashed."""
-        model_server.does(GOOD)
+        server.does(GOOD)
         hidden = {
-            "base_url": model_server.base_url.replace("//", "//user:secret@"),
+            "base_url": server.base_url.replace("//", "//user:secret@"),
             "default_headers": {"X-Token": "secret"},
         }
-        first = model(model_server, cache=cache, api_key="oldsecret1", **hidden)
+        first = model(server, cache=cache, api_key="oldsecret1", **hidden)
         assert (await first.ask(question())).usage.model_calls == 1
-        again = model(model_server, cache=cache, api_key="newsecret2", **hidden | {"timeout": 5.0})
+        again = model(server, cache=cache, api_key="newsecret2", **hidden | {"timeout": 5.0})
         assert (await again.ask(question())).usage.model_calls == 0
         cache.close()
         assert b"secret" not in cache.path.read_bytes()
@@ -506,11 +470,12 @@ class TestCache:
             **{"reasoning_effort": "low", "logit_bias": {7: -1}, "stop": ("a", "b")},
             **{"api_key": SecretStr("hidden"), "timeout": 3, "callbacks": [object()]},
         }
-        data = options_as_data(options)
+        data = described("openai:x", None, options)["options"]
         assert data == {"reasoning_effort": "low", "logit_bias": {"7": -1}, "stop": ["a", "b"]}
         client = {"http_client": object(), "token": SecretStr("hidden")}
-        assert options_as_data(client) != options_as_data(client)
-        assert "hidden" not in json.dumps(options_as_data(client))
+        one, other = (described("openai:x", None, client) for _ in range(2))
+        assert one != other
+        assert "hidden" not in json.dumps(one)
 
     @pytest.mark.parametrize(
         ("provider", "variable"),
@@ -528,10 +493,9 @@ class TestCache:
         """Keys stay out; of OpenAI only the address that is used counts, wherever it stands."""
         monkeypatch.setenv(variable, "http://one")
         monkeypatch.setenv(variable.split("_")[0] + "_API_KEY", "hidden")
-        found = variables_of(provider)
+        found = described(f"{provider}:x", None, {})["environment"]
         assert found[variable] == "http://one"
         assert "hidden" not in found.values()
-        assert variables_of("local") == {}
         given = ChatModel("openai:x", base_url="http://one/v1").fingerprint
         assert given != ChatModel("openai:x").fingerprint
         monkeypatch.setenv("OPENAI_BASE_URL", "http://one/v1")
@@ -540,13 +504,13 @@ class TestCache:
 
 class TestTraces:
     async def test_content_is_recorded_only_when_asked(
-        self, model_server: ModelServer, tmp_path: Path
+        self, server: ModelServer, tmp_path: Path
     ) -> None:
         """Tokens and the prompt's hash always; texts by a wish, odd ones too; the key never."""
         for content in (False, True):
-            model_server.does(failure(500, retry_after="0"), says('{"n": 1, "note": "\ud800"}'))
+            server.does(failure(500, retry_after="0"), says('{"n": 1, "note": "\ud800"}'))
             with record_to(tmp_path / "t", content=content):
-                await model(model_server).ask(question("private matter"))
+                await model(server).ask(question("private matter"))
             written = (tmp_path / "t").read_text()
             assert ("private matter" in written) is content
             assert KEY not in written
@@ -560,15 +524,15 @@ class TestTraces:
 
 class TestStreaming:
     async def test_pieces_are_told_as_they_come_and_kept(
-        self, model_server: ModelServer, cache: ReplyCache, gate: threading.Event
+        self, server: ModelServer, cache: ReplyCache, gate: threading.Event
     ) -> None:
         """The first piece is there while the model still writes.
 
         Who joins is told at the end, who left is told no more, and who comes later is told at once.
         """
         whole = stream(PIECES)
-        model_server.does(stream(PIECES, gate=gate, gate_after=begun(whole, 1)))
-        asking = model(model_server, cache=cache)
+        server.does(stream(PIECES, gate=gate, gate_after=begun(whole, 1)))
+        asking = model(server, cache=cache)
         first, second, came = list[str](), list[str](), asyncio.Event()
 
         def on_token(piece: str) -> None:
@@ -588,7 +552,7 @@ class TestStreaming:
         later = list[str]()
         assert (await asking.write(question(), on_token=later.append)).usage.cached_calls == 1
         assert later == second
-        (asked,) = model_server.asked
+        (asked,) = server.asked
         assert asked.body["stream"] is True
         assert asked.body["stream_options"] == {"include_usage": True}
 
@@ -609,19 +573,19 @@ class TestStreaming:
         ],
     )
     async def test_what_becomes_of_a_stream(
-        self, model_server: ModelServer, answer: Answer, requests: int, status: str, told: str
+        self, server: ModelServer, answer: Answer, requests: int, status: str, told: str
     ) -> None:
         """Cut off is an answer, white space is none and is not told, a filter is a refusal."""
-        model_server.does(answer)
+        server.does(answer)
         pieces: list[str] = []
-        reply = await model(model_server, attempts=2).write(question(), on_token=pieces.append)
+        reply = await model(server, attempts=2).write(question(), on_token=pieces.append)
         assert (reply.status, reply.text) == (status, told if status == "ok" else "")
         assert "".join(pieces) == told
-        assert len(model_server.asked) == requests
+        assert len(server.asked) == requests
 
     @pytest.mark.parametrize("how", ["closed", "ended", "stands still"])
     async def test_a_stream_that_breaks_off_after_a_piece_is_not_begun_again(
-        self, model_server: ModelServer, gate: threading.Event, how: str
+        self, server: ModelServer, gate: threading.Event, how: str
     ) -> None:
         """Who was told half a text must not be told another one after it."""
         cut = begun(stream(PIECES), 2)
@@ -630,44 +594,44 @@ class TestStreaming:
             "ended": stream(PIECES, finish_reason=None),
             "stands still": stream(PIECES, gate=gate, gate_after=cut),
         }[how]
-        model_server.does(broken, stream(["Another."]))
+        server.does(broken, stream(["Another."]))
         told: list[str] = []
-        asking = model(model_server, timeout=5.0)
+        asking = model(server, timeout=5.0)
         await asking.start()
         reply = await asking.write(question(), on_token=told.append)
         gate.set()
         expected = "timeout" if how == "stands still" else "unavailable"
         assert (reply.status, reply.text) == (expected, "")
         assert told == PIECES[: len(told)] != []
-        assert len(model_server.asked) == 1
+        assert len(server.asked) == 1
 
     @pytest.mark.parametrize("finish", [None, "stop"])
     async def test_a_stream_that_breaks_off_before_is_tried_again(
-        self, model_server: ModelServer, finish: str | None
+        self, server: ModelServer, finish: str | None
     ) -> None:
         """Nobody was told anything, so nothing is lost."""
         broken = stream([" "], finish, **({"cut_after": 300} if finish else {}))
-        model_server.does(broken, failure(500, retry_after="0"), stream(PIECES))
+        server.does(broken, failure(500, retry_after="0"), stream(PIECES))
         told: list[str] = []
-        reply = await model(model_server).write(question(), on_token=told.append)
+        reply = await model(server).write(question(), on_token=told.append)
         assert (reply.status, told) == ("ok", PIECES)
-        assert len(model_server.asked) == 3
+        assert len(server.asked) == 3
 
 
 class TestWeighing:
-    async def test_the_tokens_of_a_label_are_summed(self, model_server: ModelServer) -> None:
+    async def test_the_tokens_of_a_label_are_summed(self, server: ModelServer) -> None:
         """With a space before it and in another case; what is no label only lowers the mass."""
         tokens = {"Yes": 0.4, " yes": 0.1, "▁YES": 0.1, "No": 0.2, "Maybe": 0.15, "Yesterday": 0.05}
-        model_server.does(weighs(tokens), weighs({"A": 0.5, "B": 0.3}))
-        choice = await model(model_server).weigh(question())
+        server.does(weighs(tokens), weighs({"A": 0.5, "B": 0.3}))
+        choice = await model(server).weigh(question())
         assert (choice.status, choice.usage) == ("ok", Usage(1, 0, 100, 10))
         assert choice.probabilities == pytest.approx({"Yes": 0.75, "No": 0.25})
         assert choice.mass == pytest.approx(0.8)
-        body = model_server.asked[0].body
+        body = server.asked[0].body
         assert (body["logprobs"], body["top_logprobs"]) == (True, 10)
         assert body.get("max_completion_tokens", body.get("max_tokens")) == 1
         assert "response_format" not in body
-        choice = await model(model_server).weigh(question(), ("A", "B", "C"))
+        choice = await model(server).weigh(question(), ("A", "B", "C"))
         assert choice.probabilities == pytest.approx({"A": 0.625, "B": 0.375, "C": 0.0})
 
     @pytest.mark.parametrize(
@@ -680,16 +644,16 @@ class TestWeighing:
         ],
     )
     async def test_a_model_without_probabilities_is_asked_once_only(
-        self, model_server: ModelServer, cache: ReplyCache, answer: Answer
+        self, server: ModelServer, cache: ReplyCache, answer: Answer
     ) -> None:
         """It is remembered, so that a caller can ask for JSON from then on."""
-        model_server.does(answer, GOOD)
-        asking = model(model_server, cache=cache)
+        server.does(answer, GOOD)
+        asking = model(server, cache=cache)
         for _ in range(2):
             choice = await asking.weigh(question())
             assert (choice.status, choice.probabilities) == ("unsupported", {})
             assert "does not give the probabilities" in choice.message
-        assert len(model_server.asked) == 1
+        assert len(server.asked) == 1
         assert (await asking.ask(question())).value == {"n": 1}
 
     @pytest.mark.parametrize(
@@ -704,23 +668,23 @@ class TestWeighing:
         ],
     )
     async def test_other_failures_are_not_taken_for_that(
-        self, model_server: ModelServer, answer: Answer | str, status: str
+        self, server: ModelServer, answer: Answer | str, status: str
     ) -> None:
         """The next question may well be answered with probabilities."""
         if isinstance(answer, str):  # an empty list of tokens is not the same as none
             body = json.loads(says("").body)
             body["choices"][0]["logprobs"] = {"content": [], "refusal": None}
             answer = Answer(body=json.dumps(body).encode())
-        model_server.does(answer, weighs({"Yes": 1.0}))
-        asking = model(model_server)
+        server.does(answer, weighs({"Yes": 1.0}))
+        asking = model(server)
         assert (await asking.weigh(question())).status == status
         assert (await asking.weigh(question())).probabilities == {"Yes": 1.0, "No": 0.0}
 
     @pytest.mark.parametrize("labels", [(), ("Yes",), ("Yes", "yes"), ("a", "b", " A")])
     async def test_labels_are_told_apart(
-        self, model_server: ModelServer, labels: tuple[str, ...]
+        self, server: ModelServer, labels: tuple[str, ...]
     ) -> None:
         """A choice between what is the same is the caller's mistake."""
         with pytest.raises(ValueError, match="all different"):
-            await model(model_server).weigh(question(), labels)
-        assert model_server.asked == []
+            await model(server).weigh(question(), labels)
+        assert server.asked == []

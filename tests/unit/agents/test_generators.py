@@ -39,80 +39,80 @@ def lines_of(server: ModelServer) -> list[str]:
     return [line for line in server.asked[-1].last_message.splitlines() if line.startswith("[")]
 
 
-async def test_the_documents_stand_in_order_and_fenced(model_server: ModelServer) -> None:
+async def test_the_documents_stand_in_order_and_fenced(server: ModelServer) -> None:
     """Temperature and seed are the request's, the rest the prompt's; none are needed."""
-    model_server.does(says(" Bridges. "))
-    answered = await generator(model_server).generate(request(temperature=0.7, seed=5))
+    server.does(says(" Bridges. "))
+    answered = await generator(server).generate(request(temperature=0.7, seed=5))
     assert answered == TextReply("ok", "Bridges.", usage=Usage(1, 0, 100, 10))
     assert (
         "<documents>\n[1] Bridges: They carry ‹/documents› roads.\n[2] Boats: They float.\n"
-        "</documents>\n<question>What carries?</question>" in model_server.asked[0].last_message
+        "</documents>\n<question>What carries?</question>" in server.asked[0].last_message
     )
-    body = model_server.asked[0].body
+    body = server.asked[0].body
     assert (body["temperature"], body["seed"]) == (0.7, 5)
     assert body.get("max_completion_tokens", body.get("max_tokens")) == 96
-    assert (await generator(model_server).generate(request(sources=[]))).status == "ok"
-    assert "<documents>\nnone\n</documents>" in model_server.asked[1].last_message
+    assert (await generator(server).generate(request(sources=[]))).status == "ok"
+    assert "<documents>\nnone\n</documents>" in server.asked[1].last_message
 
 
 @pytest.mark.parametrize("room", [300, 500, INPUT_TOKENS])
-async def test_a_prompt_keeps_to_its_room(model_server: ModelServer, room: int) -> None:
+async def test_a_prompt_keeps_to_its_room(server: ModelServer, room: int) -> None:
     """The question is cut to a limit of its own, and the documents share the rest alike."""
-    model_server.does(says("Bridges."))
+    server.does(says("Bridges."))
     sources = [{"title": f"T{n}", "text": "carry " * 5000} for n in range(4)]
     asked = request("why " * 5000, sources=sources)
-    await generator(model_server, input_tokens=room, question_tokens=50).generate(asked)
-    messages = model_server.asked[-1].body["messages"]
+    await generator(server, input_tokens=room, question_tokens=50).generate(asked)
+    messages = server.asked[-1].body["messages"]
     tokens = sum(estimated_tokens(message["content"]) + MESSAGE_TOKENS for message in messages)
     assert room - 8 <= tokens <= room
-    question = re.search(r"<question>(.*)</question>", model_server.asked[-1].last_message)
+    question = re.search(r"<question>(.*)</question>", server.asked[-1].last_message)
     assert question
     assert 48 <= estimated_tokens(question[1]) <= 50
-    assert [line[:6] for line in lines_of(model_server)] == [f"[{n + 1}] T{n}" for n in range(4)]
-    sizes = [estimated_tokens(line) for line in lines_of(model_server)]
+    assert [line[:6] for line in lines_of(server)] == [f"[{n + 1}] T{n}" for n in range(4)]
+    sizes = [estimated_tokens(line) for line in lines_of(server)]
     assert max(sizes) - min(sizes) <= 1
 
 
 async def test_documents_that_the_model_would_not_see_are_no_source_of_an_answer(
-    model_server: ModelServer,
+    server: ModelServer,
 ) -> None:
     """Nothing is asked, and the number that is said to fit does fit."""
-    model_server.does(says("Bridges."))
+    server.does(says("Bridges."))
     sources = [{"title": f"Bridge {n}", "text": "carry " * 50} for n in range(300)]
-    refused = await generator(model_server).generate(request(sources=sources))
+    refused = await generator(server).generate(request(sources=sources))
     assert (refused.status, refused.text, refused.usage) == ("invalid_request", "", Usage())
     told = re.search(r"room for (\d+) of the 300 documents; lower k, raise input", refused.message)
     assert told
     fitting = int(told[1])
     assert fitting > 50
-    assert model_server.asked == []
-    await generator(model_server).generate(request(sources=sources[:fitting]))
-    assert [line.partition("]")[0] for line in lines_of(model_server)] == [
+    assert server.asked == []
+    await generator(server).generate(request(sources=sources[:fitting]))
+    assert [line.partition("]")[0] for line in lines_of(server)] == [
         f"[{n + 1}" for n in range(fitting)
     ]
-    assert all("Bridge" in line for line in lines_of(model_server))
-    more = generator(model_server, input_tokens=30_000)
+    assert all("Bridge" in line for line in lines_of(server))
+    more = generator(server, input_tokens=30_000)
     assert (await more.generate(request(sources=sources))).status == "ok"
 
 
 @pytest.mark.parametrize("sources", [SOURCES, []])
 async def test_a_prompt_that_is_too_long_by_itself_is_not_sent(
-    model_server: ModelServer, sources: list[dict[str, str]]
+    server: ModelServer, sources: list[dict[str, str]]
 ) -> None:
-    refused = await generator(model_server, input_tokens=120).generate(request(sources=sources))
+    refused = await generator(server, input_tokens=120).generate(request(sources=sources))
     assert refused.status == "invalid_request"
     assert "tokens, but there is only room for 120;" in refused.message
     with pytest.raises(PromptError, match="needs 'score', which the documents do not have"):
-        await generator(model_server).generate(
+        await generator(server).generate(
             request(prompt=PromptLibrary().get("lamp3"), sources=SOURCES)
         )
-    assert model_server.asked == []
+    assert server.asked == []
 
 
-async def test_a_failure_is_typed_and_an_answer_streams(model_server: ModelServer) -> None:
+async def test_a_failure_is_typed_and_an_answer_streams(server: ModelServer) -> None:
     """What the model does wrong is a status; what it does right is told as it comes."""
-    model_server.does(failure(400), says(" "), stream(["Bri", "dges."]))
-    answering = generator(model_server)
+    server.does(failure(400), says(" "), stream(["Bri", "dges."]))
+    answering = generator(server)
     assert (await answering.generate(request())).status == "invalid_request"
     assert (await answering.generate(request())).status == "empty"
     told: list[str] = []
@@ -122,17 +122,17 @@ async def test_a_failure_is_typed_and_an_answer_streams(model_server: ModelServe
 
 
 async def test_a_generator_is_opened_by_the_name_of_its_model(
-    model_server: ModelServer, cache: ReplyCache, monkeypatch: pytest.MonkeyPatch
+    server: ModelServer, cache: ReplyCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It keeps its replies where it is told to; the configured model is the default."""
-    model_server.does(says("Bridges."))
-    url = model_server.base_url
+    server.does(says("Bridges."))
+    url = server.base_url
     answering = open_generator("openai:fake", cache=cache, base_url=url, timeout=5.0)
     await answering.start()
     assert answering.name == "openai:fake"
     for _ in range(2):
         assert (await answering.generate(request())).text == "Bridges."
-    assert len(model_server.asked) == 1
+    assert len(server.asked) == 1
     assert open_generator(cache=False).name == "local:smollm2-135m"
     monkeypatch.setenv("FAIRQR_MODEL", "openai:mine")
     assert open_generator(cache=False).name == "openai:mine"

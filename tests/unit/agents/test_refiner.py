@@ -140,15 +140,15 @@ def test_a_status_says_whether_there_are_keywords(
 
 @pytest.mark.parametrize("version", sorted(p.stem for p in (SHIPPED / "refine").glob("*.yaml")))
 async def test_what_a_prompt_promises_is_what_the_schema_asks_for(
-    model_server: ModelServer, version: str
+    server: ModelServer, version: str
 ) -> None:
     """A closed object of its own fields, in order; only keywords in use can be dropped."""
     reply = {"reason": "r", "topic": ["lab"], "keywords": ["woman"], "drop": ["she", "physicist"]}
-    model_server.does(says(reply))
-    refinement = await refined(model_server, version, keywords=["she"], seed=3, temperature=1.5)
+    server.does(says(reply))
+    refinement = await refined(server, version, keywords=["she"], seed=3, temperature=1.5)
     assert set(refinement.keywords) >= {"lab", "woman"}
     assert (refinement.drop, refinement.reason) == (("she",), "r")
-    (asked,) = model_server.asked
+    (asked,) = server.asked
     prompt = PromptLibrary().get("refine", version)
     sent = asked.body["response_format"]["json_schema"]
     assert list(sent["schema"]["properties"]) == list(prompt.output) == sent["schema"]["required"]
@@ -157,14 +157,14 @@ async def test_what_a_prompt_promises_is_what_the_schema_asks_for(
     assert "she" in asked.last_message
 
 
-async def test_a_failure_is_passed_on_with_its_cost(model_server: ModelServer) -> None:
+async def test_a_failure_is_passed_on_with_its_cost(server: ModelServer) -> None:
     """The refiner never raises for what a model does wrong; an empty list is written as none."""
-    model_server.does(failure(400))
-    refinement = await refined(model_server)
+    server.does(failure(400))
+    refinement = await refined(server)
     assert (refinement.status, refinement.keywords) == ("invalid_request", ())
     assert refinement.message.startswith("The model openai:fake ")
     assert refinement.usage.model_calls == 1
-    assert "none" in model_server.asked[0].last_message
+    assert "none" in server.asked[0].last_message
 
 
 def test_the_schema_bounds_every_list_and_text() -> None:
