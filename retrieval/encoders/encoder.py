@@ -81,12 +81,10 @@ class EncoderMark:
         (vector,) = await encode_documents(encoder, [PROBE])
         return cls(encoder.name, len(vector), tuple(vector[:PROBE_VALUES].tolist()))
 
-    def fits(self, dimensions: int, probe: Sequence[float]) -> bool:
-        """Return whether this encoder made stored vectors, by their dimensions and probe."""
-        near = zip(probe, self.probe, strict=False)
-        return dimensions == self.dimensions and all(
-            abs(stored - own) <= PROBE_TOLERANCE for stored, own in near
-        )
+    def fits(self, other: EncoderMark) -> bool:
+        """Return whether the encoder of another mark, of the same name, makes the same vectors."""
+        same = self.dimensions == other.dimensions
+        return same and np.allclose(self.probe, other.probe, rtol=0, atol=PROBE_TOLERANCE)
 
 
 class KeptVectors:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Literal, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from filelock import AsyncFileLock
@@ -53,10 +53,7 @@ Eligible = NDArray[np.bool_]
 
 
 class _Manifest(BaseModel):
-    format: Literal[2] = 2
-    encoder: str
-    dimensions: int
-    probe: tuple[float, ...]
+    mark: EncoderMark
     rows: int
 
 
@@ -82,10 +79,10 @@ class VectorFolder(NamedTuple):
             size = (self.folder / DATA).stat().st_size
         except (OSError, ValidationError):
             return 0
-        if not self.mark.fits(manifest.dimensions, manifest.probe):
+        if not self.mark.fits(manifest.mark):
             raise InputError(
                 f"The vectors '{self.mark.name}' in {self.folder} were made by another model of "
-                f"that name, with {manifest.dimensions} dimensions; give your encoder another "
+                f"that name, with {manifest.mark.dimensions} dimensions; give your encoder another "
                 "name, or delete that folder."
             )
         return manifest.rows if size >= self._bytes(manifest.rows) else 0
@@ -135,10 +132,7 @@ class VectorFolder(NamedTuple):
             stream.truncate()
             stream.flush()
             os.fsync(stream.fileno())
-        mark = self.mark
-        manifest = _Manifest(
-            encoder=mark.name, dimensions=mark.dimensions, probe=mark.probe, rows=total
-        )
+        manifest = _Manifest(mark=self.mark, rows=total)
         write_beside(self.folder / MANIFEST, manifest.model_dump_json())
         return total
 
@@ -155,7 +149,7 @@ def encoder_names(folder: Path) -> list[str]:
     names = []
     for path in sorted(folder.glob(f"*/{MANIFEST}")):
         with contextlib.suppress(OSError, ValidationError):
-            names.append(_manifest_in(path.parent).encoder)
+            names.append(_manifest_in(path.parent).mark.name)
     return names
 
 

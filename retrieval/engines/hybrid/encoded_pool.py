@@ -41,6 +41,8 @@ from fairqr.retrieval.sources.documents import Progress
 from fairqr.retrieval.sources.retriever_parameters import Hybrid
 from fairqr.retrieval.texts.sendable import sendable
 
+ESTIMATES: frozenset[Capability] = frozenset({"relevance"})
+
 RANKED = 500
 """How many ranks are evidence, as deep as the first search of a run."""
 
@@ -70,6 +72,9 @@ class Text(NamedTuple):
     terms: Terms
 
 
+Texts = Mapping[str, Text]
+
+
 def terms_of(text: str) -> Terms:
     """Return stems as numbers. Among a million distinct ones, one in 4,000 shares its number."""
     stems = shared_analyzer().analyze(text)
@@ -95,9 +100,7 @@ class TextReader:
         self._kept: dict[str, Text] = {}
         self._since, self._size = time.monotonic(), 0
 
-    async def read(
-        self, ids: Iterable[str], progress: Progress | None = None
-    ) -> Mapping[str, Text]:
+    async def read(self, ids: Iterable[str], progress: Progress | None = None) -> Texts:
         """Return texts by id, at least these; one that the engine does not return is blank."""
         if time.monotonic() - self._since >= SECONDS_KEPT or self._size > KEPT_BYTES:
             # A new dictionary, since others may still use the old one.
@@ -149,9 +152,7 @@ class EncodedPoolEngine(EngineOverWords):
         """Take what :meth:`open` has prepared; there is no background yet."""
         super().__init__(lexical)
         self.options, self.retriever = options, options.named("hybrid-pool", encoder.name)
-        self.capabilities: frozenset[Capability] = lexical.capabilities - {"vectors"} | {
-            "relevance"
-        }
+        self.capabilities = lexical.capabilities - {"vectors"} | ESTIMATES
         self._encoder, self._dimensions = encoder, mark.dimensions
         self._texts = TextReader(lexical, encoder, mark)
         self._keeps_order = keeps_order
@@ -228,15 +229,12 @@ class EncodedPoolEngine(EngineOverWords):
             for ids in given
         ]
 
-    async def _estimated(
-        self, query: Query, hits: Hits, leading: Hits, texts: Mapping[str, Text]
-    ) -> Hits:
+    async def _estimated(self, query: Query, hits: Hits, leading: Hits, texts: Texts) -> Hits:
         asked = await encode_query(self._encoder, query.words, self._dimensions)
         candidates = self._stacked(leading.ids[: self.options.pool], texts)
-        ranks = range(len(candidates))
-        nearest = sorted(ranks, key=lambda rank: (-float(candidates[rank] @ asked), rank))
-        best = candidates[fused_best([ranks, nearest], self.options)]
-        moved = moved_toward(asked, best, self.options.weight)
+        nearest = np.argsort(-np.vecdot(candidates, asked), kind="stable").tolist()
+        best = fused_best([range(len(candidates)), nearest], self.options)
+        moved = moved_toward(asked, candidates[best], self.options.weight)
         # Other texts may be known from other queries, but a score must not depend on these.
         vectors = self._stacked(self._encoded(query, hits), texts)
         if not (candidates.any() or vectors.any()):
@@ -250,12 +248,7 @@ class EncodedPoolEngine(EngineOverWords):
         if self._keeps_order:
             return first_of(replace(hits, relevance=chances), query.n)
         ranked = best_first(
-            hits.ids,
-            chances.tolist(),
-            hits.memberships,
-            query.n,
-            total=hits.total,
-            warnings=hits.warnings,
+            hits.ids, chances.tolist(), hits.memberships, query.n, warnings=hits.warnings
         )
         return replace(ranked, relevance=np.array(ranked.scores))
 
@@ -263,7 +256,7 @@ class EncodedPoolEngine(EngineOverWords):
         """Return the documents of a query whose own vectors count."""
         return hits.ids[: self.options.pool] if query.only is None else hits.ids
 
-    def _stacked(self, ids: Iterable[str], texts: Mapping[str, Text]) -> Float32Array:
+    def _stacked(self, ids: Iterable[str], texts: Texts) -> Float32Array:
         """Return the vectors of documents, shape (len(ids), d)."""
         rows = [texts[id_].vector for id_ in ids]
         return np.array(rows, dtype=np.float32).reshape(-1, self._dimensions)

@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 
 import numpy as np
@@ -66,9 +65,12 @@ FEWEST_QUERIES = 10
 """With fewer, the sample would be little more than the pools themselves."""
 
 
-@dataclass(frozen=True, slots=True)
 class Reference:
     """A fixed sample of documents that weights words and standardises similarities.
+
+    Args:
+        sample: Their texts; those without terms are left out.
+        dimensions: The dimensions of their vectors.
 
     Attributes:
         background: The vectors of the sample.
@@ -77,20 +79,13 @@ class Reference:
         mean_length: Their mean number of terms.
     """
 
-    background: Background
-    frequencies: Mapping[int, int]
-    texts: int
-    mean_length: float
-
-    @classmethod
-    def of(cls, sample: Sequence[Text], dimensions: int) -> Reference:
-        """Count the terms of a sample; texts without terms are left out."""
+    def __init__(self, sample: Sequence[Text], dimensions: int) -> None:
         spoken = [text for text in sample if len(text.terms)]
         vectors = np.array([text.vector for text in spoken], dtype=np.float32)
-        every = Counter(term for text in spoken for term in {*text.terms.tolist()})
-        mean_length = float(np.mean([len(text.terms) for text in spoken])) if spoken else 0.0
-        background = Background.of(vectors.reshape(-1, dimensions))
-        return cls(background, every, len(spoken), mean_length)
+        self.background = Background.of(vectors.reshape(-1, dimensions))
+        self.frequencies = Counter(term for text in spoken for term in {*text.terms.tolist()})
+        self.texts = len(spoken)
+        self.mean_length = sum(len(text.terms) for text in spoken) / max(1, self.texts)
 
     def weight(self, term: int) -> float:
         """Return the inverse document frequency of a term as in Lucene, above 0.
@@ -172,16 +167,16 @@ class TextRelevance:
         """
         mark = await EncoderMark.of(encoder)
         estimate = cls(engine, encoder, mark)
-        # By their hashes, so that the order of the queries does not choose.
-        asked = sorted({*queries}, key=_digest_of) if len({*queries}) >= FEWEST_QUERIES else []
-        own = [Query(text, SAMPLED_FOR_EACH) for text in asked[:SAMPLED_QUERIES]]
-        is_open = "new_queries" in engine.capabilities
-        found = await engine.search(Background.sample()) if is_open else []
-        if not any(hits.ids for hits in found) and own:
-            found = await engine.search(own)
-        ids = sorted({id_ for hits in found for id_ in hits.ids})
+        samples = [Background.sample()] if "new_queries" in engine.capabilities else []
+        if len({*queries}) >= FEWEST_QUERIES:
+            # By their hashes, so that the order of the queries does not choose.
+            chosen = sorted({*queries}, key=_digest_of)[:SAMPLED_QUERIES]
+            samples.append([Query(text, SAMPLED_FOR_EACH) for text in chosen])
+        ids: list[str] = []
+        while samples and not ids:
+            ids = sorted({id_ for hits in await engine.search(samples.pop(0)) for id_ in hits.ids})
         sample = await estimate._texts.read(ids, progress)
-        estimate.reference = Reference.of([sample[id_] for id_ in ids], mark.dimensions)
+        estimate.reference = Reference([sample[id_] for id_ in ids], mark.dimensions)
         words = [*dict.fromkeys(map(_readable, expected))]
         vectors = await KeptVectors(encoder, mark).encode(words)
         estimate._expected = dict(zip(words, vectors, strict=True))

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -116,9 +117,9 @@ async def test_blank_texts_are_not_sent() -> None:
 
 async def test_a_mark_tells_models_of_the_same_name_apart() -> None:
     mark = await EncoderMark.of(CountingEncoder())
-    assert mark.fits(mark.dimensions, [round(value, 4) for value in mark.probe])
+    assert mark.fits(replace(mark, probe=tuple(round(value, 4) for value in mark.probe)))
     for other in (CountingEncoder(salt="x"), CountingEncoder(dimensions=9)):
-        assert not (await EncoderMark.of(other)).fits(mark.dimensions, mark.probe)
+        assert not (await EncoderMark.of(other)).fits(mark)
 
 
 # --- kept vectors ------------------------------------------------------------------------------

@@ -1,63 +1,74 @@
-"""What an engine says for keywords."""
+"""What an engine's documents, or retrieved texts, say for keywords; and words in every script."""
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import AsyncIterator
+import unicodedata
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine
-from fairqr.retrieval.fairness.dimension import Dimension, dimensions_of
-from fairqr.retrieval.sources.catalog import Catalog
-from fairqr.retrieval.texts.evidence import Evidence, Proposal, gather_evidence
+from fairqr.agents.attribution.overlap_attributor import content_words
+from fairqr.agents.refiner import MAX_CHARACTERS, clean_keywords
+from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.fairness.dimension import dimensions_of
+from fairqr.retrieval.sources.documents import Document
+from fairqr.retrieval.sources.schema import Schema
+from fairqr.retrieval.texts.evidence import (
+    Evidence,
+    Proposal,
+    evidence_from_texts,
+    gather_evidence,
+    stems_of,
+)
+from fairqr.retrieval.texts.words import folded_words, occurs, words_in, words_without_digits
+from tests.unit.engines import WatchedEngine, hits_of
+from tests.unit.retrieval.embedded import built
+
+FEMALE, MALE = [1.0, 0.0], [0.0, 1.0]
+SCHEMA = Schema.model_validate(
+    {
+        "attributes": {
+            "gender": {"field": "g", "groups": ["female", "male"]},
+            "place": {"field": "p", "groups": ["north", "south"]},
+        }
+    }
+)
 
 
 @pytest.fixture
-async def engine(tmp_path: Path) -> AsyncIterator[SearchEngine]:
+def engine(tmp_path: Path) -> WatchedEngine:
     """Ten physicists and ninety others; one person in five is a woman."""
-    (tmp_path / "schema.yaml").write_text(
-        "attributes:\n"
-        "  gender: {field: g, groups: [female, male]}\n"
-        "  place: {field: p, groups: [north, south]}\n"
-    )
-    lines = []
-    for i in range(100):
+
+    def person(i: int) -> Document:
         topic = "physicist atom" if i < 10 else "painter canvas"
-        gender = "female" if i % 5 == 0 else "male"
-        text = f"{topic} {'she' if gender == 'female' else 'he'} person"
-        lines.append(
-            {"id": f"d{i:02}", "text": text, "g": gender, "p": "north" if i % 2 else "south"}
-        )
-    path = tmp_path / "people.jsonl"
-    path.write_text("\n".join(map(json.dumps, lines)))
-    engine = await Catalog(tmp_path / "data").resolve(str(path))
-    yield engine
-    await engine.aclose()
+        gender, place = "male" if i % 5 else "female", "north" if i % 2 else "south"
+        text = f"{topic} {'he' if i % 5 else 'she'} person"
+        return Document(f"d{i:02}", "", text, {"g": gender, "p": place})
+
+    return WatchedEngine(built(tmp_path / "v1", map(person, range(100)), SCHEMA))
 
 
-async def searched(engine: SearchEngine, query: str, boost: str = "") -> Hits:
-    (hits,) = await engine.search([Query(query, 100, boost=boost)])
-    return hits
+async def said(engine: SearchEngine, words: str, group: str = "female") -> dict[str, Evidence]:
+    """The evidence for keywords beside the query "physicist"; those of two words have a hyphen."""
+    keywords = words.split()
+    intersect = "×" in group
+    names = ["gender", "place"] if intersect else ["gender"]
+    (dimension,) = dimensions_of(engine.schema, names, intersect=intersect)
+    results, shares = await hits_of(engine, "physicist", 50), await engine.corpus_shares()
+    proposals = [Proposal(dimension, group, keywords), Proposal(dimension, group, ["person"])]
+    found, others = await gather_evidence(engine, "physicist", results.ids, proposals, shares)
+    assert len(others) == 1
+    return dict(zip(keywords, found, strict=True))
 
 
-async def evidence(
-    engine: SearchEngine, keywords: list[str], dimension: Dimension, group: str
-) -> list[Evidence]:
-    """The evidence for keywords beside the query "physicist"."""
-    results = (await searched(engine, "physicist")).ids[:50]
-    shares = await engine.corpus_shares()
-    proposals = [Proposal(dimension, group, keywords)]
-    (found,) = await gather_evidence(engine, "physicist", results, proposals, shares)
-    return found
-
-
-async def test_worked_lifts(engine: SearchEngine) -> None:
-    gender = Dimension.named(engine.schema, "gender")
-    words = ["atom", "she", "canvas", "person", "nowhere"]
-    found = dict(zip(words, await evidence(engine, words, gender, "female"), strict=True))
+async def test_worked_lifts(engine: WatchedEngine) -> None:
+    """One request asks about the keywords of all groups."""
+    found = await said(engine, "atom she canvas person nowhere")
+    assert len(engine.searches) == 2
     # All ten results have it, and ten documents of a hundred: ten times as often.
     assert found["atom"].topic_lift == pytest.approx(10)
     assert found["atom"].group_odds == pytest.approx(1)
@@ -67,72 +78,227 @@ async def test_worked_lifts(engine: SearchEngine) -> None:
     assert found["canvas"].topic_lift == 0
     assert found["person"].topic_lift == pytest.approx(1)
     assert found["nowhere"].documents == 0
-    assert [w for w in words if found[w].is_of_the_topic] == ["atom"]
-    assert [w for w in words if found[w].is_of_the_group] == ["she"]
+    assert [word for word, it in found.items() if it.is_of_the_topic] == ["atom"]
+    assert [word for word, it in found.items() if it.is_of_the_group] == ["she"]
 
 
 async def test_a_product_of_attributes_is_compared_with_independent_shares(
-    engine: SearchEngine,
+    engine: WatchedEngine,
 ) -> None:
-    (both,) = dimensions_of(engine.schema, ["gender", "place"], intersect=True)
-    shares = dict(
-        zip(both.groups, both.independent_shares(await engine.corpus_shares()), strict=True)
-    )
-    assert shares["female × north"] == pytest.approx(0.2 * 0.5)
-    (she,) = await evidence(engine, ["she"], both, "female × north")
-    assert she.group_odds == pytest.approx((0.5 / 0.5) / (0.1 / 0.9))
+    found = await said(engine, "she", "female × north")
+    assert found["she"].group_odds == pytest.approx((0.5 / 0.5) / (0.1 / 0.9))
 
 
-async def test_boosting_words_never_make_a_document_a_result(engine: SearchEngine) -> None:
-    plain = await searched(engine, "physicist")
-    boosted = await searched(engine, "physicist", "she canvas")
+async def test_boosting_words_never_make_a_document_a_result(engine: WatchedEngine) -> None:
+    plain = await hits_of(engine, "physicist", 100)
+    boosted = await hits_of(engine, "physicist", 100, boost="she canvas")
     assert set(boosted.ids) == set(plain.ids)
     assert boosted.ids[:2] == ["d00", "d05"]
     assert boosted.scores[0] > plain.scores[0]
 
 
 async def test_a_keyword_of_several_words_is_of_the_topic_only_if_each_of_them_is(
-    engine: SearchEngine,
+    engine: WatchedEngine,
 ) -> None:
     """And the words of the query itself vouch for nothing."""
-    gender = Dimension.named(engine.schema, "gender")
-    keywords = ["atom canvas", "atom person", "physicist-canvas", "physicist atom", "physicist"]
-    found = await evidence(engine, keywords, gender, "female")
+    keywords = "atom-canvas atom-person physicist-canvas physicist-atom physicist"
+    found = (await said(engine, keywords)).values()
     assert [one.is_of_the_topic for one in found] == [False, False, False, True, False]
     assert [one.documents for one in found] == [0, 10, 0, 10, 10]
 
 
-async def test_words_of_a_large_group_are_known_too(engine: SearchEngine) -> None:
+async def test_words_of_a_large_group_are_known_too(engine: WatchedEngine) -> None:
     """Four in five are men, so that no word's documents could be 1.5 times as often of men."""
-    gender = Dimension.named(engine.schema, "gender")
-    he, person = await evidence(engine, ["he", "person"], gender, "male")
-    assert he.is_of_the_group
-    assert person.group_odds == pytest.approx(1)
-    assert not person.is_of_the_group
+    found = await said(engine, "he person", "male")
+    assert found["he"].is_of_the_group
+    assert found["person"].group_odds == pytest.approx(1)
+    assert not found["person"].is_of_the_group
 
 
-async def test_the_keywords_of_several_groups_are_asked_about_at_once(
-    engine: SearchEngine,
+# --- retrieved texts --------------------------------------------------------------------------
+
+
+def physicists(others: int = 150) -> tuple[list[frozenset[str]], np.ndarray]:
+    """Fifty physicists and others that were retrieved after them; one person in five is a woman."""
+    texts = [
+        "physicist person "
+        + ("he " if i % 5 else "she ")
+        + ("atoms " if i < 50 and i % 2 else "")
+        + ("canvas his " if i >= 50 else "")
+        + ("his " if i < 10 else "")
+        + ("Curie" if i in (0, 5, 6) else "")
+        for i in range(50 + others)
+    ]
+    return stems_of(texts), np.array([MALE if i % 5 else FEMALE for i in range(50 + others)])
+
+
+def found_for(keyword: str, others: int = 150) -> Evidence:
+    stems, groups = physicists(others)
+    return evidence_from_texts("physicist", stems, groups, 0, [keyword])[0]
+
+
+def test_a_word_of_the_topic_stands_in_many_of_the_best_results() -> None:
+    """And not mostly in the others; with few others the share decides."""
+    atom, canvas, his = map(found_for, ("atom", "canvas", "his"))  # the texts have the plural
+    assert (atom.documents, atom.topic_documents, atom.topic_share) == (25, 25, 0.5)
+    assert atom.topic_lift == pytest.approx(0.5 / (1 / 152))
+    assert found_for("person").topic_lift == pytest.approx(1 / (151 / 152))
+    assert (canvas.topic_documents, canvas.is_of_the_topic) == (0, False)
+    assert (his.topic_share, his.topic_lift) == (0.2, pytest.approx(0.2 / (151 / 152)))
+    assert (atom.is_of_the_topic, his.is_of_the_topic) == (True, False)
+    assert found_for("his", others=99).topic_lift == math.inf
+    assert found_for("his", others=99).is_of_the_topic
+    assert not found_for("his", others=100).is_of_the_topic
+
+
+def test_a_word_of_the_group_raises_its_odds() -> None:
+    # One in five is a woman; of those with "Curie", two in three.
+    assert found_for("Curie").group_odds == pytest.approx(2 / (1 / 4))
+    assert found_for("Curie").is_of_the_group
+    assert found_for("she").group_odds == math.inf
+    assert found_for("he").group_odds == 0
+    assert found_for("person").group_odds == pytest.approx(1)
+    assert not found_for("person").is_of_the_group
+
+
+@pytest.mark.parametrize("keyword", ["physicist", "nowhere", "the", "", "–", "atom canvas"])
+def test_own_unknown_stop_and_no_words_are_no_evidence(keyword: str) -> None:
+    """Nor are several words that no text has together."""
+    nothing = found_for(keyword)
+    assert not nothing.is_of_the_topic
+    assert not nothing.is_of_the_group
+
+
+def test_nothing_retrieved_and_nobody_labelled_are_no_evidence() -> None:
+    (nothing,) = evidence_from_texts("x", [], np.zeros((0, 2)), 0, ["atom"])
+    assert nothing == Evidence(0, 0, 0.0, math.inf, 0.0, least_lift=0.5)
+    stems, groups = physicists()
+    for members in (np.zeros_like(groups), np.tile(FEMALE, (len(groups), 1))):
+        (atom,) = evidence_from_texts("x", stems, members, 0, ["atom"])
+        assert atom.group_odds == 0
+    assert stems_of(["tennis \ud800 player"]) == stems_of(["tennis player"])
+
+
+shares = st.tuples(st.frozensets(st.sampled_from(["atom", "she", "canva"])), st.floats(0, 1))
+
+
+@given(st.lists(shares, max_size=220))
+def test_odds_of_two_groups_are_each_others_inverse(
+    documents: list[tuple[frozenset[str], float]],
 ) -> None:
-    asked: list[int] = []
+    stems = [own for own, _ in documents]
+    members = np.array([[share, 1 - share] for _, share in documents]).reshape(len(documents), 2)
+    for keyword in ("atom", "she", "canvas"):
+        ours, others = (
+            evidence_from_texts("x", stems, members, position, [keyword])[0] for position in (0, 1)
+        )
+        assert 0 <= ours.topic_share == others.topic_share <= 1
+        if 1e-3 < ours.group_odds < 1e3 and 1e-3 < others.group_odds < 1e3:
+            assert ours.group_odds * others.group_odds == pytest.approx(1, rel=1e-6)
+        assert not (ours.is_of_the_group and others.is_of_the_group)
 
-    class Counting:
-        capabilities = engine.capabilities
-        schema = engine.schema
 
-        async def search(self, queries: list[Query]) -> list[Hits]:
-            asked.append(len(queries))
-            return await engine.search(queries)
+# --- words ------------------------------------------------------------------------------------
 
-    gender = Dimension.named(engine.schema, "gender")
-    proposals = [Proposal(gender, "female", ["she", "atom"]), Proposal(gender, "male", ["he"])]
-    results = (await searched(engine, "physicist")).ids
-    found = await gather_evidence(
-        Counting(),  # type: ignore[arg-type]
-        "physicist",
-        results,
-        proposals,
-        await engine.corpus_shares(),
+# "Woman scientist", and other plain words.
+IN_SCRIPTS = {
+    "Hindi": ["महिला", "वैज्ञानिक", "हिंदी", "कर्मचारियों"],
+    "Bengali": ["মহিলা", "বিজ্ঞানী", "বাংলাদেশের", "কৃষ্ণ"],
+    "Tamil": ["பெண்", "விஞ்ஞானி", "தமிழ்நாட்டில்", "ஸ்ரீ"],
+    "Thai": ["ผู้หญิง", "นักวิทยาศาสตร์", "น้ำ"],
+    "Arabic": ["امرأة", "عالِمَة", "مُهَنْدِسَة"],
+    "Persian": ["می‌خواهم", "دانشمند"],
+    "Hebrew": ["שָׁלוֹם", "מדענית"],
+    "Chinese": ["女性", "科学家", "三"],
+    "Japanese": ["女性", "がくしゃ", "カ\u3099クシャ"],
+    "Korean": ["여성", "과학자", unicodedata.normalize("NFD", "과학자")],
+    "Latin": ["Élan", unicodedata.normalize("NFD", "Ångström"), "straße", "café"],
+    "Vietnamese": ["nữ", unicodedata.normalize("NFD", "khoa"), "phụ"],
+    "Burmese": ["အမျိုးသမီး"],
+}
+# Devanagari, Bengali, Tamil and Thai; Arabic, Han, Latin, and accents alone.
+RANGES = {0x0900: 0x097F, 0x0980: 0x09FF, 0x0B80: 0x0BFF, 0x0E00: 0x0E7F}
+RANGES |= {0x0620: 0x06D3, 0x4E00: 0x4FFF, 0x00C0: 0x024F, 0x0300: 0x036F}
+
+
+def in_script(begin: int, end: int) -> st.SearchStrategy[str]:
+    """Letters, marks and digits of one script, beginning with a letter."""
+    kinds = {chr(c): unicodedata.category(chr(c))[0] for c in range(begin, end + 1)}
+    first = [c for c, kind in kinds.items() if kind == "L"] or ["e"]
+    rest = st.text(st.sampled_from([c for c, kind in kinds.items() if kind in "LMN"]), max_size=8)
+    return st.builds(str.__add__, st.sampled_from(first), rest)
+
+
+in_scripts = st.one_of([in_script(*bounds) for bounds in RANGES.items()])
+
+
+@pytest.mark.parametrize("word", [word for words in IN_SCRIPTS.values() for word in words])
+def test_a_word_is_one_word(word: str) -> None:
+    assert words_in(f"({word}, {word}!)") == [word, word]
+    assert words_without_digits(f"{word} 1990 {word}") == [word, word]
+    assert clean_keywords([word]) == [word]
+    assert content_words(word) == set(folded_words(word))
+
+
+@given(st.lists(in_scripts, max_size=6), st.sampled_from([" ", ", ", "। ", "\n", "؟ "]))
+def test_words_of_any_script_come_back_whole(words: list[str], between: str) -> None:
+    assert words_in(between.join(words)) == words
+
+
+@given(in_scripts)
+def test_a_word_is_known_again_in_each_unicode_form_and_case(word: str) -> None:
+    forms = [unicodedata.normalize(form, word) for form in ("NFC", "NFD")]
+    assert folded_words(forms[0]) == folded_words(forms[1])
+    assert folded_words(word) == folded_words(word.lower())
+    for form in forms:
+        assert clean_keywords([form], known=[word]) == []
+
+
+@given(st.lists(in_scripts, max_size=5), st.lists(in_scripts, max_size=3))
+def test_no_keyword_is_broken_or_lost(proposed: list[str], known: list[str]) -> None:
+    """What is new is shown whole, and what is not shown is known."""
+    kept = clean_keywords(proposed, known=known, limit=5)
+    assert set(kept) <= set(proposed)
+    for word in proposed:
+        repeated = {part for text in (*known, *kept) for part in folded_words(text)}
+        assert set(folded_words(word)) <= repeated or len(word) > MAX_CHARACTERS
+
+
+@given(st.text())
+def test_any_text_has_words_without_signs(text: str) -> None:
+    for word in words_in(text):
+        # "Cn" is a letter that Unicode got later than this Python.
+        assert unicodedata.category(word[0]) == "Cn" or unicodedata.category(word[0])[0] in "LN"
+        assert not set(word) & set(" .,;:!?'\"<>{}[]\u202e\t\n")
+
+
+@pytest.mark.parametrize("script", IN_SCRIPTS)
+def test_a_keyword_counts_in_texts_of_its_script(script: str) -> None:
+    """Of sixty texts each third has the keyword, and only these are of the group."""
+    word = IN_SCRIPTS[script][0]
+    stems = stems_of([f"other {'text' if i % 3 else word}." for i in range(60)])
+    groups = np.array([MALE if i % 3 else FEMALE for i in range(60)])
+    for form in ("NFC", "NFD"):
+        keyword = unicodedata.normalize(form, word)
+        (found,) = evidence_from_texts("query", stems, groups, 0, [keyword])
+        assert (found.documents, found.topic_documents, found.is_of_the_group) == (20, 17, True)
+        (known,) = evidence_from_texts(word, stems, groups, 0, [keyword])
+        assert (known.documents, known.topic_documents) == (20, 0), "a word of the query"
+    # A shorter word with the same first letters is another word.
+    assert (
+        evidence_from_texts("query", stems_of(["महिला"]), groups[:1], 0, ["मह"])[0].documents == 0
     )
-    assert [len(of_group) for of_group in found] == [2, 1]
-    assert len(asked) == 1
+
+
+def test_scripts_without_spaces() -> None:
+    """A word inside a run is found in texts and in the query; as a keyword it stays."""
+    texts = stems_of(["เธอเป็นนักฟิสิกส์ชาวไทย", "她是物理学家", "เขา", "他"] * 15)
+    groups = np.array([FEMALE, FEMALE, MALE, MALE] * 15)
+    for keyword in ("นักฟิสิกส์", "物理学"):
+        (found,) = evidence_from_texts("query", texts, groups, 0, [keyword])
+        assert (found.documents, found.is_of_the_group) == (15, True)
+        (known,) = evidence_from_texts(f"โรง{keyword}", texts, groups, 0, [keyword])
+        assert (known.documents, known.topic_documents) == (15, 0)
+        assert clean_keywords([keyword], known=[f"โรง{keyword}"]) == [keyword]
+        assert clean_keywords([keyword], known=[keyword]) == []
+    assert not occurs("man", {"woman"})

@@ -207,31 +207,6 @@ async def test_texts_that_say_nothing_score_least(tiny_bert: Path) -> None:
     await says_nothing_of_blanks(f"contriever:{tiny_bert}")
 
 
-async def test_a_roberta_cuts_texts_at_its_last_position(tiny_bert: Path, tmp_path: Path) -> None:
-    """It states more positions than tokens can have, and its tokenizer may state no limit."""
-    import torch
-    import transformers
-
-    tokenizer = transformers.BertTokenizerFast(str(tiny_bert / "vocab.txt"))
-    tokenizer.save_pretrained(tmp_path)
-    torch.manual_seed(7)
-    config = transformers.RobertaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=LIMIT + 2,
-        pad_token_id=1,
-    )
-    transformers.RobertaModel(config).eval().save_pretrained(tmp_path)
-    retriever = open_pool_retriever(f"contriever:{tmp_path}")
-    long = "paper " * 10 * LIMIT
-    scores = await retriever.scores(QUERY, [long, long + "fair"])
-    assert np.isfinite(scores).all()
-    assert scores[0] == pytest.approx(scores[1]), "what is beyond the limit is not read"
-
-
 def test_batches_hold_every_place_once_and_no_more_than_is_allowed() -> None:
     lengths = [3, 50, 1, 7, 7, 2, 9]
     batches = list(module._batches(lengths, 20))

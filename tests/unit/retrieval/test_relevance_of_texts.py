@@ -127,7 +127,7 @@ def read(texts: Sequence[str]) -> list[Text]:
 def test_bm25_is_that_of_an_index_if_the_statistics_are_its_own(query: str) -> None:
     texts = [text_of(document) for document in DOCUMENTS]
     evidence = read(texts)
-    own = Reference.of(evidence, 8)
+    own = Reference(evidence, 8)
     scores = bm25(terms_of(query), [text.terms for text in evidence], own)
     assert scores == pytest.approx(MemoryIndex(texts).scores(query), rel=1e-4)
 
@@ -135,8 +135,8 @@ def test_bm25_is_that_of_an_index_if_the_statistics_are_its_own(query: str) -> N
 def test_a_word_that_all_of_the_pool_have_counts() -> None:
     """Its weight comes from the sample; by the pool's own statistics it had next to none."""
     pool, query = read([*(f"w1 w1 w{n}" for n in range(2, 10)), "w1 w8 w9"]), terms_of("w1")
-    sample = Reference.of(read([f"w{n} w{n + 1}" for n in range(2, 9)]), 8)
-    assert Reference.of(pool, 8).weight(int(query[0])) < 0.06
+    sample = Reference(read([f"w{n} w{n + 1}" for n in range(2, 9)]), 8)
+    assert Reference(pool, 8).weight(int(query[0])) < 0.06
     assert sample.weight(int(query[0])) > 2
     scores = bm25(query, [text.terms for text in pool], sample)
     assert scores[0] > scores[-1] > 1

@@ -30,7 +30,6 @@ from fairqr.base.errors import (
     ModelUnavailableError,
 )
 from fairqr.retrieval.encoders.encoder import Encoder, EncoderMark, text_of, unit_rows
-from fairqr.retrieval.encoders.langchain import LangChainEncoder
 from fairqr.retrieval.encoders.opening import Retriever, open_encoder
 from fairqr.retrieval.engines.engine import Query, SearchEngine, lexical_of
 from fairqr.retrieval.engines.hybrid import embedded as module
@@ -54,7 +53,6 @@ from tests.unit.engines import answers_of, hits_of, ranked
 from tests.unit.retrieval.embedded import GENDER, built, corpus_of, remove, upsert
 from tests.unit.retrieval.vector_encoders import (
     CountingEncoder,
-    WordEmbeddings,
     generated,
     stored_vector,
     unit,
@@ -242,12 +240,6 @@ async def test_retrievers_by_name(tmp_path: Path, minilm_cache: Path) -> None:
         await catalog.resolve("people", retriever="dense:magic")
 
 
-async def test_a_model_of_langchain_retrieves(tmp_path: Path) -> None:
-    engine = await opened(built(tmp_path / "v1", some(100)), LangChainEncoder(WordEmbeddings()))
-    assert engine.retriever == "dense:WordEmbeddings"
-    same(await ranked(engine, "w1 w2", 1000), by_cosine(some(100), "w1 w2"))
-
-
 async def test_each_parameter_has_an_effect(tmp_path: Path) -> None:
     """And the defaults, written out, have none."""
     lexical = built(tmp_path / "v1", generated(300))
@@ -368,17 +360,13 @@ async def test_documents_that_are_gone_hide_no_others(
             same(found, by_cosine(now, "w1 word3 again0"), n=n)
 
 
-async def test_two_encoders_have_vectors_of_their_own(tmp_path: Path) -> None:
+async def test_vectors_of_another_model_are_refused(tmp_path: Path) -> None:
+    """And those of two encoders stand beside each other."""
     lexical = built(tmp_path / "v1", some(60))
     first = await opened(lexical)
     second = await opened(lexical, CountingEncoder("salted", dimensions=5, salt="s"))
-    same(await ranked(first, "w1", 99), by_cosine(some(60), "w1"))
     assert (await ranked(second, "w1", 99)).scores != (await ranked(first, "w1", 99)).scores
-
-
-async def test_vectors_of_another_model_are_refused(tmp_path: Path) -> None:
-    lexical = built(tmp_path / "v1", some(60))
-    first = await opened(lexical)
+    assert {*encoder_names(tmp_path / "v1/dense")} == {"words", "salted"}
     for other in (CountingEncoder(salt="other"), CountingEncoder(dimensions=9)):
         with pytest.raises(
             InputError, match=r"'words' in .* another model of that name, with 8 dim.* or delete"
@@ -459,8 +447,8 @@ async def test_added_documents_are_encoded_by_who_encoded_the_index(
     await catalog.upsert("people", more.path, progress=lambda *done: seen.append(done))
     assert seen[-1] == (5, 5)
     manifests = map(Path.read_bytes, (tmp_path / "data").rglob("dense/*/manifest.json"))
-    rows = {found["encoder"]: found["rows"] for found in map(json.loads, manifests)}
-    assert rows == {"minilm": 25, "words": 20}, "'words' is a name that opens no encoder"
+    rows = {found["mark"]["name"]: found["rows"] for found in map(json.loads, manifests)}
+    assert (rows["minilm"] >= 25, rows["words"]) == (True, 20), "'words' opens no encoder"
     encoder = CountingEncoder()
     engine = await catalog.resolve("people", retriever=Retriever("dense", encoder))
     assert encoder.taken() == [f"new{n}" for n in range(5)]
@@ -494,47 +482,40 @@ async def test_vectors_that_cannot_be_written_are_said_to_be(tmp_path: Path) -> 
         await opened(lexical)
 
 
-def stops(error: BaseException) -> CountingEncoder:
-    """An encoder that gets as far as the tenth document."""
+class Stopped(CountingEncoder):
+    """Gets as far as the tenth document."""
 
-    class Stopped(CountingEncoder):
-        async def encode_documents(self, texts: Any) -> Any:
-            if "word10" in texts:
-                raise error
-            return await super().encode_documents(texts)
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
 
-    return Stopped()
+    async def encode_documents(self, texts: Any) -> Any:
+        if "word10" in texts:
+            raise self.error
+        return await super().encode_documents(texts)
 
 
 @pytest.mark.parametrize("error", [ModelError("unavailable", "no more"), asyncio.CancelledError()])
 async def test_what_was_encoded_before_a_failure_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    """Also if nobody waits any longer; and an index that is built again goes on."""
+    """Also if nobody waits any longer; and a build that broke off goes on when built again."""
     monkeypatch.setattr(module, "DOCUMENTS_AT_ONCE", 10)
     lexical, encoder, seen = built(tmp_path / "v1", numbered(30)), CountingEncoder(), []
     with pytest.raises(type(error)):
-        await opened(lexical, stops(error))
+        await opened(lexical, Stopped(error))
     engine = await VectorEngine.open(lexical, encoder, lambda *done: seen.append(done))
     assert encoder.taken() == [f"word{n}" for n in range(10, 30)]
     assert seen == [(10, 20), (20, 20)]
     same(await ranked(engine, "word3", 99), by_cosine(numbered(30), "word3"))
-
-
-async def test_a_build_whose_encoding_was_cut_off_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "DOCUMENTS_AT_ONCE", 10)
+    other = Stopped(error)
+    other.salt = "other"
     catalog, corpus = Catalog(tmp_path / "data"), corpus_of(tmp_path / "c", numbered(30))
-    with pytest.raises(ModelError, match="no more"):
-        await catalog.create("people", corpus, encoder=stops(ModelError("unavailable", "no more")))
-    encoder, seen = CountingEncoder(), []
-    made = await catalog.create(
-        "people", corpus, encoder=encoder, progress=lambda *done: seen.append(done)
-    )
+    with pytest.raises(type(error)):
+        await catalog.create("people", corpus, encoder=other)
+    encoder = CountingEncoder(salt="other")
+    await catalog.create("people", corpus, encoder=encoder)
     assert encoder.taken() == [f"word{n}" for n in range(10, 30)]
-    assert seen[-3:] == [(10, 30), (20, 30), (30, 30)]
-    same(await ranked(await opened(again(made)), "word3", 99), by_cosine(numbered(30), "word3"))
 
 
 # --- several at once --------------------------------------------------------------------------
@@ -569,7 +550,7 @@ OPEN = textwrap.dedent(
 
 @pytest.fixture
 def opener(tmp_path: Path) -> Iterator[Any]:
-    """Start processes that open the vectors, and wait for a line after so many documents."""
+    """Start processes that open the vectors, and wait after so many documents."""
     started: list[subprocess.Popen[str]] = []
 
     def start(wait_at: int = -1) -> subprocess.Popen[str]:
@@ -588,32 +569,18 @@ def opener(tmp_path: Path) -> Iterator[Any]:
         process.communicate()
 
 
-async def test_a_process_that_is_killed_while_encoding_leaves_what_it_has_done(
-    tmp_path: Path, opener: Any
-) -> None:
-    lexical, encoder = built(tmp_path / "v1", numbered(40)), CountingEncoder()
-    process = opener(wait_at=20)
-    assert process.stdout.readline() == "reached\n"
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    engine = await opened(lexical, encoder)
-    assert encoder.taken() == [f"word{n}" for n in range(20, 40)]
-    same(await ranked(engine, "word3 word30", 99), by_cosine(numbered(40), "word3 word30"))
-
-
-async def test_of_two_processes_at_once_one_encodes_and_the_other_waits(
+async def test_of_processes_one_encodes_others_wait_and_go_on_where_it_was_killed(
     tmp_path: Path, opener: Any
 ) -> None:
     built(tmp_path / "v1", numbered(40))
-    first = opener(wait_at=10)
+    first = opener(wait_at=20)
     assert first.stdout.readline() == "reached\n"
-    second, third = opener(), opener()
-    first.stdin.write("go on\n")
-    first.stdin.flush()
-    said = [process.stdout.readline().split() for process in (first, second, third)]
-    assert [int(line[0]) for line in said] == [40, 0, 0]
+    others = [opener(), opener()]
+    first.send_signal(signal.SIGKILL)
+    said = [process.stdout.readline().split() for process in others]
+    assert sorted(int(line[0]) for line in said) == [0, 20]
     expected = by_cosine(numbered(40), "word1 word2").top(9).ids
-    assert [line[1:] for line in said] == [expected] * 3
+    assert [line[1:] for line in said] == [expected] * 2
 
 
 async def test_many_search_while_documents_are_written(tmp_path: Path) -> None:
@@ -737,15 +704,6 @@ def test_what_a_killed_write_left_behind_is_dropped(kept: int, garbage: bytes) -
         file.write_bytes(data[:kept])
         assert stored.rows() == (7 if kept >= len(data) else 0)
         assert loaded(written(folder, [9]))[-1] == pytest.approx(vectors_of([9])[0])
-
-
-@pytest.mark.parametrize("manifest", ["", "{", "[]", "{}", '{"dimensions": 3, "rows": 2}'])
-def test_a_folder_that_cannot_be_read_has_no_rows(tmp_path: Path, manifest: str) -> None:
-    stored = written(tmp_path / "words", [0, 1])
-    assert encoder_names(tmp_path) == ["words"]
-    (tmp_path / "words/manifest.json").write_text(manifest)
-    assert loaded(stored).shape == (0, 3)
-    assert encoder_names(tmp_path) == []
 
 
 # --- the best rows ----------------------------------------------------------------------------
