@@ -10,7 +10,7 @@ from pathlib import Path
 from measuring import Row, median
 from workspace import Workspace
 
-from fairqr.retrieval.sources.label_store import LabelStore, digests, open_label_store
+from fairqr.retrieval.sources.labels import LabelStore, open_label_store
 from fairqr.retrieval.sources.schema import Attribute
 
 MAX_MEGABYTES = 1000.0
@@ -45,8 +45,8 @@ def label_rows(workspace: Workspace) -> Iterator[Row]:
         f"the groups of {HITS} ids, p50",
         read["milliseconds"],
         "ms",
-        "their hashes alone",
-        read["hash_milliseconds"],
+        "one by one",
+        read["single_milliseconds"],
         f"≤ {MAX_MILLISECONDS:g} ms",
         read["milliseconds"] <= MAX_MILLISECONDS,
     )
@@ -77,19 +77,20 @@ def read_labels(path: str, count: str) -> dict[str, float]:
     opened = time.perf_counter() - start
     numbers = random.Random(1)
     taken: list[float] = []
-    hashing: list[float] = []
+    single: list[float] = []
     for _ in range(400):
         ids = [f"document-{numbers.randrange(int(count))}" for _ in range(HITS)]
         start = time.perf_counter()
         labels.memberships(ids)
         taken.append((time.perf_counter() - start) * 1000)
         start = time.perf_counter()
-        digests(ids)
-        hashing.append((time.perf_counter() - start) * 1000)
+        for id_ in ids:
+            labels.memberships([id_])
+        single.append((time.perf_counter() - start) * 1000)
     return {
         "open_milliseconds": opened * 1000,
         "milliseconds": median(taken),
-        "hash_milliseconds": median(hashing),
+        "single_milliseconds": median(single),
     }
 
 

@@ -1,28 +1,379 @@
-"""The labels of documents, read from fields of the hits or from files beside the source."""
+"""The labels of documents, read from fields of the hits or from files beside the source.
+
+A file is read once. For each file and attribute we keep a SQLite database: the ids with the number
+of their memberships, the distinct memberships, and the check's report.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
+import json
+import os
+import secrets
+import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
+from filelock import FileLock
+from numpy.typing import NDArray
+from pydantic import ValidationError
 
-from fairqr.base.errors import SourceError, one_line
+from fairqr.base.errors import SourceError, first_problem, one_line
 from fairqr.base.settings import data_dir
 from fairqr.retrieval.engines.engine import Memberships
-from fairqr.retrieval.engines.report import AttributeReport
+from fairqr.retrieval.engines.report import AttributeReport, ValueCount
 from fairqr.retrieval.fairness.exposure import FloatArray
-from fairqr.retrieval.sources.documents import Document
-from fairqr.retrieval.sources.label_store import LabelStore, open_label_store
-from fairqr.retrieval.sources.label_values import attribute_report, label_key, values_of
-from fairqr.retrieval.sources.schema import Attribute, Schema
+from fairqr.retrieval.sources.documents import Document, chunks
+from fairqr.retrieval.sources.label_files import LabelRow, read_labels
+from fairqr.retrieval.sources.schema import UNKNOWN, Attribute, Schema, as_text
 
+FORMAT = 3
+ROWS_AT_ONCE = 10_000
 MAX_CACHED = 10_000
+MAX_VALUES = 1000
 ENOUGH = 20
 """If this many documents have no label at all, it is not by chance."""
+
+MAX_GROUPS = 1000
+"""If only the file names the groups, more than this means that the wrong column was read."""
+
+MAX_LABELS = 100_000
+"""So many distinct labels of a file are counted for the check."""
+
+_TABLES = """
+PRAGMA journal_mode = OFF;
+PRAGMA synchronous = OFF;
+CREATE TABLE labels (id TEXT PRIMARY KEY, code INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE about (json TEXT);
+CREATE TEMP TABLE file (id TEXT, code INTEGER, weight REAL, line INTEGER);
+BEGIN;
+"""
+# Two codes of one id become NULL, which is refused. Sorted ids are appended, which is faster.
+_ONE_CODE_EACH = """
+INSERT INTO labels
+SELECT id, iif(min(code) = max(code), min(code), NULL) FROM file GROUP BY id ORDER BY id
+"""
+_SEVERAL_CODES = """
+SELECT id, min(line), max(line) FROM file GROUP BY id HAVING min(code) < max(code) LIMIT 1
+"""
+_WEIGHTS = "SELECT id, code, sum(weight) FROM file GROUP BY id, code ORDER BY id"
+# One value, because a row for each id would take a third longer.
+_CODES = """
+SELECT json_group_array(labels.code)
+FROM json_each(?) AS wanted LEFT JOIN labels ON labels.id = wanted.value
+"""
+
+
+class _StoppedError(Exception):
+    """Nobody is waiting for the labels any more."""
+
+
+class LabelStore:
+    """The memberships of the documents in a label file.
+
+    Attributes:
+        attribute: The attribute, including groups that only the file names.
+        report: The check's report on the file.
+    """
+
+    def __init__(self, file: Path, path: Path, attribute: Attribute) -> None:
+        """Open what was kept of a label file.
+
+        Raises:
+            sqlite3.Error: It does not exist, or is damaged.
+            SourceError: The groups that the file names do not fit the attribute.
+        """
+        address = f"{file.absolute().as_uri()}?mode=ro&immutable=1"
+        self._database = sqlite3.connect(address, uri=True, check_same_thread=False)
+        self._database.execute(f"PRAGMA mmap_size = {1 << 40}")
+        self._lock = threading.Lock()
+        self._path = path
+        about = json.loads(self._database.execute("SELECT json FROM about").fetchone()[0])
+        self.attribute = attribute
+        if not attribute.groups:
+            self.attribute = _with_groups(path, attribute, about["groups"])
+        self.report = AttributeReport.model_validate(about["report"])
+        # Code -1 is the last row: that of documents which the file lacks.
+        self._rows = np.array([*about["rows"], self.attribute.membership(None)])
+
+    def memberships(self, ids: Sequence[str]) -> FloatArray:
+        """Return the share of each group in these documents, shape (len(ids), G)."""
+        codes = [-1 if code is None else code for code in self._codes(ids)]
+        found: FloatArray = self._rows[np.array(codes, dtype=np.intp)]
+        return found
+
+    def names(self, ids: Sequence[str]) -> NDArray[np.bool_]:
+        """Return for each document whether the file has it, with any label."""
+        return np.array([code is not None for code in self._codes(ids)], dtype=np.bool_)
+
+    def _codes(self, ids: Sequence[str]) -> list[int | None]:
+        try:
+            with self._lock:
+                ((codes,),) = self._database.execute(_CODES, [json.dumps(list(ids))])
+        except sqlite3.Error as error:
+            raise SourceError(
+                f"What was kept of the labels {self._path} is damaged ({error}); change the time "
+                "of that file, so that it is read again."
+            ) from None
+        found: list[int | None] = json.loads(codes)
+        return found
+
+
+def open_label_store(
+    path: Path,
+    attribute: Attribute,
+    store: Path,
+    progress: Callable[[int], None] | None = None,
+    stop: threading.Event | None = None,
+) -> LabelStore:
+    """Open the labels of a file, building them first if the file or the attribute is new.
+
+    Args:
+        path: The file.
+        attribute: Its attribute.
+        store: The folder that keeps all labels.
+        progress: Called with the number of rows read.
+        stop: Stops the build when set.
+
+    Raises:
+        SourceError: The file cannot be read, or its labels do not fit the attribute.
+    """
+    stop = stop or threading.Event()
+
+    def tell(count: int) -> None:
+        if stop.is_set():
+            raise _StoppedError
+        if progress:
+            progress(count)
+
+    state = _state(path)
+    place = _hash(path.absolute(), attribute.name)
+    # The population does not affect what we keep.
+    built_from = attribute.model_dump_json(exclude={"population"})
+    file = store / f"{place}-{_hash(FORMAT, state, built_from)}.sqlite"
+    store.mkdir(parents=True, exist_ok=True)
+    with FileLock(store / f"{place}.lock").acquire(cancel_check=stop.is_set):
+        # If it does not exist yet, or is damaged, it is built.
+        with contextlib.suppress(sqlite3.Error):
+            return LabelStore(file, path, attribute)
+        # This is from another version of the file or attribute, or from a killed build.
+        for old in store.glob(f"{place}-*"):
+            old.unlink(missing_ok=True)
+        beside = file.with_name(f"{file.name}-{secrets.token_hex(8)}")
+        try:
+            _build(path, attribute, beside, tell)
+            if _state(path) != state:
+                raise SourceError(f"The labels {path} changed while we read them; try again.")
+            beside.replace(file)
+        except sqlite3.Error as error:
+            raise SourceError(
+                f"The labels {path} cannot be kept in {store} ({error}); make room on the disk, or "
+                "name another folder in FAIRQR_DATA_DIR."
+            ) from None
+        finally:
+            beside.unlink(missing_ok=True)
+        return LabelStore(file, path, attribute)
+
+
+def _state(path: Path) -> tuple[int, int]:
+    """Return something that changes when the file changes."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise SourceError(f"The labels {path} cannot be read: {error.strerror}.") from None
+    return status.st_size, status.st_mtime_ns
+
+
+def _hash(*parts: object) -> str:
+    return blake2b(repr(parts).encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
+
+
+def _with_groups(path: Path, attribute: Attribute, groups: Sequence[str]) -> Attribute:
+    """Return an attribute with the groups that its label file names."""
+    try:
+        return Attribute.model_validate({**attribute.model_dump(), "groups": groups})
+    except ValidationError as error:
+        raise SourceError(
+            f"The labels {path} do not fit the attribute {attribute.name}: "
+            f"{first_problem(error)[1]}."
+        ) from None
+
+
+def _build(path: Path, attribute: Attribute, file: Path, tell: Callable[[int], None]) -> None:
+    """Read a file of labels into a new database, and make sure that it is on disk."""
+    if not attribute.groups:
+        attribute = _with_groups(path, attribute, _groups_of_file(path, attribute, tell))
+    labels = _FileLabels(path, attribute, tell)
+    with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as database:
+        database.executescript(_TABLES)
+        database.executemany("INSERT INTO file VALUES (?, ?, ?, ?)", labels.rows_of_file())
+        if labels.weighted:
+            rows = labels.weighed(database.execute(_WEIGHTS))
+            database.executemany("INSERT INTO labels VALUES (?, ?)", rows)
+        else:
+            try:
+                database.execute(_ONE_CODE_EACH)
+            except sqlite3.IntegrityError:
+                id_, first, last = database.execute(_SEVERAL_CODES).fetchone()
+                raise SourceError(
+                    f"The labels {path} give the document '{one_line(id_, 80)}' several groups in "
+                    f"lines {first} to {last}; keep one of them, or add a column 'weight' that "
+                    "weighs each."
+                ) from None
+        counts = dict(database.execute("SELECT code, count(*) FROM labels GROUP BY code"))
+        about = {
+            "groups": attribute.groups,
+            "report": labels.report(counts).model_dump(mode="json"),
+            "rows": list(labels.codes),
+        }
+        database.execute("INSERT INTO about VALUES (?)", [json.dumps(about)])
+        database.execute("COMMIT")
+    with file.open("rb") as stream:
+        os.fsync(stream.fileno())
+
+
+def _groups_of_file(path: Path, attribute: Attribute, tell: Callable[[int], None]) -> list[str]:
+    """Return the groups that a file names, sorted."""
+    groups: set[str] = set()
+    for some in chunks(read_labels(path, attribute.name), ROWS_AT_ONCE):
+        for label in {label_key(row.label): row.label for row in some}.values():
+            groups.update(map(as_text, values_of(label)))
+        if len(groups) > MAX_GROUPS:
+            raise SourceError(
+                f"The labels {path} have more than {MAX_GROUPS:,} groups for {attribute.name}; "
+                "list its groups and their values under 'groups:' in the source."
+            )
+        tell(0)
+    named = sorted(groups - {UNKNOWN})
+    if len(named) < 2:
+        raise SourceError(
+            f"The labels {path} have {len(named)} groups for {attribute.name}, which needs at "
+            "least two; correct the file."
+        )
+    return named
+
+
+class _FileLabels:
+    """The distinct labels of a file while it is read.
+
+    Usually few labels are distinct. If very many are, such as exact amounts, only the first ones
+    are counted for the check.
+    """
+
+    def __init__(self, path: Path, attribute: Attribute, tell: Callable[[int], None]) -> None:
+        self.weighted = False
+        self.codes: dict[tuple[float, ...], int] = {}
+        self._path, self._attribute, self._tell = path, attribute, tell
+        self._known: dict[object, tuple[int, object]] = {}
+        self._counts: Counter[object] = Counter()
+        self._more = False
+
+    def rows_of_file(self) -> Iterator[tuple[str, int, float | None, int]]:
+        """Yield the id, the number of its memberships, the weight and the line of each row."""
+        count = 0
+        for count, row in enumerate(read_labels(self._path, self._attribute.name), start=1):
+            key = label_key(row.label)
+            if key not in self._known:
+                code = self._code(row)
+                if len(self._known) < MAX_LABELS:
+                    self._known[key] = code, row.label
+                else:
+                    self._more = True
+            else:
+                code = self._known[key][0]
+            self._counts[key if key in self._known else None] += 1
+            self.weighted |= row.weight is not None
+            yield row.id, code, row.weight, row.line
+            if count % ROWS_AT_ONCE == 0:
+                self._tell(count)
+        if not count:
+            raise SourceError(f"The labels {self._path} have no rows; write one for each document.")
+        if count % ROWS_AT_ONCE:
+            self._tell(count)
+
+    def _code(self, row: LabelRow) -> int:
+        try:
+            memberships = self._attribute.membership(row.label, strict=False)
+        except ValueError as error:
+            raise SourceError(
+                f"The labels {self._path}, line {row.line}: {one_line(error)}; correct it."
+            ) from None
+        return self.codes.setdefault(memberships, len(self.codes))
+
+    def weighed(self, rows: Iterable[tuple[str, int, float]]) -> Iterator[tuple[str, int]]:
+        """Yield each document once, with the mean of its memberships by weight."""
+        by_code = np.array(list(self.codes))
+        for id_, own in itertools.groupby(rows, key=itemgetter(0)):
+            _, codes, weights = zip(*own, strict=True)
+            if not any(weights):
+                mean = self._attribute.membership(None)
+            elif len(codes) == 1:
+                mean = tuple(by_code[codes[0]].tolist())
+            else:
+                mean = tuple(np.average(by_code[list(codes)], axis=0, weights=weights).tolist())
+            yield id_, self.codes.setdefault(mean, len(self.codes))
+
+    def report(self, counts: Mapping[int, int]) -> AttributeReport:
+        """Return the check's report on the file, given the number of documents by code."""
+        groups = len(self._attribute.groups)
+        labelled = sum(counts.get(code, 0) for row, code in self.codes.items() if any(row[:groups]))
+        values: Counter[object] = Counter()
+        for key, (_, label) in self._known.items():
+            values.update(dict.fromkeys(values_of(label), self._counts[key]))
+        documents = sum(counts.values())
+        return attribute_report(self._attribute, documents, labelled, values, more=self._more)
+
+
+def label_key(label: object) -> object:
+    """Return the key under which results for a label are cached; ``1`` is not ``True``."""
+    return label if label is None or type(label) is str else ("", repr(label))
+
+
+def values_of(label: object) -> Sequence[object]:
+    """Return the values in a label, however it is written."""
+    if label is None or label == "":
+        return ()
+    return list(label) if isinstance(label, Mapping | list | tuple) else [label]
+
+
+def attribute_report(
+    attribute: Attribute,
+    documents: int,
+    labelled: int,
+    counts: Mapping[object, int],
+    *,
+    more: bool = False,
+) -> AttributeReport:
+    """Return the check's report on the labels of an attribute.
+
+    Args:
+        attribute: The attribute.
+        documents: How many documents were checked.
+        labelled: How many of them are in a group.
+        counts: How many have each value.
+        more: Whether there are more values than these.
+    """
+    order = sorted(counts, key=lambda value: (-counts[value], str(value)))
+    return AttributeReport(
+        name=attribute.name,
+        origin=attribute.labels or attribute.field,
+        documents=documents,
+        labelled=labelled,
+        values=[
+            ValueCount(
+                value=one_line(value), documents=counts[value], group=attribute.group_of(value)
+            )
+            for value in order[:MAX_VALUES]
+        ],
+        more_values=more or len(order) > MAX_VALUES,
+    )
 
 
 class LabelReader:
@@ -150,7 +501,7 @@ class LabelReader:
         rows = store.memberships(ids)[:, : len(attribute.groups)]
         labelled = int(rows.any(axis=1).sum())
         if not labelled and len(ids) >= ENOUGH:
-            if store.names_any(ids):
+            if store.names(ids).any():
                 values = [one_line(one.value, 30) for one in store.report.without_group[:10]]
                 remedy = (
                     f"no group has the values {', '.join(values)}; list them under 'groups:' with "

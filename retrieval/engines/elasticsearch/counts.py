@@ -13,7 +13,7 @@ from fairqr.retrieval.engines.elasticsearch.mapping import DATES
 from fairqr.retrieval.engines.elasticsearch.server import warnings_of
 from fairqr.retrieval.engines.report import AttributeReport, ValueCount
 from fairqr.retrieval.fairness.exposure import FloatArray
-from fairqr.retrieval.sources.label_values import attribute_report
+from fairqr.retrieval.sources.labels import attribute_report
 from fairqr.retrieval.sources.schema import UNKNOWN, Attribute, Range
 
 if TYPE_CHECKING:
