@@ -103,6 +103,5 @@ async def train(
         InputError: An option is wrong, or there is nothing to learn from.
     """
     model, trainer = TRAINED[method]
-    whole = "its options"
-    checked = validated(model, dict(options), f"The training of {method}", InputError, whole)
+    checked = validated(model, dict(options), f"The training of {method}", InputError)
     return await asyncio.to_thread(trainer, examples.only(topics), checked)

@@ -26,8 +26,7 @@ from fairqr.evaluation.probes.collection import CELLS, ProbeCollection, ProbeQue
 from fairqr.evaluation.probes.rankers import INITIAL, windows_of
 from fairqr.evaluation.probes.store import ProbeRunManifest, RankingRecord
 from fairqr.evaluation.relevance import ndcg, precision
-from fairqr.retrieval.fairness.exposure import INVERSE_LOG, Discount
-from fairqr.retrieval.fairness.exposure_ratio import exposure_ratio
+from fairqr.retrieval.fairness.exposure import INVERSE_LOG, Discount, exposure_ratio
 
 if TYPE_CHECKING:
     from pandas import DataFrame

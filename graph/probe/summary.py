@@ -31,7 +31,7 @@ from fairqr.graph.probe.result import (
 from fairqr.graph.probe.state import ProbedRecord, ProbePlan, State
 from fairqr.graph.usage import total_usage, usage_report
 from fairqr.prompts.template import PromptReference
-from fairqr.retrieval.fairness.exposure_ratio import exposure_ratio
+from fairqr.retrieval.fairness.exposure import exposure_ratio
 from fairqr.retrieval.fairness.protected import ProtectedGroup
 
 

@@ -212,7 +212,7 @@ def from_langchain(
     if isinstance(schema, str | Path):
         read, folder = load_schema(Path(schema)), Path(schema).absolute().parent
     else:
-        read = validated(Schema, schema, "The schema", SchemaError, "the top")
+        read = validated(Schema, schema, "The schema", SchemaError)
         folder = Path.cwd()
     if any(attribute.labels for attribute in read.attributes.values()):
         labels = run_blocking(LabelReader.open(read.attributes, folder))

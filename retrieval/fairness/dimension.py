@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -57,10 +56,7 @@ class Dimension:
         """
         if all(factor.confusion is None for factor in self.factors):
             return None
-        product: FloatArray = np.ones((1, 1))
-        for rows in self.counted:
-            product = np.asarray(np.kron(product, rows / rows.sum(axis=1, keepdims=True)))
-        return product
+        return _kron([rows / rows.sum(axis=1, keepdims=True) for rows in self.counted])
 
     @property
     def counted(self) -> list[FloatArray]:
@@ -71,8 +67,7 @@ class Dimension:
         counted = []
         for factor in self.factors:
             rows = factor.confusion or {it: {it: 1.0} for it in factor.universe}
-            matrix = [[rows[one].get(it, 0.0) for it in factor.universe] for one in factor.universe]
-            counted.append(np.array(matrix))
+            counted.append(np.array([factor.ordered(rows[one]) for one in factor.universe]))
         return counted
 
     def independent_shares(self, shares: Mapping[str, FloatArray]) -> FloatArray:
@@ -81,10 +76,7 @@ class Dimension:
         Args:
             shares: For each attribute, the shares of its groups in the whole corpus.
         """
-        product: FloatArray = np.ones(1)
-        for factor in self.factors:
-            product = np.asarray(np.kron(product, shares[factor.name]))
-        return product
+        return _kron([shares[factor.name] for factor in self.factors])
 
 
 def factors_of(name: str) -> list[str]:
@@ -92,16 +84,21 @@ def factors_of(name: str) -> list[str]:
     return name.replace("*", TIMES).split(TIMES)
 
 
+def _kron(parts: Sequence[FloatArray]) -> FloatArray:
+    """Return the Kronecker product, in which the last part varies fastest."""
+    product, *others = parts
+    for part in others:
+        product = np.asarray(np.kron(product, part))
+    return product
+
+
 def _product(factors: Sequence[Attribute]) -> Attribute:
-    groups = tuple(
-        f" {TIMES} ".join(combination)
-        for combination in itertools.product(*(factor.universe for factor in factors))
-    )
+    every = itertools.product(*(factor.universe for factor in factors))
+    groups = tuple(f" {TIMES} ".join(combination) for combination in every)
     population: dict[str, float] | None = None
-    if all(factor.population is not None for factor in factors):
-        shares = [[(f.population or {}).get(g, 0.0) for g in f.universe] for f in factors]
-        products = (math.prod(combination) for combination in itertools.product(*shares))
-        population = dict(zip(groups, products, strict=True))
+    if all(factor.population for factor in factors):
+        shares = _kron([np.array(f.ordered(f.population or {})) for f in factors])
+        population = dict(zip(groups, shares.tolist(), strict=True))
     # We do not check it again: the checks are for what users write.
     return Attribute.model_construct(
         name=TIMES.join(factor.name for factor in factors),

@@ -73,8 +73,3 @@ def jensen_shannon(
     middle = (p + q) / 2
     nats = (_relative_entropy(p, middle) + _relative_entropy(q, middle)) / 2
     return np.asarray(nats / np.log(2)) if unit == "bits" else nats
-
-
-def under_representation(target: ArrayLike, exposure: ArrayLike) -> FloatArray:
-    """Return ε* − ε for each group, in [−1, 1]; positive if the group gets too little."""
-    return np.asarray(target, dtype=np.float64) - np.asarray(exposure, dtype=np.float64)

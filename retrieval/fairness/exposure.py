@@ -41,34 +41,27 @@ class Discount:
     parameter: float | None = None
 
     def __post_init__(self) -> None:
-        if self.kind == "rbp":
-            if self.parameter is None or not 0 < self.parameter < 1:
-                raise InputError("The discount rbp(p) needs a p between 0 and 1, such as rbp(0.8).")
-        elif self.kind == "top_k":
-            if self.parameter is None or self.parameter < 1 or self.parameter % 1:
-                raise InputError("The discount top_k(k) needs a whole k of at least 1.")
-        elif self.kind not in ("log2", "trec", "inverse_log"):
+        given = self.parameter
+        fits = {
+            "rbp": given is not None and 0 < given < 1,
+            "top_k": given is not None and given >= 1 and not given % 1,
+        }
+        if not fits.get(self.kind, self.kind in ("log2", "trec", "inverse_log") and given is None):
             raise InputError(
-                f"There is no discount '{self.kind}'; "
-                "choose log2, trec, rbp(p), top_k(k) or inverse_log."
+                f"There is no discount '{self}'; choose log2, trec, inverse_log, rbp(p) with p "
+                "between 0 and 1, or top_k(k) with a whole k of at least 1."
             )
-        elif self.parameter is not None:
-            raise InputError(f"The discount {self.kind} takes no parameter.")
-        if self.parameter is not None:
+        if given is not None:
             # top_k(5) and top_k(5.0) are one discount and must compare equal.
-            object.__setattr__(self, "parameter", float(self.parameter))
+            object.__setattr__(self, "parameter", float(given))
 
     @classmethod
     def parse(cls, text: str) -> Discount:
         """Read a discount as it is written above, e.g. ``rbp(0.8)``."""
-        match = re.fullmatch(r"\s*(\w+)\s*(?:\(\s*([0-9.eE+-]+)\s*\))?\s*", text)
-        try:
-            parameter = float(match[2]) if match and match[2] else None
-        except ValueError:
-            match = None
+        match = re.fullmatch(r"\s*(\w+)\s*(?:\(\s*(\d*\.?\d+(?:e-?\d+)?)\s*\))?\s*", text)
         if not match:
             raise InputError(f"'{text}' is not a discount; write log2, trec or rbp(0.8).")
-        return cls(match[1], parameter)  # type: ignore[arg-type]
+        return cls(match[1], float(match[2]) if match[2] else None)  # type: ignore[arg-type]
 
     def __str__(self) -> str:
         if self.parameter is None:
@@ -77,29 +70,26 @@ class Discount:
 
     def weights(self, n: int) -> FloatArray:
         """Return the weights of ranks 1 to n, shape (n,), read-only."""
-        return _weights(self, n) if n <= LONGEST_KEPT else self._computed(n)
-
-    def _computed(self, n: int) -> FloatArray:
-        rank = np.arange(1, n + 1, dtype=np.float64)
-        match self.kind, self.parameter:
-            case "trec", _:
-                return np.asarray(1 / np.log2(np.maximum(rank, 2)))
-            case "rbp", float(p):
-                return np.asarray((1 - p) * p ** (rank - 1))
-            case "top_k", float(k):
-                return (rank <= k).astype(np.float64)
-            case "inverse_log", _:
-                return np.asarray(1 / np.log1p(rank))
-            case _:
-                return np.asarray(1 / np.log2(rank + 1))
+        return (_weights if n <= LONGEST_KEPT else _weights.__wrapped__)(self, n)
 
 
 @functools.lru_cache(maxsize=256)
 def _weights(discount: Discount, n: int) -> FloatArray:
     """Compute weights once: a search measures the same few lengths again and again."""
-    weights = discount._computed(n)
+    rank = np.arange(1, n + 1, dtype=np.float64)
+    match discount.kind, discount.parameter:
+        case "trec", _:
+            weights = 1 / np.log2(np.maximum(rank, 2))
+        case "rbp", float(p):
+            weights = (1 - p) * p ** (rank - 1)
+        case "top_k", float(k):
+            weights = (rank <= k).astype(np.float64)
+        case "inverse_log", _:
+            weights = 1 / np.log1p(rank)
+        case _:
+            weights = 1 / np.log2(rank + 1)
     weights.flags.writeable = False
-    return weights
+    return np.asarray(weights)
 
 
 LOG2 = Discount()
@@ -159,6 +149,29 @@ def exposure_and_unknown(
     return normalise(known), np.clip(unknown, 0, 1)
 
 
+def exposure_ratio(protected: ArrayLike, discount: Discount = INVERSE_LOG) -> float | None:
+    """Return the mean exposure of protected items divided by the mean exposure of the others.
+
+    Exposure(G) = (1/|G|) Σ_{i∈G} v(rank_i), v(a) = 1/log(1+a), over the whole list; the base of the
+    logarithm cancels (Wang et al. 2024, section 3.2.2; Singh & Joachims 2018).
+
+    Args:
+        protected: Whether the item at each rank belongs to the protected group, shape (n,).
+        discount: v.
+
+    Returns:
+        1 if the groups are treated alike, more if the protected group is ranked higher; None if
+        either group has no items, or if the others get no exposure (possible with a discount that
+        covers only the first ranks).
+    """
+    mask = np.asarray(protected, dtype=bool)
+    if mask.all() or not mask.any():
+        return None
+    exposed = discount.weights(mask.size)
+    others = float(exposed[~mask].mean())
+    return float(exposed[mask].mean()) / others if others > 0 else None
+
+
 def intersection(memberships: Sequence[ArrayLike]) -> FloatArray:
     """Return the memberships in the product of several attributes.
 
@@ -171,11 +184,10 @@ def intersection(memberships: Sequence[ArrayLike]) -> FloatArray:
     Returns:
         Shape (n, Π G_a), the groups of the last attribute varying fastest.
     """
-    product = np.asarray(memberships[0], dtype=np.float64)
-    for members in memberships[1:]:
-        other = np.asarray(members, dtype=np.float64)
-        groups = product.shape[1] * other.shape[1]
-        product = np.einsum("ng,nh->ngh", product, other).reshape(len(product), groups)
+    product, *others = (np.asarray(members, dtype=np.float64) for members in memberships)
+    for other in others:
+        pairs = np.einsum("ng,nh->ngh", product, other)
+        product = pairs.reshape(len(product), product.shape[1] * other.shape[1])
     return product
 
 
@@ -190,7 +202,7 @@ def distinct_rows(rows: FloatArray) -> tuple[FloatArray, NDArray[np.intp]]:
     """
     whole = np.ascontiguousarray(rows, dtype=np.float64)
     # Compare rows as bytes, which creates no Python object for each number.
-    held: list[bytes] = whole.view(f"V{whole.itemsize * whole.shape[1]}").ravel().tolist()
+    held = whole.view(f"V{whole.itemsize * whole.shape[1]}").ravel().tolist() if whole.size else []
     seen: dict[bytes, int] = {}
     numbers = np.array([seen.setdefault(row, len(seen)) for row in held], dtype=np.intp)
     return whole[np.unique(numbers, return_index=True)[1]], numbers

@@ -5,46 +5,37 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar, overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-T = TypeVar("T")
 
-
-class Reordered(Sequence[T]):
-    """Items in another order. An item is only fetched when it is read.
+class Reordered(Sequence[str]):
+    """Ids in another order. An id is only fetched when it is read.
 
     Args:
-        items: The items.
-        order: The position of each item among them, shape (n,).
+        items: The ids.
+        order: The position of each id among them, shape (n,).
     """
 
-    def __init__(self, items: Sequence[T], order: NDArray[np.intp]) -> None:
+    def __init__(self, items: Sequence[str], order: NDArray[np.intp]) -> None:
         self.items = items
         self.order = order
 
     def __len__(self) -> int:
         return len(self.order)
 
-    @overload
-    def __getitem__(self, place: int) -> T: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[T]: ...
-    def __getitem__(self, place: int | slice) -> T | list[T]:
+    def __getitem__(self, place: Any) -> Any:
         if isinstance(place, slice):
             return [self.items[position] for position in self.order[place].tolist()]
         return self.items[int(self.order[place])]
 
-    def __iter__(self) -> Iterator[T]:
+    def __iter__(self) -> Iterator[str]:
         return iter(self[:])
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, list | Reordered) and self[:] == other[:]
-
-    def __repr__(self) -> str:
-        return repr(self[:])
 
 
 def best_positions(
@@ -61,14 +52,12 @@ def best_positions(
     order = np.argsort(-values)
     ordered = values[order]
     # We compare ids only for equal scores: ties are rare, and comparing strings is slow.
-    begins = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
-    if len(begins) + 1 < len(order):
-        bounds = [0, *begins.tolist(), len(order)]
+    bounds = [0, *(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist(), len(order)]
+    if len(bounds) <= len(order):
         for start, end in itertools.pairwise(bounds):
             if end - start > 1:
-                order[start:end] = sorted(
-                    order[start:end].tolist(), key=ids.__getitem__, reverse=descending
-                )
+                tied = order[start:end].tolist()
+                order[start:end] = sorted(tied, key=ids.__getitem__, reverse=descending)
     return order
 
 
@@ -90,7 +79,7 @@ class Ranking:
         known = scores if isinstance(scores, Mapping) else dict(scores)
         ids, values = list(known), list(known.values())
         order = best_positions(ids, values).tolist()
-        return cls([ids[position] for position in order], [values[position] for position in order])
+        return cls([ids[place] for place in order], [values[place] for place in order])
 
     def __len__(self) -> int:
         return len(self.ids)

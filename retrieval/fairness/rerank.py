@@ -6,13 +6,13 @@ search limited to given documents; see :class:`fairqr.retrieval.engines.engine.Q
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fairqr.retrieval.fairness.exposure import LOG2, Discount, FloatArray
+from fairqr.retrieval.fairness.exposure import LOG2, Discount, FloatArray, distinct_rows
 from fairqr.retrieval.fairness.ranking import Ranking
 
 RRF_K = 60
@@ -72,39 +72,31 @@ def exposure_aware(
     Returns:
         The positions of min(length, n) documents in their new order.
     """
-    members = np.concatenate([np.asarray(m, dtype=np.float64) for m in memberships], axis=1)
-    by_pattern: defaultdict[tuple[float, ...], list[int]] = defaultdict(list)
-    for position, pattern in enumerate(map(tuple, members.tolist())):
-        by_pattern[pattern].append(position)
-    unlabelled = set(by_pattern.pop((0.0,) * members.shape[1], ()))
-    size = min(length, len(members))
-    order = np.arange(size, dtype=np.intp)
-    if not by_pattern:
-        return order
-    patterns, positions = np.array(list(by_pattern)), list(by_pattern.values())
-    # How much a document of each pattern gives to each attribute, repeated for each group.
-    sizes = [np.shape(m)[1] for m in memberships]
+    members = np.concatenate(memberships, axis=1, dtype=np.float64)
+    is_labelled: list[bool] = list(np.any(members, axis=1))
+    size, last = min(length, len(members)), len(members)
+    patterns, numbers = distinct_rows(members)
+    waiting: list[deque[int]] = [deque() for _ in patterns]
+    for position, number in enumerate(numbers.tolist()):
+        if is_labelled[position]:
+            waiting[number].append(position)
+    # The first document of each pattern; ``last`` if none is left.
+    heads = np.array([own[0] if own else last for own in waiting])
+    # What a document of each pattern gives to each attribute, repeated for each group.
+    sizes = [len(target) for target in targets]
     given = np.add.reduceat(patterns, np.cumsum([0, *sizes[:-1]]), axis=1)
-    target = np.concatenate([np.asarray(t, dtype=np.float64) for t in targets])
+    target = np.concatenate(targets)
     # What groups are owed after a document of a pattern: the target's share of the exposure that
     # the document gives out in each attribute, minus what it gives to the group itself.
     owed_after = target * np.repeat(given, sizes, axis=1) - patterns
-    heads = np.array([own[0] for own in positions])
-    placed = [0] * len(heads)
-    used_up = np.zeros(len(heads), dtype=bool)
-    due = np.zeros_like(target)
+    order, due = np.arange(size, dtype=np.intp), np.zeros(len(target))
     for rank, weight in enumerate(discount.weights(size).tolist()):
-        if rank in unlabelled:
+        if not is_labelled[rank]:
             continue
-        owed = patterns @ (due + weight * target)
-        owed[used_up] = -np.inf
+        owed = np.where(heads < last, patterns @ (due + weight * target), -np.inf)
         tied = np.flatnonzero(owed >= owed.max() - 1e-12)
-        best = int(tied[heads[tied].argmin()] if len(tied) > 1 else tied[0])
-        order[rank] = heads[best]
+        best = int(tied[heads[tied].argmin()])
+        order[rank] = waiting[best].popleft()
+        heads[best] = waiting[best][0] if waiting[best] else last
         due += weight * owed_after[best]
-        placed[best] += 1
-        if placed[best] < len(positions[best]):
-            heads[best] = positions[best][placed[best]]
-        else:
-            used_up[best] = True
     return order

@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 
 from fairqr.retrieval.engines.engine import Memberships
 from fairqr.retrieval.fairness.dimension import Dimension
-from fairqr.retrieval.fairness.exposure import FloatArray, intersection
+from fairqr.retrieval.fairness.exposure import FloatArray, distinct_rows, intersection
 
 
 class CodedMemberships(TypedDict):
@@ -34,24 +34,14 @@ def coded(memberships: Memberships, attributes: Collection[str]) -> dict[str, Co
 
 
 def _coded(array: FloatArray) -> CodedMemberships:
-    if not array.size:
-        return CodedMemberships(patterns=[], rows=[])
-    # Compare rows as bytes, which creates no Python object for each number.
-    whole = np.ascontiguousarray(array, dtype=np.float64)
-    held: list[bytes] = whole.view(f"V{whole.itemsize * whole.shape[1]}").ravel().tolist()
-    numbers = {row: number for number, row in enumerate(dict.fromkeys(held))}
-    rows = [numbers[row] for row in held]
-    patterns = np.frombuffer(b"".join(numbers)).reshape(len(numbers), -1)
-    return CodedMemberships(patterns=patterns.tolist(), rows=rows)
+    patterns, rows = distinct_rows(array)
+    return CodedMemberships(patterns=patterns.tolist(), rows=rows.tolist())
 
 
 def decoded(memberships: CodedMemberships) -> FloatArray:
     """Return the decoded array, shape (n, G)."""
-    patterns = np.array(memberships["patterns"], dtype=np.float64)
-    if not memberships["rows"]:
-        return patterns.reshape(0, patterns.shape[1] if patterns.ndim == 2 else 0)
-    rows: FloatArray = patterns[memberships["rows"]]
-    return rows
+    patterns = np.array(memberships["patterns"], dtype=np.float64, ndmin=2)
+    return np.asarray(patterns[np.array(memberships["rows"], dtype=np.intp)])
 
 
 class DocumentTable:
@@ -63,7 +53,6 @@ class DocumentTable:
     def __init__(self) -> None:
         self._rows: dict[str, int] = {}
         self._parts: dict[str, list[FloatArray]] = {}
-        self._arrays: dict[str, FloatArray] = {}
         self._size = 0
 
     def add(self, ids: Sequence[str], memberships: Memberships) -> None:
@@ -74,7 +63,6 @@ class DocumentTable:
         self._size += len(ids)
         for name, array in memberships.items():
             self._parts.setdefault(name, []).append(array)
-        self._arrays.clear()
 
     @property
     def ids(self) -> list[str]:
@@ -96,6 +84,7 @@ class DocumentTable:
         return intersection([self._array(factor.name)[rows] for factor in dimension.factors])
 
     def _array(self, attribute: str) -> FloatArray:
-        if attribute not in self._arrays:
-            self._arrays[attribute] = np.concatenate(self._parts[attribute])
-        return self._arrays[attribute]
+        parts = self._parts[attribute]
+        if len(parts) > 1:
+            parts[:] = [np.concatenate(parts)]
+        return parts[0]

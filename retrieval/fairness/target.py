@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,11 +11,17 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from fairqr.base.errors import TargetError
 from fairqr.retrieval.fairness.exposure import FloatArray, normalise
-from fairqr.retrieval.sources.schema import Attribute
+from fairqr.retrieval.sources.schema import Attribute, check_shares, validated
 
 Part = Literal["population", "uniform", "corpus", "retrieved", "relevance"]
-PARTS: tuple[Part, ...] = get_args(Part)
-TOLERANCE = 1e-6
+PARTS: dict[Part, str] = {
+    "population": "the population in your source",
+    "uniform": "the same for all groups",
+    "corpus": "what the whole index has",
+    "retrieved": "what the results have",
+    "relevance": "what the relevant documents have",
+}
+"""The parts, in words for users."""
 
 
 class Target(BaseModel):
@@ -39,9 +44,9 @@ class Target(BaseModel):
 
     @model_validator(mode="after")
     def _are_distributions(self) -> Target:
-        _check_distribution(self.parts, "the parts of the target")
+        check_shares(self.parts, "the target")
         for attribute, shares in self.shares.items():
-            _check_distribution(shares, f"the target of '{attribute}'")
+            check_shares(shares, f"the target of '{attribute}'")
         return self
 
     @classmethod
@@ -55,26 +60,29 @@ class Target(BaseModel):
         Raises:
             TargetError: A part does not exist, a share is negative, or the shares do not sum to 1.
         """
-        parts: dict[Part, float] = {}
-        shares: dict[str, dict[str, float]] = {}
+        described: dict[str, Any] = {"shares": {}}
         for text in [texts] if isinstance(texts, str) else texts:
             attribute, equals, mixture = text.rpartition("=")
-            weights = _weights(mixture, text)
-            if equals:
-                if attribute.strip() in shares:
-                    raise TargetError(f"The target of '{attribute.strip()}' is given twice.")
-                shares[attribute.strip()] = weights
-            elif parts:
-                raise TargetError("The parts of the target are given twice; give one mixture only.")
-            else:
-                for name, weight in weights.items():
-                    if name not in PARTS:
-                        raise TargetError(
-                            f"The target has no part '{name}'; use {', '.join(PARTS)}, "
-                            "or write shares of groups, such as gender=female:0.5,male:0.5."
-                        )
-                    parts[name] = weight
-        return cls(parts=parts, shares=shares) if parts else cls(shares=shares)
+            pairs = [item.rpartition(":") for item in mixture.split(",")]
+            weights = {name.strip(): weight for name, _, weight in pairs}
+            if not all(weights) or len(weights) < len(pairs):
+                raise TargetError(
+                    f"'{text}' is not a target; write each name once, as in "
+                    "retrieved:0.5,population:0.5 or gender=female:0.5,male:0.5."
+                )
+            unknown = [name for name in weights if name not in PARTS]
+            if unknown and not equals:
+                raise TargetError(
+                    f"The target has no part '{unknown[0]}'; use {', '.join(PARTS)}, "
+                    "or write shares of groups, such as gender=female:0.5,male:0.5."
+                )
+            held, name = (
+                (described["shares"], attribute.strip()) if equals else (described, "parts")
+            )
+            if name in held:
+                raise TargetError(f"The target gives {name} twice; give one mixture only.")
+            held[name] = weights
+        return validated(cls, described, "The target", TargetError)
 
     def check(self, attributes: Sequence[Attribute]) -> None:
         """Refuse a target that cannot be computed for these attributes.
@@ -127,16 +135,11 @@ class Target(BaseModel):
             TargetError: No part of the mixture is defined.
         """
         if attribute.name in self.shares:
-            shares = self.shares[attribute.name]
-            return np.array([shares.get(group, 0.0) for group in attribute.universe])
-        size = len(attribute.universe)
-        known = dict(estimates or {})
-        if "uniform" in self.parts:
-            known["uniform"] = np.full(size, 1 / size)
-        population = attribute.population
-        if "population" in self.parts and population is not None:
-            known["population"] = np.array([population.get(g, 0.0) for g in attribute.universe])
-        mixture = np.zeros(size)
+            return np.array(attribute.ordered(self.shares[attribute.name]))
+        mixture = np.zeros(len(attribute.universe))
+        known = {"uniform": np.ones_like(mixture)} | dict(estimates or {})
+        if attribute.population is not None:
+            known["population"] = np.array(attribute.ordered(attribute.population))
         for part, weight in self.parts.items():
             if part in known and weight:
                 mixture += weight * normalise(known[part])
@@ -151,16 +154,11 @@ class Target(BaseModel):
         """Return how the target of an attribute comes about, as a phrase."""
         if attribute.name in self.shares:
             return "the shares that you gave"
-        lacks_population = attribute.population is None
-        parts = {
-            name: weight
-            for name, weight in self.parts.items()
-            if weight and not (name == "population" and lacks_population)
-        }
-        total = sum(parts.values())
-        told = [f"{_in_words(weight / total)}{_PARTS[name]}" for name, weight in parts.items()]
-        without = "; your source states no population" if len(parts) < len(self.parts) else ""
-        return ", ".join(told) + without
+        lacking = {"population"} if attribute.population is None else set()
+        parts = {name: w for name, w in self.parts.items() if w and name not in lacking}
+        shares = {name: weight / sum(parts.values()) for name, weight in parts.items()}
+        told = ", ".join(f"{_of(share)}{PARTS[name]}" for name, share in shares.items())
+        return told + ("; your source states no population" if len(parts) < len(self.parts) else "")
 
     def __str__(self) -> str:
         parts = [",".join(f"{name}:{weight:g}" for name, weight in self.parts.items())]
@@ -169,55 +167,9 @@ class Target(BaseModel):
         return " ".join(parts)
 
 
-_PARTS: dict[Part, str] = {
-    "population": "the population in your source",
-    "uniform": "the same for all groups",
-    "corpus": "what the whole index has",
-    "retrieved": "what the results have",
-    "relevance": "what the relevant documents have",
-}
-
-
-def _in_words(weight: float) -> str:
-    """Return the weight of a part before its name: nothing if it is the only one."""
-    if weight == 1:
-        return ""
-    return "half " if weight == 0.5 else f"{weight:.0%} of "
-
-
-def _weights(mixture: str, text: str) -> dict[str, float]:
-    """Parse ``name:weight,…``; the weights are at least 0 and sum to 1."""
-    weights: dict[str, float] = {}
-    for item in mixture.split(","):
-        name, _, number = item.rpartition(":")
-        name = name.strip()
-        try:
-            weight = float(number)
-        except ValueError:
-            name = ""
-        if not name:
-            raise TargetError(
-                f"'{text}' is not a target; write retrieved:0.5,population:0.5 "
-                "or gender=female:0.5,male:0.5."
-            )
-        if name in weights:
-            raise TargetError(f"The target names '{name}' twice.")
-        weights[name] = weight
-    try:
-        _check_distribution(weights, f"the target '{text}'")
-    except ValueError as error:
-        sentence = str(error)
-        raise TargetError(f"{sentence[0].upper()}{sentence[1:]}.") from None
-    return weights
-
-
-def _check_distribution(weights: Mapping[Any, float], what: str) -> None:
-    """Raise ValueError if weights are negative or do not sum to 1."""
-    for name, weight in weights.items():
-        if not weight >= 0 or math.isinf(weight):
-            raise ValueError(f"the share of '{name}' in {what} must be 0 or more, not {weight}")
-    if not math.isclose(total := sum(weights.values()), 1, abs_tol=TOLERANCE):
-        raise ValueError(f"the shares of {what} must sum to 1, not {total:g}")
+def _of(share: float) -> str:
+    """Return the share of a part before its name: nothing if it is the only one."""
+    return {1: "", 0.5: "half "}.get(share, f"{share:.0%} of ")
 
 
 def retrieved_distribution(memberships: FloatArray, scores: FloatArray) -> FloatArray:

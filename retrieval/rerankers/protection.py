@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairqr.base.errors import InputError, one_line
-from fairqr.retrieval.fairness.divergence import under_representation
 from fairqr.retrieval.fairness.exposure import FloatArray, exposure
 from fairqr.retrieval.rerankers.base import Candidates
 from fairqr.retrieval.sources.schema import UNKNOWN
@@ -80,7 +79,7 @@ def choose_protected(lists: Sequence[Candidates], k: int, named: str | None = No
 
 def _lack(candidates: Candidates, dimension: int, k: int) -> FloatArray:
     shown = exposure(candidates.memberships[dimension], candidates.discount, k)
-    return under_representation(candidates.targets[dimension], shown)
+    return np.asarray(candidates.targets[dimension] - shown)
 
 
 def _named(candidates: Candidates, text: str) -> Protected:

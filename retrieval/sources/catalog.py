@@ -1,23 +1,28 @@
 """What a user can search by name: embedded indexes, attached sources, and built-in corpora.
 
-They share one name space. Embedded indexes are in ``<data>/indexes``, see :class:`EmbeddedIndexes`;
-notes of attached sources are in ``<data>/sources``, see :class:`AttachedSources`.
+They share one name space. Embedded indexes are in ``<data>/indexes``, see :class:`EmbeddedIndexes`.
+Each attached source has a note ``<data>/sources/<name>.json`` that says where its file is. The file
+stays there, so edits take effect.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from fairqr.base.errors import (
     FairqrError,
     IndexNotFoundError,
     InputError,
+    SourceError,
     nearest_names,
     one_line,
 )
+from fairqr.base.files import write_beside
 from fairqr.base.settings import data_dir
 from fairqr.retrieval.encoders.encoder import PROBE, Encoder, encode_documents
 from fairqr.retrieval.encoders.opening import Retriever
@@ -31,12 +36,12 @@ from fairqr.retrieval.engines.opening import (
     with_retriever,
 )
 from fairqr.retrieval.engines.tantivy.store import Announce, EmbeddedIndexes
-from fairqr.retrieval.sources.attached import AttachedSources
 from fairqr.retrieval.sources.corpus import BUILT_IN, Corpus, find_corpus, holds_documents
 from fairqr.retrieval.sources.documents import Progress, read_documents
 from fairqr.retrieval.sources.source import Source, TantivySource, is_source_file, load_source
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
+AnyRetriever = str | Encoder | Retriever
 
 
 class Catalog:
@@ -49,7 +54,7 @@ class Catalog:
     def __init__(self, folder: Path | None = None) -> None:
         self._root = folder or data_dir()
         self._indexes = EmbeddedIndexes(self._root / "indexes")
-        self._attached = AttachedSources(self._root / "sources")
+        self._notes = self._root / "sources"
 
     def names(self) -> list[str]:
         """Return the names of all indexes and attached sources."""
@@ -59,7 +64,7 @@ class Catalog:
         self,
         corpus: str | Source,
         *,
-        retriever: str | Encoder | Retriever = "bm25",
+        retriever: AnyRetriever = "bm25",
         schema: Path | None = None,
         progress: Announce | None = None,
     ) -> SearchEngine:
@@ -79,52 +84,54 @@ class Catalog:
             IndexNotFoundError: Nothing has this name.
             FairqrError: The corpus cannot be searched; the message says what to do.
         """
-        if schema is not None and (isinstance(corpus, Source) or not await self._is_path(corpus)):
+        is_path = not isinstance(corpus, Source) and await asyncio.to_thread(self._is_path, corpus)
+        if schema is not None and not is_path:
             raise InputError(
                 "Only a corpus given by its path takes a schema; an index and a source have their "
                 "own, so leave it out."
             )
+        if not isinstance(corpus, Source) and is_source_file(corpus):
+            corpus = await asyncio.to_thread(load_source, Path(corpus))
         if isinstance(corpus, Source):
-            return await self._open_source(corpus, retriever, progress)
-        if corpus in BUILT_IN:
-            found = await asyncio.to_thread(find_corpus, BUILT_IN[corpus])
-            return await self._open_corpus(corpus, found, corpus, retriever, progress)
-        if is_source_file(corpus):
-            source = await asyncio.to_thread(load_source, Path(corpus))
-            return await self._open_source(source, retriever, progress)
-        if not await self._is_path(corpus):
+            return await open_source(
+                corpus, retriever=retriever, store=self._root, progress=progress
+            )
+        if not is_path and corpus not in BUILT_IN:
             return await self.open(corpus, retriever=retriever, progress=progress)
-        path = Path(corpus)
-        found = await asyncio.to_thread(find_corpus, path, schema)
-        name = name_of_index(found.path.name.split(".")[0], found.path)
-        shown = str(found.path.resolve())
-        return await self._open_corpus(name, found, shown, retriever, progress)
+        searched_with = Retriever.of(retriever)  # Refuse a wrong name before we index anything.
+        found = await asyncio.to_thread(find_corpus, BUILT_IN.get(corpus, Path(corpus)), schema)
+        name, shown = corpus, corpus
+        if is_path:
+            name = name_of_index(found.path.name.split(".")[0], found.path)
+            shown = str(found.path.resolve())
+        engine = await self._indexes.up_to_date(name, found, shown, progress)
+        return await with_retriever(engine, searched_with, progress)
 
-    async def _is_path(self, corpus: str) -> bool:
+    def _is_path(self, corpus: str) -> bool:
         """Return whether this is the path of a corpus, rather than a name."""
+        path = Path(corpus)
         if not corpus or corpus in BUILT_IN or is_source_file(corpus):
             return False
-        path = Path(corpus)
         if "/" in corpus or path.suffix in (".jsonl", ".gz"):
             return True
-        if corpus in await asyncio.to_thread(self.names):
-            return False
-        return await asyncio.to_thread(lambda: _is_corpus(path))
+        return corpus not in self.names() and (path.is_file() or holds_documents(path))
 
     async def open(
-        self,
-        name: str,
-        *,
-        retriever: str | Encoder | Retriever = "bm25",
-        progress: Announce | None = None,
+        self, name: str, *, retriever: AnyRetriever = "bm25", progress: Announce | None = None
     ) -> SearchEngine:
         """Open an index or an attached source by its name; see :meth:`resolve`."""
-        if name in await asyncio.to_thread(self._indexes.names):
+        names = await asyncio.to_thread(self.names)
+        if name not in names:
+            near = nearest_names(name, {*BUILT_IN, *names})
+            listed = (
+                "'fairqr index list' lists those you have, and 'fairqr index create NAME PATH' "
+                "makes a new one."
+            )
+            raise IndexNotFoundError(f"There is no index '{one_line(name, 60)}'; {near or listed}")
+        if name in self._indexes.names():
             return await with_retriever(await self._indexes.open(name), retriever, progress)
-        if name not in await asyncio.to_thread(self.sources):
-            raise await asyncio.to_thread(self._no_such, name)
         source, _ = await asyncio.to_thread(self.source, name)
-        return await self._open_source(source, retriever, progress)
+        return await self.resolve(source, retriever=retriever, progress=progress)
 
     async def create(
         self,
@@ -173,7 +180,7 @@ class Catalog:
             CorpusError: The file cannot be read, or a line is wrong; the index stays unchanged.
             BuildInProgressError: Another process is writing to the index.
         """
-        await asyncio.to_thread(self._attached.refuse, name)
+        self._refuse_attached(name)
         engine = await self._indexes.open(name)
         documents = read_documents(path, engine.schema)
         written = await self._indexes.upsert(name, documents, progress)
@@ -191,7 +198,7 @@ class Catalog:
             InputError: It is an attached source, and we never write to those.
             BuildInProgressError: Another process is writing to the index.
         """
-        await asyncio.to_thread(self._attached.refuse, name)
+        self._refuse_attached(name)
         removed = await self._indexes.remove(name, ids)
         return removed, await self._count(name)
 
@@ -203,7 +210,7 @@ class Catalog:
             InputError: It is an attached source.
             BuildInProgressError: Another process is writing to it.
         """
-        await asyncio.to_thread(self._attached.refuse, name)
+        self._refuse_attached(name)
         await self._indexes.delete(name)
 
     async def infos(self) -> list[EngineInfo | tuple[str, str, str]]:
@@ -211,52 +218,34 @@ class Catalog:
 
         An entry that cannot be opened is a tuple of its name, its engine, and the reason.
         """
-        names = await asyncio.to_thread(self.names)
-        sources = await asyncio.to_thread(self.sources)
+        names, sources = await asyncio.to_thread(lambda: (self.names(), self.sources()))
         infos = dict(zip(names, await asyncio.gather(*map(self._info, names)), strict=True))
         # The embedded index of an attached source is listed once, as the source.
-        theirs = {
-            info.location
-            for name, info in infos.items()
-            if name in sources and isinstance(info, EngineInfo)
-        }
+        known = [infos[name] for name in sources]
+        theirs = {info.location for info in known if isinstance(info, EngineInfo)}
         return [
             info
             for name, info in infos.items()
-            if name in sources or not (isinstance(info, EngineInfo) and info.location in theirs)
+            if name in sources or isinstance(info, tuple) or info.location not in theirs
         ]
 
-    def attach(self, path: Path) -> Source:
-        """Register the source that a file describes by its name; the file stays where it is.
-
-        Raises:
-            SourceError: The file does not describe a source.
-            InputError: The name belongs to something else.
-        """
-        self.refuse_taken_by_others(load_source(path).name, path)
-        return self._attached.attach(path)
-
-    def refuse_taken_by_others(self, name: str, path: Path) -> None:
-        """Refuse a source's name that belongs to a built-in corpus or an index.
-
-        Raises:
-            InputError: The name is taken.
-        """
-        if name in BUILT_IN or name in self._indexes.names():
-            what = "a built-in corpus" if name in BUILT_IN else "an index"
-            raise InputError(f"'{name}' is the name of {what}; give the source {path} another one.")
-
-    def detach(self, name: str) -> None:
-        """Forget an attached source; its file and its engine stay as they are.
-
-        Raises:
-            IndexNotFoundError: There is no such source.
-        """
-        self._attached.detach(name)
-
-    def sources(self) -> dict[str, Path]:
-        """Return the file of each attached source, by name."""
-        return self._attached.paths()
+    async def _info(self, name: str) -> EngineInfo | tuple[str, str, str]:
+        kind = "tantivy"
+        try:
+            indexes = self._indexes.names()
+            if name in indexes:
+                return await info_of(await self._indexes.open(name))
+            kind = "source"
+            source, path = await asyncio.to_thread(self.source, name)
+            kind = source.engine
+            if not isinstance(source, TantivySource):
+                return await info_of(await self.resolve(source))
+            index = index_of_source(source)
+            if index in indexes:
+                return await info_of(await self._indexes.open(index, name))
+            return EngineInfo(name, kind, None, str(path), str(path), source.fingerprint)
+        except FairqrError as error:
+            return name, kind, str(error)
 
     def stamp(self, name: str) -> str:
         """Return a string that changes when an index or an attached source is replaced.
@@ -271,6 +260,14 @@ class Catalog:
         except OSError:  # It is gone; opening it will say so.
             return ""
 
+    def sources(self) -> dict[str, Path]:
+        """Return the file of each attached source, by name."""
+        found = {}
+        for note in sorted(self._notes.glob("*.json")):
+            with suppress(OSError, ValueError, LookupError, TypeError):
+                found[note.stem] = Path(json.loads(note.read_bytes())["path"])
+        return found
+
     def source(self, name: str) -> tuple[Source, Path]:
         """Return an attached source as its file describes it now, and the file.
 
@@ -278,69 +275,84 @@ class Catalog:
             IndexNotFoundError: There is no such source.
             SourceError: The file is gone, or no longer describes the source.
         """
-        return self._attached.source(name)
+        path = self._file_of(name)
+        remedy = (
+            f"attach it again with 'fairqr attach FILE', or forget it with 'fairqr source remove "
+            f"{name}'"
+        )
+        if not path.exists():
+            raise SourceError(f"The file {path} of the source '{name}' is gone; {remedy}.")
+        source = load_source(path)
+        if source.name != name:
+            raise SourceError(
+                f"The file {path} of the source '{name}' now has the name '{source.name}'; "
+                f"{remedy}."
+            )
+        return source, path
 
-    async def _open_source(
-        self,
-        source: Source,
-        retriever: str | Encoder | Retriever = "bm25",
-        progress: Announce | None = None,
-    ) -> SearchEngine:
-        return await open_source(source, retriever=retriever, store=self._root, progress=progress)
+    def attach(self, path: Path) -> Source:
+        """Register the source that a file describes by its name; the file stays where it is.
 
-    async def _open_corpus(
-        self,
-        name: str,
-        corpus: Corpus,
-        source: str,
-        retriever: str | Encoder | Retriever,
-        progress: Announce | None,
-    ) -> SearchEngine:
-        searched_with = Retriever.of(retriever)  # Refuse a wrong name before we index anything.
-        engine = await self._indexes.up_to_date(name, corpus, source, progress)
-        return await with_retriever(engine, searched_with, progress)
+        Raises:
+            SourceError: The file does not describe a source.
+            InputError: The name belongs to something else.
+        """
+        path = path.absolute()
+        source = load_source(path)
+        self.refuse_taken_by_others(source.name, path)
+        known = self.sources().get(source.name, path)
+        if known != path and known.exists():
+            raise InputError(
+                f"The name '{source.name}' belongs to the source {known}; remove that with "
+                f"'fairqr source remove {source.name}', or give this one another name."
+            )
+        write_beside(self._notes / f"{source.name}.json", json.dumps({"path": str(path)}))
+        return source
 
-    async def _info(self, name: str) -> EngineInfo | tuple[str, str, str]:
-        kind = "tantivy"
-        try:
-            indexes = await asyncio.to_thread(self._indexes.names)
-            if name in indexes:
-                return await info_of(await self._indexes.open(name))
-            kind = "source"
-            source, path = await asyncio.to_thread(self.source, name)
-            kind = source.engine
-            if not isinstance(source, TantivySource):
-                return await info_of(await self._open_source(source))
-            index = index_of_source(source)
-            if index in indexes:
-                return await info_of(await self._indexes.open(index, name))
-            return EngineInfo(name, kind, None, str(path), str(path), source.fingerprint)
-        except FairqrError as error:
-            return name, kind, str(error)
+    def detach(self, name: str) -> None:
+        """Forget an attached source; its file and its engine stay as they are.
 
-    async def _count(self, name: str) -> int:
-        engine = await self.open(name)
-        return (await info_of(engine)).documents or 0
+        Raises:
+            IndexNotFoundError: There is no such source.
+        """
+        self._file_of(name)
+        (self._notes / f"{name}.json").unlink(missing_ok=True)
+
+    def refuse_taken_by_others(self, name: str, path: Path) -> None:
+        """Refuse a source's name that belongs to a built-in corpus or an index.
+
+        Raises:
+            InputError: The name is taken.
+        """
+        if name in BUILT_IN or name in self._indexes.names():
+            what = "a built-in corpus" if name in BUILT_IN else "an index"
+            raise InputError(f"'{name}' is the name of {what}; give the source {path} another one.")
+
+    def _file_of(self, name: str) -> Path:
+        sources = self.sources()
+        if name not in sources:
+            near = nearest_names(name, sources) or "'fairqr source list' lists them."
+            raise IndexNotFoundError(f"There is no attached source '{one_line(name, 60)}'; {near}")
+        return sources[name]
+
+    def _refuse_attached(self, name: str) -> None:
+        if name in self.sources():
+            raise InputError(
+                f"'{name}' is an attached source, and fairqr never changes those; "
+                f"'fairqr source remove {name}' only forgets its name."
+            )
 
     def _refuse_taken(self, name: str, corpus: Corpus) -> None:
-        """Refuse a new index's name that belongs to something else."""
+        """Refuse a new index's name that is not valid, or belongs to something else."""
         check_name(name)
-        taken = None
-        if name in BUILT_IN:
-            if not _is_same(find_corpus(BUILT_IN[name]), corpus):
-                taken = "a built-in corpus"
-        elif name in self.sources():
-            taken = "an attached source"
-        if taken:
-            raise InputError(f"'{name}' is the name of {taken}; choose another one for this index.")
+        built_in = find_corpus(BUILT_IN[name]) if name in BUILT_IN else corpus
+        is_same = built_in.path.resolve() == corpus.path.resolve()
+        if not is_same or built_in.schema != corpus.schema or name in self.sources():
+            what = "an attached source" if name not in BUILT_IN else "a built-in corpus"
+            raise InputError(f"'{name}' is the name of {what}; choose another one for this index.")
 
-    def _no_such(self, name: str) -> IndexNotFoundError:
-        near = nearest_names(name, {*BUILT_IN, *self.names()})
-        listed = (
-            "'fairqr index list' lists those you have, and 'fairqr index create NAME PATH' makes "
-            "a new one."
-        )
-        return IndexNotFoundError(f"There is no index '{one_line(name, 60)}'; {near or listed}")
+    async def _count(self, name: str) -> int:
+        return (await info_of(await self.open(name))).documents or 0
 
 
 def check_name(name: str) -> None:
@@ -354,14 +366,6 @@ def check_name(name: str) -> None:
             f"'{name}' cannot be the name of an index; use only lower-case letters, digits, dots, "
             "dashes and underscores."
         )
-
-
-def _is_same(one: Corpus, other: Corpus) -> bool:
-    return one.path.resolve() == other.path.resolve() and one.schema == other.schema
-
-
-def _is_corpus(path: Path) -> bool:
-    return path.is_file() or holds_documents(path)
 
 
 async def info_of(engine: SearchEngine) -> EngineInfo:

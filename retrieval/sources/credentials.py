@@ -14,17 +14,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SecretStr,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
-from fairqr.base.errors import ConfigError, first_problem, one_line
+from fairqr.base.errors import ConfigError, one_line
 from fairqr.base.settings import (
     CREDENTIALS,
     beside,
@@ -37,14 +29,15 @@ from fairqr.base.settings import (
 )
 from fairqr.retrieval.sources.schema import validated
 
-SECRETS = ("api_key", "username", "password")
 HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
 class Credentials(BaseModel):
     """What we send to a server to be let in. Secrets never appear in messages or logs."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", hide_input_in_errors=True, str_strip_whitespace=True
+    )
 
     api_key: SecretStr | None = Field(None, description="An API key, as Elasticsearch issues it.")
     username: str | None = None
@@ -55,22 +48,11 @@ class Credentials(BaseModel):
         None, description="A file of certificates to trust, if the system's are not enough."
     )
 
-    @field_validator("api_key", "password", "bearer", mode="before")
-    @classmethod
-    def _has_no_stray_space(cls, value: Any) -> Any:
-        """Strip the white space that a file or a paste leaves around a secret."""
-        return value.strip() if isinstance(value, str) else value
-
-    @field_validator("headers")
-    @classmethod
-    def _headers_can_be_sent(cls, headers: dict[str, SecretStr]) -> dict[str, SecretStr]:
-        for name, value in headers.items():
+    @model_validator(mode="after")
+    def _can_be_sent(self) -> Credentials:
+        for name, value in self.headers.items():
             if not HEADER_NAME.fullmatch(name) or not value.get_secret_value().isprintable():
                 raise ValueError(f"'{one_line(name, 60)}' is not a one-line header")
-        return headers
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Credentials:
         if bool(self.username) != bool(self.password):
             raise ValueError("a username needs a password, and a password a username")
         if sum(map(bool, (self.api_key, self.username, self.bearer))) > 1:
@@ -100,17 +82,10 @@ class NamedCredentials(Credentials):
     @field_validator("urls")
     @classmethod
     def _urls_are_addresses(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
-        for url in urls:
-            if "://" in url and not is_web_address(url):
-                raise ValueError(
-                    f"'{one_line(_shown(url), 100)}' is not an address such as "
-                    "https://search.example.org:9243"
-                )
+        if wrong := [url for url in urls if "://" in url and not is_web_address(url)]:
+            shown = one_line(_shown(wrong[0]), 100)
+            raise ValueError(f"'{shown}' is not an address such as https://search.example.org:9243")
         return urls
-
-    def may_go_to(self, url: str) -> bool:
-        """Return whether an address has the scheme, host and port of one in this entry."""
-        return any(_server(url) == _server(own) for own in self.urls)
 
 
 def credentials_for(name: str | None, url: str) -> Credentials:
@@ -135,12 +110,13 @@ def credentials_for(name: str | None, url: str) -> Credentials:
             f"The settings file {file} has no {section}; add it, and list in urls the addresses "
             "it may be sent to."
         )
-    if not entry.may_go_to(url):
+    # Scheme, host and port have to be those of one of its addresses.
+    if _server(url) not in map(_server, entry.urls):
         raise ConfigError(
             f"The credentials '{name}' may not be sent to {one_line(_shown(url), 200)}; if you "
             f"trust this address, add it to urls in {section} of {file}."
         )
-    return Credentials(**{field: getattr(entry, field) for field in Credentials.model_fields})
+    return entry
 
 
 def named_credentials() -> dict[str, NamedCredentials]:
@@ -150,61 +126,46 @@ def named_credentials() -> dict[str, NamedCredentials]:
         ConfigError: An entry is malformed.
     """
     section, file = file_section(CREDENTIALS)
-    return {name: _entry(name, data, file) for name, data in section.items()}
+    entries = {}
+    for name, data in section.items():
+        where = f"The section [{CREDENTIALS}.{one_line(name, 60)}] of the settings file {file}"
+        if isinstance(data, Mapping) and isinstance(data.get("ca_certs"), str):
+            data = {**data, "ca_certs": beside(file, data["ca_certs"])}
+        entries[name] = validated(NamedCredentials, data, where, ConfigError)
+    return entries
 
 
 def default_url() -> str | None:
     """Return the address in FAIRQR_ELASTICSEARCH_URL, without any credentials in it."""
     url = text_of("elasticsearch.url")
-    if url is None:
-        return None
-    if not is_web_address(url.strip()):
+    if url is not None and not is_web_address(url.strip()):
         raise ConfigError(
             "FAIRQR_ELASTICSEARCH_URL must be an address such as http://localhost:9200 or "
             "https://search.example.org:9243; correct it."
         )
-    return _shown(url)
-
-
-def _entry(name: str, data: Any, file: Path) -> NamedCredentials:
-    where = f"In the settings file {file}, [{CREDENTIALS}.{one_line(name, 60)}]"
-    if not isinstance(data, Mapping):
-        raise ConfigError(f"{where} must be a section.")
-    data = dict(data)
-    if isinstance(data.get("ca_certs"), str):
-        data["ca_certs"] = beside(file, data["ca_certs"])
-    return validated(NamedCredentials, data, where, ConfigError, "the entry")
+    return url and _shown(url)
 
 
 def _of_elasticsearch(url: str) -> Credentials:
-    """Return the credentials from the variables and the ``[elasticsearch]`` section."""
-    own = text_of("elasticsearch.url")
-    if default_url() is None or own is None or _server(own) != _server(url):
-        return Credentials()
-    try:
-        return Credentials(**_configured(own), ca_certs=path_of("elasticsearch.ca_certs"))
-    except ValidationError as error:
-        raise ConfigError(
-            f"The Elasticsearch credentials are wrong: {first_problem(error)[1]}; correct the "
-            "FAIRQR_ELASTICSEARCH_… variables or [elasticsearch] in the settings file."
-        ) from None
-
-
-def _configured(url: str) -> dict[str, Any]:
-    """Return the credentials for the server in the settings.
+    """Return the credentials from the variables and the ``[elasticsearch]`` section.
 
     Credentials in the address win, then the variables, which belong together, then the settings
     file. We do not use the file's when a variable names another server than the file does.
     """
-    parts = urlsplit(url.strip())
+    own = text_of("elasticsearch.url")
+    if default_url() is None or own is None or _server(own) != _server(url):
+        return Credentials()
+    given: dict[str, Any] = {"ca_certs": path_of("elasticsearch.ca_certs")}
+    parts = urlsplit(own.strip())
+    in_file, _ = file_section("elasticsearch.url")
+    found = {name: find(f"elasticsearch.{name}") for name in ("api_key", "username", "password")}
+    variables = {name: it for name, it in found.items() if it.source.kind == "variable"}
     if parts.username:
-        return {"username": unquote(parts.username), "password": unquote(parts.password or "")}
-    found = {name: find(f"elasticsearch.{name}") for name in SECRETS}
-    of_variables = {name: it for name, it in found.items() if it.source.kind == "variable"}
-    files = find("elasticsearch.url", file_only=True).value
-    if not of_variables and files is not None and _server(str(files)) != _server(url):
-        return {}
-    return {name: it.value for name, it in (of_variables or found).items()}
+        given |= {"username": unquote(parts.username), "password": unquote(parts.password or "")}
+    elif variables or in_file is None or _server(in_file) == _server(own):
+        given |= {name: it.value for name, it in (variables or found).items()}
+    where = "What FAIRQR_ELASTICSEARCH_… or [elasticsearch] in the settings file gives"
+    return validated(Credentials, given, where, ConfigError)
 
 
 def _server(url: str) -> tuple[str, str | None, int]:
@@ -218,6 +179,5 @@ def _server(url: str) -> tuple[str, str | None, int]:
 def _shown(url: str) -> str:
     """Return an address without credentials and parameters."""
     scheme, separator, rest = url.strip().partition("://")
-    if not separator:
-        return url.strip()
-    return f"{scheme}://{rest.rpartition('@')[2].partition('?')[0].rstrip('/')}"
+    rest = rest.rpartition("@")[2].partition("?")[0].rstrip("/")
+    return f"{scheme}{separator}{rest}"

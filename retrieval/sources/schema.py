@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, datetime
 from functools import cached_property
-from itertools import combinations, permutations
+from itertools import chain, combinations
 from operator import ge, gt, le, lt
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
     StringConstraints,
+    Tag,
     ValidationError,
-    ValidatorFunctionWrapHandler,
     field_validator,
     model_validator,
 )
@@ -47,6 +50,28 @@ NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_-]*$")
 Name = Annotated[str, StringConstraints(pattern=NAME, max_length=64)]
 
 
+def as_text(value: object) -> str:
+    """Return a value as text, so that 1 in a file and "1" in a field are the same value."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def _bound(value: object) -> float | date | None:
+    """Return a bound of a range as a number or a date."""
+    if value is None:
+        return None
+    found = None if isinstance(value, bool) else _as_day(value) or _as_number(value)
+    if found is None or (isinstance(found, float) and not math.isfinite(found)):
+        raise ValueError(f"a bound must be a number or a date, not '{one_line(value, 60)}'")
+    return found
+
+
+Bound = Annotated[float | date | None, BeforeValidator(_bound)]
+
+
 class Range(BaseModel):
     """The values of one group, if the field has numbers or dates.
 
@@ -56,23 +81,10 @@ class Range(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    gte: float | date | None = Field(None, description="The smallest value.")
-    gt: float | date | None = Field(None, description="Values must be above this.")
-    lte: float | date | None = Field(None, description="The largest value.")
-    lt: float | date | None = Field(None, description="Values must be below this.")
-
-    @field_validator("gte", "gt", "lte", "lt", mode="wrap")
-    @classmethod
-    def _is_a_number_or_a_date(
-        cls, bound: object, handler: ValidatorFunctionWrapHandler
-    ) -> float | date | None:
-        found: float | date | None = math.nan
-        if not isinstance(bound, bool):
-            with suppress(ValidationError):
-                found = handler(bound)
-        if isinstance(found, float) and not math.isfinite(found):
-            raise ValueError(f"a bound must be a number or a date, not '{one_line(bound, 60)}'")
-        return found
+    gte: Bound = Field(None, description="The smallest value.")
+    gt: Bound = Field(None, description="Values must be above this.")
+    lte: Bound = Field(None, description="The largest value.")
+    lt: Bound = Field(None, description="Values must be below this.")
 
     @model_validator(mode="after")
     def _has_one_sensible_bound_a_side(self) -> Range:
@@ -94,17 +106,13 @@ class Range(BaseModel):
         """Whether the bounds are dates, rather than numbers."""
         return isinstance(self._bounds[0][0], date)
 
-    def overlaps(self, other: Range) -> bool:
-        """Return whether two ranges share a value; both must be of numbers, or both of dates."""
-        return self._reaches(other) and other._reaches(self)
-
     @cached_property
-    def _bounds(self) -> list[tuple[float | date, Callable[[Any, Any], bool]]]:
+    def _bounds(self) -> list[tuple[Any, Callable[[Any, Any], bool]]]:
         """The given bounds, and how a value is compared with each."""
         compared = (self.gte, ge), (self.gt, gt), (self.lte, le), (self.lt, lt)
         return [(bound, fits) for bound, fits in compared if bound is not None]
 
-    def _reaches(self, other: Range) -> bool:
+    def reaches(self, other: Range) -> bool:
         """Return whether the upper bound reaches the start of another range."""
         top: Any = self.lte if self.lt is None else self.lt
         bottom: Any = other.gte if other.gt is None else other.gt
@@ -113,7 +121,22 @@ class Range(BaseModel):
         return bool(top >= bottom if self.lt is None and other.gt is None else top > bottom)
 
 
-Values = tuple[str, ...] | Range
+def _listed(given: object) -> object:
+    """Return the values of a group as a list; a file may write a single one as it is."""
+    if given is None:
+        return ()
+    return given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+
+
+def _kind(given: object) -> str:
+    return "range" if isinstance(given, Range | Mapping) else "values"
+
+
+Text = Annotated[str, BeforeValidator(as_text)]
+Texts = Annotated[tuple[Text, ...], BeforeValidator(_listed)]
+Values = Annotated[
+    Annotated[Texts, Tag("values")] | Annotated[Range, Tag("range")], Discriminator(_kind)
+]
 """The field's values for one group: a set of values, or a range."""
 
 
@@ -134,15 +157,11 @@ class Attribute(BaseModel):
 
     name: Name
     field: str = Field("", description="The document field that has its label.")
-    labels: str = Field(
-        "", description="A file of ids and groups beside the source, instead of a field."
-    )
-    groups: tuple[str, ...] = Field(
-        (), description="The groups, or a mapping from each group to its values or a range."
-    )
+    labels: str = Field("", description="A file of ids and groups, instead of a field.")
+    groups: tuple[str, ...] = Field((), description="The groups, with their values or ranges.")
     values: dict[str, Values] = {}
     population: dict[str, float] | None = Field(
-        None, description="Each group's share in the world that the documents describe; sums to 1."
+        None, description="Each group's share in the world."
     )
     confusion: dict[str, dict[str, float]] | None = Field(
         None,
@@ -151,9 +170,7 @@ class Attribute(BaseModel):
         "shares that sum to 1 and count as exact; audits correct it.",
     )
     unknown: Literal["exclude", "group"] = Field(
-        "exclude",
-        description="exclude: documents without a label get no share of exposure; group: they form "
-        "a group named unknown.",
+        "exclude", description="Whether documents without a label get no exposure, or form a group."
     )
 
     @model_validator(mode="before")
@@ -162,121 +179,86 @@ class Attribute(BaseModel):
         if not isinstance(data, Mapping):
             return data
         groups = data.get("groups")
-        for named in (groups, data.get("population")):
-            if isinstance(named, Mapping | Sequence):
-                _refuse_booleans("the name of a group", named)
+        for names in (groups, data.get("population")):
+            _refuse_booleans("the name of a group", names)
         if not isinstance(groups, Mapping):
             return data
-        given = {str(group): _given_values(str(group), its) for group, its in groups.items()}
-        held = [one for its in given.values() for one in (its if isinstance(its, list) else [its])]
+        held = [it for its in groups.values() for it in (its if isinstance(its, list) else [its])]
         if not all(isinstance(value, bool) for value in held):  # All are booleans in such a field.
             _refuse_booleans("a value of a group", held)
-        values = {
-            group: list(map(as_text, its)) if isinstance(its, list) else its
-            for group, its in given.items()
-        }
-        return {**data, "groups": list(values), "values": values}
-
-    @field_validator("field")
-    @classmethod
-    def _field_is_not_of_the_document(cls, field: str) -> str:
-        if field in NO_LABELS:
-            raise ValueError(f"'{field}' belongs to the document itself and cannot hold a label")
-        return field
-
-    @field_validator("groups")
-    @classmethod
-    def _groups_are_distinct(cls, groups: tuple[str, ...]) -> tuple[str, ...]:
-        if len(groups) == 1:
-            raise ValueError("an attribute needs at least two groups")
-        if len(set(groups)) < len(groups):
-            raise ValueError("a group is named twice")
-        if UNKNOWN in groups:
-            raise ValueError(f"'{UNKNOWN}' is reserved; write 'unknown: group' instead")
-        return groups
+        values = {str(group): its for group, its in groups.items()}
+        return {**data, "groups": list(map(str, groups)), "values": values}
 
     @model_validator(mode="after")
-    def _has_one_place_of_labels(self) -> Attribute:
+    def _fits_together(self) -> Attribute:
+        if self.field in NO_LABELS:
+            raise ValueError(f"'{self.field}' belongs to the document and cannot hold a label")
         if bool(self.field) == bool(self.labels):
             raise ValueError("an attribute needs either a field or a file of labels")
-        if not self.groups and not self.labels:
+        if len(self.groups) == 1 or not (self.groups or self.labels):
             raise ValueError("an attribute needs at least two groups")
+        if len(set(self.groups)) < len(self.groups):
+            raise ValueError("a group is named twice")
+        if UNKNOWN in self.groups:
+            raise ValueError(f"'{UNKNOWN}' is reserved; write 'unknown: group' instead")
+        if self.population is not None:
+            check_shares(self.population, "the population")
+            if self.groups and (others := self.population.keys() - self.universe):
+                raise ValueError(
+                    f"population names '{min(others)}', which is not one of the groups"
+                )
         return self
 
     @model_validator(mode="after")
     def _values_belong_to_one_group(self) -> Attribute:
         if self.values and set(self.values) != set(self.groups):
             raise ValueError("each group needs its values")
-        owner: dict[str, str] = {}
-        for group, values in self.values.items():
-            if isinstance(values, Range):
-                continue
-            if not values:
-                raise ValueError(f"the group '{group}' has no values")
-            for value in values:
-                if owner.setdefault(value, group) != group:
-                    raise ValueError(
-                        f"the value '{one_line(value, 60)}' is in both '{owner[value]}' and "
-                        f"'{group}'"
-                    )
+        if empty := [group for group, values in self.values.items() if values == ()]:
+            raise ValueError(f"the group '{empty[0]}' has no values")
+        for group, value in self._pairs:
+            if (owner := self._group_by_value[value]) != group:
+                raise ValueError(
+                    f"the value '{one_line(value, 60)}' is in both '{group}' and '{owner}'"
+                )
         for (group, one), (other_group, other) in combinations(self._ranges, 2):
             if one.is_of_dates != other.is_of_dates:
                 raise ValueError(
                     f"the ranges of '{group}' and '{other_group}' mix numbers and dates; write "
                     "all bounds as numbers, or all as dates"
                 )
-            if one.overlaps(other):
+            if one.reaches(other) and other.reaches(one):
                 raise ValueError(f"the ranges of '{group}' and '{other_group}' overlap")
-        return self
-
-    @model_validator(mode="after")
-    def _population_is_a_distribution(self) -> Attribute:
-        if self.population is None:
-            return self
-        for group, share in self.population.items():
-            if self.groups and group not in self.universe:
-                raise ValueError(f"population names '{group}', which is not one of the groups")
-            if not share >= 0 or math.isinf(share):
-                raise ValueError(
-                    f"the population share of '{group}' must be 0 or more, not {share}"
-                )
-        if not math.isclose(total := sum(self.population.values()), 1, abs_tol=1e-6):
-            raise ValueError(f"the population shares must sum to 1, not {total:g}")
         return self
 
     @model_validator(mode="after")
     def _labels_say_something(self) -> Attribute:
         if self.confusion is None:
             return self
+        import numpy as np  # Few attributes have a matrix, and this module is imported first.
+
+        names = self.groups or tuple(self.confusion)
         if self.unknown == "group":
             raise ValueError("confusion needs 'unknown: exclude'")
-        names = self.groups or tuple(self.confusion)
-        if set(self.confusion) != set(names) or not set().union(*self.confusion.values()) <= {
+        if {*self.confusion} != {*names} or {*names} < {*chain(*self.confusion.values())} | {
             *names
         }:
             raise ValueError("confusion needs a row for each group, with groups as labels")
-        shares = dict[str, dict[str, float]]()
-        for group, row in self.confusion.items():
-            total = sum(row.values())
-            is_counted = total > 1 and all(float(it).is_integer() for it in row.values())
-            if min(row.values(), default=-1) < 0 or not (
-                is_counted or math.isclose(total, 1, abs_tol=1e-6)
-            ):
+        rows = np.array([[self.confusion[g].get(label, 0.0) for label in names] for g in names])
+        totals = rows.sum(axis=1, keepdims=True)
+        is_counted = (totals > 1) & (rows % 1 == 0).all(axis=1, keepdims=True)
+        if (rows < 0).any() or not (is_counted | np.isclose(totals, 1, rtol=0, atol=1e-6)).all():
+            raise ValueError(
+                "each row of confusion must be numbers of documents, or shares that are 0 or more "
+                "and sum to 1"
+            )
+        shares = rows / totals
+        for group, other in np.argwhere(shares >= shares.diagonal()):
+            if group != other:
                 raise ValueError(
-                    f"the labels of '{group}' must be numbers of documents, or shares that are 0 "
-                    "or more and sum to 1"
+                    f"documents of '{names[group]}' have the label '{names[other]}' as often as "
+                    "its own, so the labels say nothing"
                 )
-            shares[group] = {label: it / total for label, it in row.items()}
-        for group, other in permutations(names, 2):
-            if shares[group].get(other, 0.0) >= shares[other].get(other, 0.0):
-                raise ValueError(
-                    f"documents of '{group}' have the label '{other}' as often as its own, so "
-                    "the labels say nothing"
-                )
-        import numpy as np  # Few attributes have a matrix, and this module is imported first.
-
-        rows = [[shares[group].get(label, 0.0) for label in names] for group in names]
-        if np.linalg.cond(rows) > 1e3:
+        if np.linalg.cond(shares) > 1e3:
             raise ValueError("the rows of confusion are too alike, so the labels say too little")
         return self
 
@@ -284,6 +266,10 @@ class Attribute(BaseModel):
     def universe(self) -> tuple[str, ...]:
         """The groups that exposure is measured over: ``groups``, plus ``unknown`` if it is one."""
         return (*self.groups, UNKNOWN) if self.unknown == "group" else self.groups
+
+    def ordered(self, shares: Mapping[str, float]) -> list[float]:
+        """Return the shares of groups in the order of the universe; 0 for the others."""
+        return [shares.get(group, 0.0) for group in self.universe]
 
     def membership(self, label: object, *, strict: bool = True) -> tuple[float, ...]:
         """Return the share of each group of the universe in a document with this label.
@@ -300,7 +286,14 @@ class Attribute(BaseModel):
         Raises:
             ValueError: The label is not a group, or has a weight that is negative or not finite.
         """
-        weights = self._by_group(_weights(label), strict=strict)
+        weights: dict[str, float] = {}
+        for value, weight in _weights(label).items():
+            group = self.group_of(value)
+            if group is None and strict and not self.values and value != UNKNOWN:
+                raise ValueError(
+                    f"{self.field} is {value!r}, which is not one of {', '.join(self.groups)}"
+                )
+            weights[group or UNKNOWN] = weights.get(group or UNKNOWN, 0.0) + weight
         total = sum(weights.values())
         if total == 0:
             weights, total = {UNKNOWN: 1.0}, 1.0
@@ -316,49 +309,22 @@ class Attribute(BaseModel):
         return next((group for group, range_ in self._ranges if range_.holds(value)), None)
 
     @cached_property
+    def _pairs(self) -> list[tuple[str, str]]:
+        by_group = [(group, its) for group, its in self.values.items() if isinstance(its, tuple)]
+        return [(group, value) for group, its in by_group for value in its]
+
+    @cached_property
     def _group_by_value(self) -> dict[str, str]:
-        return {
-            value: group
-            for group, values in self.values.items()
-            if not isinstance(values, Range)
-            for value in values
-        }
+        return {value: group for group, value in self._pairs}
 
     @cached_property
     def _ranges(self) -> list[tuple[str, Range]]:
         return [(g, values) for g, values in self.values.items() if isinstance(values, Range)]
 
-    def _by_group(self, weights: Mapping[object, float], *, strict: bool) -> dict[str, float]:
-        found: dict[str, float] = {}
-        for value, weight in weights.items():
-            group = self.group_of(value)
-            if group is None:
-                if strict and not self.values and value != UNKNOWN:
-                    raise ValueError(
-                        f"{self.field} is {value!r}, which is not one of {', '.join(self.groups)}"
-                    )
-                group = UNKNOWN
-            found[group] = found.get(group, 0.0) + weight
-        return found
 
-
-def _given_values(group: str, given: object) -> Range | list[object]:
-    """Return a group's values as written in a file, or its range."""
-    if given is None:
-        raise ValueError(f"the group '{group}' has no values")
-    if isinstance(given, Range | Mapping):
-        try:
-            return Range.model_validate(given)
-        except ValidationError as error:
-            where, reason = first_problem(error)
-            place = f" at {where}" if where else ""
-            raise ValueError(f"the range of '{group}' is wrong{place}: {reason}") from None
-    return list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
-
-
-def _refuse_booleans(what: str, found: Iterable[object]) -> None:
+def _refuse_booleans(what: str, found: object) -> None:
     """Refuse what YAML reads as a boolean but means text: ``no`` may stand for Norway."""
-    for one in found:
+    for one in found if isinstance(found, Mapping | Sequence) else ():
         if isinstance(one, bool):
             words = "'yes' and 'on'" if one else "'no' and 'off'"
             raise ValueError(
@@ -369,48 +335,33 @@ def _refuse_booleans(what: str, found: Iterable[object]) -> None:
 
 def _weights(label: object) -> dict[object, float]:
     """Return any form of a label as weights by value."""
-    if label is None:
+    if label is None or label == "":
         return {}
-    if isinstance(label, str | bool | int | float | date):
-        return {} if label == "" else {label: 1.0}
-    weights: dict[object, float] = {}
     if isinstance(label, Mapping):
         for value, weight in label.items():
-            if isinstance(weight, bool) or not isinstance(weight, int | float):
-                raise ValueError(f"the weight of {value!r} is {weight!r}, not a number")
-            if not (weight >= 0 and math.isfinite(weight)):
-                raise ValueError(f"the weight of {value!r} must be 0 or more, not {weight}")
-            weights[str(value)] = float(weight)
-        return weights
-    if isinstance(label, Sequence) and not isinstance(label, bytes):
-        for value in label:
-            if not isinstance(value, str | bool | int | float | date):
-                raise ValueError(f"a group must be text, not {value!r}")
-            weights[value] = weights.get(value, 0.0) + 1.0
-        return weights
-    raise ValueError(f"a label must be text, a list or a mapping, not {label!r}")
+            is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
+            if not is_number or not 0 <= weight < math.inf:
+                raise ValueError(
+                    f"the weight of {value!r} must be a number of 0 or more, not {weight!r}"
+                )
+        return {str(value): float(weight) for value, weight in label.items()}
+    values = (
+        label if isinstance(label, Sequence) and not isinstance(label, str | bytes) else [label]
+    )
+    for value in values:
+        if not isinstance(value, str | bool | int | float | date):
+            raise ValueError(f"a label must be text, a list or a mapping to weights, not {value!r}")
+    return dict(Counter(values))
 
 
-def as_text(value: object) -> str:
-    """Return a value as text, so that 1 in a file and "1" in a field are the same value."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return str(value)
-
-
-def _as_number(value: object) -> float | None:
+def _as_number(value: Any) -> float | None:
     """Return a number, or the year of a date, from a value or its text."""
     if isinstance(value, bool):
         return None
-    if isinstance(value, int | float):
+    with suppress(ValueError, TypeError):
         return float(value)
-    try:
-        return float(str(value))
-    except ValueError:
-        day = _as_day(value)
-        return None if day is None else float(day.year)
+    day = _as_day(value)
+    return None if day is None else float(day.year)
 
 
 def _as_day(value: object) -> date | None:
@@ -419,12 +370,10 @@ def _as_day(value: object) -> date | None:
         return value.date()
     if isinstance(value, date):
         return value
-    if isinstance(value, int | float):
-        return None
-    try:
-        return datetime.fromisoformat(str(value).strip()).date()
-    except ValueError:
-        return None
+    if isinstance(value, str):
+        with suppress(ValueError):
+            return datetime.fromisoformat(value.strip()).date()
+    return None
 
 
 class Described(BaseModel):
@@ -440,9 +389,7 @@ class Described(BaseModel):
         """Copy each attribute's key to its name, so that a file states it once."""
         if not isinstance(data, Mapping):
             return data
-        attributes = data.get("attributes")
-        if attributes is None:  # A draft may have an empty key.
-            return {**data, "attributes": {}}
+        attributes = data.get("attributes") or {}  # A draft may have an empty key.
         if not isinstance(attributes, Mapping):
             return data
         _refuse_booleans("the name of an attribute", attributes)
@@ -501,7 +448,6 @@ def validated(
     data: Any,
     what: str,
     error_type: type[InputError],
-    whole: str = "the file",
 ) -> Model:
     """Return data as a model.
 
@@ -510,7 +456,6 @@ def validated(
         data: What a person wrote.
         what: What the data is, for the message: ``The schema people.yaml``.
         error_type: The class of errors to raise.
-        whole: What the message says if the data is wrong as a whole.
 
     Raises:
         InputError: The data does not fit the model.
@@ -519,4 +464,14 @@ def validated(
         return model.model_validate(data)
     except ValidationError as error:
         where, reason = first_problem(error)
-        raise error_type(f"{what} is wrong at {where or whole}: {reason}.") from None
+        place = f" at {where}" if where else ""
+        raise error_type(f"{what} is wrong{place}: {reason}.") from None
+
+
+def check_shares(shares: Mapping[Any, float], what: str) -> None:
+    """Raise ValueError unless shares are 0 or more and sum to 1."""
+    for name, share in shares.items():
+        if not 0 <= share < math.inf:
+            raise ValueError(f"the share of '{name}' in {what} must be 0 or more, not {share}")
+    if not math.isclose(total := sum(shares.values()), 1, abs_tol=1e-6):
+        raise ValueError(f"the shares of {what} must sum to 1, not {total:g}")

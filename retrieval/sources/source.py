@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     ModelWrapValidatorHandler,
@@ -28,13 +27,12 @@ from fairqr.base.errors import SourceError, one_line
 from fairqr.base.settings import is_web_address
 from fairqr.base.yaml_file import load_yaml
 from fairqr.retrieval.engines.request_template import QUERY, check_template
-from fairqr.retrieval.sources.schema import Attribute, Described, validated
+from fairqr.retrieval.sources.schema import Attribute, Described, Texts, validated
 
 SourceName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,99}$")]
 Address = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
-Texts = Annotated[tuple[str, ...], BeforeValidator(lambda v: [v] if isinstance(v, str) else v)]
-"""A list. If it has one entry, a file may write it as plain text."""
-
+HIDING = ("from", "post_filter", "terminate_after")
+"""Parts of a request that hide documents which match."""
 BOOSTED = re.compile(r"[^^]+(\^(\d+\.?\d*|\.\d+))?")
 
 
@@ -44,20 +42,13 @@ def check_server(url: str) -> None:
     Raises:
         ValueError: The URL is refused; the message never quotes a password.
     """
-    _check_address(url, "https://localhost:9200")
-    if re.search(r"[?#\s]", url):
-        raise ValueError("the url is not an address such as https://localhost:9200")
-
-
-def _check_address(url: str, example: str) -> None:
     server = urlsplit(url).netloc if is_web_address(url) else ""
-    if not server or "{" in server:
-        shown = "the url" if "@" in url else f"'{one_line(url, 100)}'"
-        raise ValueError(f"{shown} is not an address such as {example}")
     if "@" in server:
         raise ValueError(
             "the address contains a password; name an entry of the settings in credentials"
         )
+    if not server or "{" in server or re.search(r"[?#\s]", url):
+        raise ValueError("the url is not an address such as https://localhost:9200")
 
 
 class _Part(BaseModel):
@@ -82,18 +73,14 @@ class Source(Described):
     """Whether the opener also takes ``retriever``, for a search by the engine's own vectors."""
 
     name: SourceName = Field(
-        description="Its name in commands: lower-case letters, digits, dots, dashes, underscores."
+        description="The name in commands: a-z, 0-9, dots, dashes, underscores."
     )
     engine: str
     attributes: dict[str, Attribute] = Field(description="The attributes to measure exposure over.")
-    link: str | None = Field(
-        None, description="The field with a document's web address, which answers cite."
-    )
+    link: str | None = Field(None, description="The field of web addresses, which answers cite.")
     timeout: float = Field(30.0, gt=0, le=600, description="Seconds allowed for one request.")
     concurrency: int = Field(8, ge=1, le=1000, description="How many requests may run at a time.")
-    requests_per_second: float | None = Field(
-        None, gt=0, description="The most requests a second; no limit by default."
-    )
+    requests_per_second: float | None = Field(None, gt=0, description="The most requests a second.")
     folder: Path = Field(Path(), exclude=True, description="Its paths are relative to this folder.")
 
     @classmethod
@@ -127,9 +114,7 @@ class VectorField(_Part):
 
     field: str = Field(min_length=1, description="The field, a dense_vector or semantic_text.")
     embeddings: str | None = Field(
-        None,
-        description="The encoder for queries, such as `openai:text-embedding-3-small`; a "
-        "semantic_text field needs none.",
+        None, description="The encoder of queries; semantic_text needs none."
     )
 
 
@@ -145,11 +130,9 @@ class QueryFields(_Part):
     @field_validator("fields")
     @classmethod
     def _boosts_are_numbers(cls, fields: tuple[str, ...]) -> tuple[str, ...]:
-        for name in fields:
-            if not BOOSTED.fullmatch(name):
-                raise ValueError(
-                    f"'{one_line(name, 100)}' is not a field with a boost such as headline^3"
-                )
+        if wrong := [name for name in fields if not BOOSTED.fullmatch(name)]:
+            shown = one_line(wrong[0], 100)
+            raise ValueError(f"'{shown}' is not a field with a boost such as headline^3")
         return fields
 
 
@@ -161,31 +144,19 @@ class ElasticsearchSource(Source):
 
     engine: Literal["elasticsearch"] = "elasticsearch"
     url: Address | tuple[Address, ...] | None = Field(
-        None,
-        description="The server's address, or the addresses of several nodes; "
-        "FAIRQR_ELASTICSEARCH_URL by default.",
+        None, description="The address of each node; FAIRQR_ELASTICSEARCH_URL by default."
     )
     cloud_id: str | None = Field(None, description="The id of an Elastic Cloud deployment.")
-    credentials: str | None = Field(
-        None, description="An entry [credentials.NAME] of the settings file."
-    )
+    credentials: str | None = Field(None, description="[credentials.NAME] of the settings file.")
     index: str = Field(min_length=1, description="An index, an alias, or a pattern.")
     id: str = Field("_id", min_length=1, description="The field of document ids, or _id.")
     title: str | None = Field(None, description="The field of titles.")
     text: Texts = Field((), description="The fields of texts, in reading order.")
-    query: QueryFields | None = Field(
-        None, description="How words are matched; title and text by default."
-    )
-    body: dict[str, Any] | None = Field(
-        None, description="Your own request, with {{query}} and {{size}}, instead of query."
-    )
-    filter: dict[str, Any] | None = Field(
-        None, description="A filter in the engine's query language, applied to every search."
-    )
+    query: QueryFields | None = Field(None, description="How words are matched.")
+    body: dict[str, Any] | None = Field(None, description="A request with {{query}} and {{size}}.")
+    filter: dict[str, Any] | None = Field(None, description="A filter in the engine's language.")
     vectors: VectorField | None = Field(None, description="A field for searches by vectors.")
-    allow_partial: bool = Field(
-        False, description="Accept a result that lacks failed shards, with a warning."
-    )
+    allow_partial: bool = Field(False, description="Accept results that lack failed shards.")
 
     @model_validator(mode="before")
     @classmethod
@@ -213,12 +184,11 @@ class ElasticsearchSource(Source):
             raise ValueError("give query or body, not both")
         if self.body is not None:
             check_template(self.body)
-            for part in ("from", "post_filter", "terminate_after"):
-                if part in self.body:
-                    raise ValueError(
-                        f"body has '{part}', which hides matching documents; remove it, and put "
-                        "a filter into its query, or into 'filter'"
-                    )
+            if hiding := [part for part in HIDING if part in self.body]:
+                raise ValueError(
+                    f"body has '{hiding[0]}', which hides matching documents; remove it, and put "
+                    "a filter into its query, or into 'filter'"
+                )
         if not (self.text or self.title or self.query or self.body):
             raise ValueError("name the fields to search: text, title, or query")
         return self
@@ -246,16 +216,10 @@ class HttpSource(Source):
     opener = "fairqr.retrieval.engines.http:open_http"
 
     engine: Literal["http"] = "http"
-    url: Address = Field(
-        description="The endpoint; {{query}} and {{size}} in it are filled in, percent-encoded."
-    )
+    url: Address = Field(description="The endpoint; {{query}} and {{size}} in it are filled in.")
     method: Literal["GET", "POST"] = "POST"
-    body: dict[str, Any] | None = Field(
-        None, description="The request body, with {{query}} and {{size}} as whole values."
-    )
-    credentials: str | None = Field(
-        None, description="An entry [credentials.NAME] of the settings file; its headers are sent."
-    )
+    body: dict[str, Any] | None = Field(None, description="The body, with {{query}} and {{size}}.")
+    credentials: str | None = Field(None, description="[credentials.NAME] of the settings file.")
     hits: str = Field(description="The list of hits in the response.")
     id: str = Field(description="The id of a hit.")
     score: str | None = Field(None, description="The score of a hit; 1/rank by default.")
@@ -266,7 +230,7 @@ class HttpSource(Source):
 
     @model_validator(mode="after")
     def _can_be_asked(self) -> HttpSource:
-        _check_address(self.url, "https://localhost/search")
+        check_server(urlsplit(self.url)._replace(path="", query="", fragment="").geturl())
         if self.body is not None and self.method == "GET":
             raise ValueError("a GET request has no body; write 'method: POST'")
         if self.body is not None or QUERY not in self.url:
@@ -281,12 +245,8 @@ class RunSource(Source):
 
     engine: Literal["run"] = "run"
     runs: Texts = Field(min_length=1, description="TREC run files.")
-    topics: str | None = Field(
-        None, description="A file of query ids and queries, to find rankings by a query's text."
-    )
-    documents: str | None = Field(
-        None, description="A JSON Lines file with the titles and texts of the documents."
-    )
+    topics: str | None = Field(None, description="Query ids and queries, to find rankings by text.")
+    documents: str | None = Field(None, description="JSON Lines with the titles and texts.")
 
 
 class TantivySource(Source):
@@ -308,11 +268,8 @@ def load_source(path: Path) -> Source:
         SourceError: The file is missing, is not YAML, or does not describe a source.
     """
     data = load_yaml(path, "source", SourceError)
-    if not isinstance(data, Mapping):
-        raise SourceError(f"The source {path} must be a mapping that starts with 'name:'.")
-    if "folder" in data:
-        raise SourceError(f"The source {path} is wrong at folder: extra inputs are not permitted.")
-    data = {**data, "folder": path.absolute().parent}
+    if isinstance(data, Mapping):
+        data = {**data, "folder": path.absolute().parent}
     return validated(Source, data, f"The source {path}", SourceError)
 
 
@@ -322,4 +279,4 @@ def source_of(described: Mapping[str, Any]) -> Source:
     Raises:
         SourceError: It does not describe a source.
     """
-    return validated(Source, described, "The source", SourceError, "the top")
+    return validated(Source, described, "The source", SourceError)

@@ -276,7 +276,7 @@ def _run_source(
         "attributes": {name: {"labels": str(labels)} for name in names},
         "folder": Path.cwd(),
     }
-    return validated(RunSource, described, "The run", SourceError, "the top")
+    return validated(RunSource, described, "The run", SourceError)
 
 
 def _asked(

@@ -31,7 +31,7 @@ from fairqr.graph.probe.state import State
 from fairqr.graph.search.context import make_context
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.fairness.exposure_ratio import exposure_ratio
+from fairqr.retrieval.fairness.exposure import exposure_ratio
 from fairqr.retrieval.sources.catalog import Catalog
 
 SCHEMA = """attributes:

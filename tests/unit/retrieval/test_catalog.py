@@ -75,21 +75,6 @@ def catalog(tmp_path: Path) -> Catalog:
     return Catalog(tmp_path / "data")
 
 
-class Announced:
-    """What is told what is indexed or encoded, and how much of it."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-        self.counts: list[int] = []
-
-    def __call__(self, name: str) -> Callable[[int], None]:
-        self.names.append(name)
-        return self.counts.append
-
-
-# --- building ---------------------------------------------------------------------------------
-
-
 async def test_an_index_that_is_built_again_before_its_first_read_can_be_read(
     catalog: Catalog, tmp_path: Path
 ) -> None:
@@ -263,55 +248,32 @@ def building(catalog_folder: Path, corpus: Corpus) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.parametrize("is_killed", [False, True])
 async def test_who_first_uses_a_corpus_at_the_same_time_waits_and_shares_the_index(
-    catalog: Catalog, tmp_path: Path
+    catalog: Catalog, tmp_path: Path, is_killed: bool
 ) -> None:
+    """Waiting can be cancelled, and outlives the build of a process that was killed."""
     corpus = write(tmp_path / "c", "text")
     process = building(tmp_path / "data", corpus)
     try:
         name = next((tmp_path / "data/indexes").glob(".documents-*")).name[1:].removesuffix(".lock")
         with pytest.raises(BuildInProgressError):
             await catalog.create(name, corpus)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await catalog.resolve(str(corpus.path))
         waiting = [asyncio.create_task(catalog.resolve(str(corpus.path))) for _ in range(3)]
         await asyncio.sleep(0.2)
         assert not any(task.done() for task in waiting)
-        await asyncio.to_thread(process.communicate, "\n", PATIENCE)
-        engines = await asyncio.gather(*waiting)
-    finally:
-        process.kill()
-        process.wait()
-    assert process.returncode == 0
-    for engine in engines:
-        assert folder_of(engine).name == "v1"
-        assert await ids(engine, "text") == ["0"]
-
-
-async def test_two_tasks_may_first_use_a_corpus_at_once(catalog: Catalog, tmp_path: Path) -> None:
-    path = str(write(tmp_path / "c", *["text"] * 2000).path)
-    first, second = await asyncio.gather(catalog.resolve(path), catalog.resolve(path))
-    assert (await first.info()) == (await second.info())
-
-
-async def test_waiting_for_the_build_of_another_can_be_cancelled_or_outlive_it(
-    catalog: Catalog, tmp_path: Path
-) -> None:
-    corpus = write(tmp_path / "c", "text")
-    process = building(tmp_path / "data", corpus)
-    try:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.3):
-                await catalog.resolve(str(corpus.path))
-        waiting = asyncio.create_task(catalog.resolve(str(corpus.path)))
-        await asyncio.sleep(0.2)
-        assert not waiting.done()
+        if not is_killed:
+            await asyncio.to_thread(process.communicate, "\n", PATIENCE)
     finally:
         process.kill()
         process.wait()
     async with asyncio.timeout(PATIENCE):
-        assert await ids(await waiting, "text") == ["0"]
-
-
-# --- corpora ----------------------------------------------------------------------------------
+        for engine in await asyncio.gather(*waiting):
+            assert folder_of(engine).name == "v1"
+            assert await ids(engine, "text") == ["0"]
 
 
 async def test_the_name_of_a_built_in_corpus_is_for_that_corpus_alone(
@@ -330,63 +292,52 @@ async def test_a_path_is_indexed_once_and_again_when_it_changes(
     catalog: Catalog, tmp_path: Path
 ) -> None:
     corpus = write(tmp_path / "c", "one")
-    said = Announced()
+    said: list[str] = []
+    counts: list[int] = []
+
+    def announced(name: str) -> Callable[[int], None]:
+        said.append(name)
+        return counts.append
+
     for _ in range(2):
-        engine = await catalog.resolve(str(corpus.path), progress=said)
-    assert (len(said.names), said.counts) == (1, [1])
+        engine = await catalog.resolve(str(corpus.path), progress=announced)
+    assert (len(said), counts) == (1, [1])
     write(tmp_path / "c", "two")  # at once, and of the same size
     assert await ids(await catalog.resolve(str(corpus.path)), "two") == ["0"]
     write(tmp_path / "c", "one", "one")
-    engine = await catalog.resolve(str(corpus.path), progress=said)
-    assert said.names == [engine.name] * 2
+    engine = await catalog.resolve(str(corpus.path), progress=announced)
+    assert said == [engine.name] * 2
     assert (await engine.info()).documents == 2
     (tmp_path / "c" / "schema.yaml").write_text(SCHEMA.replace("gender", "sex"))
     assert list((await catalog.resolve(str(corpus.path))).schema.attributes) == ["sex"]
 
 
-async def test_a_corpus_of_the_same_size_and_time_is_not_read(
+async def test_a_corpus_is_read_when_its_size_or_time_changed_and_indexed_when_its_content_did(
     catalog: Catalog, tmp_path: Path
 ) -> None:
-    """Which shows here as content that was changed behind our back."""
+    """Unread content shows here as a change behind our back."""
     corpus = write(tmp_path / "c", "one")
     age(tmp_path / "c")
     first = await catalog.resolve(str(corpus.path))
-    state = corpus.path.stat()
-    write(tmp_path / "c", "two")
-    age(tmp_path / "c")
-    os.utime(corpus.path, ns=(state.st_atime_ns, state.st_mtime_ns))
-    again = await catalog.resolve(str(corpus.path))
-    assert folder_of(again) == folder_of(first)
-    assert await ids(again, "one") == ["0"]
-    age(tmp_path / "c", seconds=30)
-    assert await ids(await catalog.resolve(str(corpus.path)), "two") == ["0"]
-
-
-async def test_a_corpus_that_was_only_touched_is_read_once_and_not_indexed(
-    catalog: Catalog, tmp_path: Path
-) -> None:
-    corpus = write(tmp_path / "c", "one")
-    age(tmp_path / "c")
-    first = await catalog.resolve(str(corpus.path))
-    age(tmp_path / "c", seconds=30)
+    age(tmp_path / "c", seconds=40)  # Only touched: read once, and not indexed.
     assert folder_of(await catalog.resolve(str(corpus.path))) == folder_of(first)
     state = corpus.path.stat()
     corpus.path.write_text(corpus.path.read_text().replace("one", "two"))
     os.utime(corpus.path, ns=(state.st_atime_ns, state.st_mtime_ns))
-    assert await ids(await catalog.resolve(str(corpus.path)), "one") == ["0"], "not read again"
+    again = await catalog.resolve(str(corpus.path))
+    assert folder_of(again) == folder_of(first)
+    assert await ids(again, "one") == ["0"], "not read again"
+    age(tmp_path / "c", seconds=30)
+    assert await ids(await catalog.resolve(str(corpus.path)), "two") == ["0"]
 
 
-async def test_the_fingerprint_is_that_of_content_and_schema(
-    catalog: Catalog, tmp_path: Path
-) -> None:
-    prints = []
-    for folder, text in (("a", "one"), ("b", "one"), ("c", "two")):
-        engine = await catalog.resolve(str(write(tmp_path / folder, text).path))
-        prints.append((await engine.info()).fingerprint)
+async def test_the_fingerprint_is_that_of_content_and_schema(tmp_path: Path) -> None:
+    one, same, text = (
+        write(tmp_path / n, t) for n, t in (("a", "one"), ("b", "one"), ("c", "two"))
+    )
     other = write(tmp_path / "d", "one", schema=SCHEMA.replace("f, m", "m, f"))
-    prints.append(other.fingerprint())
-    assert prints[0] == prints[1]
-    assert len(set(prints)) == 3
+    assert one.fingerprint() == same.fingerprint()
+    assert len({it.fingerprint() for it in (one, text, other)}) == 3
 
 
 async def test_an_index_of_another_version_is_made_again_if_its_corpus_is_known(
@@ -455,9 +406,6 @@ async def test_what_is_not_there_is_said_in_one_sentence(
         await catalog.resolve(corpus)
 
 
-# --- writing ----------------------------------------------------------------------------------
-
-
 async def test_documents_are_added_and_removed_by_name(catalog: Catalog, tmp_path: Path) -> None:
     await catalog.create("p", write(tmp_path / "c", "old", "old"))
     more = tmp_path / "more.jsonl"
@@ -505,9 +453,6 @@ async def test_labels_that_lie_beside_a_corpus_are_indexed(
         await catalog.resolve(str(corpus.path))
 
 
-# --- sources ----------------------------------------------------------------------------------
-
-
 def source_file(folder: Path, name: str = "team", **more: str) -> Path:
     """Write the source of an embedded index of two documents."""
     folder.mkdir(exist_ok=True)
@@ -527,12 +472,11 @@ async def test_a_source_is_searched_by_name_by_path_and_as_an_object(
     assert catalog.sources() == {"team": path}
     assert catalog.source("team") == (source, path)
     assert "team" in catalog.names()
-    said = Announced()
     for corpus in ("team", str(path), source):
-        engine = await catalog.resolve(corpus, progress=said)
+        engine = await catalog.resolve(corpus)
         assert engine.name == "team"
         assert await ids(engine, "two") == ["b"]
-    assert said.names == ["team"], "indexed once"
+        assert folder_of(engine).name == "v1", "indexed once"
     by_vectors = Retriever("dense", CountingEncoder())
     assert (await catalog.resolve("team", retriever=by_vectors)).retriever == "dense:words"
 
@@ -654,17 +598,16 @@ async def test_an_engine_that_ranks_in_its_own_way_takes_no_retriever(
     await engine.aclose()
 
 
-async def test_a_wrong_retriever_is_refused_before_anything_is_indexed(
+async def test_what_is_wrong_is_refused_before_anything_is_indexed(
     catalog: Catalog, tmp_path: Path
 ) -> None:
     corpus, source = write(tmp_path / "c", "text"), source_file(tmp_path / "s")
     for name in (str(corpus.path), str(source), "notables"):
         with pytest.raises(InputError, match="choose auto, bm25, dense"):
             await catalog.resolve(name, retriever="sparse")
+    with pytest.raises(InputError, match="Only a corpus given by its path takes a schema"):
+        await catalog.resolve("notables", schema=tmp_path / "none.yaml")
     assert not (tmp_path / "data").exists()
-
-
-# --- closing ----------------------------------------------------------------------------------
 
 
 class Silent(WatchedEngine):
@@ -721,9 +664,3 @@ async def test_nothing_here_is_left_open(catalog: Catalog, tmp_path: Path) -> No
     async with asyncio.timeout(PATIENCE):
         while open_files():
             await asyncio.sleep(0.05)
-
-
-async def test_a_schema_is_for_a_corpus_that_is_a_path(tmp_path: Path) -> None:
-    catalog = Catalog(tmp_path / "data")
-    with pytest.raises(InputError, match="Only a corpus given by its path takes a schema"):
-        await catalog.resolve("notables", schema=tmp_path / "none.yaml")

@@ -91,4 +91,4 @@ def test_a_matrix_that_says_nothing_is_refused(confusion: dict[str, object], why
     described = {"attributes": {"x": {"name": "x", "field": "f", "groups": groups}}}
     described["attributes"]["x"]["confusion"] = confusion
     with pytest.raises(SchemaError, match=why):
-        validated(Schema, described, "The schema", SchemaError, "the top")
+        validated(Schema, described, "The schema", SchemaError)

@@ -61,78 +61,79 @@ def test_memberships_are_shares(weights: dict[str, float]) -> None:
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("attributes: {gender: {field: g, groups: [a]}}", "two groups"),
-        ("attributes: {gender: {field: g, groups: [a, a]}}", "named twice"),
-        ("attributes: {gender: {field: g, groups: [a, unknown]}}", "reserved"),
+        ("groups: [a]", "at attributes.g: an attribute needs at least two groups"),
+        ("groups: [a, a]", "named twice"),
+        ("groups: [a, unknown]", "reserved"),
+        ("groups: [a, b], labels: x.csv", "an attribute needs either a field"),
+        ("groups: [a, b], colour: red", "colour"),
+        ("groups: [a, b], population: {a: 1, c: 0}", "'c'"),
+        ("groups: [a, b], population: {a: 0.9}", "sum to 1"),
+        ("groups: [a, b], population: {a: 2, b: -1}", "0 or"),
+        ("groups: [a, b], population: {a: 2001-99-99}", "month must be"),
+        ("groups: [a, b], unknown: drop", "unknown"),
+        ("field: h, groups: [a, b]", "'field' twice"),
         (
-            "attributes: {gender: {groups: [a, b]}}",
-            "attributes.gender: an attribute needs either a field",
+            "groups: {a: {lt: 1950}, b: {gte: 1940-01-01}}",
+            "ranges of 'a' and 'b' mix numbers and d",
         ),
-        ("attributes: {gender: {field: g, groups: [a, b], colour: red}}", "colour"),
-        ("attributes: {gender: {field: g, groups: [a, b], population: {a: 1, c: 0}}}", "'c'"),
-        ("attributes: {gender: {field: g, groups: [a, b], population: {a: 0.9}}}", "sum to 1"),
-        ("attributes: {gender: {field: g, groups: [a, b], population: {a: 2, b: -1}}}", "0 or"),
-        ("attributes: {gender: {field: g, groups: [a, b], unknown: drop}}", "unknown"),
+        ("groups: {a: {lt: 1}, b: {gte: abc}}", "b.range.gte: a bound must be a number or a date"),
+        ("groups: {a: {lt: 1}, b: {gte: .nan}}", "not 'nan'"),
+        ("groups: {a: {lt: 1}, b: {gt: .inf}}", "not 'inf'"),
+        ("groups: {a: {lt: 1}, b: {gt: yes}}", "not 'True'"),
+        ("groups: {a: {lt: 1}, b: {}}", "b.range: a range needs"),
+        ("groups: {a: {lt: 1}, b: {le: 2}}", "b.range.le: "),
+        ("groups: {a: {lt: 1, lte: 2}, b: {gt: 2}}", "one lower bound and one upper bound"),
+        ("groups: {a: {gte: 1}, b: {lte: 1}}", "overlap"),
+        ("groups: {a: [F], b: [F]}", "the value 'F' is in both"),
+        ("groups: {a: [1], b: }", "the group 'b' has no values"),
+        (
+            "groups: {north: [no, SE], south: [IT]}",
+            "at attributes.g: a value of a group is the boolean false, because YAML reads 'no' "
+            "and 'off' as that; put the word in quotes",
+        ),
+        ("groups: {a: on, b: {gte: 1}}", "reads 'yes' and 'on'"),
+        ("groups: {yes: [F], M: [M]}", "at attributes.g: the name of a group is the boolean true"),
+        ('groups: [NO, "a: b"]', "name of a group is the boolean"),
+        ("groups: {'no': N, SE: S}, population: {no: 1}", "the name of a group is the boolean fal"),
+    ],
+)
+def test_a_wrong_attribute_is_refused_and_the_place_named(
+    tmp_path: Path, text: str, named: str
+) -> None:
+    assert named in _refusal(tmp_path, f"attributes: {{g: {{field: f, {text}}}}}")
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
         ("attributes: {}", "at least one"),
+        ("attributes:", "at attributes: a schema needs at least one attribute, such as 'attrib"),
+        ("other: 1", "at least one attribute"),
         ("attributes: [", "line"),
         ("just a text", "wrong"),
         ("attributes: {'a b': {field: g, groups: [a, b]}}", "a b"),
-        (
-            "attributes: {gender: {field: g, groups: [a, b], population: {a: 2001-99-99}}}",
-            "month must be",
-        ),
+        ("attributes: {g: {groups: [a, b]}}", "an attribute needs either a field"),
+        ("attributes: {yes: {field: f, groups: [a, b]}}", "name of an attribute is the boolean"),
+        ("attributes: {g: {field: id, groups: [a, b]}}", "'id' belongs"),
         ("attributes: !!bool maybe", "cannot be read"),
         ("[" * 2_000, "too deeply"),
         ("attributes: &a {gender: *a}", "wrong"),
         ("attributes:\n  g: {field: g, groups: [a, b]}\n  g: {field: h}", "line 3, has 'g' twice"),
-        ("attributes: {g: {field: g, field: h, groups: [a, b]}}", "'field' twice"),
-        (
-            "attributes: {g: {field: f, groups: {a: {lt: 1950}, b: {gte: 1940-01-01}}}}",
-            "the ranges of 'a' and 'b' mix numbers and dates",
-        ),
-        ("attributes:", "at attributes: a schema needs at least one attribute, such as 'attrib"),
-        ("other: 1", "at least one attribute"),
-        (
-            "attributes: {g: {field: f, groups: {a: {lt: 1950}, b: {gte: abc}}}}",
-            "at attributes.g: the range of 'b' is wrong at gte: a bound must be a number or a "
-            "date, not 'abc'",
-        ),
-        ("attributes: {g: {field: f, groups: {a: {lt: 1}, b: {gte: .nan}}}}", "not 'nan'"),
-        ("attributes: {g: {field: f, groups: {a: {lt: 1}, b: {gt: .inf}}}}", "not 'inf'"),
-        ("attributes: {g: {field: f, groups: {a: {lt: 1}, b: {gt: yes}}}}", "not 'True'"),
-        ("attributes: {g: {field: f, groups: {a: {lt: 1}, b: {}}}}", "'b' is wrong: a range needs"),
-        ("attributes: {g: {field: f, groups: {a: {lt: 1}, b: {le: 2}}}}", "'b' is wrong at le: "),
-        ("attributes: {g: {field: f, groups: {a: [1], b: }}}", "the group 'b' has no values"),
-        (
-            "attributes: {land: {field: f, groups: {north: [no, SE], south: [IT]}}}",
-            "at attributes.land: a value of a group is the boolean false, because YAML reads 'no' "
-            "and 'off' as that; put the word in quotes",
-        ),
-        ("attributes: {g: {field: f, groups: {a: on, b: {gte: 1}}}}", "reads 'yes' and 'on'"),
-        (
-            "attributes: {g: {field: f, groups: {yes: [F], M: [M]}}}",
-            "at attributes.g: the name of a group is the boolean true",
-        ),
-        ('attributes: {g: {field: f, groups: [NO, "a: b"]}}', "name of a group is the boolean"),
-        (
-            "attributes: {g: {field: f, groups: {'no': N, SE: S}, population: {no: 1}}}",
-            "the name of a group is the boolean false",
-        ),
-        ("attributes: {yes: {field: f, groups: [a, b]}}", "name of an attribute is the boolean"),
-        ("attributes: {g: {field: id, groups: [a, b]}}", "'id' belongs"),
-        ("attributes: {g: {field: title, groups: [a, b]}}", "'title' belongs"),
-        ("attributes: {g: {field: text, groups: [a, b]}}", "'text' belongs"),
     ],
 )
 def test_a_wrong_schema_is_refused_and_the_place_named(
     tmp_path: Path, text: str, named: str
 ) -> None:
-    path = tmp_path / "schema.yaml"
+    assert named in _refusal(tmp_path, text)
+
+
+def _refusal(folder: Path, text: str) -> str:
+    path = folder / "schema.yaml"
     path.write_text(text)
     with pytest.raises(SchemaError) as caught:
         load_schema(path)
-    assert named in str(caught.value)
     assert "\n" not in str(caught.value)
+    return str(caught.value)
 
 
 @pytest.mark.parametrize(

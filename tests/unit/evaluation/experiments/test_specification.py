@@ -135,7 +135,10 @@ def _systems(**changes: Any) -> dict[str, Any]:
         ({"baseline": "none"}, "the baseline 'none' is not one of the systems."),
         ({"systems": [PLAIN, {**PLAIN}]}, "two systems are named 'BM25'."),
         ({"measures": ["nDGC@20"]}, "There is no measure 'nDGC'; did you mean nDCG?"),
-        ({"judge": "relevance:2"}, "The shares of the target 'relevance:2' must sum to 1, not 2."),
+        (
+            {"judge": "relevance:2"},
+            "The target is wrong: the shares of the target must sum to 1, not 2.",
+        ),
         ({"target": "x:1"}, "'x'"),
         ({"backend": "tantivy"}, "at backend: Extra inputs are not permitted."),
         ({"corpus": ""}, "at corpus: String should have at least 1"),

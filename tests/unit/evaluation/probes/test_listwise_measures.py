@@ -30,7 +30,7 @@ from fairqr.evaluation.probes.listwise_measures import (
 )
 from fairqr.evaluation.probes.running import measure
 from fairqr.evaluation.probes.store import RankingRecord, Spent
-from fairqr.retrieval.fairness.exposure_ratio import exposure_ratio
+from fairqr.retrieval.fairness.exposure import exposure_ratio
 from tests.unit.evaluation.probes.made_probes import (
     begin_listwise,
     by_protection,
