@@ -19,14 +19,10 @@ Signal = Literal["TRACES", "LOGS"]
 
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 AWAY: dict[Signal, str] = {
-    "TRACES": (
-        "Spans could not be sent to the OpenTelemetry backend; check that it runs, and the "
-        f"address in {ENDPOINT}."
-    ),
-    "LOGS": (
-        "Events could not be sent to the OpenTelemetry backend; if it only accepts spans, set "
-        "OTEL_LOGS_EXPORTER=none."
-    ),
+    "TRACES": f"Spans could not be sent to the OpenTelemetry backend; check that it runs, and the "
+    f"address in {ENDPOINT}.",
+    "LOGS": "Events could not be sent to the OpenTelemetry backend; if it only accepts spans, set "
+    "OTEL_LOGS_EXPORTER=none.",
 }
 
 _started: dict[Signal, _Delivery] = {}
@@ -52,15 +48,13 @@ def exporting(warn: Callable[[str], None]) -> Iterator[None]:
         try:
             if names and signal not in _started:
                 _start(signal, names, variable)
-        except ModuleNotFoundError:
-            problems[variable] = (
-                "the exporter is not installed; run `pip install 'fairqr[otel]'`, or install the "
-                "exporter that it names."
-            )
-        except Exception as error:  # an unreadable variable; it may be a key, so it is not shown
-            problems[variable] = f"{type(error).__name__} was raised; check the OTEL_… variables."
-    for variable, why in problems.items():
-        warn(f"{variable} is set, but nothing is traced, since {why}")
+        except Exception as error:  # its text may quote a variable, which may be a key
+            problems[variable] = type(error).__name__
+    for variable, kind in problems.items():
+        warn(
+            f"{variable} is set, but nothing is traced ({kind}); run `pip install 'fairqr[otel]'`, "
+            "or install the exporter that it names, and check the OTEL_… variables."
+        )
     for delivery in _started.values():
         delivery.begin(warn)
     try:

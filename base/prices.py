@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from fairqr.base.errors import ConfigError, first_problem, one_line
 from fairqr.base.settings import PRICES, file_section
@@ -66,21 +66,17 @@ def configured_prices() -> Prices:
     where = f"In the settings file {file}, [{PRICES}]"
     table: dict[str, Any] = dict(section)
     currency = table.pop("currency", None)
-    if not table:
-        return Prices("", {})
-    if not isinstance(currency, str) or not currency.strip().isprintable() or not currency.strip():
+    if table and not (isinstance(currency, str) and currency.strip()):
         raise ConfigError(f'{where} needs a currency, such as currency = "USD".')
-    models = {}
-    for model, price in table.items():
-        try:
-            models[model] = Price.model_validate(price, strict=True)
-        except ValidationError as error:
-            what, reason = first_problem(error)
-            raise ConfigError(
-                f"{where}, '{one_line(model, 60)}' is wrong{what and ' in '}{what}: {reason}; "
-                "write { input = 0.25, output = 2.0 }, per million tokens."
-            ) from None
-    return Prices(currency.strip(), models)
+    try:
+        models = TypeAdapter(dict[str, Price]).validate_python(table, strict=True)
+    except ValidationError as error:
+        place, reason = first_problem(error)
+        raise ConfigError(
+            f"{where}, '{one_line(place, 60)}' is wrong: {reason}; write "
+            "{ input = 0.25, output = 2.0 }, per million tokens."
+        ) from None
+    return Prices(str(currency or "").strip(), models)
 
 
 def tokens_text(input_tokens: int, output_tokens: int, models: Iterable[str | None]) -> str:
@@ -95,11 +91,8 @@ def tokens_text(input_tokens: int, output_tokens: int, models: Iterable[str | No
         models: The names of the models, as in results; None stands for a model that was not asked.
     """
     text = f"{input_tokens} + {output_tokens} tokens"
-    names = {
-        name for model in models if model for name in _MODEL.findall(model.removeprefix("llm:"))
-    }
-    prices = configured_prices()
-    found = {prices.price_of(name) for name in names}
+    prices, asked = configured_prices(), [it.removeprefix("llm:") for it in models if it]
+    found = {prices.price_of(name) for model in asked for name in _MODEL.findall(model)}
     if len(found) != 1 or (price := found.pop()) is None or not input_tokens + output_tokens:
         return text
     return f"{text} ({prices.text_of(price.of(input_tokens, output_tokens))})"

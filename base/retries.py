@@ -8,28 +8,17 @@ or a quota that is used up.
 from __future__ import annotations
 
 import asyncio
-import email.utils
-import time
+import re
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import tenacity
 
 T = TypeVar("T")
 
 # By name, so that this module imports none of the clients.
-_CONNECTION_ERRORS = frozenset(
-    {
-        "APIConnectionError",
-        "APITimeoutError",
-        "ConnectError",
-        "ConnectTimeout",
-        "ConnectionError",
-        "ConnectionTimeout",
-        "ReadError",
-        "ReadTimeout",
-        "RemoteProtocolError",
-    }
+_CONNECTION_ERROR = re.compile(
+    "(API)?(Connect|Connection|Read)(Error|Timeout)|APITimeoutError|RemoteProtocolError"
 )
 
 
@@ -51,32 +40,20 @@ def is_used_up(error: BaseException) -> bool:
 def can_heal(error: BaseException) -> bool:
     """Return whether the same request may succeed later."""
     status = status_of(error)
-    if status is not None:
-        if status == 429:
-            return not is_used_up(error)
-        return status == 408 or (status >= 500 and status != 501)
-    if isinstance(error, TimeoutError):
-        return True
-    return any(kind.__name__ in _CONNECTION_ERRORS for kind in type(error).__mro__)
+    if status is None:
+        names = [kind.__name__ for kind in type(error).__mro__]
+        return "TimeoutError" in names or any(map(_CONNECTION_ERROR.fullmatch, names))
+    if status == 429:
+        return not is_used_up(error)
+    return status == 408 or (status >= 500 and status != 501)
 
 
 def retry_after(error: BaseException) -> float | None:
     """Return how many seconds the server asks us to wait (the header Retry-After), if it does."""
     for holder in (getattr(error, "response", None), getattr(error, "meta", None)):
-        headers: Any = getattr(holder, "headers", None)
-        if headers is None:
-            continue
-        asked = headers.get("retry-after")
-        if not isinstance(asked, str):
-            continue
-        try:
-            return max(0.0, float(asked))
-        except ValueError:
-            pass
-        try:  # the other form that HTTP allows
-            return max(0.0, email.utils.parsedate_to_datetime(asked).timestamp() - time.time())
-        except (ValueError, OverflowError):
-            continue
+        asked = (getattr(holder, "headers", None) or {}).get("retry-after")
+        if isinstance(asked, str) and re.fullmatch(r"[0-9]+(\.[0-9]+)?", asked.strip()):
+            return float(asked)
     return None
 
 
@@ -105,18 +82,16 @@ async def with_retries(
     """
     backoff = tenacity.wait_exponential_jitter(multiplier=0.5, max=8, jitter=0.25)
 
-    def wait(state: tenacity.RetryCallState) -> float:
-        error = state.outcome.exception() if state.outcome else None
-        asked = retry_after(error) if error else None
-        return backoff(state) if asked is None else asked
-
     def worth_it(error: BaseException) -> bool:
         return can_heal(error) and (retry_after(error) or 0.0) <= longest_wait
 
+    def wait(state: tenacity.RetryCallState) -> float:
+        asked = retry_after(_error_of(state))
+        return backoff(state) if asked is None else asked
+
     def tell(state: tenacity.RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome else None
-        if on_retry and error:
-            on_retry(state.attempt_number, error)
+        if on_retry:
+            on_retry(state.attempt_number, _error_of(state))
 
     retrying = tenacity.AsyncRetrying(
         stop=tenacity.stop_after_attempt(attempts) | tenacity.stop_before_delay(total),
@@ -127,3 +102,8 @@ async def with_retries(
         reraise=True,
     )
     return await retrying(call)
+
+
+def _error_of(state: tenacity.RetryCallState) -> BaseException:
+    error = state.outcome and state.outcome.exception()
+    return error or RuntimeError("a call that failed has an error")

@@ -62,9 +62,8 @@ def load_yaml(path: Path, what: str, error_type: type[InputError] = InputError) 
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise error_type(
-            f"The {what} {path} cannot be read: {error.strerror}; check the path."
-        ) from None
+        why = error.strerror
+        raise error_type(f"The {what} {path} cannot be read: {why}; check the path.") from None
     return parse_yaml(content, path, what, error_type)
 
 
@@ -72,19 +71,13 @@ def parse_yaml(content: bytes, path: Path, what: str, error_type: type[InputErro
     """Parse the content of a YAML file; see :func:`load_yaml`."""
     try:
         return yaml.load(content.decode(), _Loader)  # noqa: S506 - it is a SafeLoader
-    except UnicodeDecodeError:
-        raise error_type(f"The {what} {path} is not UTF-8 text; fix it.") from None
     except _RefusedError as error:
         line, sentence = error.args
         raise error_type(f"The {what} {path}, line {line}, {sentence}") from None
-    except RecursionError:
-        raise error_type(f"The {what} {path} is nested too deeply; simplify it.") from None
-    except yaml.YAMLError as error:
+    except Exception as error:
+        # It is not UTF-8, not YAML or nested too deeply; and for a value such as the date
+        # 2001-99-99 the parser can raise anything.
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
-        raise error_type(f"The {what} {path}{where} is not valid YAML; fix it.") from None
-    except Exception as error:
-        # For a value such as the date 2001-99-99 the parser can raise anything.
-        raise error_type(
-            f"The {what} {path} has a value that cannot be read ({one_line(error)}); correct it."
-        ) from None
+        why = one_line(getattr(error, "problem", None) or error)
+        raise error_type(f"The {what} {path}{where} is not valid YAML ({why}); fix it.") from None

@@ -75,11 +75,11 @@ def test_money_is_stated_where_every_token_has_one_price(
         ('currency = 3\n"a:b" = { input = 1, output = 1 }', "needs a currency"),
         ('currency = ""\n"a:b" = { input = 1, output = 1 }', "needs a currency"),
         ('currency = "USD"\n"a:b" = 3', "'a:b' is wrong: "),
-        ('currency = "USD"\n"a:b" = { input = 1 }', "'a:b' is wrong in output: "),
-        ('currency = "USD"\n"a:b" = { input = -1, output = 1 }', "'a:b' is wrong in input: "),
-        ('currency = "USD"\n"a:b" = { input = inf, output = 1 }', "'a:b' is wrong in input: "),
-        ('currency = "USD"\n"a:b" = { input = "1", output = 1 }', "'a:b' is wrong in input: "),
-        ('currency = "USD"\n"a:b" = { input = 1, output = 1, per = 1 }', "is wrong in per: "),
+        ('currency = "USD"\n"a:b" = { input = 1 }', "'a:b.output' is wrong: "),
+        ('currency = "USD"\n"a:b" = { input = -1, output = 1 }', "'a:b.input' is wrong: "),
+        ('currency = "USD"\n"a:b" = { input = inf, output = 1 }', "'a:b.input' is wrong: "),
+        ('currency = "USD"\n"a:b" = { input = "1", output = 1 }', "'a:b.input' is wrong: "),
+        ('currency = "USD"\n"a:b" = { input = 1, output = 1, per = 1 }', "'a:b.per' is wrong: "),
     ],
 )
 def test_a_wrong_table_is_one_sentence(settings: Any, table: str, words: str) -> None:

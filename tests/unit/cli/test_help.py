@@ -173,7 +173,7 @@ def run(
         (["search", "x", "--model"], "'--model' requires an argument"),
         (["search", "x", "y"], "unexpected extra argument"),
         (["index", "create", "x"], "Missing argument 'PATH'; see 'fairqr index create --help'."),
-        (["experiment", "show", sys.executable], "is not UTF-8 text; fix it."),
+        (["experiment", "show", sys.executable], "is not valid YAML"),
         (["index", "list", "--jsno"], "No such option: --jsno"),
     ],
 )
