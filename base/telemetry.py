@@ -20,7 +20,7 @@ from typing import IO, Any, Literal
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
-from opentelemetry._logs import SeverityNumber, get_logger
+from opentelemetry._logs import LogRecord, SeverityNumber, get_logger, get_logger_provider
 from opentelemetry.trace import SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -158,7 +158,7 @@ class Span:
     def _is_logged(self) -> bool:
         context = self._otel.get_span_context()
         is_left_out = context.is_valid and not context.trace_flags.sampled
-        return not is_left_out and _logger.enabled()
+        return not is_left_out and _is_real(_logger, get_logger_provider())
 
     def event(self, name: str, **attributes: Any) -> None:
         """Record something that happened within the step, as an event that belongs to its span.
@@ -172,11 +172,13 @@ class Span:
             self.events.append({"name": name, "attributes": given})
         if self._is_logged:
             _logger.emit(
-                event_name=name,
-                timestamp=time.time_ns(),
-                context=trace.set_span_in_context(self._otel),
-                severity_number=SeverityNumber.INFO,
-                attributes={key: _plain(value) for key, value in given.items()},
+                LogRecord(
+                    event_name=name,
+                    timestamp=time.time_ns(),
+                    context=trace.set_span_in_context(self._otel),
+                    severity_number=SeverityNumber.INFO,
+                    attributes={key: _plain(value) for key, value in given.items()},
+                )
             )
 
     def evaluation(self, name: str, score: float | None, **more: Any) -> None:
@@ -213,10 +215,14 @@ def _is_heard() -> bool:
     """Return whether an application has set up traces or logs, or a recorder runs."""
     return (
         _recorder.get() is not None
-        or not isinstance(_tracer, trace.ProxyTracer)
-        or not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
-        or _logger.enabled()
+        or _is_real(_tracer, trace.get_tracer_provider())
+        or _is_real(_logger, get_logger_provider())
     )
+
+
+def _is_real(*parts: object) -> bool:
+    """Return whether one of OpenTelemetry's parts is not the proxy that waits for a provider."""
+    return not all(type(part).__name__.startswith("Proxy") for part in parts)
 
 
 def current_span() -> Span:

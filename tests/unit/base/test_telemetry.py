@@ -15,7 +15,7 @@ from opentelemetry import baggage, context
 from opentelemetry._logs import SeverityNumber
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk._logs import LoggerProvider
-from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
+from opentelemetry.sdk._logs import export as sdk_logs
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -24,6 +24,8 @@ from opentelemetry.trace import SpanKind
 from fairqr.base.telemetry import carrier, continued, record_to, span
 from tests.patience import PATIENCE
 
+# Its name in OpenTelemetry 1.37.
+Records: Any = getattr(sdk_logs, "InMemoryLogRecordExporter", None) or sdk_logs.InMemoryLogExporter
 PARENT = f"00-{'0a' * 16}-{'0b' * 8}-01"
 
 
@@ -38,9 +40,9 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
 
 
 @pytest.fixture
-def records(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemoryLogRecordExporter]:
-    exporter, provider = InMemoryLogRecordExporter(), LoggerProvider()
-    provider.add_log_record_processor(SimpleLogRecordProcessor(exporter))
+def records(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    exporter, provider = Records(), LoggerProvider()
+    provider.add_log_record_processor(sdk_logs.SimpleLogRecordProcessor(exporter))
     monkeypatch.setattr("fairqr.base.telemetry._logger", provider.get_logger("fairqr"))
     yield exporter
     provider.shutdown()
@@ -129,7 +131,7 @@ class TestSpans:
 
 class TestEvents:
     def test_a_score_is_an_event_that_belongs_to_its_span(
-        self, exporter: InMemorySpanExporter, records: InMemoryLogRecordExporter
+        self, exporter: InMemorySpanExporter, records: Any
     ) -> None:
         """It is a log record by the conventions; the span itself has no events."""
         with span("outer"), span("measure") as step:
@@ -165,7 +167,7 @@ class TestEvents:
         assert step.events == []
 
     def test_a_caller_that_does_not_sample_gets_no_events(
-        self, records: InMemoryLogRecordExporter, tmp_path: Path
+        self, records: Any, tmp_path: Path
     ) -> None:
         """Without spans there is nothing to belong to; a file takes them all the same."""
         with continued({"traceparent": f"{PARENT[:-2]}00"}):
