@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from fairqr.agents.attribution.verdicts import Verdict
+from fairqr.agents.attribution.attributor import Verdict
 from fairqr.base.telemetry import Span
 from fairqr.graph.search.decisions import groups_to_ask_about
 from fairqr.graph.usage import UsageReport

@@ -14,7 +14,7 @@ from typing import Any
 
 from langgraph_sdk.runtime import ServerRuntime
 
-from fairqr.agents.attribution.attributors import DEFAULT_ATTRIBUTOR
+from fairqr.agents.attribution.opening import DEFAULT_ATTRIBUTOR
 from fairqr.agents.models.opening import open_model
 from fairqr.base.settings import default_corpus, default_model
 from fairqr.graph.answer.builder import build_answer_graph

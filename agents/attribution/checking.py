@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError
+from numpy.typing import ArrayLike
+from pydantic import BaseModel, ConfigDict, StrictBool, ValidationError
 
-from fairqr.agents.attribution.pairs import LabelledPair
-from fairqr.agents.attribution.verdicts import Attributor
+from fairqr.agents.attribution.attributor import Attributor, Pair
 from fairqr.agents.statistics import binomial_interval
+from fairqr.base.errors import InputError, first_problem
 from fairqr.base.files import write_beside
 from fairqr.base.settings import data_dir
+from fairqr.retrieval.sources.documents import numbered_lines
 
 LEAST_PAIRS = 30
 """With fewer pairs, or pairs of only one class, we conclude nothing."""
@@ -33,20 +34,23 @@ Finding = Literal["better", "chance", "unclear"]
 ``chance``: it is not; ``unclear``: too few pairs, or pairs of only one class."""
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class LabelledPair(BaseModel):
+    """A pair with a label.
+
+    Attributes:
+        premise: The document.
+        hypothesis: The answer.
+        entailed: Whether the answer must be true if the document is.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    premise: str
+    hypothesis: str
+    entailed: StrictBool
 
 
-class Confusion(_Part):
-    """The number of pairs by the label (first word) and the verdict (second word)."""
-
-    entailed_attributed: int
-    entailed_not: int
-    not_attributed: int
-    not_not: int
-
-
-class AttributorCheck(_Part):
+class AttributorCheck(BaseModel):
     """How well an attributor did on labelled pairs.
 
     Attributes:
@@ -62,9 +66,11 @@ class AttributorCheck(_Part):
         majority: The share of the commoner label, which is the accuracy of a constant verdict.
         auc: The area under the ROC curve of the scores, ties counted half; None if one class is
             missing, or the attributor gives no scores.
-        confusion: The four counts.
+        confusion: How many pairs have each label (first word) and verdict (second word).
         finding: The conclusion; see Finding.
     """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     attributor: str
     identity: str
@@ -78,26 +84,23 @@ class AttributorCheck(_Part):
     high: float | None
     majority: float | None
     auc: float | None
-    confusion: Confusion
+    confusion: dict[str, int]
     finding: Finding
-
-    @property
-    def _failed(self) -> str:
-        number = self.pairs - self.judged
-        return f"; {number:,} more got no verdict" if number else ""
 
     @property
     def sentence(self) -> str:
         """A sentence that says what the check found."""
-        if self.accuracy is None or self.low is None or self.high is None or self.majority is None:
+        if self.accuracy is None:
             why = self.message.rstrip(".") or ", ".join(sorted(self.failures))
             return (
                 f"{self.attributor} judged none of {self.pairs:,} pairs ({why}), so nothing is "
                 "known about it."
             )
+        failed = self.pairs - self.judged
+        without = f"; {failed:,} more got no verdict" if failed else ""
         right = (
             f"{self.attributor} is right on {self.accuracy:.1%} of {self.judged:,} pairs "
-            f"(95 % interval {self.low:.1%} to {self.high:.1%}{self._failed}), where the commoner "
+            f"(95 % interval {self.low:.1%} to {self.high:.1%}{without}), where the commoner "
             f"answer alone is right on {self.majority:.1%}"
         )
         if self.finding == "better":
@@ -106,13 +109,35 @@ class AttributorCheck(_Part):
             return (
                 f"{right}: that says nothing yet; use at least {LEAST_PAIRS} pairs, of both kinds."
             )
-        coin = "no better than a coin, so do not use it to judge"
+        another = ""
         if self.auc is not None and self.auc >= GOOD_ORDER:
-            return (
-                f"{right}; that is {coin} as it is. Its scores do separate the two kinds "
-                f"(AUC {self.auc:.2f}), so try another --threshold."
+            another = (
+                f" as it is. Its scores do separate the two kinds (AUC {self.auc:.2f}), so try "
+                "another --threshold"
             )
-        return f"{right}; that is {coin}."
+        return f"{right}; that is no better than a coin, so do not use it to judge{another}."
+
+
+def read_pairs(path: Path) -> list[LabelledPair]:
+    """Read JSON Lines of objects with ``premise``, ``hypothesis`` and ``entailed``.
+
+    Raises:
+        InputError: The file cannot be read or has no pairs, or a line is not a pair; the message
+            names the line.
+    """
+    found: list[LabelledPair] = []
+    for number, line in numbered_lines(path):
+        try:
+            found.append(LabelledPair.model_validate_json(line))
+        except ValidationError as error:
+            where, reason = first_problem(error)
+            raise InputError(
+                f"{path}, line {number}: {where + ': ' if where else ''}{reason}; each line is an "
+                'object such as {"premise": "…", "hypothesis": "…", "entailed": true}.'
+            ) from None
+    if not found:
+        raise InputError(f"The file {path} has no pairs; write one JSON object on each line.")
+    return found
 
 
 async def check_attributor(
@@ -129,47 +154,37 @@ async def check_attributor(
         ModelUnavailableError: The attributor cannot be started.
     """
     await attributor.start()
-    verdicts = await attributor.judge([pair.pair for pair in pairs])
-    good = [
-        (pair.entailed, bool(verdict.attributed), verdict.score)
-        for pair, verdict in zip(pairs, verdicts, strict=True)
-        if verdict.status == "ok"
-    ]
-    failed = [verdict for verdict in verdicts if verdict.status != "ok"]
-    cells = Counter((entailed, attributed) for entailed, attributed, _ in good)
-    right, positive = cells[True, True] + cells[False, False], sum(e for e, _, _ in good)
-    accuracy = majority = low = high = auc = None
-    if good:
-        accuracy = right / len(good)
-        majority = max(positive, len(good) - positive) / len(good)
-        interval = binomial_interval(right, len(good))
-        low, high = (interval.low, interval.high) if interval else (None, None)
-        if all(score is not None for _, _, score in good):
-            auc = area_under_curve(
-                [e for e, _, _ in good], [s for _, _, s in good if s is not None]
-            )
+    verdicts = await attributor.judge([Pair(it.premise, it.hypothesis) for it in pairs])
+    both = [*zip([it.entailed for it in pairs], verdicts, strict=True)]
+    good = [(label, it) for label, it in both if it.status == "ok"]
+    failed = [it for it in verdicts if it.status != "ok"]
+    cells = Counter((label, bool(it.attributed)) for label, it in good)
+    right, positive = cells[True, True] + cells[False, False], sum(label for label, _ in good)
+    commoner = max(positive, len(good) - positive)
     finding: Finding = "unclear"
-    if len(good) >= LEAST_PAIRS and 0 < positive < len(good) and low is not None:
-        finding = "better" if low > (majority or 0) else "chance"
+    interval = binomial_interval(right, len(good)) if good else None
+    scores = [it.score for _, it in good if it.score is not None]
+    if len(good) >= LEAST_PAIRS and 0 < positive < len(good) and interval:
+        finding = "better" if interval.low > commoner / len(good) else "chance"
     return AttributorCheck(
         attributor=attributor.name,
         identity=identity_of(attributor) or "",
         source=source,
         pairs=len(pairs),
         judged=len(good),
-        failures=dict(Counter(verdict.status for verdict in failed)),
-        message=next((verdict.message for verdict in failed if verdict.message), ""),
-        accuracy=accuracy,
-        low=low,
-        high=high,
-        majority=majority,
-        auc=auc,
-        confusion=Confusion(
-            entailed_attributed=cells[True, True],
-            entailed_not=cells[True, False],
-            not_attributed=cells[False, True],
-            not_not=cells[False, False],
-        ),
+        failures=dict(Counter(it.status for it in failed)),
+        message=next((it.message for it in failed if it.message), ""),
+        accuracy=right / len(good) if good else None,
+        low=interval.low if interval else None,
+        high=interval.high if interval else None,
+        majority=commoner / len(good) if good else None,
+        auc=area_under_curve([it for it, _ in good], scores) if len(scores) == len(good) else None,
+        confusion={
+            "entailed_attributed": cells[True, True],
+            "entailed_not": cells[True, False],
+            "not_attributed": cells[False, True],
+            "not_not": cells[False, False],
+        },
         finding=finding,
     )
 
@@ -184,22 +199,9 @@ def identity_of(attributor: Attributor) -> str | None:
         64 hexadecimal digits, or None if it is unknown before the attributor is started.
     """
     try:
-        identity: str = getattr(attributor, "identity", attributor.name)
+        return _hash(getattr(attributor, "identity", attributor.name))
     except RuntimeError:
         return None
-    return _hash(identity)
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _folder() -> Path:
-    return data_dir() / "attributors"
-
-
-def _file(name: str, identity: str) -> Path:
-    return _folder() / f"{_hash(name)[:32]}-{identity[:16]}.json"
 
 
 def remember(check: AttributorCheck) -> bool:
@@ -211,28 +213,14 @@ def remember(check: AttributorCheck) -> bool:
     Returns:
         Whether the check was kept.
     """
-    if not check.judged:
-        return False
-    path = _file(check.attributor, check.identity)
+    path = _folder() / f"{_hash(check.attributor)[:32]}-{check.identity[:16]}.json"
     last = _read(path)
-    if last and last.finding != "unclear" == check.finding and check.judged < last.judged:
+    if not check.judged or (
+        last and last.finding != "unclear" == check.finding and check.judged < last.judged
+    ):
         return False
     write_beside(path, check.model_dump_json(indent=2) + "\n")
     return True
-
-
-def recall(name: str, identity: str | None = None) -> AttributorCheck | None:
-    """Return the last check of an attributor, or None if it was never checked.
-
-    Args:
-        name: Its full name.
-        identity: As :func:`identity_of` returns it. Without it, all checks of this name count, and
-            one that is not ``better`` comes first.
-    """
-    if identity is not None:
-        return _read(_file(name, identity))
-    checks = [check for check in known_checks() if check.attributor == name]
-    return min(checks, key=lambda check: check.finding == "better", default=None)
 
 
 def known_checks() -> list[AttributorCheck]:
@@ -244,24 +232,18 @@ def known_checks() -> list[AttributorCheck]:
     return sorted(found, key=lambda check: (check.attributor, check.identity))
 
 
-def _read(path: Path) -> AttributorCheck | None:
-    try:
-        return AttributorCheck.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError):  # no file, or one of another version of fairqr
-        return None
-
-
 def unchecked_warning(attributor: Attributor) -> str | None:
     """Return a warning to show before this attributor's verdicts are used, or None.
 
     It reads small files. Start the attributor first. Until its weights are known, we assume the
-    checked attributor of the same name.
+    checked attributor of the same name; of several checks, one that is not ``better`` counts.
     """
-    name = attributor.name
-    check = recall(name, identity_of(attributor))
-    if check is None:
+    name, identity = attributor.name, identity_of(attributor)
+    of_name = [it for it in known_checks() if it.attributor == name]
+    checks = [it for it in of_name if identity in (None, it.identity)]
+    if not checks:
         was = f"The attributor '{name}' was never checked"
-        if recall(name) is not None:
+        if of_name:
             was = (
                 f"The attributor '{name}' was checked with other weights, another server or other "
                 "prompts"
@@ -270,6 +252,7 @@ def unchecked_warning(attributor: Attributor) -> str | None:
             f"{was}, so its verdicts may be worth nothing; "
             f"try: fairqr attribution check notables --attributor '{name}'."
         )
+    check = min(checks, key=lambda it: it.finding == "better")
     if check.finding == "better":
         return None
     return f"Note the attributor's last check: {check.sentence}"
@@ -289,10 +272,24 @@ def area_under_curve(labels: ArrayLike, scores: ArrayLike) -> float | None:
         The area in [0, 1], or None if one class is missing.
     """
     positive = np.asarray(labels, dtype=bool)
-    values: NDArray[np.float64] = np.asarray(scores, dtype=np.float64)
     ones, zeros = int(positive.sum()), int((~positive).sum())
     if not ones or not zeros:
         return None
-    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    _, places, counts = np.unique(scores, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]  # equal values get their mean rank
     return float((ranks[positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _folder() -> Path:
+    return data_dir() / "attributors"
+
+
+def _read(path: Path) -> AttributorCheck | None:
+    try:
+        return AttributorCheck.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError):  # no file, or one of another version of fairqr
+        return None

@@ -9,29 +9,21 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fairqr.agents.attribution.naming import AttributorName
-from fairqr.agents.attribution.verdicts import Pair, Verdict, without_words
+from fairqr.agents.attribution.attributor import AttributorName, Pair, Verdict, without_words
 from fairqr.base.errors import ModelUnavailableError, one_line
 from fairqr.base.files import sha256_of
 from fairqr.base.neural import Pretrained, load_pretrained, token_limit
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
+from fairqr.retrieval.fairness.exposure import FloatArray
 
 DEFAULT_NLI_MODEL = "FacebookAI/roberta-large-mnli"
 """The model of the paper."""
-
-CUT_AT_ONCE = 256
-"""How many documents are cut at once before other calls may use the tokenizer."""
 
 OVERLAP = 128
 """How many tokens neighbouring windows share, so that each sentence is whole in some window; at
@@ -46,22 +38,9 @@ BATCH = 16
 _ENTAILMENT = frozenset({"entailment", "entailed", "entails", "entail"})
 _PARTS = (".safetensors", ".bin", ".json", ".txt", ".model")
 
-
-@dataclass(frozen=True, slots=True)
-class NliModel:
-    """A loaded model.
-
-    Attributes:
-        loaded: The model, and its fast tokenizer.
-        longest: How many tokens the model accepts, special tokens included.
-        entailment: The index of its output for entailment.
-        fingerprint: Distinguishes these weights from others of the same name; empty if unknown.
-    """
-
-    loaded: Pretrained
-    longest: int
-    entailment: int
-    fingerprint: str
+Window = dict[str, list[int]]
+"""A part of a document together with the whole answer: token numbers by the names of the
+tokenizer's outputs, special tokens included."""
 
 
 class TransformersAttributor:
@@ -80,7 +59,9 @@ class TransformersAttributor:
     def __init__(self, name: AttributorName) -> None:
         model = name.model or DEFAULT_NLI_MODEL
         self._name = AttributorName("transformers", model, name.threshold, name.entailment)
-        self._model: NliModel | None = None
+        self._loaded: Pretrained | None = None
+        self._entailment = self._longest = 0
+        self._fingerprint = ""
 
     @property
     def name(self) -> str:
@@ -90,12 +71,10 @@ class TransformersAttributor:
     @property
     def identity(self) -> str:
         """Everything that a verdict depends on, the weights included; only known after start."""
-        model = self._model
-        if model is None:
+        if self._loaded is None:
             raise RuntimeError("Call start() first.")
-        return (
-            f"{self.name} weights={model.fingerprint} output={model.entailment} at={model.longest}"
-        )
+        weights, output = self._fingerprint, self._entailment
+        return f"{self.name} weights={weights} output={output} at={self._longest}"
 
     async def start(self) -> None:
         """Load the model.
@@ -103,120 +82,94 @@ class TransformersAttributor:
         Raises:
             ModelUnavailableError: It cannot be loaded, or does not say which output is entailment.
         """
-        if self._model is not None:
-            return
+        await self._model()
+
+    async def _model(self) -> Pretrained:
+        if self._loaded is not None:
+            return self._loaded
         loaded = await load_pretrained("AutoModelForSequenceClassification", self._name.model)
         if not loaded.tokenizer.is_fast:
             raise ModelUnavailableError(
                 f"The model of {self.name} only has a slow tokenizer, which cannot cut "
                 "documents into windows; choose a model with a tokenizer.json."
             )
-        config, folder = loaded.model.config, Path(self._name.model)
-        entailment = entailment_index(config.id2label, str(self._name), self._name.entailment)
-        if await asyncio.to_thread(folder.is_dir):
-            fingerprint = await asyncio.to_thread(fingerprint_of, folder)
-        else:
-            fingerprint = getattr(config, "_commit_hash", None) or ""
-        longest = token_limit(config, loaded.tokenizer)
-        self._model = NliModel(loaded, longest, entailment, fingerprint)
+        config = loaded.model.config
+        self._entailment = entailment_index(config.id2label, self.name, self._name.entailment)
+        self._longest = token_limit(config, loaded.tokenizer)
+        of_folder = await asyncio.to_thread(fingerprint_of, Path(self._name.model))
+        self._fingerprint = of_folder or getattr(config, "_commit_hash", None) or ""
+        self._loaded = loaded
+        return loaded
 
     async def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         """Judge all windows of all pairs; windows of similar length share a batch."""
-        await self.start()
-        model = self._model
-        assert model is not None  # noqa: S101 - for the type checker
-        loaded = model.loaded
-        found = {n: empty for n, pair in enumerate(pairs) if (empty := without_words(pair))}
-        windows: list[Window] = []
-        asked = [number for number in range(len(pairs)) if number not in found]
-        for begin in range(0, len(asked), CUT_AT_ONCE):
-            some = asked[begin : begin + CUT_AT_ONCE]
-            for number, cut in zip(
-                some, await loaded.run(partial(_cut, model, pairs, some)), strict=True
-            ):
-                if isinstance(cut, Verdict):
-                    found[number] = cut
-                else:
-                    windows += cut
-        outcomes: dict[int, list[FloatArray]] = {}
-        for batch in batches(windows, one_by_one=loaded.tokenizer.pad_token_id is None):
-            for window, row in zip(batch, await _logits(loaded, batch), strict=True):
+        loaded = await self._model()
+        found: dict[int, Verdict] = {}
+        windows: list[tuple[int, Window]] = []
+        for number, pair in enumerate(pairs):
+            cut = partial(windows_of, pair, loaded.tokenizer, self._longest)
+            cut_or_verdict = without_words(pair) or await loaded.run(cut)
+            if isinstance(cut_or_verdict, Verdict):
+                found[number] = cut_or_verdict
+            else:
+                windows += [(number, window) for window in cut_or_verdict]
+        windows.sort(key=lambda it: len(it[1]["input_ids"]))
+        # Without a padding token, a model cannot tell padding from text.
+        size = 1 if loaded.tokenizer.pad_token_id is None else BATCH
+        rows: dict[int, list[FloatArray]] = {}
+        for begin in range(0, len(windows), size):
+            batch = windows[begin : begin + size]
+            outcomes = await _logits(loaded, [window for _, window in batch])
+            for (number, _), row in zip(batch, outcomes, strict=True):
                 if isinstance(row, Exception):
                     message = f"The model of {self.name} failed: {one_line(row, 200)}."
-                    found[window.pair] = Verdict("unavailable", message=message)
+                    found[number] = Verdict("unavailable", message=message)
                 else:
-                    outcomes.setdefault(window.pair, []).append(row)
-        for number, rows_of_pair in outcomes.items():
-            if number not in found:
-                logits = np.stack(rows_of_pair)
-                if logits.shape[1:] != (len(loaded.model.config.id2label),):
-                    message = f"The model of {self.name} has more or fewer outputs than labels."
-                    found[number] = Verdict("parse_error", message=message)
-                else:
-                    found[number] = self._verdict(logits, model.entailment)
-        return [found[number] for number in range(len(pairs))]
+                    rows.setdefault(number, []).append(row)
+        judged = {number: self._verdict(np.stack(held), loaded) for number, held in rows.items()}
+        return [found.get(number) or judged[number] for number in range(len(pairs))]
 
-    def _verdict(self, logits: FloatArray, entailment: int) -> Verdict:
+    def _verdict(self, logits: FloatArray, loaded: Pretrained) -> Verdict:
         """Return the verdict on a pair from the logits of its windows, shape (windows, labels)."""
+        if logits.shape[1] != len(loaded.model.config.id2label):
+            message = f"The model of {self.name} has more or fewer outputs than labels."
+            return Verdict("parse_error", message=message)
         if not np.isfinite(logits).all():
             message = f"The model of {self.name} gave numbers that are not finite."
             return Verdict("parse_error", message=message)
         weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-        probabilities = weights / weights.sum(axis=1, keepdims=True)
-        score = float(probabilities[:, entailment].max())
+        of_entailment = weights[:, self._entailment]
+        score = float((of_entailment / weights.sum(axis=1)).max())
         if self._name.threshold is not None:
             return Verdict("ok", score >= self._name.threshold, score)
-        others = np.delete(logits, entailment, axis=1).max(axis=1)
-        return Verdict("ok", bool((logits[:, entailment] > others).any()), score)
+        others = np.delete(logits, self._entailment, axis=1).max(axis=1)
+        return Verdict("ok", bool((logits[:, self._entailment] > others).any()), score)
 
 
 async def _logits(loaded: Pretrained, batch: Sequence[Window]) -> list[FloatArray | Exception]:
     """Return the logits of each window, or the error that prevented them."""
-    inputs = padded(batch, loaded.tokenizer.pad_token_id or 0)
     try:
-        return list(await loaded.run(partial(_forward, loaded, inputs)))
+        return list(await loaded.run(partial(_forward, loaded, batch)))
     except Exception as error:  # out of memory, or a token that the model does not know
         if len(batch) == 1:
             return [error]
     return [row for window in batch for row in await _logits(loaded, [window])]
 
 
-def _forward(loaded: Pretrained, inputs: Mapping[str, IntArray]) -> FloatArray:
-    import torch
-
+def _forward(loaded: Pretrained, batch: Sequence[Window]) -> FloatArray:
+    inputs = {name: [window[name] for window in batch] for name in batch[0]}
+    padded = loaded.tokenizer.pad(
+        inputs, padding=len(batch) > 1, padding_side="right", return_tensors="pt", verbose=False
+    )
     # Some models are stored in half precision, which would change close verdicts.
-    model = loaded.model.float()
-    tensors = {name: torch.from_numpy(array).to(loaded.device) for name, array in inputs.items()}
-    return np.asarray(model(**tensors).logits.cpu().numpy(), dtype=np.float64)
+    logits = loaded.model.float()(**padded.to(loaded.device)).logits
+    return np.asarray(logits.cpu().numpy(), dtype=np.float64)
 
 
-def _cut(
-    model: NliModel, pairs: Sequence[Pair], numbers: Sequence[int]
-) -> list[list[Window] | Verdict]:
-    return [windows_of(n, pairs[n], model.loaded.tokenizer, model.longest) for n in numbers]
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """A part of a document together with the whole answer, as tokens.
-
-    Attributes:
-        pair: The number of the pair that it belongs to.
-        inputs: The numbers by the names of the tokenizer's outputs, special tokens included.
-    """
-
-    pair: int
-    inputs: Mapping[str, Sequence[int]]
-
-    def __len__(self) -> int:
-        return len(self.inputs["input_ids"])
-
-
-def windows_of(number: int, pair: Pair, tokenizer: Any, longest: int) -> list[Window] | Verdict:
+def windows_of(pair: Pair, tokenizer: Any, longest: int) -> list[Window] | Verdict:
     """Return the windows of a pair: one if the document fits, or else several that overlap.
 
     Args:
-        number: The number of the pair.
         pair: A pair in which both texts have words.
         tokenizer: A fast tokenizer of transformers.
         longest: How many tokens the model accepts.
@@ -244,43 +197,7 @@ def windows_of(number: int, pair: Pair, tokenizer: Any, longest: int) -> list[Wi
         verbose=False,
     )
     names = [name for name in cut if name in tokenizer.model_input_names]
-    return [
-        Window(number, {name: cut[name][place] for name in names})
-        for place in range(len(cut["input_ids"]))
-    ]
-
-
-def batches(windows: Sequence[Window], *, one_by_one: bool = False) -> Iterator[Sequence[Window]]:
-    """Yield all windows in batches of similar length, so that there is little padding.
-
-    Args:
-        windows: The windows of many pairs.
-        one_by_one: One window per batch, for models that cannot distinguish padding from text.
-    """
-    ordered = sorted(windows, key=len)
-    size = 1 if one_by_one else BATCH
-    for begin in range(0, len(ordered), size):
-        yield ordered[begin : begin + size]
-
-
-def padded(batch: Sequence[Window], pad: int) -> dict[str, IntArray]:
-    """Return the inputs as arrays of shape (batch, tokens), padded on the right.
-
-    Args:
-        batch: At least one window.
-        pad: The number of the padding token; the other inputs are padded with 0.
-    """
-    width = max(map(len, batch))
-    arrays: dict[str, IntArray] = {}
-    for name in batch[0].inputs:
-        array = np.full((len(batch), width), pad if name == "input_ids" else 0, dtype=np.int64)
-        for row, window in zip(array, batch, strict=True):
-            row[: len(window)] = window.inputs[name]
-        arrays[name] = array
-    if "attention_mask" not in arrays:
-        lengths = np.asarray([len(window) for window in batch])
-        arrays["attention_mask"] = (np.arange(width) < lengths[:, None]).astype(np.int64)
-    return arrays
+    return [dict(zip(names, held, strict=True)) for held in zip(*map(cut.get, names), strict=True)]
 
 
 def entailment_index(labels: Mapping[int, str], name: str, chosen: int | None = None) -> int:
@@ -299,29 +216,25 @@ def entailment_index(labels: Mapping[int, str], name: str, chosen: int | None = 
         ModelUnavailableError: The labels do not say it, the model does not have the chosen output,
             or it has only one output.
     """
-    shown = ", ".join(f"{index}={labels[index]}" for index in sorted(labels)[:8]) or "none"
+    named = [i for i, it in labels.items() if re.sub(r"[\W_]", "", it.lower()) in _ENTAILMENT]
+    found = named if chosen is None else [i for i in labels if i == chosen]
+    if len(labels) >= 2 and len(found) == 1:
+        return found[0]
     if len(labels) < 2:
-        raise ModelUnavailableError(
-            f"The model of {name} is not a classifier of entailment: its labels are {shown}; "
-            "choose one with at least two."
-        )
-    if chosen is not None:
-        if chosen not in labels:
-            raise ModelUnavailableError(
-                f"The model of {name} has no output {chosen}; its labels are {shown}."
-            )
-        return chosen
-    found = [i for i, label in labels.items() if re.sub(r"[\W_]", "", label.lower()) in _ENTAILMENT]
-    if len(found) != 1:
-        raise ModelUnavailableError(
-            f"The model of {name} does not say which output is entailment: its labels are {shown}; "
-            f"state it, as in '{name.partition('?')[0]}?entailment=2'."
-        )
-    return found[0]
+        why = "is not a classifier of entailment; choose one with at least two labels"
+    elif chosen is not None:
+        why = f"has no output {chosen}"
+    else:
+        state = f"state it, as in '{name.partition('?')[0]}?entailment=2'"
+        why = f"does not say which output is entailment; {state}"
+    shown = ", ".join(f"{index}={labels[index]}" for index in sorted(labels)[:8]) or "none"
+    raise ModelUnavailableError(f"The model of {name} {why}. Its labels are {shown}.")
 
 
 def fingerprint_of(folder: Path) -> str:
-    """Return a hash of the names and contents of a model's files, with weights and tokenizer."""
+    """Return a hash of a model's files, with weights and tokenizer; empty if it is no folder."""
+    if not folder.is_dir():
+        return ""
     files = sorted(path for path in folder.iterdir() if path.suffix in _PARTS and path.is_file())
     listed = "".join(f"{path.name} {sha256_of(path)}\n" for path in files)
     return hashlib.sha256(listed.encode()).hexdigest()

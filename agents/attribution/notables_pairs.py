@@ -11,23 +11,21 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
-from fairqr.agents.attribution.pairs import LabelledPair
+from fairqr.agents.attribution.checking import LabelledPair
 from fairqr.base.errors import InputError
 from fairqr.retrieval.sources.corpus import BUILT_IN, find_corpus
 from fairqr.retrieval.sources.documents import Document
+
+T = TypeVar("T")
 
 NOTABLES = "notables"
 DEFAULT_PAIRS = 200
 NAMES_EXCHANGED = 1 / 3
 """The share of false sentences that name another person."""
-
-T = TypeVar("T")
-
-Kind = Literal["country", "occupation"]
 
 # These names also belong to other places.
 _AMBIGUOUS = frozenset({"Georgia", "Jersey"})
@@ -36,12 +34,6 @@ _PLACES: dict[str, str] = {
     label: name for label, name in _WORDS["country"].items() if label not in _AMBIGUOUS
 }
 _NOUNS = {noun: {noun, *job["also"]} for noun, job in _WORDS["occupation"].items()}
-
-
-class _Statement(NamedTuple):
-    kind: Kind
-    name: str
-    value: str
 
 
 def notables_pairs(number: int = DEFAULT_PAIRS, seed: int = 0) -> list[LabelledPair]:
@@ -58,86 +50,75 @@ def notables_pairs(number: int = DEFAULT_PAIRS, seed: int = 0) -> list[LabelledP
         raise InputError(f"The number of pairs must be at least 1, not {number}.")
     stream = np.random.default_rng(seed)
     documents = list(find_corpus(BUILT_IN[NOTABLES]).documents())
-    if number > len(documents):
-        raise InputError(
-            f"The corpus only has {len(documents):,} texts; ask for fewer than {number:,} pairs."
-        )
     names = [document.title for document in documents]
     pairs: list[LabelledPair] = []
     # Most texts state a fact literally, so few are read in vain.
-    for person in stream.permutation(len(documents)):
+    for document in map(documents.__getitem__, stream.permutation(len(documents)).tolist()):
         if len(pairs) == number:
             break
-        document = documents[person]
         if not (statements := _stated(document)):
             continue
-        entailed = len(pairs) % 2 == 0
-        kind, name, value = _one_of(statements, stream)
-        if not entailed:
-            if stream.random() < NAMES_EXCHANGED:
-                name = _other_name(document, names, stream)
-            else:
-                value = _other_value(document, kind, value, stream)
-        sentence = _sentence(name, kind, value)
-        pairs.append(LabelledPair(premise=document.text, hypothesis=sentence, entailed=entailed))
+        name, is_entailed = document.title, len(pairs) % 2 == 0
+        is_place, value = _one_of(statements, stream)
+        if not is_entailed and stream.random() < NAMES_EXCHANGED:
+            while name in document.text:
+                name = _one_of(names, stream)
+        elif not is_entailed:
+            value = _one_of(_others(document.text, value, is_place=is_place), stream)
+        known_as = "" if is_place else _WORDS["occupation"][value]["with_article"]
+        said = f"was born in {_PLACES[value]}" if is_place else f"is known as {known_as}"
+        pair = {"premise": document.text, "hypothesis": f"{name} {said}.", "entailed": is_entailed}
+        pairs.append(LabelledPair.model_validate(pair))
     if len(pairs) < number:
         raise InputError(
-            f"The corpus only has {len(pairs):,} texts for pairs; ask for fewer than {number:,}."
+            f"The corpus only has {len(pairs):,} texts for pairs; ask for fewer than {number:,} "
+            "pairs."
         )
     return pairs
 
 
-def _stated(document: Document) -> list[_Statement]:
-    """Return the facts about a person that the text states literally."""
+def _stated(document: Document) -> list[tuple[bool, str]]:
+    """Return the facts about a person that the text states literally.
+
+    Each is a country of birth (True) or an occupation (False), and its name.
+    """
     name, text = re.escape(document.title), document.text
-    found: list[_Statement] = []
+    found: list[tuple[bool, str]] = []
     country, job = document.fields.get("country"), document.fields.get("occupation")
     if isinstance(country, str) and country in _PLACES:
         # Sentences on "people born in …" count compatriots, or are about others.
         born = rf"\b[Bb]orn in (?:(?!people)[^.])*?\b{re.escape(country)}\b"
         his = rf"(?:{name}|\b[SsHh]e\b)"
         if re.search(rf"{his} was {born}|{name}, {born}|{born}[^.]*?, {name} ", text):
-            found.append(_Statement("country", document.title, country))
+            found.append((True, country))
     if isinstance(job, str) and re.search(
         rf"{name}[^.]*? as an? (?:[\w-]+ ){{0,3}}{re.escape(job)}\b", text
     ):
-        found.append(_Statement("occupation", document.title, job))
+        found.append((False, job))
     return found
 
 
-def _sentence(name: str, kind: Kind, value: str) -> str:
-    if kind == "country":
-        return f"{name} was born in {_PLACES[value]}."
-    return f"{name} is known as {_WORDS['occupation'][value]['with_article']}."
+def _others(text: str, value: str, *, is_place: bool) -> list[str]:
+    """Return countries that the text does not mention, or occupations of others in it.
 
-
-def _other_name(document: Document, names: Sequence[str], stream: np.random.Generator) -> str:
-    """Return the name of somebody whom the text does not mention."""
-    while (name := _one_of(names, stream)) in document.text:
-        pass
-    return name
-
-
-def _other_value(document: Document, kind: Kind, value: str, stream: np.random.Generator) -> str:
-    """Return a country that the text does not mention, or an occupation of somebody else in it."""
-    text = document.text
-    if kind == "country":
-        others = [label for label in _PLACES if not _mentions(text, label)]
-        return _one_of(others, stream)
+    Two occupations may be the same, such as footballer and athlete; if the text mentions no other,
+    any counts.
+    """
+    mentioned = {it for it in (_PLACES if is_place else _NOUNS) if _mentions(text, it)}
+    if is_place:
+        return [label for label in _PLACES if label not in mentioned]
     own = _NOUNS[value]
-    others = [noun for noun, names in _NOUNS.items() if not _alike(names, own)]
-    mentioned = [noun for noun in others if _mentions(text, noun)]
-    return _one_of(mentioned or others, stream)
-
-
-def _one_of(items: Sequence[T], stream: np.random.Generator) -> T:
-    return items[int(stream.integers(len(items)))]
-
-
-def _alike(names: set[str], own: set[str]) -> bool:
-    """Return whether two occupations may be the same, such as footballer and athlete."""
-    return bool(names & own) or any(a in b or b in a for a in names for b in own)
+    others = [
+        noun
+        for noun, names in _NOUNS.items()
+        if not any(a in b or b in a for a in names for b in own)
+    ]
+    return [noun for noun in others if noun in mentioned] or others
 
 
 def _mentions(text: str, words: str) -> bool:
     return re.search(rf"\b{re.escape(words)}\b", text) is not None
+
+
+def _one_of(items: Sequence[T], stream: np.random.Generator) -> T:
+    return items[int(stream.integers(len(items)))]

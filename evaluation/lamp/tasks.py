@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from fairqr.agents.attribution.verdicts import RAW
+from fairqr.agents.attribution.attributor import RAW
 from fairqr.base.errors import InputError, one_line
 from fairqr.evaluation.lamp.metrics import Accuracy, FourMinusError, Rouge
 from fairqr.evaluation.rag.collection import RagTask, Utility

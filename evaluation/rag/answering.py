@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from fairqr.agents.attribution.attributors import open_attributor
-from fairqr.agents.attribution.verdicts import Attributor, Pair, hypothesis_of
+from fairqr.agents.attribution.attributor import Attributor, Pair, hypothesis_of
+from fairqr.agents.attribution.opening import open_attributor
 from fairqr.agents.generators import GenerationRequest, Generator
 from fairqr.agents.models.opening import open_generator
 from fairqr.agents.models.replies import TextReply, Usage

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from fairqr.agents.attribution.verdicts import RAW
+from fairqr.agents.attribution.attributor import RAW
 from fairqr.retrieval.sources.schema import Schema
 
 

@@ -18,9 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fairqr.agents.attribution.attributors import open_attributor
+from fairqr.agents.attribution.attributor import RAW, Attributor
 from fairqr.agents.attribution.checking import unchecked_warning
-from fairqr.agents.attribution.verdicts import RAW, Attributor
+from fairqr.agents.attribution.opening import open_attributor
 from fairqr.agents.models.opening import open_generator
 from fairqr.base.errors import InputError, one_line
 from fairqr.evaluation.experiments.engine import Keep, Stage, run_stages

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from langchain_core.language_models import BaseChatModel
 from langgraph.graph import END, START, StateGraph
 
-from fairqr.agents.attribution.attributors import open_attributor
-from fairqr.agents.attribution.verdicts import Attributor
+from fairqr.agents.attribution.attributor import Attributor
+from fairqr.agents.attribution.opening import open_attributor
 from fairqr.agents.generators import Generator, ModelGenerator
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.opening import open_generator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from fairqr.agents.attribution.verdicts import RAW
+from fairqr.agents.attribution.attributor import RAW
 from fairqr.graph.search.context import Context, Method, checked_context
 from fairqr.retrieval.sampling.plackett_luce import LARGEST_ALPHA, Form
 

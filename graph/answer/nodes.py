@@ -17,7 +17,7 @@ from langgraph.graph.message import push_message
 from langgraph.runtime import Runtime
 from langgraph.types import Overwrite, Send
 
-from fairqr.agents.attribution.verdicts import Attributor, Pair, Verdict, hypothesis_of
+from fairqr.agents.attribution.attributor import Attributor, Pair, Verdict, hypothesis_of
 from fairqr.agents.generators import GenerationRequest, Generator, temperature_of
 from fairqr.agents.models.replies import Usage
 from fairqr.base.errors import ModelError, ModelUnavailableError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
-from fairqr.agents.attribution.verdicts import VerdictStatus
+from fairqr.agents.attribution.attributor import VerdictStatus
 from fairqr.agents.models.replies import TextStatus
 from fairqr.graph.search.context import Method
 from fairqr.graph.usage import UsageReport

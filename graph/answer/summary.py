@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from fairqr.agents.attribution.attributor import Attributor
 from fairqr.agents.attribution.checking import unchecked_warning
-from fairqr.agents.attribution.verdicts import Attributor
 from fairqr.agents.generators import Generator, temperature_of
 from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.answer.result import (

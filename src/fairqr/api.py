@@ -35,8 +35,8 @@ from langchain_core.messages import AIMessageChunk
 from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import TypeAdapter, ValidationError
 
-from fairqr.agents.attribution.attributors import DEFAULT_ATTRIBUTOR
-from fairqr.agents.attribution.verdicts import Attributor
+from fairqr.agents.attribution.attributor import Attributor
+from fairqr.agents.attribution.opening import DEFAULT_ATTRIBUTOR
 from fairqr.agents.generators import Generator
 from fairqr.agents.models.opening import open_model
 from fairqr.base.errors import InputError, first_problem, one_line

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fairqr.agents.attribution.naming import AttributorName
+from fairqr.agents.attribution.attributor import AttributorName
 from fairqr.agents.feedback import FeedbackRefiner
 from fairqr.agents.models.opening import CAUSAL, SEQ2SEQ
 from fairqr.base.errors import InputError, QueryError, first_problem, one_line

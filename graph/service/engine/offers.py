@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from fairqr.agents.attribution.naming import AttributorName
+from fairqr.agents.attribution.attributor import AttributorName
 from fairqr.agents.feedback import FeedbackRefiner
 from fairqr.base.errors import (
     ConfigError,

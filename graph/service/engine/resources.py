@@ -8,9 +8,8 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from fairqr.agents.attribution.attributors import open_attributor
-from fairqr.agents.attribution.naming import AttributorName
-from fairqr.agents.attribution.verdicts import Attributor
+from fairqr.agents.attribution.attributor import Attributor, AttributorName
+from fairqr.agents.attribution.opening import open_attributor
 from fairqr.agents.feedback import FeedbackRefiner
 from fairqr.agents.generators import Generator
 from fairqr.agents.models.cache import ReplyCache

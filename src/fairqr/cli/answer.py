@@ -84,7 +84,7 @@ def answer(
     has_written = False
 
     async def work() -> tuple[AnswerResult, Mapping[str, str]]:
-        from fairqr.agents.attribution.attributors import open_attributor
+        from fairqr.agents.attribution.opening import open_attributor
         from fairqr.agents.feedback import FeedbackRefiner
         from fairqr.agents.generators import INPUT_TOKENS, ModelGenerator
         from fairqr.agents.models.cache import kept_in

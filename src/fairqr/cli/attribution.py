@@ -10,8 +10,7 @@ import typer
 from fairqr.cli.common import AsJson, BaseUrl, NoCache, print_json, run, warn
 
 if TYPE_CHECKING:
-    from fairqr.agents.attribution.checking import AttributorCheck
-    from fairqr.agents.attribution.pairs import LabelledPair
+    from fairqr.agents.attribution.checking import AttributorCheck, LabelledPair
 
 app = typer.Typer()
 
@@ -24,8 +23,8 @@ Seed = Annotated[int, typer.Option(min=0, help="The seed of the pairs that are m
 @app.command("list")
 def list_(as_json: AsJson = False) -> None:
     """List the attributors, and the results of their checks."""
-    from fairqr.agents.attribution.attributors import ATTRIBUTORS, DEFAULT_ATTRIBUTOR
     from fairqr.agents.attribution.checking import known_checks
+    from fairqr.agents.attribution.opening import ATTRIBUTORS, DEFAULT_ATTRIBUTOR
 
     checks = known_checks()
     if as_json:
@@ -73,8 +72,8 @@ def check(
 
     The result is kept; other commands warn about an attributor that was never checked.
     """
-    from fairqr.agents.attribution.attributors import open_attributor
     from fairqr.agents.attribution.checking import check_attributor, remember
+    from fairqr.agents.attribution.opening import open_attributor
     from fairqr.base.errors import ModelError
 
     options: dict[str, Any] = {"base_url": base_url} if base_url else {}
@@ -91,25 +90,10 @@ def check(
     _show(outcome)
 
 
-@app.command("pairs")
-def make_pairs(
-    output: Annotated[Path, typer.Option("-o", "--output", help="The JSON Lines file to write.")],
-    number: Number = 200,
-    seed: Seed = 0,
-) -> None:
-    """Make labelled pairs from the facts of the corpus notables, half of them entailed."""
-    from fairqr.agents.attribution.notables_pairs import notables_pairs
-    from fairqr.agents.attribution.pairs import write_pairs
-
-    made = notables_pairs(number, seed)
-    write_pairs(output, made)
-    typer.echo(f"{len(made)} pairs, {sum(pair.entailed for pair in made)} entailed: {output}")
-
-
 def _labelled(pairs: str, number: int, seed: int) -> tuple[list[LabelledPair], str]:
     """Return the pairs, and where they are from."""
+    from fairqr.agents.attribution.checking import read_pairs
     from fairqr.agents.attribution.notables_pairs import notables_pairs
-    from fairqr.agents.attribution.pairs import read_pairs
 
     if pairs != NOTABLES:
         return read_pairs(Path(pairs)), Path(pairs).name
@@ -132,8 +116,8 @@ def _show(outcome: AttributorCheck) -> None:
     typer.echo(f"AUC       {auc}")
     rows = [
         ("", "attributed", "not"),
-        ("entailed", cells.entailed_attributed, cells.entailed_not),
-        ("not", cells.not_attributed, cells.not_not),
+        ("entailed", cells["entailed_attributed"], cells["entailed_not"]),
+        ("not", cells["not_attributed"], cells["not_not"]),
     ]
     for label, yes, no in rows:
         typer.echo(f"          {label:<9}{yes:>11}{no:>7}")

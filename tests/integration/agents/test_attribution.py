@@ -203,26 +203,3 @@ class TestHub:
         run = self.check(command, toy, "transformers:org/tiny", HF_ENDPOINT=endpoint)
         assert run.stderr == ""
         assert json.loads(run.stdout)["accuracy"] == 1.0
-
-
-class TestPairs:
-    def test_pairs_are_written_and_read_again(self, quick: Main, clean_environment: Path) -> None:
-        """The file gives the same figures as the word."""
-        path = clean_environment / "pairs.jsonl"
-        made = quick("attribution", "pairs", "-n", "50", "--seed", "5", "-o", path)
-        assert made.stdout == f"50 pairs, 25 entailed: {path}\n"
-        check = ["attribution", "check"]
-        same = ["--attributor", "overlap", "--json"]
-        by_file = json.loads(quick(*check, path, *same).stdout)
-        by_word = json.loads(quick(*check, "notables", "-n", "50", "--seed", "5", *same).stdout)
-        assert by_file["confusion"] == by_word["confusion"]
-        assert by_file["source"] == "pairs.jsonl"
-
-    def test_no_folders_are_made(self, quick: Main, clean_environment: Path) -> None:
-        """A name with a slip in it would make them anywhere."""
-        path = clean_environment / "none" / "such" / "pairs.jsonl"
-        run = quick("attribution", "pairs", "-n", "4", "-o", path)
-        assert f"The folder {path.parent} does not exist" in run.complaint()
-        assert not (clean_environment / "none").exists()
-        run = quick("attribution", "pairs", "-n", "4", "-o", clean_environment)
-        assert "cannot be written" in run.complaint()

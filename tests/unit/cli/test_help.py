@@ -44,7 +44,7 @@ COMMANDS = [
     "tune",
 ]
 GROUPS = {
-    "attribution": ["list", "check", "pairs"],
+    "attribution": ["list", "check"],
     "audit": ["sign", "verify", "compare"],
     "config": ["show", "path"],
     "corpus": ["check"],

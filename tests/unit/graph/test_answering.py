@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessageChunk
 from langgraph.checkpoint.memory import InMemorySaver
 
 from fairqr import AnswerResult, FairSearch, StepData, build_answer_graph
-from fairqr.agents.attribution.verdicts import Pair, Verdict
+from fairqr.agents.attribution.attributor import Pair, Verdict
 from fairqr.agents.generators import GenerationRequest, OnToken
 from fairqr.agents.models.replies import TextReply, Usage
 from fairqr.base.errors import InputError, ModelError, ModelUnavailableError, PromptError

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairqr.agents.attribution.overlap_attributor import content_words
+from fairqr.agents.attribution.overlap import content_words
 from fairqr.agents.refiner import MAX_CHARACTERS, clean_keywords
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.fairness.dimension import dimensions_of

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from fairqr.agents.attribution.cache import CachedAttributor
-from fairqr.agents.attribution.naming import AttributorName
-from fairqr.agents.attribution.overlap_attributor import OverlapAttributor
-from fairqr.agents.attribution.verdicts import Pair, Verdict
+from fairqr.agents.attribution.attributor import AttributorName, Pair, Verdict
+from fairqr.agents.attribution.opening import CachedAttributor
+from fairqr.agents.attribution.overlap import OverlapAttributor
 from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.replies import Usage
 
@@ -125,16 +124,16 @@ class TestCachedAttributor:
         script = """
 import asyncio, sys
 from pathlib import Path
-from fairqr.agents.attribution.verdicts import Pair
-from fairqr.agents.attribution.cache import CachedAttributor
-from fairqr.agents.attribution.overlap_attributor import OverlapAttributor
+from fairqr.agents.attribution.attributor import AttributorName, Pair
+from fairqr.agents.attribution.opening import CachedAttributor
+from fairqr.agents.attribution.overlap import OverlapAttributor
 from fairqr.agents.models.cache import ReplyCache
 
 class Never(OverlapAttributor):
     async def judge(self, pairs):
         raise AssertionError(pairs)
 
-judge = CachedAttributor(Never(), ReplyCache(Path(sys.argv[1])))
+judge = CachedAttributor(Never(AttributorName("overlap")), ReplyCache(Path(sys.argv[1])))
 verdicts = asyncio.run(judge.judge([Pair("red", "red"), Pair("red", "blue")]))
 print([verdict.attributed for verdict in verdicts])
 """

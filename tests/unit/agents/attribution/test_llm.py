@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairqr.agents.attribution.attributors import open_attributor
-from fairqr.agents.attribution.llm_attributor import LONGEST_ANSWER, STRETCH, stretches
-from fairqr.agents.attribution.verdicts import Attributor, Pair
+from fairqr.agents.attribution.attributor import Attributor, Pair
+from fairqr.agents.attribution.llm import LONGEST_ANSWER, STRETCH, stretches
+from fairqr.agents.attribution.opening import open_attributor
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.question import Wanted
 from fairqr.agents.models.replies import Choice

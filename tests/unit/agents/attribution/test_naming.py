@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairqr.agents.attribution.attributors import ATTRIBUTORS, DEFAULT_ATTRIBUTOR, open_attributor
-from fairqr.agents.attribution.naming import AttributorName
-from fairqr.agents.attribution.verdicts import Pair
+from fairqr.agents.attribution.attributor import AttributorName, Pair
+from fairqr.agents.attribution.opening import ATTRIBUTORS, DEFAULT_ATTRIBUTOR, open_attributor
 from fairqr.agents.models.chat import ChatModel
 from fairqr.base.errors import InputError, ModelUnavailableError
 from tests.integration.model_server import clean_environment
@@ -55,7 +54,7 @@ class TestNames:
     @pytest.mark.parametrize(
         ("written", "words"),
         [
-            ("overlap?limit=3", "'limit=3' is not an option"),
+            ("overlap?limit=3", "'limit=3' are not options"),
             ("overlap?threshold=0.1&threshold=0.2", "each once"),
             ("overlap?threshold=half", "must be numbers"),
             ("overlap?threshold=0", "above 0 and at most 1, not 0"),

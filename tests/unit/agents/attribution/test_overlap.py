@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairqr.agents.attribution.naming import AttributorName
-from fairqr.agents.attribution.overlap_attributor import OverlapAttributor, content_words
-from fairqr.agents.attribution.verdicts import Pair
+from fairqr.agents.attribution.attributor import AttributorName, Pair
+from fairqr.agents.attribution.overlap import OverlapAttributor, content_words
 
 
 async def score(premise: str, hypothesis: str) -> float | None:
-    (verdict,) = await OverlapAttributor().judge([Pair(premise, hypothesis)])
+    (verdict,) = await OverlapAttributor(AttributorName("overlap")).judge(
+        [Pair(premise, hypothesis)]
+    )
     return verdict.score
 
 
@@ -51,14 +52,14 @@ class TestOverlap:
     async def test_nothing_to_judge(self) -> None:
         """Neither an answer nor a document without a word is judged."""
         pairs = [Pair("a text", " …! "), Pair("", "an answer"), Pair("\n", "")]
-        verdicts = await OverlapAttributor().judge(pairs)
+        verdicts = await OverlapAttributor(AttributorName("overlap")).judge(pairs)
         statuses = [verdict.status for verdict in verdicts]
         assert statuses == ["empty_answer", "empty_document", "empty_answer"]
 
     @given(st.text(), st.text())
     async def test_any_text_is_judged_or_has_no_words(self, premise: str, hypothesis: str) -> None:
         """No text raises; a text always holds itself; more text never lowers the score."""
-        judge = OverlapAttributor()
+        judge = OverlapAttributor(AttributorName("overlap"))
         alone, itself, longer = await judge.judge(
             [
                 Pair(premise, hypothesis),

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from fairqr.agents.attribution.checking import read_pairs
 from fairqr.agents.attribution.notables_pairs import notables_pairs
-from fairqr.agents.attribution.pairs import LabelledPair, read_pairs, write_pairs
 from fairqr.base.errors import CorpusError, InputError
 from fairqr.retrieval.sources.corpus import BUILT_IN, find_corpus
 
@@ -15,15 +15,6 @@ GOOD = '{"premise": "a", "hypothesis": "b", "entailed": true}'
 
 
 class TestReading:
-    def test_what_is_written_is_read(self, tmp_path: Path) -> None:
-        """Whatever the texts hold."""
-        pairs = [
-            LabelledPair(premise='"quoted"\nline', hypothesis="š", entailed=True),
-            LabelledPair(premise="", hypothesis="", entailed=False),
-        ]
-        write_pairs(tmp_path / "pairs.jsonl", pairs)
-        assert read_pairs(tmp_path / "pairs.jsonl") == pairs
-
     @pytest.mark.parametrize(
         ("line", "words"),
         [

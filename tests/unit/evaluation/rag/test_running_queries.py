@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairqr.agents.attribution.verdicts import Pair, Verdict
+from fairqr.agents.attribution.attributor import Pair, Verdict
 from fairqr.base.errors import PromptError
 from fairqr.evaluation.experiments.catalogue import read_experiment
 from fairqr.evaluation.rag.answering import (

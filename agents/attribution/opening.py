@@ -1,15 +1,15 @@
-"""Opens an attributor by its name."""
+"""Opens attributors by their names, and keeps their verdicts."""
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
 
-from fairqr.agents.attribution.cache import CachedAttributor
-from fairqr.agents.attribution.naming import AttributorName, check_threshold
-from fairqr.agents.attribution.verdicts import Attributor
-from fairqr.agents.models.cache import ReplyCache, kept_in
+from fairqr.agents.attribution.attributor import Attributor, AttributorName, Pair, Verdict
+from fairqr.agents.models.cache import ReplyCache, cache_key, kept_in
 from fairqr.agents.models.chat import ChatModel
+from fairqr.agents.models.replies import Usage
 from fairqr.base.errors import InputError
 from fairqr.base.settings import default_model
 from fairqr.prompts.library import PromptLibrary
@@ -59,8 +59,8 @@ def open_attributor(
         ModelUnavailableError: The name of a chat model is malformed.
     """
     parsed = AttributorName.parse(name)
-    if check_threshold(threshold) is not None:
-        parsed = dataclasses.replace(parsed, threshold=threshold)
+    if threshold is not None:
+        parsed = replace(parsed, threshold=threshold)
     if parsed.entailment is not None and parsed.kind != "transformers":
         raise InputError(f"The attributor '{parsed.kind}' has no outputs; leave entailment= out.")
     if options and parsed.kind in ("overlap", "transformers"):
@@ -71,11 +71,11 @@ def open_attributor(
     kept = kept_in(cache)
     match parsed.kind, parsed.model:
         case "overlap", "":
-            from fairqr.agents.attribution.overlap_attributor import OverlapAttributor
+            from fairqr.agents.attribution.overlap import OverlapAttributor
 
             return OverlapAttributor(parsed)  # faster than a cache
         case "llm", model:
-            from fairqr.agents.attribution.llm_attributor import PARALLEL, LlmAttributor
+            from fairqr.agents.attribution.llm import PARALLEL, LlmAttributor
 
             if chat is None or model not in ("", chat.name):
                 chat = ChatModel(model or default_model(), cache=kept, **options)
@@ -90,3 +90,89 @@ def open_attributor(
         f"There is no attributor '{parsed.kind}{':' * bool(parsed.model)}{parsed.model}'; "
         f"choose {', '.join(ATTRIBUTORS)}."
     )
+
+
+class IdentifiedAttributor(Attributor, Protocol):
+    """An attributor that states what its verdicts depend on."""
+
+    @property
+    def identity(self) -> str:
+        """The model, its weights if known, and the threshold; only read it after ``start()``."""
+        ...
+
+
+class CachedAttributor:
+    """Judges each pair once, even if it occurs several times in a call or in earlier calls.
+
+    Only verdicts with status ``ok`` are kept. The usage of a kept verdict states its original cost
+    as cached, and of equal pairs in a call only the first has the cost.
+
+    Args:
+        attributor: The attributor that judges.
+        cache: Where to keep verdicts; optional.
+    """
+
+    def __init__(self, attributor: IdentifiedAttributor, cache: ReplyCache | None) -> None:
+        self._attributor = attributor
+        self._cache = cache
+
+    @property
+    def name(self) -> str:
+        """The attributor's name."""
+        return self._attributor.name
+
+    @property
+    def identity(self) -> str:
+        """The attributor's identity."""
+        return self._attributor.identity
+
+    async def start(self) -> None:
+        """Start the attributor."""
+        await self._attributor.start()
+
+    async def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        """Look up all pairs, and judge those that are not in the cache."""
+        await self.start()
+        keys = {
+            it: cache_key(attributor=self.identity, premise=it.premise, hypothesis=it.hypothesis)
+            for it in pairs
+        }
+        kept = await self._cache.get_many([*keys.values()]) if self._cache else {}
+        known = {it: found for it, key in keys.items() if (found := _read(kept.get(key, {})))}
+        if asked := [it for it in keys if it not in known]:
+            judged = dict(zip(asked, await self._attributor.judge(asked), strict=True))
+            good = {
+                keys[it]: _written(found) for it, found in judged.items() if found.status == "ok"
+            }
+            if self._cache:
+                await self._cache.put_many(good)
+            known |= judged
+        verdicts = []
+        for it in pairs:
+            verdicts.append(known[it])
+            known[it] = replace(known[it], usage=Usage())
+        return verdicts
+
+
+def _written(verdict: Verdict) -> dict[str, Any]:
+    usage = verdict.usage
+    return {
+        "attributed": verdict.attributed,
+        "score": verdict.score,
+        "calls": usage.model_calls + usage.cached_calls,
+        "tokens": usage.prompt_tokens + usage.completion_tokens + usage.cached_tokens,
+    }
+
+
+def _read(kept: Mapping[str, Any]) -> Verdict | None:
+    """Return a kept verdict, or None if there is none or another version of fairqr kept it."""
+    match kept:
+        case {
+            "attributed": bool(attributed),
+            "score": None | float() | int() as score,
+            "calls": int(calls),
+            "tokens": int(tokens),
+        }:
+            usage = Usage(cached_calls=calls, cached_tokens=tokens)
+            return Verdict("ok", attributed, score, usage=usage)
+    return None

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fairqr.agents.attribution.naming import AttributorName
-from fairqr.agents.attribution.verdicts import Pair, Verdict, without_words
+from fairqr.agents.attribution.attributor import AttributorName, Pair, Verdict, without_words
 from fairqr.retrieval.texts.words import folded_words
 
 DEFAULT_THRESHOLD = 0.7
@@ -32,9 +31,9 @@ class OverlapAttributor:
         name: Its threshold is in (0, 1] and defaults to 0.7.
     """
 
-    def __init__(self, name: AttributorName = AttributorName("overlap")) -> None:  # noqa: B008
+    def __init__(self, name: AttributorName) -> None:
         self._name = name
-        self._threshold = DEFAULT_THRESHOLD if name.threshold is None else name.threshold
+        self._threshold = name.threshold or DEFAULT_THRESHOLD
 
     @property
     def name(self) -> str:
@@ -67,12 +66,8 @@ def content_words(text: str) -> frozenset[str]:
     A text that consists of stop words keeps them.
     """
     words = folded_words(text)
-    kept = [word for word in words if _has_content(word)]
+    kept = [it for it in words if it.isdigit() or (len(it) > 1 and it not in _STOP_WORDS)]
     return frozenset(map(_singular, kept or words))
-
-
-def _has_content(word: str) -> bool:
-    return word.isdigit() or (len(word) > 1 and word not in _STOP_WORDS)
 
 
 def _singular(word: str) -> str:

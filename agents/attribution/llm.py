@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from fairqr.agents.attribution.naming import AttributorName
-from fairqr.agents.attribution.verdicts import Pair, Verdict, without_words
+from fairqr.agents.attribution.attributor import AttributorName, Pair, Verdict, without_words
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.question import Question
 from fairqr.agents.models.replies import Usage
@@ -62,7 +62,7 @@ class LlmAttributor:
     def __init__(
         self,
         model: ChatModel,
-        name: AttributorName = AttributorName("llm"),  # noqa: B008 - frozen
+        name: AttributorName,
         prompts: PromptLibrary | None = None,
         concurrency: int = PARALLEL,
     ) -> None:
@@ -73,11 +73,13 @@ class LlmAttributor:
         prompts = prompts or PromptLibrary()
         self._model = model
         self._name = AttributorName("llm", model.name, name.threshold)
-        self._threshold = DEFAULT_THRESHOLD if name.threshold is None else name.threshold
-        self._weighed = prompts.get("attribute")
-        self._asked = prompts.get("attribute_json")
+        self._weighed, self._asked = prompts.get("attribute"), prompts.get("attribute_json")
         self._concurrency = concurrency
         self._places: PerLoop[asyncio.Semaphore] = PerLoop()
+
+    @property
+    def _threshold(self) -> float:
+        return self._name.threshold or DEFAULT_THRESHOLD
 
     @property
     def name(self) -> str:
@@ -105,30 +107,33 @@ class LlmAttributor:
         Raises:
             ModelUnavailableError: The model cannot be started.
         """
-        await self._model.start("choice")
-        places = self._places.get() or self._places.setdefault(asyncio.Semaphore(self._concurrency))
-
-        async def one(pair: Pair) -> Verdict:
-            if empty := without_words(pair):
-                return empty
-            if len(pair.hypothesis) > LONGEST_ANSWER:
-                return Verdict(
-                    "answer_too_long",
-                    message=f"The answer has {len(pair.hypothesis):,} characters; a model is asked "
-                    f"about at most {LONGEST_ANSWER:,}.",
-                )
-            found = []
-            for stretch in stretches(pair.premise):
-                async with places:
-                    found.append(await self._ask(stretch, pair.hypothesis))
-            return _together(found)
-
+        await self.start()
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(one(pair)) for pair in pairs]
+                tasks = [group.create_task(self._judge(pair)) for pair in pairs]
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None  # the first error; it stopped the others
         return [task.result() for task in tasks]
+
+    async def _judge(self, pair: Pair) -> Verdict:
+        if empty := without_words(pair):
+            return empty
+        if len(pair.hypothesis) > LONGEST_ANSWER:
+            why = f"The answer has {len(pair.hypothesis):,} characters; a model is asked about at "
+            return Verdict("answer_too_long", message=f"{why}most {LONGEST_ANSWER:,}.")
+        places = self._places.get() or self._places.setdefault(asyncio.Semaphore(self._concurrency))
+        found = []
+        for stretch in stretches(pair.premise):
+            async with places:
+                found.append(await self._ask(stretch, pair.hypothesis))
+        # If a stretch failed, the document is undecided, unless another shows that it was used.
+        usage = sum((it.usage for it in found), Usage())
+        is_used = any(it.attributed for it in found)
+        failed = [it for it in found if it.status != "ok"]
+        if failed and not is_used:
+            return replace(failed[0], usage=usage)
+        score = max((it.score for it in found if it.score is not None), default=None)
+        return Verdict("ok", is_used, score, usage=usage)
 
     async def _ask(self, premise: str, hypothesis: str) -> Verdict:
         values = {
@@ -162,21 +167,6 @@ def _verdict_of(value: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(value.get("entailed"), bool):
         raise ValueError("'entailed' must be true or false")
     return {"entailed": value["entailed"]}
-
-
-def _together(verdicts: Sequence[Verdict]) -> Verdict:
-    """Return the verdict on a document from the verdicts on its stretches.
-
-    If a stretch failed, the document is undecided, unless another stretch shows that it was used.
-    """
-    usage = sum((verdict.usage for verdict in verdicts), Usage())
-    good = [verdict for verdict in verdicts if verdict.status == "ok"]
-    bad = [verdict for verdict in verdicts if verdict.status != "ok"]
-    used = any(verdict.attributed for verdict in good)
-    if bad and not used:
-        return Verdict(bad[0].status, message=bad[0].message, usage=usage)
-    score = max((verdict.score for verdict in good if verdict.score is not None), default=None)
-    return Verdict("ok", used, score, usage=usage)
 
 
 def stretches(text: str, longest: int = STRETCH, shared: int = SHARED) -> list[str]:
