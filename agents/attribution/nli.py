@@ -107,12 +107,11 @@ class TransformersAttributor:
         found: dict[int, Verdict] = {}
         windows: list[tuple[int, Window]] = []
         for number, pair in enumerate(pairs):
-            cut = partial(windows_of, pair, loaded.tokenizer, self._longest)
-            cut_or_verdict = without_words(pair) or await loaded.run(cut)
-            if isinstance(cut_or_verdict, Verdict):
-                found[number] = cut_or_verdict
+            cut = await loaded.run(partial(windows_of, pair, loaded.tokenizer, self._longest))
+            if isinstance(cut, Verdict):
+                found[number] = cut
             else:
-                windows += [(number, window) for window in cut_or_verdict]
+                windows += [(number, window) for window in cut]
         windows.sort(key=lambda it: len(it[1]["input_ids"]))
         # Without a padding token, a model cannot tell padding from text.
         size = 1 if loaded.tokenizer.pad_token_id is None else BATCH
@@ -170,14 +169,16 @@ def windows_of(pair: Pair, tokenizer: Any, longest: int) -> list[Window] | Verdi
     """Return the windows of a pair: one if the document fits, or else several that overlap.
 
     Args:
-        pair: A pair in which both texts have words.
+        pair: The document and the answer.
         tokenizer: A fast tokenizer of transformers.
         longest: How many tokens the model accepts.
 
     Returns:
-        The windows, or the verdict ``answer_too_long`` if the answer leaves too little room for the
-        document.
+        The windows, or a verdict where a text has no words, or the answer leaves too little room
+        for the document.
     """
+    if empty := without_words(pair):
+        return empty
     plain = {"add_special_tokens": False, "truncation": False, "verbose": False}
     answer = len(tokenizer(pair.hypothesis, **plain)["input_ids"])
     document = len(tokenizer(pair.premise, **plain)["input_ids"])
