@@ -81,9 +81,9 @@ async def open_source(
         asked = Retriever.of(retriever, own.embeddings if own else None)
         lexical = await open_source(source, store=store, progress=progress)
         if own and asked.encoder and asked.encoder.name == own.embeddings:
-            from fairqr.retrieval.engines.elasticsearch.opening import open_hybrid
+            from fairqr.retrieval.engines.elasticsearch.engine import FieldHybridEngine
 
-            if over_field := await open_hybrid(lexical, asked.encoder, asked.hybrid):
+            if over_field := await FieldHybridEngine.open(lexical, asked.encoder, asked.hybrid):
                 return over_field
         return await with_retriever(lexical, asked, progress)
     if retriever != "bm25" and not source.has_vectors:

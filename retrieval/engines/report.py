@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from pydantic import BaseModel, ConfigDict
 
-from fairqr.retrieval.engines.engine import Capability, Hits, SearchEngine
+from fairqr.retrieval.engines.engine import NOT_TOLD, Capability, Hits, SearchEngine
 from fairqr.retrieval.sources.documents import Document
 from fairqr.retrieval.sources.schema import Schema
 
@@ -128,6 +128,7 @@ async def report_on(
         name=info.name,
         engine=info.engine,
         location=info.location,
+        version=info.server.split()[-1] if info.server not in ("", NOT_TOLD) else None,
         documents=info.documents,
         attributes=attributes,
         capabilities=sorted(engine.capabilities),

@@ -112,9 +112,9 @@ class Source(Described):
 class VectorField(_Part):
     """A vector field, and the encoder that filled it."""
 
-    field: str = Field(min_length=1, description="The field, a dense_vector or semantic_text.")
+    field: str = Field(min_length=1, description="The field, a dense_vector or a knn_vector.")
     embeddings: str | None = Field(
-        None, description="The encoder of queries; semantic_text needs none."
+        None, description="The encoder that made it and encodes queries."
     )
 
 
@@ -139,7 +139,7 @@ class QueryFields(_Part):
 class ElasticsearchSource(Source):
     """An index, an alias or a pattern on an Elasticsearch server, used as it is."""
 
-    opener = "fairqr.retrieval.engines.elasticsearch.opening:open_elasticsearch"
+    opener = "fairqr.retrieval.engines.elasticsearch.attaching:open_elasticsearch"
     has_vectors = True
 
     engine: Literal["elasticsearch"] = "elasticsearch"
@@ -148,6 +148,7 @@ class ElasticsearchSource(Source):
     )
     cloud_id: str | None = Field(None, description="The id of an Elastic Cloud deployment.")
     credentials: str | None = Field(None, description="[credentials.NAME] of the settings file.")
+    client: Any = Field(None, exclude=True, repr=False, description="A client of yours (Python).")
     index: str = Field(min_length=1, description="An index, an alias, or a pattern.")
     id: str = Field("_id", min_length=1, description="The field of document ids, or _id.")
     title: str | None = Field(None, description="The field of titles.")
@@ -180,6 +181,9 @@ class ElasticsearchSource(Source):
     def _fits_together(self) -> ElasticsearchSource:
         if self.url and self.cloud_id:
             raise ValueError("give url or cloud_id, not both")
+        kinds = {base.__name__.lower() for base in type(self.client).__mro__}
+        if self.client is not None and f"async{self.engine}" not in kinds:
+            raise ValueError(f"client is not an asynchronous client of {self.engine}")
         if self.body is not None and self.query is not None:
             raise ValueError("give query or body, not both")
         if self.body is not None:

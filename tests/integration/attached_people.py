@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import numpy as np
 
+from fairqr.retrieval.engines.elasticsearch.attaching import open_elasticsearch
 from fairqr.retrieval.engines.elasticsearch.engine import ElasticsearchEngine
-from fairqr.retrieval.engines.elasticsearch.opening import open_elasticsearch
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.source import ElasticsearchSource, Source

@@ -157,7 +157,7 @@ def _show(report: SourceReport, *, as_json: bool) -> None:
 
 def _draft(url: str | None, index: str, credentials: str | None, output: Path | None) -> None:
     from fairqr.base.files import write_beside
-    from fairqr.retrieval.engines.elasticsearch.drafting import draft
+    from fairqr.retrieval.engines.elasticsearch.attaching import draft
 
     if output is not None and output.exists():
         raise InputError(f"{output} exists already; delete it, or name another file with --output.")

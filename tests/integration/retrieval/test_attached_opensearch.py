@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from fairqr.base.errors import IndexNotFoundError, IndexUnavailableError, SourceError
-from fairqr.retrieval.engines.elasticsearch.drafting import draft
+from fairqr.retrieval.engines.elasticsearch.attaching import draft
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.engines.opening import check_source
 from fairqr.retrieval.sources.source import load_source
@@ -157,8 +157,8 @@ async def test_a_field_of_vectors_is_searched(server: Server, engine: str) -> No
         ({"index": "nothing-here"}, "There is no index 'nothing-here' at http"),
         ({"index": "nothing-*"}, r"There is no index 'nothing-\*' at http"),
         ({"attributes": {"g": {"field": "headline", "groups": ["F", "M"]}}}, "name 'headline.raw'"),
-        ({"filter": {"trem": {"published": True}}}, r"refused the request .*\[trem\]"),
-        ({"engine": "elasticsearch"}, "is not Elasticsearch 8 or newer; .*opensearch"),
+        ({"filter": {"trem": {"published": True}}}, r"does not do this .*\[trem\]"),
+        ({"engine": "elasticsearch"}, "is not Elasticsearch; correct its url, or its engine"),
     ],
 )
 async def test_a_source_that_does_not_fit_is_one_sentence(
@@ -167,6 +167,5 @@ async def test_a_source_that_does_not_fit_is_one_sentence(
     parts = {**OPENSEARCH, **changes}
     index = parts.pop("index", INDEX)
     with pytest.raises((SourceError, IndexNotFoundError, IndexUnavailableError), match=said) as bad:
-        async with attached(described(server.url, index, **parts)):
-            pass
+        await check_source(described(server.url, index, **parts))
     assert "\n" not in str(bad.value)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fairqr.base.errors import ConfigError, IndexUnavailableError
-from fairqr.retrieval.engines.elasticsearch.drafting import draft
+from fairqr.retrieval.engines.elasticsearch.attaching import draft
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.engines.opening import check_source
 from tests.integration.attached_people import PEOPLE, Server, attached, described, state
@@ -76,26 +76,10 @@ async def test_read_and_view_index_metadata_on_the_index_are_enough(
         assert (await engine.corpus_shares())["gender"].sum() > 0
         assert len(await hits_of(engine, "opera", 9, only=hits.ids)) == 9
         assert (await engine.info()).server == "not told"
-    wrong = described(secure_elasticsearch.url, INDEX, credentials="mine", engine="opensearch")
-    with pytest.raises(IndexUnavailableError, match="is Elasticsearch; write 'engine: elastic"):
-        await check_source(wrong)
     report = await check_source(source)
     assert (report.version, report.documents) == (None, 200)
-    assert not [remark for remark in report.remarks if "may write" in remark]
     assert "credentials: mine" in await draft(secure_elasticsearch.url, INDEX, "mine")
     assert state(admin, INDEX) == before
-
-
-async def test_an_account_that_may_write_is_remarked_upon(
-    admin: Server, secure_elasticsearch: SecureServer, settings: Path
-) -> None:
-    secure = secure_elasticsearch
-    source = described(secure.url, INDEX, credentials="mine")
-    write(settings, secure, username=secure.username, password=secure.password)
-    report = await check_source(source)
-    assert report.version == "8.12.2"
-    (remark,) = [remark for remark in report.remarks if "may write" in remark]
-    assert "'read' and 'view_index_metadata' are enough" in remark
 
 
 @pytest.mark.parametrize("privileges", [["monitor"], ["read"], ["view_index_metadata"]])
@@ -110,13 +94,12 @@ async def test_an_account_that_may_not_read_is_one_sentence(
     write(file, secure_elasticsearch, api_key=key(admin, privileges))
     monkeypatch.setenv("FAIRQR_CONFIG", str(file))
     with pytest.raises(IndexUnavailableError) as caught:
-        async with attached(described(secure_elasticsearch.url, INDEX, credentials="mine")):
-            pass
-    assert str(caught.value) == (
-        f"Elasticsearch at {secure_elasticsearch.url} does not allow this (status 403); give the "
-        "account the privileges 'read' and 'view_index_metadata' on the index, or name another "
-        "account in [credentials.mine] of the settings file."
-    )
+        async with attached(
+            described(secure_elasticsearch.url, INDEX, credentials="mine")
+        ) as engine:
+            await hits_of(engine, "opera", 5)
+    said = f"Elasticsearch at {secure_elasticsearch.url} does not allow this; give the account the "
+    assert str(caught.value).startswith(f"{said}privileges 'read' and 'view_index_metadata' on")
 
 
 @pytest.mark.parametrize(
@@ -131,7 +114,7 @@ async def test_wrong_credentials(
     secure_elasticsearch: SecureServer, settings: Path, parts: dict[str, str]
 ) -> None:
     write(settings, secure_elasticsearch, **parts)
-    said = r"does not accept the credentials \(status 401\); set \[credentials.mine\] of the"
+    said = r"does not accept the credentials, .* \(status 401\)\.$"
     with pytest.raises(IndexUnavailableError, match=said) as caught:
         async with attached(described(secure_elasticsearch.url, INDEX, credentials="mine")):
             pass
@@ -180,9 +163,7 @@ async def test_a_certificate_that_is_not_trusted(
     settings.write_text(
         f'[credentials.mine]\nurls = ["{secure_elasticsearch.url}"]\nca_certs = "other.crt"\n'
     )
-    said = (
-        r"^The certificate of https://127\.0\.0\.1:\d+ is not trusted \([a-z -]+\); name the file"
-    )
+    said = r"has a certificate that is not trusted; name the file .* \([a-z -]+\)\.$"
     for named in (None, "mine"):
         with pytest.raises(IndexUnavailableError, match=said):
             async with attached(described(secure_elasticsearch.url, INDEX, credentials=named)):

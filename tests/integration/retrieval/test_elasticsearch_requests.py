@@ -14,7 +14,7 @@ from fairqr import FairSearch, SearchResult
 from fairqr.agents.feedback import FeedbackRefiner
 from fairqr.agents.refiner import Refinement, RefinementRequest
 from fairqr.api import open_engine
-from fairqr.retrieval.engines.elasticsearch.drafting import draft
+from fairqr.retrieval.engines.elasticsearch.attaching import draft
 from fairqr.retrieval.engines.opening import check_source
 from fairqr.retrieval.sources.source import Source
 from tests.integration.counting_proxy import CountingProxy, counting_proxy
@@ -101,26 +101,13 @@ async def test_relevance_feedback_adds_texts_and_counts_to_a_round(
     assert len(asked) <= 2 * (1 + ROUNDS) + 1 + 2 * ROUNDS, asked
 
 
-@pytest.mark.parametrize(("changes", "expected"), [({}, 9), ({"credentials": "production"}, 10)])
-async def test_a_check_is_nine_requests_and_one_more_with_credentials(
-    proxy: CountingProxy,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    changes: dict[str, str],
-    expected: int,
-) -> None:
+async def test_a_check_is_eight_requests_and_a_draft_two(proxy: CountingProxy) -> None:
     """As the page on Elasticsearch says."""
-    entry = f'[credentials.production]\nurls = ["{proxy.url}"]\napi_key = "k"\n'
-    (tmp_path / "fairqr.toml").write_text(entry)
-    monkeypatch.setenv("FAIRQR_CONFIG", str(tmp_path / "fairqr.toml"))
-    await check_source(described(proxy, **changes))
-    assert len(proxy.passed) == expected, [(one.method, one.path) for one in proxy.passed]
-
-
-async def test_a_draft_is_three_requests(proxy: CountingProxy) -> None:
-    """The mapping, the values of all fields, and the number of documents."""
+    await check_source(described(proxy))
+    assert len(proxy.passed) == 8, [(one.method, one.path) for one in proxy.passed]
+    proxy.clear()
     await draft(proxy.url, INDEX)
-    assert [one.path.rpartition("/")[2] for one in proxy.passed] == [INDEX, "_msearch", "_count"]
+    assert [one.path.rpartition("/")[2] for one in proxy.passed] == [INDEX, "_msearch"]
 
 
 async def searched(
@@ -151,7 +138,7 @@ async def searched(
     return result, [(one.method, one.path) for one in proxy.passed]
 
 
-def described(proxy: CountingProxy, **changes: str) -> Source:
+def described(proxy: CountingProxy) -> Source:
     """Return a source over the people behind a proxy."""
     groups = {"gender": ["female", "male"], "continent": ["Asia", "Europe", "Africa"]}
     return Source.model_validate(
@@ -166,6 +153,5 @@ def described(proxy: CountingProxy, **changes: str) -> Source:
                 **{name: {"field": name, "groups": given} for name, given in groups.items()},
                 "decade": {"field": "born", "groups": DECADES},
             },
-            **changes,
         }
     )

@@ -64,7 +64,7 @@ def answering(answer: Callable[[int, str], Answer]) -> Iterator[tuple[str, Asked
         do_GET = do_PUT = do_POST = do_DELETE = handle_any  # noqa: N815
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         try:
             yield f"http://127.0.0.1:{server.server_port}", asked
         finally:

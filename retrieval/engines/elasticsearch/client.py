@@ -1,0 +1,261 @@
+"""Talking to a server of Elasticsearch or OpenSearch through its official client.
+
+The clients choose among nodes and repeat requests that a node failed, as their makers made them. We
+add what they lack: the wait for a busy server, limits on how much we ask, and errors in sentences.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Mapping
+from operator import attrgetter
+from typing import Any
+
+import aiohttp
+from elastic_transport import AiohttpHttpNode, TransportError
+from elasticsearch import ApiError, AsyncElasticsearch
+
+from fairqr.base.errors import (
+    FairqrError,
+    IndexNotFoundError,
+    IndexUnavailableError,
+    QueryError,
+    SourceError,
+    UnsupportedError,
+    one_line,
+)
+from fairqr.base.loops import PerLoop
+from fairqr.base.retries import status_of, with_retries
+from fairqr.retrieval.engines.limits import Limits
+from fairqr.retrieval.sources.credentials import Credentials, credentials_for, default_url
+from fairqr.retrieval.sources.source import ElasticsearchSource, OpenSearchSource
+
+Body = dict[str, Any]
+
+REDIRECTED = "the server redirects"
+NODE_FAILED = (502, 503, 504)
+"""The statuses after which a client tries another node at once; 429 asks us to wait instead."""
+
+UNREACHABLE = {
+    REDIRECTED: "redirects to another address, which we do not follow; use the final address",
+    "certificate verify failed": "has a certificate that is not trusted; name the file of its CA "
+    "as ca_certs in the settings, or renew the certificate",
+    "SSL": "does not speak TLS as expected; check whether its url starts with http:// or https://",
+    "ConnectionTimeout": "did not answer in time; try again, or raise 'timeout'",
+    "": "cannot be reached; start it, or correct its url",
+}
+"""What to say of a server without an answer, by what the client says of it."""
+
+ACCOUNT = "FAIRQR_ELASTICSEARCH_API_KEY or an entry [credentials.NAME] of the settings file"
+REFUSED = {
+    401: f"does not accept the credentials, or asks for some; set {ACCOUNT} for this address",
+    403: "does not allow this; give the account the privileges 'read' and 'view_index_metadata' on "
+    f"the index, or name another account by {ACCOUNT}",
+    429: "is overloaded; try again later",
+}
+
+
+class _Node(AiohttpHttpNode):
+    """The connections to a node. They follow no redirects, and log no headers and no queries."""
+
+    def _log_request(self, *_: Any, **__: Any) -> None:
+        """Do nothing: the client would log all headers except one."""
+
+    def _create_aiohttp_session(self) -> None:
+        super()._create_aiohttp_session()
+        _refuse_redirects(self.session)
+
+
+class AnotherProductError(IndexUnavailableError):
+    """The server is a different product than expected."""
+
+
+class BusyPartError(Exception):
+    """A part of a response may succeed later; its status makes us ask again."""
+
+    def __init__(self, part: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.status_code, self.body = int(part["status"]), part
+
+
+class Server:
+    """A server, with one client for each event loop, since a client cannot leave its loop.
+
+    Close it in each loop that used it. A client that the user gave is used as it is, in whatever
+    loop, and stays open.
+    """
+
+    def __init__(self, source: ElasticsearchSource) -> None:
+        """Take the server that a source describes.
+
+        Raises:
+            SourceError: Neither the source nor a variable names a server.
+            ConfigError: The credentials may not be sent there.
+            UnsupportedError: The client of OpenSearch is not installed.
+        """
+        self.product = "OpenSearch" if isinstance(source, OpenSearchSource) else "Elasticsearch"
+        self._source, self._clients = source, PerLoop[Any]()
+        self._limits = Limits(source.concurrency, source.requests_per_second)
+        self._errors: tuple[type[Exception], ...] = (BusyPartError, ApiError, TransportError)
+        if self.product == "OpenSearch":
+            self._errors = (BusyPartError, _opensearch().OpenSearchException)
+        self.url, self.credentials = "the address of the given client", Credentials()
+        if source.client:
+            return
+        named = source.cloud_id or source.url or default_url()
+        if named is None:
+            raise SourceError("No server is named; give its url, or set FAIRQR_ELASTICSEARCH_URL.")
+        self._places = [named] if isinstance(named, str) else [*named]
+        self.url = named.partition(":")[0] if named == source.cloud_id else self._places[0]
+        allowed = [credentials_for(source.credentials, place) for place in self._places]
+        # The nodes share one client, so we send only credentials that may go to all of them.
+        if all(one == allowed[0] for one in allowed):
+            self.credentials = allowed[0]
+
+    async def ask(self, function: str, **arguments: Any) -> Any:
+        """Call a function of the client, waiting while the server is busy, and return the response.
+
+        Args:
+            function: Its name, such as ``indices.get``; both clients have the same.
+            arguments: Its arguments.
+
+        Raises:
+            IndexUnavailableError: The server cannot be reached, or refuses the request.
+            IndexNotFoundError: The server has no such index.
+            QueryError: The query has more words than the server accepts.
+        """
+        client = self._source.client or self._clients.get()
+        call = attrgetter(function)(client or self._clients.setdefault(self._new_client()))
+
+        async def attempt() -> Any:
+            async with self._limits:
+                try:
+                    answer = await call(**arguments)
+                except self._errors as error:
+                    if status_of(error) == 429:
+                        raise
+                    raise self._told(error) from None
+            answer = getattr(answer, "body", answer)
+            if not isinstance(answer, Mapping):
+                raise self.another_product()
+            for part in answer.get("responses", ()):
+                if part.get("status") in (429, *NODE_FAILED):
+                    raise BusyPartError(part)
+            return answer
+
+        try:
+            return await with_retries(attempt)
+        except self._errors as error:
+            raise self._told(error) from None
+
+    async def version(self) -> str | None:
+        """Return the server's version, or None if the account may not see it."""
+        try:
+            return str((await self.ask("info"))["version"]["number"])
+        except (FairqrError, KeyError, TypeError):
+            return None
+
+    async def aclose(self) -> None:
+        """Close the connections of the running event loop."""
+        if client := self._clients.pop():
+            await client.close()
+
+    def _new_client(self) -> Any:
+        trusted, timeout = self.credentials.ca_certs, self._source.timeout
+        options: dict[str, Any] = {"headers": self.credentials.request_headers()}
+        where = "cloud_id" if self._source.cloud_id else "hosts"
+        options[where] = self._source.cloud_id or self._places
+        try:
+            if trusted and not self.url.startswith("http:"):
+                options["ssl_context"] = ssl.create_default_context(cafile=trusted)
+            if self.product == "OpenSearch":
+                return _opensearch_client(timeout=timeout, **options)
+            options |= {"node_class": _Node, "retry_on_status": NODE_FAILED}
+            return AsyncElasticsearch(request_timeout=timeout, **options)
+        except (OSError, ValueError) as error:
+            raise SourceError(
+                f"The server {self.url} cannot be used ({one_line(error, 100)}); correct url or "
+                "cloud_id, and name a PEM file as ca_certs."
+            ) from None
+
+    def another_product(self) -> FairqrError:
+        """Return the error for a server that is not the product named in the source."""
+        said = f"The server at {self.url} is not {self.product}; correct its url, or its engine."
+        return AnotherProductError(said)
+
+    def no_index(self, index: object) -> FairqrError:
+        """Return the error for an index that does not exist."""
+        said = f"There is no index '{one_line(index, 100)}' at {self.url}; correct 'index'."
+        return IndexNotFoundError(said)
+
+    def _told(self, error: Any) -> FairqrError:
+        """Return our error for an error of a client; it quotes neither headers nor the query."""
+        status, said = status_of(error), f"{type(error).__name__} {error}"
+        if status is None and "Serialization" not in said:
+            why = next(UNREACHABLE[sign] for sign in UNREACHABLE if sign in said)
+            refused = re.search(r"verify failed:? ?([^(\]]*)", said)
+            reason = f" ({refused[1].strip()})" if refused else ""
+            return IndexUnavailableError(f"{self.product} at {self.url} {why}{reason}.")
+        body = getattr(error, "body", None) or getattr(error, "info", None)
+        if (
+            status in REFUSED
+            or (status or 0) >= 500
+            or (isinstance(body, Mapping) and "error" in body)
+        ):
+            return self.refusal(int(status or 0), body)
+        return self.another_product()
+
+    def refusal(self, status: int, body: Any) -> FairqrError:
+        """Return the error for a response, or a part of one, that is not a success."""
+        error = body.get("error") if isinstance(body, Mapping) else None
+        error = error if isinstance(error, Mapping) else {"reason": error or "no reason given"}
+        kind = str(error.get("type"))
+        if kind == "index_not_found_exception":
+            return self.no_index(error.get("index", "that is named"))
+        if "maxClauseCount" in str(error) or "too_many" in kind:
+            return QueryError(f"The query has more words than {self.product} accepts; shorten it.")
+        said = REFUSED.get(status)
+        if said is None or kind == "cluster_block_exception":
+            cause = (error.get("root_cause") or [error])[0]
+            why = [
+                one["reason"] for one in (cause, error.get("caused_by") or {}) if "reason" in one
+            ]
+            hint = "look into its log, and try again" if status >= 500 else "correct the source"
+            said = f"does not do this ({one_line(': '.join(map(str, why)), 300)}); {hint}"
+        return IndexUnavailableError(f"{self.product} at {self.url} {said} (status {status}).")
+
+
+def _refuse_redirects(session: aiohttp.ClientSession | None) -> None:
+    """Make a session fail on a redirect: keys may only go to the configured address."""
+
+    async def refuse(*_: object) -> None:
+        raise aiohttp.ClientError(REDIRECTED)
+
+    trace = aiohttp.TraceConfig()
+    trace.on_request_redirect.append(refuse)
+    trace.freeze()
+    if session is not None:
+        session.trace_configs.append(trace)
+
+
+def _opensearch() -> Any:
+    try:
+        import opensearchpy
+    except ModuleNotFoundError:
+        said = "OpenSearch needs its own client; run pip install 'fairqr[opensearch]'."
+        raise UnsupportedError(said) from None
+    return opensearchpy
+
+
+def _opensearch_client(**options: Any) -> Any:
+    package = _opensearch()
+
+    class NodeConnection(package.AIOHttpConnection):  # type: ignore[misc, name-defined]
+        """The connections to a node, which follow no redirects."""
+
+        async def _create_aiohttp_session(self) -> None:
+            await super()._create_aiohttp_session()
+            _refuse_redirects(self.session)
+
+    return package.AsyncOpenSearch(connection_class=NodeConnection, **options)
