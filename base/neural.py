@@ -178,7 +178,7 @@ def _new(kind: str, name: str) -> Pretrained:
         return tokenizer, *loader.from_pretrained(name, **where, output_loading_info=True)
 
     try:
-        with _quiet(downloads=not path.exists()):
+        with quiet(downloads=not path.exists()):
             try:
                 tokenizer, model, report = load(True)
             except OSError:
@@ -225,7 +225,7 @@ def _new_causal(name: str, adapter: str) -> Pretrained:
             "folder of a finished training."
         )
     try:
-        with _quiet():
+        with quiet():
             model = peft.PeftModel.from_pretrained(base.model, adapter)
             saved = set(peft.load_peft_weights(adapter, device="cpu"))
             taken = set(peft.get_peft_model_state_dict(model))
@@ -244,7 +244,7 @@ def _new_causal(name: str, adapter: str) -> Pretrained:
 
 
 @contextmanager
-def _quiet(*, downloads: bool = False) -> Iterator[None]:
+def quiet(*, downloads: bool = False) -> Iterator[None]:
     """Keep notices and bars of transformers, its conversion of GGUF files, and peft off stderr.
 
     Args:

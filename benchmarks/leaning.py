@@ -52,16 +52,14 @@ async def main(folder: Path, steps: int) -> None:
     model = CausalModel("smollm2-135m")
     pretrained = await model.pretrained()
     options = LoraOptions(rank=4, alpha=8.0, learning_rate=0.002, checkpoint_every=steps)
+    encode = encoder_of(judge_of(plan, model), pretrained)
+    batches = [[encode(leaning(example)) for example in batch] for batch in plan.batches]
+
+    def watch(step: int, loss: float, learning_rate: float, norm: float) -> None:
+        print(f"step {step} of {steps}: loss {loss:.3f}")
+
     with adapted(pretrained.model, options) as tuned:
-        train(
-            tuned,
-            [[leaning(example) for example in batch] for batch in plan.batches],
-            encoder_of(judge_of(plan, model), pretrained),
-            options,
-            checkpoint=folder.with_suffix(".checkpoint.pt"),
-            training="a model that leans",
-            watch=lambda step: print(f"step {step.number} of {steps}: loss {step.loss:.3f}"),
-        )
+        train(tuned, batches, options, folder.with_suffix(".checkpoints"), watch)
         whole = tuned.merge_and_unload()
         # The configuration of a GGUF file says that it is quantised, and such are not saved.
         config = copy.deepcopy(whole.config)

@@ -105,14 +105,10 @@ def make_batches(
             again.
 
     Raises:
-        InputError: There is no pair, or the batch size is not even.
+        InputError: There is no pair.
     """
     if not pairs:
         raise InputError("There is no pair to tune on; use more queries or larger lists.")
-    if batch < 2 or batch % 2:
-        raise InputError(
-            f"A batch contains both orders of each pair, so its size must be even, not {batch}."
-        )
     order = _order(draw_winners(pairs, random), random)
     each = batch // 2
     wanted = epochs * len(pairs) if steps is None else steps * each

@@ -1,25 +1,27 @@
 """Trains low-rank adapters (LoRA, Hu et al. 2022) to say one of two labels.
 
-The loss is the cross entropy of the label's token right after the prompt. The base model does not
-change. At first, the adapter's own weights have no effect.
+Transformers' ``Trainer`` does the steps and keeps checkpoints; peft keeps the adapter. The loss is
+the cross entropy of the label's token right after the prompt. The base model does not change. At
+first, the adapter has no effect.
 """
 
 from __future__ import annotations
 
-import hashlib
 import inspect
+import json
 import math
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+import secrets
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
-from fairqr.agents.tuning.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
+from fairqr.agents.ranking.causal_weights import ABOUT
 from fairqr.base.errors import InputError, ModelUnavailableError
-
-T = TypeVar("T")
+from fairqr.base.files import write_beside
+from fairqr.base.neural import quiet
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 """The names of the attention layers in Llama, SmolLM2, Mistral, Qwen2 and similar models."""
@@ -57,40 +59,6 @@ class LoraOptions:
     checkpoint_every: int = 25
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """A prompt as a model reads it.
-
-    Attributes:
-        tokens: The tokens of the whole prompt.
-        label: The token that should come next.
-    """
-
-    tokens: Sequence[int]
-    label: int
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """The figures of a training step.
-
-    Attributes:
-        number: Counted from 1.
-        loss: The mean cross entropy in nats, before the step.
-        learning_rate: The learning rate of the step.
-        norm: The norm of all gradients together, before clipping.
-        examples: The number of examples in the batch.
-        tokens: The number of tokens in the batch.
-    """
-
-    number: int
-    loss: float
-    learning_rate: float
-    norm: float
-    examples: int
-    tokens: int
-
-
 @contextmanager
 def adapted(model: Any, options: LoraOptions) -> Iterator[Any]:
     """Give a model an adapter without effect yet, and remove the adapter at the end.
@@ -100,7 +68,7 @@ def adapted(model: Any, options: LoraOptions) -> Iterator[Any]:
         options: The options of the adapter.
 
     Raises:
-        InputError: The model has none of the modules.
+        InputError: The model lacks one of the modules; peft would train fewer or none.
         ModelUnavailableError: peft is not installed.
     """
     try:
@@ -110,7 +78,17 @@ def adapted(model: Any, options: LoraOptions) -> Iterator[Any]:
         raise ModelUnavailableError(
             "Tuning needs torch and peft: run `pip install 'fairqr[tune]'`."
         ) from None
-    _check_modules(model, options.modules)
+    layers = {
+        name.rpartition(".")[2]: None
+        for name, layer in model.named_modules()
+        if type(layer).__name__ in ("Linear", "Conv1D") and not name.endswith("lm_head")
+    }
+    if missing := [name for name in options.modules if name not in layers]:
+        known = ", ".join(list(layers)[:NAMED]) or "none that can be adapted"
+        raise InputError(
+            f"The model has no layer '{missing[0]}' to adapt; name some of its own with --modules: "
+            f"{known}."
+        )
     config = peft.LoraConfig(
         r=options.rank,
         lora_alpha=options.alpha,  # type: ignore[arg-type]  # it is only divided
@@ -118,10 +96,11 @@ def adapted(model: Any, options: LoraOptions) -> Iterator[Any]:
         target_modules=list(options.modules),
         task_type="CAUSAL_LM",
     )
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # peft and transformers warn about each other
+    with torch.random.fork_rng(), quiet():
         torch.manual_seed(options.seed)
         tuned = peft.get_peft_model(model, config)
+    # With a name, peft would ask the hub at each checkpoint whether the vocabulary has changed.
+    tuned.peft_config["default"].base_model_name_or_path = None
     try:
         yield tuned
     finally:
@@ -131,13 +110,10 @@ def adapted(model: Any, options: LoraOptions) -> Iterator[Any]:
 
 def train(
     tuned: Any,
-    batches: Sequence[Sequence[T]],
-    encode: Callable[[T], Encoded],
+    batches: Sequence[Sequence[Sequence[int]]],
     options: LoraOptions,
-    *,
-    checkpoint: Path,
-    training: str,
-    watch: Callable[[Step], None],
+    checkpoints: Path,
+    watch: Callable[[int, float, float, float], None],
     begun: Callable[[int], None] = lambda step: None,
 ) -> None:
     """Train an adapter, from the last checkpoint on if there is one.
@@ -147,119 +123,89 @@ def train(
 
     Args:
         tuned: As :func:`adapted` gives it.
-        batches: The examples of each step.
-        encode: Turns an example into tokens.
+        batches: The examples of each step: the tokens of a prompt, and the label's as the last one.
+            All batches but the last have the same size.
         options: The options of the training.
-        checkpoint: The file of the checkpoint.
-        training: A hash of the base and the batches; the checkpoint must have the same.
-        watch: Called after each step.
+        checkpoints: The folder of the checkpoints of this training.
+        watch: Called after each step with its number from 1, the mean loss in nats before it, its
+            learning rate, and the norm of all gradients together before clipping.
         begun: Called before the first step with the number of steps already done.
 
     Raises:
-        InputError: The checkpoint is damaged or belongs to another training, or the loss is not a
-            number.
+        InputError: The loss is not a number.
     """
     import torch
+    import transformers
 
-    key = hashlib.sha256(repr((training, asdict(options), len(batches))).encode()).hexdigest()
-    weights = {name: it for name, it in tuned.named_parameters() if it.requires_grad}
-    optimizer = torch.optim.AdamW(weights.values(), lr=options.learning_rate, weight_decay=0.0)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(options.seed)
-        done = 0
-        if found := read_checkpoint(checkpoint, key):
-            done = found.step
-            with torch.no_grad():
-                for name, weight in weights.items():
-                    weight.copy_(found.adapter[name])
-            optimizer.load_state_dict(dict(found.optimizer))
-            torch.set_rng_state(found.random)
-        begun(done)
-        tuned.train()
-        for number, batch in enumerate(batches[done:], start=done + 1):
-            rate = learning_rate(options, number, len(batches))
-            for group in optimizer.param_groups:
-                group["lr"] = rate
-            encoded = [encode(example) for example in batch]
-            loss = _loss(tuned, encoded)
-            loss.backward()
-            norm = torch.nn.utils.clip_grad_norm_(weights.values(), options.clip)
-            step = Step(
-                number,
-                loss.item(),
-                rate,
-                norm.item(),
-                len(batch),
-                sum(len(it.tokens) for it in encoded),
-            )
-            if not (math.isfinite(step.loss) and math.isfinite(step.norm)):
-                raise InputError(
-                    f"The loss of step {number} is not a number; use a lower learning rate."
-                )
-            optimizer.step()
-            optimizer.zero_grad()
-            watch(step)
-            if number % options.checkpoint_every == 0 or number == len(batches):
-                adapter = {name: weight.detach().clone() for name, weight in weights.items()}
-                write_checkpoint(
-                    checkpoint,
-                    Checkpoint(key, number, adapter, optimizer.state_dict(), torch.get_rng_state()),
-                )
-        tuned.eval()
+    examples: Any = [{"input_ids": torch.tensor(it)} for batch in batches for it in batch]
+    forward = inspect.signature(tuned.get_base_model().forward).parameters
+    last = {"logits_to_keep": 1} if "logits_to_keep" in forward else {}
+
+    class Training(transformers.Trainer):
+        def get_train_dataloader(self) -> Any:
+            return torch.utils.data.DataLoader(examples)
+
+        def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> Any:
+            # An example alone in its row needs no padding.
+            tokens = inputs["input_ids"]
+            logits = model(input_ids=tokens[:, :-1], use_cache=False, **last).logits
+            return torch.nn.functional.cross_entropy(logits[:, -1].float(), tokens[:, -1])
+
+    class Watcher(transformers.TrainerCallback):
+        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            begun(state.global_step)
+
+        def on_log(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+            logs = more["logs"]
+            if "loss" in logs:  # it is not in the summary at the end
+                step, loss, norm = state.global_step, logs["loss"], logs["grad_norm"]
+                if not math.isfinite(loss + norm):
+                    raise InputError(
+                        f"The loss of step {step} is not a number; use a lower learning rate."
+                    )
+                watch(step, loss, logs["learning_rate"], norm)
+
+    # A killed process may leave half a checkpoint; its state is written last.
+    whole = [state.parent for state in checkpoints.glob("checkpoint-*/trainer_state.json")]
+    newest = max(whole, key=lambda it: int(it.name.partition("-")[2]), default=None)
+    with torch.random.fork_rng(), quiet():
+        arguments = transformers.TrainingArguments(
+            str(checkpoints),
+            per_device_train_batch_size=1,
+            gradient_accumulation_steps=len(batches[0]),
+            num_train_epochs=1,
+            learning_rate=options.learning_rate,
+            lr_scheduler_type=options.schedule,
+            max_grad_norm=options.clip,
+            seed=options.seed,
+            logging_steps=1,
+            logging_nan_inf_filter=False,
+            save_steps=options.checkpoint_every,
+            save_total_limit=1,
+            report_to="none",
+            use_cpu=not torch.cuda.is_available(),
+        )
+        trainer = Training(tuned, arguments, train_dataset=examples, callbacks=[Watcher()])
+        trainer.remove_callback(transformers.PrinterCallback)
+        trainer.model_accepts_loss_kwargs = False  # the loss is a mean over its examples
+        trainer.train(resume_from_checkpoint=str(newest) if newest else None)
+    tuned.eval()
 
 
-def learning_rate(options: LoraOptions, number: int, steps: int) -> float:
-    """Return the learning rate of a step.
+def write_adapter(tuned: Any, folder: Path, base: str, about: Mapping[str, Any]) -> None:
+    """Write the folder of a trained adapter, completely or not at all.
 
     Args:
-        options: The options, with the first learning rate and the schedule.
-        number: The number of the step, from 1.
-        steps: The number of all steps.
+        tuned: A model of peft.
+        folder: The folder, which must not exist yet.
+        base: The name of the base model, as after ``causal:``.
+        about: The contents of the file :data:`ABOUT`.
     """
-    if options.schedule == "constant":
-        return options.learning_rate
-    return options.learning_rate * (1 - (number - 1) / steps)
-
-
-def _loss(model: Any, batch: Sequence[Encoded]) -> Any:
-    """Return the mean cross entropy of the labels, each right after its prompt."""
-    import torch
-
-    longest = max(len(it.tokens) for it in batch)
-    # Pad on the left, so that all prompts end at the last position. Masked positions are not read.
-    tokens = torch.zeros((len(batch), longest), dtype=torch.long)
-    mask = torch.zeros((len(batch), longest), dtype=torch.long)
-    for row, it in enumerate(batch):
-        tokens[row, longest - len(it.tokens) :] = torch.tensor(it.tokens)
-        mask[row, longest - len(it.tokens) :] = 1
-    inputs = {
-        "input_ids": tokens,
-        "attention_mask": mask,
-        "position_ids": (mask.cumsum(-1) - 1).clamp(min=0),
-        "logits_to_keep": 1,
-    }
-    taken = inspect.signature(model.get_base_model().forward).parameters
-    inputs = {name: value for name, value in inputs.items() if name in taken}
-    device = next(model.parameters()).device
-    inputs = {
-        name: value.to(device) if isinstance(value, torch.Tensor) else value
-        for name, value in inputs.items()
-    }
-    logits = model(**inputs, use_cache=False).logits[:, -1, :].float()
-    labels = torch.tensor([it.label for it in batch], device=device)
-    return torch.nn.functional.cross_entropy(logits, labels)
-
-
-def _check_modules(model: Any, modules: Sequence[str]) -> None:
-    """Check that the model has all modules; peft would silently train fewer or none."""
-    layers = {
-        name.rpartition(".")[2]: None
-        for name, layer in model.named_modules()
-        if type(layer).__name__ in ("Linear", "Conv1D") and not name.endswith("lm_head")
-    }
-    if lacking := [name for name in modules if name not in layers]:
-        known = ", ".join(list(layers)[:NAMED]) or "none that can be adapted"
-        raise InputError(
-            f"The model has no layer '{lacking[0]}' to adapt; name some of its own with --modules: "
-            f"{known}."
-        )
+    for left in folder.parent.glob(f".{folder.name}.*"):
+        shutil.rmtree(left)  # left by a killed process
+    beside = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}")
+    tuned.peft_config["default"].base_model_name_or_path = base
+    # Otherwise peft asks the hub whether the base's vocabulary has changed.
+    tuned.save_pretrained(str(beside), save_embedding_layers=False)
+    write_beside(beside / ABOUT, json.dumps(about, indent=1, ensure_ascii=False) + "\n")
+    beside.rename(folder)

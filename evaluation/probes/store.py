@@ -278,7 +278,7 @@ def collection_sha256(collection: ProbeCollection) -> str:
 
 
 class StepRecord(Record):
-    """A step of the training; see :class:`fairqr.agents.tuning.lora.Step`."""
+    """A step of the training; see :func:`fairqr.agents.tuning.lora.train`."""
 
     keys = ("step",)
 
@@ -354,7 +354,7 @@ class LoraStore(Folder[LoraManifest]):
         super().__init__(folder)
         self.losses = Lines(folder / "losses.jsonl", StepRecord, "the step")
         self.adapter = folder / "adapter"
-        self.checkpoint = folder / "checkpoint.pt"
+        self.checkpoints = folder / "checkpoints"
 
     def pairs(self, when: When) -> Lines[PairRecord]:
         """Return what the model said of the held-out pairs."""

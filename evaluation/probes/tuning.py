@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence, Set
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from fairqr.agents.models.cache import ReplyCache
@@ -18,9 +19,8 @@ from fairqr.agents.ranking.pairwise import PairwiseJudge
 from fairqr.agents.ranking.rankers import RankerOptions
 from fairqr.agents.ranking.reply_parser import LABELS
 from fairqr.agents.statistics import stream
-from fairqr.agents.tuning.checkpoints import write_adapter
 from fairqr.agents.tuning.examples import Example, TuningPair, fingerprint, make_batches
-from fairqr.agents.tuning.lora import Encoded, LoraOptions, Step, adapted, train
+from fairqr.agents.tuning.lora import LoraOptions, adapted, train, write_adapter
 from fairqr.base.errors import InputError, one_line
 from fairqr.base.neural import Pretrained
 from fairqr.evaluation.experiments.engine import Keep, Stage, run_stages
@@ -317,10 +317,9 @@ async def _tune(plan: LoraPlan, store: LoraStore, watcher: StageWatcher) -> None
     def begun(done: int) -> None:
         loop.call_soon_threadsafe(watcher.stage, "training steps", plan.manifest.steps, done)
 
-    def stepped(step: Step) -> None:
+    def stepped() -> None:
         if stopped.is_set():
             raise _StoppedError
-        store.losses.add(_record(step))
         loop.call_soon_threadsafe(watcher.advance)
 
     try:
@@ -336,38 +335,45 @@ def _train(
     plan: LoraPlan,
     store: LoraStore,
     pretrained: Pretrained,
-    encode: Callable[[Example], Encoded],
+    encode: Callable[[Example], list[int]],
     begun: Callable[[int], None],
-    stepped: Callable[[Step], None],
+    stepped: Callable[[], None],
 ) -> None:
-    manifest = plan.manifest
-    options = lora_options(manifest.experiment)
-    with adapted(pretrained.model, options) as tuned, store.losses.writing():
-        train(
-            tuned,
-            plan.batches,
-            encode,
-            options,
-            checkpoint=store.checkpoint,
-            training=f"{manifest.base} {manifest.base_sha256} {manifest.training}",
-            watch=stepped,
-            begun=begun,
+    options = lora_options(plan.manifest.experiment)
+    batches = [[encode(example) for example in batch] for batch in plan.batches]
+
+    def watch(step: int, loss: float, learning_rate: float, norm: float) -> None:
+        batch = batches[step - 1]
+        tokens = sum(len(example) - 1 for example in batch)  # the last one is the label
+        stepped()
+        store.losses.add(
+            StepRecord(
+                step=step,
+                loss=loss,
+                learning_rate=learning_rate,
+                norm=norm,
+                examples=len(batch),
+                tokens=tokens,
+            )
         )
-        write_adapter(tuned, store.adapter, manifest.base, _about(plan))
-    store.checkpoint.unlink(missing_ok=True)
+
+    with adapted(pretrained.model, options) as tuned, store.losses.writing():
+        train(tuned, batches, options, store.checkpoints, watch, begun)
+        write_adapter(tuned, store.adapter, plan.manifest.base, _about(plan))
+    shutil.rmtree(store.checkpoints, ignore_errors=True)
 
 
-def encoder_of(judge: PairwiseJudge, pretrained: Pretrained) -> Callable[[Example], Encoded]:
-    """Return what makes an example into the tokens that the judge would ask with."""
+def encoder_of(judge: PairwiseJudge, pretrained: Pretrained) -> Callable[[Example], list[int]]:
+    """Return what makes an example into the tokens that the judge would ask with, and the label."""
     try:
         first, second = label_tokens(pretrained.tokenizer, LABELS)
     except ValueError as error:
         raise InputError(f"The model cannot be tuned, since {error}; choose another.") from None
 
-    def encoded(example: Example) -> Encoded:
+    def encoded(example: Example) -> list[int]:
         values = judge.values(example.query, (example.first, example.second))
         tokens = encode(pretrained.tokenizer, judge.prompt.render(values))
-        return Encoded(tokens, first if example.winner == "first" else second)
+        return [*tokens, first if example.winner == "first" else second]
 
     return encoded
 
@@ -379,14 +385,10 @@ def judge_of(plan: LoraPlan, model: CausalModel) -> PairwiseJudge:
     return PairwiseJudge(model, plan.prompt, options)
 
 
-def _record(step: Step) -> StepRecord:
-    values = asdict(step)
-    return StepRecord(step=values.pop("number"), **values)
-
-
 def _about(plan: LoraPlan) -> dict[str, Any]:
     manifest = plan.manifest
     return {
+        "base": manifest.base,
         "base_sha256": manifest.base_sha256,
         "prompt": manifest.prompt,
         "prompt_sha256": manifest.prompt_sha256,

@@ -147,7 +147,7 @@ def test_it_trains_probes_both_times_and_says_what_is_next(
     assert len(store.pairs("before").read()) == len(store.pairs("after").read()) == asked > 0
     split = manifest.splits[0]
     assert not set(split.train) & set(split.held_out)
-    assert not (folder / "checkpoint.pt").exists()
+    assert not (folder / "checkpoints").exists()
     assert "before" in out
     assert "after" in out
     assert f"next: fairqr probe pairwise --model causal:{folder / 'adapter'}" in out

@@ -209,7 +209,7 @@ async def test_what_is_trained_on_is_what_the_judge_asks(
     encode = encoder_of(judge_of(plan, model), pretrained)
     for example in plan.batches[0]:
         encoded = encode(example)
-        words = pretrained.tokenizer.convert_ids_to_tokens([*encoded.tokens, encoded.label])
+        words = pretrained.tokenizer.convert_ids_to_tokens(encoded)
         label = "A" if example.winner == "first" else "B"
         assert words == ["q", example.first.title, "|", example.second.title, "?", label]
 
