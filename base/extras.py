@@ -5,24 +5,27 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from fairqr.base.errors import InputError
+from fairqr.base.errors import FairqrError, InputError
 
 
-def library(name: str, what: str, extra: str = "evaluation") -> Any:
+def library(
+    name: str, what: str, extra: str = "evaluation", error: type[FairqrError] = InputError
+) -> Any:
     """Import a library and return its module.
 
     Args:
         name: The name of the module.
         what: What needs the library, for the message: ``The measure ROUGE``.
         extra: The extra that installs it.
+        error: The class of the error to raise.
 
     Raises:
-        InputError: The library is not installed.
+        FairqrError: The library is not installed.
     """
     try:
         return import_module(name)
     except ImportError:
         package = name.partition(".")[0]
-        raise InputError(
+        raise error(
             f"{what} needs {package}; install it with: pip install 'fairqr[{extra}]'"
         ) from None

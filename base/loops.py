@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 from collections.abc import Coroutine, Iterable
 from concurrent.futures import Future
@@ -107,8 +108,9 @@ def _cancel(work: Coroutine[Any, Any, Any]) -> None:
             task.cancel()
 
 
-_shared: Background | None = None
-_sharing = threading.Lock()
+@functools.cache
+def _shared() -> Background:
+    return Background()
 
 
 def run_blocking(work: Coroutine[Any, Any, T]) -> T:
@@ -119,7 +121,4 @@ def run_blocking(work: Coroutine[Any, Any, T]) -> T:
     Raises:
         RuntimeError: It is called on the shared loop itself, from inside a run.
     """
-    global _shared
-    with _sharing:
-        _shared = _shared or Background()
-    return _shared.run(work)
+    return _shared().run(work)

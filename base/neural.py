@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import importlib
 import sys
 import threading
 import warnings
@@ -20,6 +21,7 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from fairqr.base.errors import ModelUnavailableError, one_line
+from fairqr.base.extras import library
 
 T = TypeVar("T")
 
@@ -68,14 +70,10 @@ class Pretrained:
 
     async def run(self, work: Callable[[], T]) -> T:
         """Run work with the model on its thread, one piece at a time, without gradients."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, _ungraded, work)
+        import torch
 
-
-def _ungraded(work: Callable[[], T]) -> T:
-    import torch
-
-    with torch.inference_mode():
-        return work()
+        ungraded = torch.inference_mode()(work)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, ungraded)
 
 
 async def load_pretrained(kind: str, name: str) -> Pretrained:
@@ -159,14 +157,10 @@ def state_of(path: Path) -> str:
 
 
 def _new(kind: str, name: str) -> Pretrained:
-    try:
-        import huggingface_hub
-        import torch
-        import transformers
-    except ImportError:
-        raise ModelUnavailableError(
-            f"The model {name} needs torch and transformers: run `pip install 'fairqr[neural]'`."
-        ) from None
+    torch, transformers, hub = (
+        library(needed, f"The model {name}", "neural", ModelUnavailableError)
+        for needed in ("torch", "transformers", "huggingface_hub")
+    )
     path, options = Path(name), {}
     if path.suffix.lower() == GGUF:
         name, options = str(path.parent), {"gguf_file": path.name}
@@ -184,7 +178,6 @@ def _new(kind: str, name: str) -> Pretrained:
             except OSError:
                 if path.exists() or options:
                     raise
-                hub: Any = huggingface_hub
                 hub.get_session().head(hub.constants.ENDPOINT, timeout=PROBE_SECONDS)
                 tokenizer, model, report = load(False)
     except Exception as error:
@@ -212,12 +205,7 @@ def _new_causal(name: str, adapter: str) -> Pretrained:
         to_float32(base.model)
     if not adapter:
         return base
-    try:
-        import peft
-    except ImportError:
-        raise ModelUnavailableError(
-            f"The adapter {adapter} needs peft: run `pip install 'fairqr[tune]'`."
-        ) from None
+    peft = library("peft", f"The adapter {adapter}", "tune", ModelUnavailableError)
     # Peft would look for a missing file on the hub.
     if not any(Path(adapter).glob("adapter_model.*")):
         raise ModelUnavailableError(
@@ -250,14 +238,9 @@ def quiet(*, downloads: bool = False) -> Iterator[None]:
     Args:
         downloads: Whether files may be downloaded; on a terminal the bars of that are shown.
     """
-    from huggingface_hub import utils
-    from transformers import modeling_gguf_pytorch_utils
-    from transformers.utils import logging as transformers_logging
-
-    # Their types do not export what they have.
-    hub: Any = utils.logging
-    logging: Any = transformers_logging
-    conversion: Any = modeling_gguf_pytorch_utils
+    modules = ("huggingface_hub.utils.logging", "transformers.utils.logging")
+    hub, logging = map(importlib.import_module, modules)
+    conversion: Any = importlib.import_module("transformers.modeling_gguf_pytorch_utils")
     kept, bar = (hub.get_verbosity(), logging.get_verbosity()), conversion.tqdm
     bars = logging.is_progress_bar_enabled()
     hub.set_verbosity_error()

@@ -8,7 +8,9 @@ or a quota that is used up.
 from __future__ import annotations
 
 import asyncio
+import email.utils
 import re
+import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -52,8 +54,11 @@ def retry_after(error: BaseException) -> float | None:
     """Return how many seconds the server asks us to wait (the header Retry-After), if it does."""
     for holder in (getattr(error, "response", None), getattr(error, "meta", None)):
         asked = (getattr(holder, "headers", None) or {}).get("retry-after")
-        if isinstance(asked, str) and re.fullmatch(r"[0-9]+(\.[0-9]+)?", asked.strip()):
-            return float(asked)
+        if isinstance(asked, str):
+            if re.fullmatch(r"[0-9]+(\.[0-9]+)?", asked.strip()):
+                return float(asked)
+            if date := email.utils.parsedate_tz(asked):  # the other form that HTTP allows
+                return max(0.0, email.utils.mktime_tz(date) - time.time())
     return None
 
 

@@ -27,10 +27,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from fairqr import FairSearch, open_engine
 from fairqr.agents.models.chat import ChatModel
-from fairqr.base.errors import FairqrError
 from fairqr.base.exporting import _Delivery
 from fairqr.base.telemetry import carrier, continued, record_to, span
-from tests.golden.record import EchoingGenerator
 from tests.integration.collector import Collector, collector
 from tests.integration.model_server import (
     KEY,
@@ -239,38 +237,6 @@ async def test_a_run_is_a_tree_of_steps_by_the_conventions(
     assert all(0 <= float(str(it["gen_ai.evaluation.score.value"])) <= 1 for it in judged)
 
 
-async def test_a_search_of_another_system_is_a_call_to_it(
-    exported: Exported, model_server: ModelServer, tmp_path: Path
-) -> None:
-    """An endpoint is called (CLIENT); a run is read within this process (INTERNAL)."""
-    people = [{"id": f"d{n}", "sex": "FM"[n % 2]} for n in range(4)]
-    model_server.does(Answer(body=json.dumps(people).encode()))
-    attributes = {"gender": {"field": "sex", "groups": {"female": ["F"], "male": ["M"]}}}
-    described: dict[str, dict[str, Any]] = {
-        "endpoint": {
-            **{"engine": "http", "url": f"{model_server.base_url}/search?q={{{{query}}}}"},
-            **{"method": "GET", "hits": "@", "id": "id"},
-        },
-        "exported": {"engine": "run", "runs": "run.txt", "documents": "documents.jsonl"},
-    }
-    run = "".join(f"1 Q0 d{n} {n + 1} {4 - n} x\n" for n in range(4))
-    (tmp_path / "run.txt").write_text(run)
-    (tmp_path / "documents.jsonl").write_text("".join(f"{json.dumps(it)}\n" for it in people))
-    for name, source in described.items():
-        file = tmp_path / f"{name}.yaml"
-        file.write_text(json.dumps({"name": name, "attributes": attributes, **source}))
-        engine = await open_engine(str(file))
-        try:
-            await FairSearch(engine, None).search("1", method="plain", k=2, target="uniform:1")
-        finally:
-            await engine.aclose()
-    kinds = {it.name: it.kind for it in exported.spans if it.name.startswith("retrieval")}
-    assert kinds == {
-        "retrieval endpoint": SpanKind.CLIENT,
-        "retrieval exported": SpanKind.INTERNAL,
-    }
-
-
 @pytest.mark.parametrize("content", [False, True])
 async def test_content_is_exported_only_where_it_is_asked_for(
     exported: Exported,
@@ -327,24 +293,6 @@ async def test_a_failing_model_is_an_error_without_a_word_of_content(
     assert {it.status.description for it in asked} == {status}
     text = exported.text()
     assert not [word for word in (*CONTENT, KEY.lower()) if word in text]
-
-
-async def test_a_run_that_ends_in_an_error_says_which(exported: Exported, corpus: Path) -> None:
-    """The error's sentence quotes the query, so that its class alone is recorded."""
-    engine = await open_engine(str(corpus))
-    try:
-        search = FairSearch(engine, None, generator=EchoingGenerator())
-        with pytest.raises(FairqrError, match="zabsentz"):
-            await search.answer("zabsentz", attribute="gender")
-    finally:
-        await engine.aclose()
-    failed = {it.name for it in exported.spans if it.status.status_code is StatusCode.ERROR}
-    assert failed == {"fairqr.sample", "invoke_workflow fairqr"}
-    assert {(it.attributes or {}).get("error.type") for it in exported.spans} == {
-        None,
-        "NoMatchError",
-    }
-    assert "zabsentz" not in exported.text()
 
 
 async def test_a_run_continues_the_trace_that_it_was_asked_in(
@@ -425,28 +373,6 @@ class TestTheCommand:
         text = json.dumps(collector.requests).lower()
         assert not [word for word in (*CONTENT, KEY.lower()) if word in text]
 
-    def test_sends_content_where_it_is_asked_for(
-        self, command: Command, model_server: ModelServer, corpus: Path, collector: Collector
-    ) -> None:
-        """``--trace-content`` holds for both ways of recording; half a pair costs no span."""
-        model_server.does(says({"keywords": ["woman", IN_REPLY], "reason": "\ud800"}))
-        trace = collector.file.with_name("trace.jsonl")
-        more = ["--trace", str(trace), "--trace-content", "--max-iterations", "1"]
-        run = command(
-            *search_arguments(model_server, corpus, *more),
-            OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=f"{collector.url}/v1/traces",
-            OTEL_SERVICE_NAME="searching",
-        )
-        assert run.code == 0
-        (process,) = collector.processes
-        assert process["service.name"] == "searching"
-        assert collector.events == []  # the variable is that of spans alone
-        recorded = [json.loads(line) for line in trace.read_text().splitlines()]
-        assert sorted(it["name"] for it in recorded) == sorted(it["name"] for it in collector.spans)
-        sent = json.dumps(collector.spans)
-        assert all(word in text for word in ("woman", IN_REPLY) for text in (sent, str(recorded)))
-        assert KEY not in sent
-
     def test_a_backend_that_is_away_costs_a_sentence(
         self, command: Command, model_server: ModelServer, corpus: Path
     ) -> None:
@@ -462,43 +388,6 @@ class TestTheCommand:
         sentence = "Spans could not be sent to the OpenTelemetry backend"
         assert run.stderr.count(sentence) == 1
         assert "opentelemetry" not in run.stderr.replace(sentence, "").lower()
-
-    def test_a_backend_that_takes_spans_alone_costs_another_sentence(
-        self, command: Command, model_server: ModelServer, corpus: Path, collector: Collector
-    ) -> None:
-        """It says which variable turns the events off."""
-        to = {
-            "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url,
-            "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT": str(PATIENCE),
-            "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": "http://127.0.0.1:9/v1/logs",
-            "OTEL_EXPORTER_OTLP_LOGS_TIMEOUT": "0.5",
-        }
-        arguments = search_arguments(model_server, corpus, "--json")
-        run = command(*arguments, **to)
-        assert (run.code, collector.events) == (0, [])
-        assert collector.spans
-        assert "Events could not be sent" in run.stderr
-        assert "set OTEL_LOGS_EXPORTER=none." in run.stderr
-        run = command(*arguments, **to, OTEL_LOGS_EXPORTER="none")
-        assert "could not be sent" not in run.stderr
-
-    def test_without_the_extra_one_sentence_says_what_to_install(
-        self, command: Command, model_server: ModelServer, corpus: Path, tmp_path: Path
-    ) -> None:
-        hidden = tmp_path / "hidden"
-        hidden.mkdir()
-        (hidden / "sitecustomize.py").write_text(
-            "import sys\nsys.modules['opentelemetry.sdk'] = None\n"
-        )
-        run = command(
-            *search_arguments(model_server, corpus, "--json"),
-            OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9",
-            PYTHONPATH=str(hidden),
-        )
-        assert run.code == 0
-        assert run.result["ranking"]
-        assert run.stderr.count("pip install 'fairqr[otel]'") == 1
-        assert "OTEL_EXPORTER_OTLP_ENDPOINT is set, but nothing is traced" in run.stderr
 
 
 class TestTheService:
@@ -550,28 +439,6 @@ def _caller(digit: str) -> dict[str, str]:
 
 
 class TestLangSmith:
-    def test_gets_runs_with_content_where_its_own_variable_says_so(
-        self, command: Command, model_server: ModelServer, corpus: Path, collector: Collector
-    ) -> None:
-        """Our switch for content is not LangSmith's. The model's key is in nothing that it gets."""
-        model_server.does(replying)
-        arguments = [*search_arguments(model_server, corpus, "--json")]
-        arguments[1] = QUERY
-        run = command(
-            *arguments,
-            LANGSMITH_TRACING="true",
-            LANGSMITH_ENDPOINT=collector.url,
-            LANGSMITH_API_KEY="ls-key",
-        )
-        assert run.code == 0
-        posted = [it for it in collector.requests if it["method"] == "POST"]
-        assert posted
-        assert {it["headers"]["x-api-key"] for it in posted} == {"ls-key"}
-        text = "".join(it["text"] for it in posted)
-        assert '"name":"measure"' in text
-        assert QUERY in text
-        assert KEY not in json.dumps(collector.requests)
-
     def test_does_not_get_the_key_that_a_model_server_repeats(
         self, command: Command, model_server: ModelServer, corpus: Path, collector: Collector
     ) -> None:

@@ -38,11 +38,6 @@ def test_a_wrong_target_keeps_its_kind(target: str) -> None:
         Context.model_validate({"target": target})
 
 
-def test_a_wrong_discount_keeps_its_sentence() -> None:
-    with pytest.raises(InputError, match=r"^'zipf\(' is not a discount; write log2"):
-        make_context(discount="zipf(")
-
-
 def test_our_error_within_one_of_pydantic_is_kept() -> None:
     class Asked(BaseModel):
         n: int

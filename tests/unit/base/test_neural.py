@@ -56,18 +56,6 @@ async def test_a_model_is_loaded_once_and_let_go(encoder: Path) -> None:
     assert kept is not again.model
 
 
-async def test_no_gradients_are_kept(encoder: Path) -> None:
-    """What runs with the model does not learn."""
-    loaded = await load_pretrained("AutoModel", str(encoder))
-
-    def encode() -> bool:
-        inputs = loaded.tokenizer(["a b"], return_tensors="pt")
-        return bool(loaded.model(**inputs).last_hidden_state.requires_grad)
-
-    assert not await loaded.run(encode)
-    assert not loaded.model.training
-
-
 async def test_a_model_of_another_kind_is_refused(encoder: Path) -> None:
     """An encoder has no head to classify with; random numbers would judge in its place."""
     with pytest.raises(ModelUnavailableError, match="has no weights 'classifier"):
@@ -88,17 +76,6 @@ async def test_a_classifier_without_its_pooler_is_refused(encoder: Path, tmp_pat
     assert await load_pretrained("AutoModelForSequenceClassification", str(tmp_path / "whole"))
     with pytest.raises(ModelUnavailableError, match=r"has no weights 'bert\.pooler"):
         await load_pretrained("AutoModelForSequenceClassification", str(tmp_path / "part"))
-
-
-async def test_an_encoder_needs_no_pooler(encoder: Path, tmp_path: Path) -> None:
-    """Its hidden states are used alone, and many are saved without one."""
-    import transformers
-
-    folder = tmp_path / "bare"
-    shutil.copytree(encoder, folder)
-    config = transformers.BertConfig.from_pretrained(encoder)
-    transformers.BertModel(config, add_pooling_layer=False).save_pretrained(folder)
-    assert (await load_pretrained("AutoModel", str(folder))).name == str(folder)
 
 
 async def test_a_silent_hub_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,30 +214,3 @@ class TestTokenLimit:
             made = transformers.T5Config()
         tokenizer = SimpleNamespace(model_max_length=tokens)
         assert token_limit(made, tokenizer) == stated_limit(made, tokenizer) == limit
-
-    def test_without_any_limit_it_is_512(self) -> None:
-        """T5 has relative positions, and its tokenizer may state no limit."""
-        transformers: Any = pytest.importorskip("transformers")
-        tokenizer = SimpleNamespace(model_max_length=10**30)
-        assert stated_limit(transformers.T5Config(), tokenizer) is None
-        assert token_limit(transformers.T5Config(), tokenizer) == 512
-
-    def test_a_roberta_takes_as_many_tokens_as_it_says(self) -> None:
-        """One more is beyond its table of positions."""
-        torch: Any = pytest.importorskip("torch")
-        transformers: Any = pytest.importorskip("transformers")
-        config = transformers.RobertaConfig(
-            vocab_size=9,
-            hidden_size=8,
-            num_hidden_layers=1,
-            num_attention_heads=1,
-            intermediate_size=8,
-            max_position_embeddings=14,
-        )
-        model = transformers.RobertaModel(config).eval()
-        limit = token_limit(config, SimpleNamespace(model_max_length=10**30))
-        assert limit == 12
-        with torch.inference_mode():
-            model(torch.full((1, limit), 5))
-            with pytest.raises((IndexError, RuntimeError)):
-                model(torch.full((1, limit + 1), 5))

@@ -8,7 +8,7 @@ import pytest
 
 from fairqr.base import settings
 from fairqr.base.errors import ConfigError
-from fairqr.base.settings import SETTINGS, Found, Source, find, is_on, path_of, text_of, variable_of
+from fairqr.base.settings import SETTINGS, Found, Source, find, is_on, path_of, variable_of
 
 
 @pytest.fixture(autouse=True)
@@ -52,12 +52,6 @@ class TestFinding:
             else:
                 assert value == setting.default
 
-    def test_an_empty_value_is_none(self, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        file.write_text('model = ""\ncorpus = "mine"\n')
-        monkeypatch.setenv("FAIRQR_CORPUS", "")
-        assert settings.default_model() == settings.DEFAULT_MODEL
-        assert text_of("corpus") == "mine"
-
     def test_paths_of_the_file_are_beside_it(self, file: Path, tmp_path: Path) -> None:
         file.write_text('data_dir = "data"\nprompts_dir = "~/prompts"\ntrace_dir = "/runs"\n')
         assert settings.data_dir() == tmp_path / "data"
@@ -80,11 +74,6 @@ class TestFinding:
 
 
 class TestTheFile:
-    def test_a_byte_order_mark_is_no_error(self, file: Path) -> None:
-        """Editors of Windows write one."""
-        file.write_bytes(b'\xef\xbb\xbfmodel = "openai:x"\n')
-        assert text_of("model") == "openai:x"
-
     @pytest.mark.parametrize(
         ("content", "words"),
         [
@@ -122,11 +111,6 @@ class TestTheFile:
         monkeypatch.setenv("FAIRQR_CONFIG", str(tmp_path))
         with pytest.raises(ConfigError, match="Is a directory"):
             find("model")
-
-    def test_a_variable_needs_no_file(self, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        file.write_text("broken")
-        monkeypatch.setenv("FAIRQR_MODEL", "openai:x")
-        assert find("model") == Found("openai:x", Source("variable", "FAIRQR_MODEL"))
 
     def test_the_usual_place_is_the_users_and_may_be_empty(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -68,24 +68,6 @@ class TestSpans:
         assert dict(sent.attributes or {}) == {"fairqr.first": "x", **expected}
         assert encode_spans([sent]).SerializeToString()
 
-    def test_attributes_from_the_begin_are_there_for_a_sampler(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        from opentelemetry.sdk.trace.sampling import ALWAYS_ON
-
-        seen: list[Any] = []
-
-        class Sampler(type(ALWAYS_ON)):  # type: ignore[misc]
-            def should_sample(self, *arguments: Any, **more: Any) -> Any:
-                seen.append({**(more.get("attributes") or arguments[4])})
-                return super().should_sample(*arguments, **more)
-
-        provider = TracerProvider(sampler=Sampler(ALWAYS_ON._decision))
-        monkeypatch.setattr("fairqr.base.telemetry._tracer", provider.get_tracer("fairqr"))
-        with span("chat x", **{"gen_ai.operation.name": "chat"}):
-            pass
-        assert seen == [{"gen_ai.operation.name": "chat"}]
-
     async def test_an_error_is_named_and_not_quoted(
         self, exporter: InMemorySpanExporter, tmp_path: Path
     ) -> None:
@@ -158,14 +140,6 @@ class TestEvents:
             "error.type": "timeout",
         }
 
-    def test_without_a_logger_provider_nothing_is_made(
-        self, exporter: InMemorySpanExporter
-    ) -> None:
-        with span("measure") as step:
-            assert not step.wants_events
-            step.evaluation("divergence", 0.25)
-        assert step.events == []
-
     def test_a_caller_that_does_not_sample_gets_no_events(
         self, records: Any, tmp_path: Path
     ) -> None:
@@ -201,11 +175,6 @@ class TestContinuing:
         assert second.parent.span_id == first.context.span_id
         assert kept["tracestate"] == "a=1,b=x y"
         assert second.context.trace_state == {"a": "1", "b": "x y"}
-
-    def test_it_works_without_an_sdk(self) -> None:
-        """The caller's trace is kept, and handed on, though nothing is exported here."""
-        with continued({"traceparent": PARENT}), span("run"):
-            assert carrier() == {"traceparent": PARENT}
 
     def test_a_caller_that_does_not_sample_is_heeded(self, exporter: InMemorySpanExporter) -> None:
         with continued({"traceparent": f"{PARENT[:-2]}00"}), span("run"):
