@@ -350,7 +350,7 @@ async def test_what_a_user_can_mend_is_one_sentence(
     (tmp_path / "damaged.gguf").write_bytes(b"GGUF" + b"\0" * 40)
     for name, sentence in (
         ("smollm2-135m", "is not pulled: run .*models pull smollm2-135m"),
-        (str(tmp_path / "none.gguf"), "does not exist"),
+        (str(tmp_path / "none.gguf"), "cannot be loaded as AutoModelForCausalLM"),
         (str(tmp_path / "damaged.gguf"), "cannot be loaded as AutoModelForCausalLM"),
         (str(tmp_path / "none"), "cannot be loaded as AutoModelForCausalLM"),
     ):
