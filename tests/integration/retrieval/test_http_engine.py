@@ -6,7 +6,7 @@ import asyncio
 import gzip
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -24,7 +24,7 @@ from fairqr.base.errors import (
     UnsupportedError,
 )
 from fairqr.graph.service.engine.documents import links_of, read_document
-from fairqr.retrieval.engines.engine import Query
+from fairqr.retrieval.engines.engine import Hits, Query
 from fairqr.retrieval.engines.http import HttpEngine, check, open_http
 from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.source import HttpSource
@@ -59,59 +59,54 @@ def answer(*hits: Any, **how: Any) -> Answer:
     return Answer(body=json.dumps({"result": {"items": hits}}).encode(), **how)
 
 
-def source_of(server: ModelServer, **changes: Any) -> HttpSource:
-    described: dict[str, Any] = {
-        "name": "people",
-        "engine": "http",
-        "url": f"{server.base_url}/search",
-        "body": {"q": "{{query}}", "size": "{{size}}"},
-        "hits": "result.items",
-        "id": "key",
-        "score": "relevance",
-        "title": "person.name",
-        "text": "paragraphs",
-        "attributes": {"gender": GENDER},
-        **changes,
-    }
-    return HttpSource.model_validate({k: v for k, v in described.items() if v is not None})
+class Endpoint:
+    """A server, and engines over it."""
 
+    def __init__(self, server: ModelServer, folder: Path) -> None:
+        self.server, self.folder = server, folder
+        self.does, self.url = server.does, f"{server.base_url}/search"
 
-async def open_source(source: HttpSource, folder: Path) -> HttpEngine:
-    labels = await LabelReader.open(source.attributes, folder, store=folder / "kept")
-    return await open_http(source, labels)
+    @property
+    def asked(self) -> list[Asked]:
+        return self.server.asked
 
+    async def engine(self, **changes: Any) -> HttpEngine:
+        """An engine whose source has these changes."""
+        described: dict[str, Any] = {
+            "name": "people",
+            "engine": "http",
+            "url": self.url,
+            "body": {"q": "{{query}}", "size": "{{size}}"},
+            "hits": "result.items",
+            "id": "key",
+            "score": "relevance",
+            "title": "person.name",
+            "text": "paragraphs",
+            "attributes": {"gender": GENDER},
+            **changes,
+        }
+        source = HttpSource.model_validate({k: v for k, v in described.items() if v is not None})
+        labels = await LabelReader.open(source.attributes, self.folder, store=self.folder / "kept")
+        return await open_http(source, labels)
 
-Open = Callable[..., Any]
+    async def search(self, text: str = "a", n: int = 5, **changes: Any) -> Hits:
+        (hits,) = await (await self.engine(**changes)).search([Query(text, n)])
+        return hits
 
 
 @pytest.fixture
-def engine(model_server: ModelServer, tmp_path: Path) -> Open:
-    """Opens an engine over the server, whose source has these changes."""
-
-    async def opened(**changes: Any) -> HttpEngine:
-        return await open_source(source_of(model_server, **changes), tmp_path)
-
-    return opened
+def endpoint(model_server: ModelServer, tmp_path: Path) -> Endpoint:
+    return Endpoint(model_server, tmp_path)
 
 
-@pytest.fixture
-def other_server() -> Iterator[ModelServer]:
-    """Another server than the one that the source names."""
-    server = ModelServer()
-    yield server
-    server.close()
-
-
-async def test_hits_come_best_first_with_labels_titles_and_texts(
-    model_server: ModelServer, engine: Open
-) -> None:
-    model_server.does(answer(hit(1), hit(0), hit(2), hit(3, relevance=9)))
-    people = await engine()
+async def test_hits_come_best_first_with_labels_titles_and_texts(endpoint: Endpoint) -> None:
+    endpoint.does(answer(hit(1), hit(0), hit(2), hit(3, relevance=9)))
+    people = await endpoint.engine()
     (hits,) = await people.search([Query("physicist", 3)])
     assert hits.ids == ["d0", "d1", "d3"]  # equal scores in order of id
     assert hits.scores == [10, 9, 9]
     assert hits.memberships["gender"].tolist() == [[1, 0], [0, 1], [0, 1]]
-    assert model_server.asked[0].body == {"q": "physicist", "size": 3}
+    assert endpoint.asked[0].body == {"q": "physicist", "size": 3}
 
     documents = await people.documents(["d3", "unknown", "d0"])
     assert [(d.id, d.title, d.text) for d in documents] == [
@@ -126,12 +121,12 @@ async def test_hits_come_best_first_with_labels_titles_and_texts(
 
 
 async def test_a_document_that_was_found_is_read_with_its_groups_and_link(
-    model_server: ModelServer, engine: Open, tmp_path: Path
+    endpoint: Endpoint,
 ) -> None:
     homes = ["https://people.example/0", "javascript:alert(1)", None, 7, "http://", "x" * 3000]
     hits = [hit(number, person={"sex": "F", "home": home}) for number, home in enumerate(homes)]
-    model_server.does(answer(*hits, hit(6, person={"sex": "neither"})))
-    people = await engine(link="person.home")
+    endpoint.does(answer(*hits, hit(6, person={"sex": "neither"})))
+    people = await endpoint.engine(link="person.home")
     with pytest.raises(DocumentNotFoundError, match="'people' has no document 'd0' that a search"):
         await read_document(people, "d0", "person.home")
     await people.search([Query("physicist", 10)])
@@ -146,13 +141,13 @@ async def test_a_document_that_was_found_is_read_with_its_groups_and_link(
 
 
 async def test_without_a_score_it_is_one_by_rank_and_labels_may_stand_in_a_file_beside(
-    model_server: ModelServer, engine: Open, tmp_path: Path
+    endpoint: Endpoint,
 ) -> None:
-    (tmp_path / "sexes.csv").write_text("id,group\nd3,m\nd5,f\n")
-    model_server.does(answer(hit(5), hit(3), hit(4)))
-    people = await engine(score=None, attributes={"gender": {"labels": "sexes.csv"}})
+    (endpoint.folder / "sexes.csv").write_text("id,group\nd3,m\nd5,f\n")
+    endpoint.does(answer(hit(5), hit(3), hit(4)))
+    people = await endpoint.engine(score=None, attributes={"gender": {"labels": "sexes.csv"}})
     (hits,) = await people.search([Query("physicist", 3, boost="woman laboratory")])
-    assert model_server.asked[0].body["q"] == "physicist woman laboratory"
+    assert endpoint.asked[0].body["q"] == "physicist woman laboratory"
     assert (hits.ids, hits.scores) == (["d5", "d3", "d4"], [1, 1 / 2, 1 / 3])
     assert hits.memberships["gender"].tolist() == [[1, 0], [0, 1], [0, 0]]
 
@@ -170,27 +165,25 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-async def test_a_query_arrives_as_itself(
-    model_server: ModelServer, engine: Open, text: str
-) -> None:
-    model_server.does(answer())
-    await (await engine()).search([Query(text, 3)])
-    url = f"{model_server.base_url}/search?q={{{{query}}}}&size={{{{size}}}}"
-    await (await engine(url=url, body=None, method="GET")).search([Query(text, 3)])
-    in_body, in_url = model_server.asked
+async def test_a_query_arrives_as_itself(endpoint: Endpoint, text: str) -> None:
+    endpoint.does(answer())
+    await endpoint.search(text, 3)
+    url = f"{endpoint.url}?q={{{{query}}}}&size={{{{size}}}}"
+    await endpoint.search(text, 3, url=url, body=None, method="GET")
+    in_body, in_url = endpoint.asked
     text = text.replace("\ud800", "?")
     assert in_body.body == {"q": text, "size": 3}
     assert parse_qs(urlsplit(in_url.path).query) == {"q": [text], "size": ["3"]}
 
 
-async def test_a_query_in_a_path_is_one_part_of_it(model_server: ModelServer, engine: Open) -> None:
-    model_server.does(answer())
-    people = await engine(url=f"{model_server.base_url}/find/{{{{query}}}}", body=None)
+async def test_a_query_in_a_path_is_one_part_of_it(endpoint: Endpoint) -> None:
+    endpoint.does(answer())
+    people = await endpoint.engine(url=f"{endpoint.server.base_url}/find/{{{{query}}}}", body=None)
     await people.search([Query("a/b c", 3)])
-    assert model_server.asked[0].path == "/v1/find/a%2Fb%20c"
+    assert endpoint.asked[0].path == "/v1/find/a%2Fb%20c"
     with pytest.raises(QueryError, match="puts the query into the path"):
         await people.search([Query("..", 3)])
-    assert len(model_server.asked) == 1
+    assert len(endpoint.asked) == 1
 
 
 REFUSED: list[tuple[Answer, str]] = [
@@ -253,65 +246,60 @@ UNAVAILABLE: list[tuple[Answer, str]] = [
     ],
 )
 async def test_an_endpoint_that_misbehaves_ends_in_one_sentence(
-    model_server: ModelServer,
-    engine: Open,
+    endpoint: Endpoint,
     behaviour: Answer,
     sentence: str,
     kind: type[FairqrError],
 ) -> None:
-    model_server.does(behaviour)
-    people = await engine(timeout=0.4 if "0.4 s" in sentence else 30, max_bytes=4000)
+    endpoint.does(behaviour)
+    seconds = 0.4 if "0.4 s" in sentence else 30
     with pytest.raises(kind) as failed:
-        await people.search([Query("physicist", 5)])
+        await endpoint.search(timeout=seconds, max_bytes=4000)
     message = str(failed.value)
     assert sentence in message
     assert "people" in message or "person" in message
     assert "\n" not in message
     assert message.endswith(".")
-    await people.aclose()
 
 
 async def test_parameters_stay_out_of_messages_and_logs(
-    model_server: ModelServer, engine: Open, caplog: pytest.LogCaptureFixture
+    endpoint: Endpoint, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A key is often one of them."""
     target = {"Location": f"https://other.example/search?api_key={SECRET}&q=a#{SECRET}"}
-    model_server.does(Answer(307, headers=target))
-    url = f"{model_server.base_url}/search?key={SECRET}&q={{{{query}}}}"
-    people = await engine(url=url, body=None, method="GET")
+    endpoint.does(Answer(307, headers=target))
+    url = f"{endpoint.url}?key={SECRET}&q={{{{query}}}}"
     with caplog.at_level("INFO", "httpx"), pytest.raises(SourceError) as failed:
-        await people.search([Query("a", 1)])
+        await endpoint.search(url=url, body=None, method="GET")
     assert "redirects to https://other.example/search, which" in str(failed.value)
     assert SECRET not in str(failed.value)
-    assert f"GET {model_server.base_url}/search " in caplog.text
+    assert f"GET {endpoint.url} " in caplog.text
     assert SECRET not in caplog.text
 
     caplog.clear()
     with caplog.at_level("INFO", "httpx"):
         async with httpx.AsyncClient() as other:
-            await other.get(f"{model_server.base_url}/other?page=2")
+            await other.get(f"{endpoint.server.base_url}/other?page=2")
     assert "/other?page=2" in caplog.text
 
 
 async def test_what_can_heal_is_asked_again_and_what_cannot_be_reached_is_named(
-    model_server: ModelServer, engine: Open
+    endpoint: Endpoint,
 ) -> None:
     retry = Answer(429, headers={"Retry-After": "0"})
-    model_server.does(retry, Answer(503), answer(hit(1)))
-    people = await engine()
+    endpoint.does(retry, Answer(503), answer(hit(1)))
+    people = await endpoint.engine()
     (hits,) = await people.search([Query("a", 5)])
     assert hits.ids == ["d1"]
-    assert len(model_server.asked) == 3
-    assert model_server.asked[2].at - model_server.asked[1].at >= 0.4  # it waits before it asks
-    model_server.close()
+    assert len(endpoint.asked) == 3
+    assert endpoint.asked[2].at - endpoint.asked[1].at >= 0.4  # it waits before it asks
+    endpoint.server.close()
     await people.aclose()
     with pytest.raises(IndexUnavailableError, match=r"cannot be reached .*; check"):
         await people.search([Query("a", 1)])
 
 
-async def test_queries_of_a_round_go_together_within_the_limit(
-    model_server: ModelServer, engine: Open
-) -> None:
+async def test_queries_of_a_round_go_together_within_the_limit(endpoint: Endpoint) -> None:
     pair, lock, under_way, most = threading.Barrier(2), threading.Lock(), [0], [0]
 
     def behaviour(asked: Asked) -> Answer:
@@ -324,18 +312,16 @@ async def test_queries_of_a_round_go_together_within_the_limit(
         number = int(asked.body["q"])
         return answer(hit(number, relevance=number))
 
-    model_server.does(behaviour)
-    people = await engine(concurrency=2)
+    endpoint.does(behaviour)
+    people = await endpoint.engine(concurrency=2)
     answers = await people.search([Query(str(number), 1) for number in range(8)])
     assert [hits.ids for hits in answers] == [[f"d{number}"] for number in range(8)]
     assert most[0] == 2
 
 
-async def test_one_engine_serves_several_event_loops(
-    model_server: ModelServer, engine: Open
-) -> None:
-    model_server.does(answer(hit(1)))
-    people, found = await engine(), []
+async def test_one_engine_serves_several_event_loops(endpoint: Endpoint) -> None:
+    endpoint.does(answer(hit(1)))
+    people, found = await endpoint.engine(), []
 
     def work() -> None:
         async def search() -> None:
@@ -348,10 +334,8 @@ async def test_one_engine_serves_several_event_loops(
     assert found == [["d1"]] * 3
 
 
-async def test_what_an_endpoint_cannot_do_is_refused_before_it_is_asked(
-    model_server: ModelServer, engine: Open
-) -> None:
-    people = await engine()
+async def test_what_an_endpoint_cannot_do_is_refused_before_it_is_asked(endpoint: Endpoint) -> None:
+    people = await endpoint.engine()
     for query, sentence in (
         (Query("a", 5, only=("d1",)), "Ranking given documents needs an engine that can score"),
         (Query("a", 0), "Counting the documents with a word needs an engine that can count"),
@@ -363,66 +347,65 @@ async def test_what_an_endpoint_cannot_do_is_refused_before_it_is_asked(
     with pytest.raises(UnsupportedError, match="The share of each group in all documents needs"):
         await people.corpus_shares()
     assert people.capabilities == {"new_queries"}
-    assert model_server.asked == []
+    assert endpoint.asked == []
 
 
-def settings_file(folder: Path, url: str, monkeypatch: pytest.MonkeyPatch, more: str = "") -> None:
-    """Write credentials that may go to one address."""
-    path = folder / "fairqr.toml"
+@pytest.fixture
+def other() -> Iterator[ModelServer]:
+    """Another server than the one that the source names."""
+    server = ModelServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def settings(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Credentials that may go to one address; another entry trusts a file that is not there."""
+    path = endpoint.folder / "fairqr.toml"
     path.write_text(
-        f'[credentials.production]\nurls = ["{url}"]\nbearer = "{SECRET}"\n'
-        f'headers = {{X-Tenant = "{SECRET}-too"}}\n{more}'
+        f'[credentials.production]\nurls = ["{endpoint.url}"]\nbearer = "{SECRET}"\n'
+        f'headers = {{X-Tenant = "{SECRET}-too"}}\n'
+        f'[credentials.lost]\nurls = ["{endpoint.url}"]\nca_certs = "none.pem"\n'
     )
     path.chmod(0o600)
     monkeypatch.setenv("FAIRQR_CONFIG", str(path))
 
 
 async def test_credentials_are_sent_to_their_own_address_alone(
-    model_server: ModelServer,
-    other_server: ModelServer,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    endpoint: Endpoint, settings: None, other: ModelServer
 ) -> None:
-    settings_file(tmp_path, model_server.base_url, monkeypatch)
-    target = {"Location": f"{other_server.base_url}/search"}
-    model_server.does(answer(hit(1)), Answer(307, headers=target))
-    named = await open_source(source_of(model_server, credentials="production"), tmp_path)
+    target = {"Location": f"{other.base_url}/search"}
+    endpoint.does(answer(hit(1)), Answer(307, headers=target))
+    named = await endpoint.engine(credentials="production")
     await named.search([Query("a", 1)])
-    headers = model_server.asked[0].headers
+    headers = endpoint.asked[0].headers
     assert headers["authorization"] == f"Bearer {SECRET}"
     assert headers["x-tenant"] == f"{SECRET}-too"
 
     with pytest.raises(SourceError, match="which we do not follow") as failed:
         await named.search([Query("a", 1)])
     assert SECRET not in str(failed.value)
-    with pytest.raises(ConfigError, match="may not be sent to") as failed:
-        await open_source(source_of(other_server, credentials="production"), tmp_path)
-    assert SECRET not in str(failed.value)
-    assert other_server.asked == []
+    with pytest.raises(ConfigError, match="may not be sent to") as refused:
+        await endpoint.engine(url=f"{other.base_url}/search", credentials="production")
+    assert SECRET not in str(refused.value)
+    assert other.asked == []
+    with pytest.raises(ConfigError, match=r"none\.pem cannot be read .*; correct ca_certs"):
+        await endpoint.engine(credentials="lost")
 
 
 async def test_without_a_name_no_credentials_are_sent(
-    model_server: ModelServer, engine: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    endpoint: Endpoint, settings: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings_file(tmp_path, model_server.base_url, monkeypatch)
     # Those of Elasticsearch are for Elasticsearch, even on the same address.
-    monkeypatch.setenv("FAIRQR_ELASTICSEARCH_URL", model_server.base_url)
+    monkeypatch.setenv("FAIRQR_ELASTICSEARCH_URL", endpoint.server.base_url)
     monkeypatch.setenv("FAIRQR_ELASTICSEARCH_API_KEY", SECRET)
-    model_server.does(answer(hit(1), headers={"Set-Cookie": "session=abc"}), answer(hit(1)))
-    people = await engine()
+    endpoint.does(answer(hit(1), headers={"Set-Cookie": "session=abc"}), answer(hit(1)))
+    people = await endpoint.engine()
     await people.search([Query("a", 1)])
     await people.search([Query("a", 1)])
-    for asked in model_server.asked:
+    for asked in endpoint.asked:
         assert SECRET not in json.dumps(asked.headers)
         assert "cookie" not in asked.headers
-
-
-async def test_certificates_that_are_not_there_are_named(
-    model_server: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings_file(tmp_path, model_server.base_url, monkeypatch, 'ca_certs = "none.pem"\n')
-    with pytest.raises(ConfigError, match=r"none\.pem cannot be read .*; correct ca_certs"):
-        await open_source(source_of(model_server, credentials="production"), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -435,23 +418,21 @@ async def test_certificates_that_are_not_there_are_named(
     ],
 )
 async def test_an_expression_that_is_none_or_does_not_fit_is_refused(
-    model_server: ModelServer, engine: Open, changes: dict[str, Any], sentence: str
+    endpoint: Endpoint, changes: dict[str, Any], sentence: str
 ) -> None:
-    model_server.does(answer(hit(1)))
+    endpoint.does(answer(hit(1)))
     with pytest.raises(SourceError) as failed:
-        await (await engine(**changes)).search([Query("a", 1)])
+        await endpoint.search(**changes)
     assert sentence in str(failed.value)
     assert "\n" not in str(failed.value)
     # Those that are none are refused before anything is sent.
-    assert len(model_server.asked) == ("fails" in sentence)
+    assert len(endpoint.asked) == ("fails" in sentence)
 
 
-async def test_hits_without_labels_are_a_warning_whatever_came_before(
-    model_server: ModelServer, engine: Open
-) -> None:
+async def test_hits_without_labels_are_a_warning_whatever_came_before(endpoint: Endpoint) -> None:
     unlabelled = answer(*(hit(number, person={}) for number in range(12)))
-    model_server.does(unlabelled, answer(hit(1)), unlabelled, answer())
-    people = await engine()
+    endpoint.does(unlabelled, answer(hit(1)), unlabelled, answer())
+    people = await endpoint.engine()
     found = [(await people.search([Query("a", 5)]))[0] for _ in range(4)]
     warning = (
         "None of the 12 documents found has 'person.sex', which 'gender' reads; correct the field "
@@ -463,12 +444,10 @@ async def test_hits_without_labels_are_a_warning_whatever_came_before(
     assert len(await people.documents([f"d{number}" for number in range(12)])) == 5
 
 
-async def test_the_check_says_what_a_sample_query_finds(
-    model_server: ModelServer, engine: Open
-) -> None:
-    model_server.does(answer(), answer(hit(1), hit(2), hit(3, person={"sex": "X"})))
-    report = await check(await engine())
-    assert len(model_server.asked) == 2
+async def test_the_check_says_what_a_sample_query_finds(endpoint: Endpoint) -> None:
+    endpoint.does(answer(), answer(hit(1), hit(2), hit(3, person={"sex": "X"})))
+    report = await check(await endpoint.engine())
+    assert len(endpoint.asked) == 2
     (gender,) = report.attributes
     assert (gender.documents, gender.labelled) == (3, 2)
     assert [value.value for value in gender.without_group] == ["X"]
@@ -476,14 +455,14 @@ async def test_the_check_says_what_a_sample_query_finds(
     assert report.sample[0].groups == {"gender": {"male": 1.0}}
     assert "returned only 3 of 100 requested hits" in report.remarks[0]
 
-    model_server.does(answer())
-    report = await check(await engine(sample="tennis"))
-    assert [asked.body["q"] for asked in model_server.asked] == ["tennis"]
+    endpoint.does(answer())
+    report = await check(await endpoint.engine(sample="tennis"))
+    assert [asked.body["q"] for asked in endpoint.asked] == ["tennis"]
     assert "to a query that finds something" in report.remarks[0]
 
     nobody = {"sex": "X", "name": "Somebody"}
-    model_server.does(answer(*(hit(number, person=nobody) for number in range(12))))
-    assert (await check(await engine())).remarks[1] == (
+    endpoint.does(answer(*(hit(number, person=nobody) for number in range(12))))
+    assert (await check(await endpoint.engine())).remarks[1] == (
         "gender: none of the checked documents has a group, so its exposure cannot be measured; "
         "correct 'person.sex', or the groups."
     )
@@ -502,10 +481,10 @@ async def test_the_check_says_what_a_sample_query_finds(
     ],
 )
 async def test_the_check_refuses_what_no_hit_has(
-    model_server: ModelServer, engine: Open, where: str, changes: dict[str, Any]
+    endpoint: Endpoint, where: str, changes: dict[str, Any]
 ) -> None:
-    model_server.does(answer(*map(hit, range(10))), answer(*map(hit, range(9))))
-    people = await engine(**changes)
+    endpoint.does(answer(*map(hit, range(10))), answer(*map(hit, range(9))))
+    people = await endpoint.engine(**changes)
     with pytest.raises(SourceError, match=f"{where} finds nothing in any of 10 hits; correct it"):
         await check(people)
     # Few hits may lack it by chance.
