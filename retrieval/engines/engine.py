@@ -176,35 +176,18 @@ class SearchEngine(Protocol):
     :class:`fairqr.base.errors.UnsupportedError` if it lacks the capability.
     """
 
-    @property
-    def name(self) -> str:
-        """The engine's name in commands."""
-        ...
-
-    @property
-    def schema(self) -> Schema:
-        """The attributes and groups of its documents."""
-        ...
-
-    @property
-    def retriever(self) -> str:
-        """How it finds documents: ``bm25``, ``dense:…`` or ``hybrid:…``."""
-        ...
-
-    @property
-    def in_process(self) -> bool:
-        """Whether it searches within this process, rather than asking another system."""
-        ...
-
-    @property
-    def capabilities(self) -> frozenset[Capability]:
-        """What it can do beyond searching."""
-        ...
-
-    @property
-    def filterable(self) -> frozenset[tuple[str, str]]:
-        """The groups that a search can be limited to, as pairs of attribute and group."""
-        ...
+    name: str
+    """The engine's name in commands."""
+    schema: Schema
+    """The attributes and groups of its documents."""
+    retriever: str
+    """How it finds documents: ``bm25``, ``dense:…`` or ``hybrid:…``."""
+    in_process: bool
+    """Whether it searches within this process, rather than asking another system."""
+    capabilities: frozenset[Capability]
+    """What it can do beyond searching."""
+    filterable: frozenset[tuple[str, str]]
+    """The groups that a search can be limited to, as pairs of attribute and group."""
 
     async def info(self) -> EngineInfo:
         """Return what we know of the engine without searching it."""
@@ -246,11 +229,7 @@ class EngineOverWords:
         """Take the documents and groups of an engine."""
         self.lexical = lexical
         self.name, self.schema, self.in_process = lexical.name, lexical.schema, lexical.in_process
-
-    @property
-    def filterable(self) -> frozenset[tuple[str, str]]:
-        """The groups that the lexical engine can limit a search to."""
-        return self.lexical.filterable
+        self.filterable = lexical.filterable
 
     async def info(self) -> EngineInfo:
         """Return what we know of the lexical engine."""

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Sequence
 from pydantic import BaseModel, ConfigDict
 
 from fairqr.retrieval.engines.engine import NOT_TOLD, Capability, Hits, SearchEngine
-from fairqr.retrieval.sources.documents import Document
-from fairqr.retrieval.sources.schema import Schema
 
 SAMPLE_SIZE = 5
 
@@ -74,7 +72,6 @@ class SourceReport(_Frozen):
         location: Where it is, without credentials.
         version: The server's version; None if the account may not see it, or without a server.
         documents: The number of documents, or None if the engine does not say.
-        fields: Each field named in the source, with its type, or ``missing``.
         attributes: What we know of the labels.
         capabilities: What the engine can do beyond searching.
         sample_query: The query that we tried.
@@ -87,7 +84,6 @@ class SourceReport(_Frozen):
     location: str
     version: str | None = None
     documents: int | None = None
-    fields: dict[str, str] = {}
     attributes: list[AttributeReport] = []
     capabilities: list[Capability] = []
     sample_query: str = ""
@@ -122,8 +118,9 @@ async def report_on(
     hits: Hits,
     remarks: Sequence[str] = (),
 ) -> SourceReport:
-    """Return the report on an engine without fields of its own."""
+    """Return the report on an engine and on the first hits of a sample query."""
     info = await engine.info()
+    titles = {document.id: document.title for document in await engine.documents(hits.ids)}
     return SourceReport(
         name=info.name,
         engine=info.engine,
@@ -133,20 +130,14 @@ async def report_on(
         attributes=attributes,
         capabilities=sorted(engine.capabilities),
         sample_query=sample_query,
-        sample=sample_hits(engine.schema, hits, await engine.documents(hits.ids)),
+        sample=[
+            SampleHit(
+                id=id_,
+                title=titles.get(id_, ""),
+                score=hits.scores[row],
+                groups=hits.groups(row, engine.schema),
+            )
+            for row, id_ in enumerate(hits.ids[:SAMPLE_SIZE])
+        ],
         remarks=[*remarks, *remarks_on_labels(attributes)],
     )
-
-
-def sample_hits(schema: Schema, hits: Hits, documents: Sequence[Document]) -> list[SampleHit]:
-    """Return the first hits of a sample query, for users."""
-    titles = {document.id: document.title for document in documents}
-    return [
-        SampleHit(
-            id=id_,
-            title=titles.get(id_, ""),
-            score=hits.scores[row],
-            groups=hits.groups(row, schema),
-        )
-        for row, id_ in enumerate(hits.ids[:SAMPLE_SIZE])
-    ]

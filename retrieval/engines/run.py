@@ -23,7 +23,7 @@ from fairqr.retrieval.engines.engine import (
     require,
     require_groups,
 )
-from fairqr.retrieval.engines.report import SourceReport, sample_hits
+from fairqr.retrieval.engines.report import AttributeReport, SourceReport, report_on
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.sources.documents import Document, DocumentLines, value_at
@@ -173,22 +173,12 @@ class RunEngine:
         found = {d.id: d for d in self.lines.read(known)} if self.lines else {}
         return [found.get(id_) or Document(id_, "", "") for id_ in known]
 
-    def report(self) -> SourceReport:
-        """Do the same as :func:`check`; this blocks."""
-        sample = next(iter(self.rankings))
-        hits = self._answer(Query(sample, 5))
-        return SourceReport(
-            name=self.name,
-            engine="run",
-            location=self._location,
-            documents=len(self._rows),
-            attributes=self._labels.reports(self._field_labels, list(self._rows)),
-            sample_query=sample,
-            sample=sample_hits(self.schema, hits, self.read(hits.ids)),
-            remarks=list(self._remarks()),
-        )
+    def labels_of_all(self) -> list[AttributeReport]:
+        """Return what the check says of the labels of all documents."""
+        return self._labels.reports(self._field_labels, list(self._rows))
 
-    def _remarks(self) -> Iterator[str]:
+    def remarks(self) -> Iterator[str]:
+        """Yield what users should know of the files."""
         yield f"Queries that have a ranking: {len(self.rankings):,}."
         if self.tied:
             yield (
@@ -218,7 +208,10 @@ async def open_run(source: RunSource, labels: LabelReader) -> RunEngine:
 
 async def check(engine: RunEngine) -> SourceReport:
     """Report what the files contain."""
-    return await asyncio.to_thread(engine.report)
+    sample = next(iter(engine.rankings))
+    (hits,) = await engine.search([Query(sample, 5)])
+    attributes = await asyncio.to_thread(engine.labels_of_all)
+    return await report_on(engine, attributes, sample, hits, [*engine.remarks()])
 
 
 def _read_runs(source: RunSource) -> tuple[list[str], dict[str, Ranking], int]:

@@ -101,6 +101,17 @@ class ElasticsearchEngine:
         self.filterable = self.queries.filterable
         if vectors and not vectors.filters_first:
             self.filterable = frozenset()
+        by_query = self.queries.by_query
+        can: dict[Capability, bool] = {
+            "new_queries": True,
+            "read_by_id": True,
+            "rescore": vectors.filters_first if vectors else by_query,
+            "document_frequencies": by_query,
+            "corpus_shares": bool(self.reader.labels),
+            "within_group": bool(self.filterable),
+            "vectors": vectors is not None,
+        }
+        self.capabilities = frozenset(capability for capability, able in can.items() if able)
         self._shares: tuple[float, Mapping[str, FloatArray]] = (-math.inf, {})
         # A search by vectors looks at no more candidates than this.
         self.most = min(mapping.window, MOST_CANDIDATES) if vectors else mapping.window
@@ -111,21 +122,6 @@ class ElasticsearchEngine:
         if self.vectors is None:
             return self
         return ElasticsearchEngine(self.source, self.server, self.labels, self.mapping)
-
-    @property
-    def capabilities(self) -> frozenset[Capability]:
-        """What it can do beyond searching."""
-        by_query = self.queries.by_query
-        can: dict[Capability, bool] = {
-            "new_queries": True,
-            "read_by_id": True,
-            "rescore": self.vectors.filters_first if self.vectors else by_query,
-            "document_frequencies": by_query,
-            "corpus_shares": bool(self.reader.labels),
-            "within_group": bool(self.filterable),
-            "vectors": self.vectors is not None,
-        }
-        return frozenset(capability for capability, able in can.items() if able)
 
     async def info(self) -> EngineInfo:
         """Return what we know of the index."""
@@ -346,12 +342,8 @@ class FieldHybridEngine(EngineOverWords):
         self.retriever = options.named("hybrid", field.encoder.name)
         self.capabilities: frozenset[Capability] = lexical.capabilities | {"vectors", "relevance"}
         if not field.filters_first:
+            self.filterable = frozenset()
             self.capabilities -= {"within_group"}
-
-    @property
-    def filterable(self) -> frozenset[tuple[str, str]]:
-        """The groups to which both words and vectors can be limited."""
-        return self.lexical.filterable if self.field.filters_first else frozenset()
 
     @classmethod
     async def open(

@@ -29,8 +29,6 @@ def lines_of(report: SourceReport) -> Iterator[str]:
     yield f"{report.name}: {report.engine}{version} at {report.location}"
     if report.documents is not None:
         yield f"documents: {report.documents:,}"
-    if report.fields:
-        yield f"fields: {', '.join(f'{name} ({kind})' for name, kind in report.fields.items())}"
     can = [ABILITIES[ability] for ability in ABILITIES if ability in report.capabilities]
     yield f"the engine can: {', '.join(can) or 'only search'}"
     for attribute in report.attributes:

@@ -188,7 +188,6 @@ def test_a_report_is_short_and_says_what_is_hidden() -> None:
         name="s",
         engine="elasticsearch",
         location="http://x/y",
-        fields={"t": "text"},
         attributes=[attribute],
         capabilities=["rescore"],
         sample_query="q",
@@ -197,7 +196,6 @@ def test_a_report_is_short_and_says_what_is_hidden() -> None:
     )
     lines = [*lines_of(report)]
     assert lines[0] == "s: elasticsearch (version not visible) at http://x/y"
-    assert "fields: t (text)" in lines
     assert "the engine can: score given documents" in lines
     assert "  and more values" in lines
     assert "  of those, 10 belong to no group, in 10 documents" in lines

