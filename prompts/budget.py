@@ -20,7 +20,7 @@ Count = Callable[[str], int]
 NO_DOCUMENTS = "none"
 """The text in a prompt if there are no documents, or no room for any."""
 
-MAX_FIELD_CHARACTERS = 100_000
+LONGEST_FIELD = 100_000
 
 MESSAGE_TOKENS = 8
 """The tokens that a message needs besides its text, for its role and its markers."""
@@ -105,15 +105,8 @@ def render_documents(
 
 
 def _lines(template: PromptTemplate, sources: Sequence[Mapping[str, str]]) -> list[str]:
-    return [
-        template.render_item(
-            {
-                "number": str(number),
-                **{name: fence(text, MAX_FIELD_CHARACTERS) for name, text in source.items()},
-            }
-        )
-        for number, source in enumerate(sources, 1)
-    ]
+    fenced = [{key: fence(text, LONGEST_FIELD) for key, text in it.items()} for it in sources]
+    return [template.render_item({"number": str(n), **it}) for n, it in enumerate(fenced, 1)]
 
 
 def estimated_tokens(text: str) -> int:
@@ -126,7 +119,7 @@ def estimated_tokens(text: str) -> int:
     """
     plain = sum(1 for it in text if it.isascii() and (it.isalpha() or it == " "))
     ascii_ = sum(1 for it in text if it.isascii())
-    others = len(text.encode("utf-8", "replace")) - ascii_ - (len(text) - ascii_)
+    others = len(text.encode("utf-8", "replace")) - len(text)  # the first byte of each is free
     return math.ceil(plain / 4) + (ascii_ - plain) + others
 
 
@@ -174,7 +167,7 @@ class Budget:
                 f"only room for {self.room}; shorten it, raise input_tokens, or use a model with a "
                 "larger window."
             )
-        fenced = fence(question, MAX_FIELD_CHARACTERS)
+        fenced = fence(question, LONGEST_FIELD)
         values = {"question": cut(fenced, min(self.question, left), self.count), "documents": ""}
         budget = self.room - self.size(prompt.render(values))
         # The end of a line is a token.

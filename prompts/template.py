@@ -111,14 +111,10 @@ class PromptTemplate(Frozen):
         Args:
             values: A text for each input variable. Pass text from users or documents through
                 :func:`fence` first.
-
-        Raises:
-            PromptError: A value is missing.
         """
-        if missing := sorted(set(self.input_variables) - set(values)):
-            raise PromptError(f"The prompt {self.name} needs a value for '{missing[0]}'; give one.")
+        # Only plain names are placeholders, and braces inside the values stay as they are.
         return [
-            {"role": message.role, "content": _fill(message.content, values)}
+            {"role": message.role, "content": message.content.format_map(values)}
             for message in self.messages
         ]
 
@@ -139,7 +135,7 @@ class PromptTemplate(Frozen):
                 f"The item of the prompt {self.name} needs '{missing[0]}', which the "
                 "documents do not have; change the item."
             )
-        return _fill(self.item, values)
+        return self.item.format_map(values)
 
 
 def _placeholders(text: str) -> set[str]:
@@ -152,14 +148,6 @@ def _placeholders(text: str) -> set[str]:
         if name is not None and (not name.isidentifier() or spec or conversion):
             raise ValueError(f"'{{{name}}}' is not a plain placeholder; double a literal brace")
     return {name for _, name, _, _ in parts if name is not None}
-
-
-def _fill(text: str, values: Mapping[str, str]) -> str:
-    """Replace each placeholder once; braces inside the values stay as they are."""
-    parts = string.Formatter().parse(text)
-    return "".join(
-        words + (values[name] if name is not None else "") for words, name, _, _ in parts
-    )
 
 
 def fence(text: str, limit: int = 2000) -> str:

@@ -183,12 +183,9 @@ class ChatModel(LanguageModel):
         return clients.get() or clients.setdefault(await provider.open_client(*place, reading))
 
     async def _ask(
-        self, question: Question, form: Form, deadline: float | None, relay: TokenRelay | None
+        self, question: Question, form: Form, relay: TokenRelay | None
     ) -> tuple[Reply, float]:
-        """Wait for our turn, and ask. From then on, the model has twice the timeout of a request.
-
-        Nobody needs the first caller's deadline: we are cancelled when all callers have left.
-        """
+        """Wait for our turn, and ask; the model then has twice the timeout of a request."""
         parameters = self._parameters(question, form, relay)
         stated = {name: parameters.get(name) for name in ("temperature", "max_tokens", "seed")}
         if self._given is not None:

@@ -59,7 +59,7 @@ class InProcessModel(LanguageModel):
         await self.pretrained()
 
     async def _ask(
-        self, question: Question, form: Form, deadline: float | None, relay: TokenRelay | None
+        self, question: Question, form: Form, relay: TokenRelay | None
     ) -> tuple[Reply, float]:
         loop, stopped = asyncio.get_running_loop(), threading.Event()
         messages = self._messages(question)

@@ -91,12 +91,11 @@ class LanguageModel(ABC):
 
     @abstractmethod
     async def _ask(
-        self, question: Question, form: Form, deadline: float | None, relay: TokenRelay | None
+        self, question: Question, form: Form, relay: TokenRelay | None
     ) -> tuple[Reply, float]:
         """Ask the model; return the reply, and the milliseconds that the model took.
 
-        Others may wait longer than the first caller, whose deadline this is. The call is cancelled
-        when everybody has left.
+        The call is cancelled when its deadline, or that of the last who waits for it, has passed.
         """
 
     async def budget(self, prompt: PromptTemplate, room: int, question: int) -> Budget:
@@ -196,7 +195,7 @@ class LanguageModel(ABC):
             leads = True
             if (kept := _read((await cache.get_many([place])).get(place), form)) is not None:
                 return kept
-            reply, milliseconds = await self._ask(question, form, deadline, relay)
+            reply, milliseconds = await self._ask(question, form, relay)
             if reply.status == "ok":
                 tokens = reply.usage.prompt_tokens + reply.usage.completion_tokens
                 cost = {"tokens": tokens, "milliseconds": round(milliseconds, 1)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -348,13 +347,6 @@ async def test_missing_weights_are_not_fetched_silently(
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(ModelUnavailableError, match=r"'gpt-9'.*smollm2-135m"):
         await start_local("gpt-9")
-
-
-def test_importing_the_module_does_not_load_llama_cpp() -> None:
-    script = "import sys, fairqr.agents.models.local; sys.exit('xllamacpp' in sys.modules)"
-    assert (
-        subprocess.run([sys.executable, "-c", script], env=os.environ, check=False).returncode == 0
-    )
 
 
 async def test_a_proxy_does_not_stand_between_us_and_the_local_model(

@@ -9,7 +9,6 @@ import sqlite3
 import threading
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,7 +21,6 @@ from fairqr.agents.models.provider import described
 from fairqr.agents.models.question import Question
 from fairqr.agents.models.replies import Usage
 from fairqr.base.errors import InputError, ModelUnavailableError
-from fairqr.base.telemetry import record_to
 from fairqr.prompts.template import PromptTemplate
 from tests.integration.model_server import (
     KEY,
@@ -200,23 +198,6 @@ class TestAsking:
         asking = model(server, cache=cache if kept else None)
         reply = await asking.ask(question(), deadline=0.0)
         assert (reply.status, server.asked) == ("timeout", [])
-
-    async def test_the_time_of_a_question_begins_with_its_turn(
-        self, server: ModelServer, cache: ReplyCache, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """A model that answers one after the other, as the embedded one does, is waited for."""
-        turn = asyncio.Lock()
-        server.does(says("Bridges."))
-        asking = model(server, timeout=0.5, cache=cache)
-        monkeypatch.setattr(asking, "_turn", lambda: turn)
-        await asking.start()
-        async with turn:
-            waiting = asyncio.create_task(asking.write(question()))
-            await asyncio.sleep(1.1)  # longer than both requests that a question may have
-            assert not waiting.done()
-        assert (await waiting).status == "ok"
-        [kept] = [reply async for batch in cache.batches(9) for reply in batch.values()]
-        assert kept["milliseconds"] < 1000
 
 
 class TestWhatServersRefuse:
@@ -500,26 +481,6 @@ class TestCache:
         assert given != ChatModel("openai:x").fingerprint
         monkeypatch.setenv("OPENAI_BASE_URL", "http://one/v1")
         assert given == ChatModel("openai:x").fingerprint
-
-
-class TestTraces:
-    async def test_content_is_recorded_only_when_asked(
-        self, server: ModelServer, tmp_path: Path
-    ) -> None:
-        """Tokens and the prompt's hash always; texts by a wish, odd ones too; the key never."""
-        for content in (False, True):
-            server.does(failure(500, retry_after="0"), says('{"n": 1, "note": "\ud800"}'))
-            with record_to(tmp_path / "t", content=content):
-                await model(server).ask(question("private matter"))
-            written = (tmp_path / "t").read_text()
-            assert ("private matter" in written) is content
-            assert KEY not in written
-            (span,) = map(json.loads, written.splitlines())
-            assert span["name"] == "chat fake"
-            assert span["attributes"]["gen_ai.usage.input_tokens"] == 100
-            assert span["attributes"]["fairqr.prompt.sha256"] == "0" * 64
-            assert span["attributes"]["fairqr.status"] == "ok"
-            assert span["events"][0]["attributes"]["fairqr.attempt"] == 1
 
 
 class TestStreaming:

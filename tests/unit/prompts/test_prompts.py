@@ -190,11 +190,6 @@ class TestRendering:
         with pytest.raises(PromptError, match="does not show documents; give it an item"):
             self.template("{a}", "a").render_item({})
 
-    def test_a_missing_value_is_named(self) -> None:
-        """Nothing is sent half filled."""
-        with pytest.raises(PromptError, match="needs a value for 'b'; give one"):
-            self.template("{a}{b}", "a", "b").render({"a": ""})
-
 
 class TestReading:
     def test_a_good_file(self, tmp_path: Path) -> None:
