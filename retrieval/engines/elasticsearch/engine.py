@@ -238,13 +238,12 @@ class ElasticsearchEngine:
         body = {"size": 0, "track_total_hits": True, "query": self.filtered(ALL)}
         bodies = [{**body, "aggs": label.share_counts()} for label in labels]
         answers = await self.msearch(bodies, refuse=False)  # The server may forbid scripts.
-        whole = not any(warnings_of(answer, self.source.index) for answer in answers)
-        found = {
-            label.attribute.name: label.shares(answer)
-            for label, answer in zip(labels, answers, strict=True)
-            if not warnings_of(answer, self.source.index)
-        }
-        shares = {name: share for name, share in found.items() if share is not None}
+        whole, shares = True, {}
+        for label, answer in zip(labels, answers, strict=True):
+            if warnings_of(answer, self.source.index):
+                whole = False
+            elif (share := label.shares(answer)) is not None:
+                shares[label.attribute.name] = share
         if whole:
             self._shares = time.monotonic(), shares
         return shares
@@ -341,9 +340,6 @@ class FieldHybridEngine(EngineOverWords):
         self.field, self.background, self.options = field, background, options
         self.retriever = options.named("hybrid", field.encoder.name)
         self.capabilities: frozenset[Capability] = lexical.capabilities | {"vectors", "relevance"}
-        if not field.filters_first:
-            self.filterable = frozenset()
-            self.capabilities -= {"within_group"}
 
     @classmethod
     async def open(

@@ -33,7 +33,7 @@ DATES = frozenset({"date", "date_nanos"})
 TEXTS = frozenset({"annotated_text", "match_only_text", "search_as_you_type", "text"})
 COLUMNS = frozenset({"boolean", "constant_keyword", "ip", "keyword", "version", "wildcard"})
 COLUMNS |= NUMBERS | DATES
-WORDS = TEXTS | {"constant_keyword", "flattened", "keyword", "semantic_text", "wildcard"}
+WORDS = TEXTS | {"constant_keyword", "flattened", "keyword", "wildcard"}
 VECTORS = frozenset({"dense_vector", "knn_vector"})
 DEFAULT_WINDOW = 10_000
 
@@ -46,17 +46,11 @@ NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d*[1-9])?")
 
 MOST_VALUES = 10_000
 SIZE = "doc.containsKey(params.field) ? doc[params.field].size() : 0"
-SHARE_OF_WEIGHTS = """
-double all = 0; double own = 0;
-for (name in params.all) {
-  if (doc.containsKey(name) && doc[name].size() > 0) {
-    double weight = doc[name].value;
-    all += weight;
-    if (params.own.contains(name)) { own += weight; }
-  }
-}
-return all > 0 ? own / all : 0;
-"""
+SHARE_OF_WEIGHTS = (
+    "double all = 0; double own = 0; for (name in params.all) { "
+    "if (!doc.containsKey(name) || doc[name].size() == 0) { continue; } all += doc[name].value; "
+    "if (params.own.contains(name)) { own += doc[name].value; } } return all > 0 ? own / all : 0;"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +88,6 @@ class IndexMapping:
     window: int
     fingerprint: str
 
-    def find(self, name: str) -> MappedField | None:
-        """Return a field, or None. Any name below a flattened field counts as a field."""
-        if name in self.fields:
-            return self.fields[name]
-        parent = name.rpartition(".")[0]
-        held = self.find(parent) if parent else None
-        is_flattened = held is not None and held.type in ("flattened", "flat_object")
-        return MappedField("keyword", held.type == "flattened") if held and is_flattened else None
-
     def require(self, name: str, purpose: str, kinds: frozenset[str] | None = None) -> MappedField:
         """Return a field.
 
@@ -114,14 +99,15 @@ class IndexMapping:
         Raises:
             SourceError: There is none, or it has another type.
         """
-        found = self.find(name)
+        found = self.fields.get(name)
         if found is None:
             near = get_close_matches(name, self.fields, n=1)
             hint = f"did you mean '{near[0]}'?" if near else "correct its name."
             raise SourceError(
                 f"'{self.index}' has no field '{one_line(name, 100)}' for {purpose}; {hint}"
             )
-        if found.type in TEXTS if kinds is None else found.type not in kinds:
+        unfit = found.type in TEXTS if kinds is None else found.type not in kinds
+        if unfit or (found.nested and kinds is WORDS):
             below = [key for key, held in self.below(name).items() if held.type == "keyword"]
             hint = f"'{name}.{below[0]}'" if below else "a field of another type"
             raise SourceError(
@@ -169,14 +155,9 @@ def check_fields(source: ElasticsearchSource, mapping: IndexMapping) -> None:
     every = frozenset(held.type for held in mapping.fields.values())
     for name in filter(None, (source.title, *source.text, source.link)):
         mapping.require(name, "a title, a text or a link", every)
-    for boosted in () if source.body else source.searched_fields:
-        name = boosted.partition("^")[0]
+    for name in () if source.body else source.searched_fields:
         if "*" not in name:
-            found = mapping.require(name, "a field to search", WORDS)
-            if found.nested:
-                raise SourceError(
-                    f"The field '{name}' belongs to nested documents; write a 'body' to search it."
-                )
+            mapping.require(name.partition("^")[0], "a field to search", WORDS)
     if source.vectors:
         mapping.require(source.vectors.field, "the field of vectors", VECTORS)
 
@@ -233,7 +214,7 @@ class LabelField:
         """
         name, below = attribute.field, mapping.below(attribute.field)
         mapped = mapping.require(name, f"the label of '{attribute.name}'")
-        if mapped.type not in ("object", "nested", "flattened", "flat_object"):
+        if mapped.type not in ("object", "nested"):
             return cls(attribute, name, mapped, {})
         numbers = {key: held for key, held in below.items() if held.type in NUMBERS}
         if mapped.type != "object" or mapped.nested or not numbers:

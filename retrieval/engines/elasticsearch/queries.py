@@ -165,7 +165,7 @@ class VectorSearch:
         kinds = {settings.get("element_type"), settings.get("data_type")}
         self._of_bytes = "byte" in kinds
         unable = settings.get("index") is False or mapped.nested or {"bit", "binary"} & kinds
-        self.gives_cosines = not unable
+        self.gives_cosines = self.filters_first and not unable
 
     async def encode(self, query: Query) -> list[float] | None:
         """Return the vector of a query; None if it needs none, or has no words.

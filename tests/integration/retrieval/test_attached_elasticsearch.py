@@ -94,49 +94,6 @@ async def test_labels_of_every_kind_come_with_the_hits(server: Server) -> None:
         assert found["origin"] == pytest.approx([2 / 3, 1 / 3, 0] if number % 4 else [0, 1, 0])
 
 
-async def test_a_runtime_field_and_a_flattened_one_hold_labels(server: Server) -> None:
-    """As do fields below a flattened one, and weights in it."""
-    script = "emit(doc['height'].value > 170 ? 'tall' : 'small')"
-    mapping = {
-        "runtime": {"size": {"type": "keyword", "script": {"source": script}}},
-        "properties": {"height": {"type": "integer"}, "tags": {"type": "flattened"}},
-    }
-    documents = {
-        "a": {"height": 180, "tags": {"sex": "F", "weights": 1}, "t": "x"},
-        "b": {"height": 160, "tags": {"sex": "M"}, "t": "x"},
-    }
-    groups = {
-        "size": {"field": "size", "groups": ["tall", "small"]},
-        "sex": {"field": "tags.sex", "groups": ["F", "M"]},
-    }
-    with server.index("hr-runtime", documents, mapping):
-        changes = {"title": None, "text": ["t"], "attributes": groups}
-        async with attached(described(server.url, "hr-runtime", **changes)) as engine:
-            hits = await hits_of(engine, "x", 9)
-            shares = await engine.corpus_shares()
-    assert hits.ids == ["a", "b"]
-    assert {name: one.tolist() for name, one in hits.memberships.items()} == {
-        "size": [[1, 0], [0, 1]],
-        "sex": [[1, 0], [0, 1]],
-    }
-    assert shares["size"].tolist() == [0.5, 0.5]
-
-
-async def test_labels_may_be_in_a_file_beside(server: Server, tmp_path: Path) -> None:
-    """They are looked up by the ids of the hits; the server cannot count their shares."""
-    (tmp_path / "sex.csv").write_text(
-        "id,group\n" + "".join(f"{id_},{'ab'[int(id_[1:]) % 2]}\n" for id_ in PEOPLE)
-    )
-    attributes = {"parity": {"labels": "sex.csv"}}
-    source = described(server.url, INDEX, attributes=attributes, folder=tmp_path)
-    async with attached(source, tmp_path) as engine:
-        hits = await hits_of(engine, "physicist", 50)
-        assert "corpus_shares" not in engine.capabilities
-        assert await engine.corpus_shares() == {}
-    expected = [[1.0, 0.0] if int(id_[1:]) % 2 == 0 else [0.0, 1.0] for id_ in hits.ids]
-    assert hits.memberships["parity"].tolist() == expected
-
-
 # --- searches ---------------------------------------------------------------------------------
 
 
@@ -315,106 +272,6 @@ async def test_a_search_within_a_group_is_filtered_by_the_server(
             assert len(proxy.passed) == 1
     sexes = [p["person"].get("sex") for p in PEOPLE.values() if p["published"] or not filtered]
     assert size.total == sum(sex in ("F", "f") for sex in sexes)
-
-
-async def test_groups_that_the_server_cannot_filter_by_are_refused(
-    server: Server, tmp_path: Path
-) -> None:
-    """Labels in a file, what is not indexed or is normalized, and documents that are unknown."""
-    lower = {"type": "custom", "filter": ["lowercase"]}
-    mapping = {
-        "runtime": {"size": {"type": "keyword", "script": {"source": "emit('tall')"}}},
-        "properties": {
-            "t": {"type": "text"},
-            "plain": {"type": "keyword"},
-            "kept": {"type": "keyword", "index": False},
-            "lower": {"type": "keyword", "normalizer": "lower"},
-            "tags": {"type": "flattened"},
-            "day": {"type": "date"},
-            "origin": {"properties": {"a": {"type": "float"}, "note": {"type": "keyword"}}},
-        },
-    }
-    sides = ["a", "b"]
-    documents = {
-        f"d{number}": {
-            "t": "x",
-            "tags": {"side": side},
-            "day": f"200{number}-01-01",
-            "origin": {"a": number, "note": "x"},
-            **dict.fromkeys(("plain", "kept", "lower"), side),
-        }
-        for number, side in enumerate("aab")
-    }
-    (tmp_path / "sides.csv").write_text("id,group\nd0,a\nd1,b\nd2,b\n")
-    attributes: dict[str, Any] = {
-        name: {"field": name, "groups": sides} for name in ("plain", "kept", "lower")
-    }
-    attributes["plain"]["unknown"] = "group"
-    attributes |= {
-        "below": {"field": "tags.side", "groups": sides},
-        "beside": {"labels": "sides.csv"},
-        "size": {"field": "size", "groups": ["tall", "small"]},
-        "day": {"field": "day", "groups": {"first": ["2000-01-01T00:00:00.000Z"], "b": ["x"]}},
-        "origin": {"field": "origin", "groups": sides},
-    }
-    settings = {"analysis": {"normalizer": {"lower": lower}}}
-    with server.index("hr-odd", documents, mapping, **settings):
-        changes = {"title": None, "text": ["t"], "attributes": attributes, "folder": tmp_path}
-        source = described(server.url, "hr-odd", **changes)
-        async with attached(source, tmp_path) as engine:
-            assert {attribute for attribute, _ in engine.filterable} == {
-                "plain",
-                "below",
-                "size",
-                "origin",
-            }
-            assert await compare_within(engine, [Query("x", 9)], 9) == 3 + 3 + 3 + 2
-            for within in [("plain", "unknown"), ("beside", "a"), ("lower", "b"), ("day", "first")]:
-                with pytest.raises(UnsupportedError, match="cannot filter by this label; search"):
-                    await engine.search([Query("x", 9, within=within)])
-
-
-async def test_other_fields_beside_weights_are_not_read(server: Server) -> None:
-    """A text has no columns, and a keyword or a date is no weight."""
-    origin = {
-        "Europe": {"type": "float", "fields": {"raw": {"type": "keyword"}}},
-        "Asia": {"type": "float"},
-        "note": {"type": "text"},
-        "since": {"type": "date"},
-        "sure": {"type": "boolean"},
-    }
-    mapping = {"properties": {**MAPPING["properties"], "origin": {"properties": origin}}}
-    foreign = {"note": "some words", "since": "1999-01-01", "sure": True}
-    documents = {
-        "a": {"origin": {"Europe": 2, "Asia": 1, **foreign}},
-        "b": {"origin": {"Asia": 1, "note": "x"}},
-        "c": {"origin": foreign},
-    }
-    groups = {"origin": {"field": "origin", "groups": ["Europe", "Asia"], "unknown": "group"}}
-    with server.index("hr-mixed", documents, mapping):
-        async with attached(described(server.url, "hr-mixed", attributes=groups)) as engine:
-            hits = await hits_of(engine, "", 9, only=("a", "b", "c"))
-            shares = await engine.corpus_shares()
-    found = hits.memberships["origin"]
-    assert found == pytest.approx(np.array([[2 / 3, 1 / 3, 0], [0, 1, 0], [0, 0, 1]]))
-    assert shares["origin"] == pytest.approx(found.mean(axis=0))
-
-
-async def test_shares_of_numbers_that_repeat_in_a_document_are_left_out(server: Server) -> None:
-    """The server counts a document once for each value, and the labels twice."""
-    groups = {
-        kind: {"field": kind, "groups": {"small": {"lt": 2}, "big": {"gte": 2}}}
-        for kind in ("once", "twice")
-    }
-    fields = {"once": {"type": "integer"}, "twice": {"type": "integer"}}
-    mapping = {"properties": {**MAPPING["properties"], **fields}}
-    documents = {"a": {"once": [1, 2], "twice": [1, 1, 2]}, "b": {"once": 1, "twice": 1}}
-    with server.index("hr-repeated", documents, mapping):
-        async with attached(described(server.url, "hr-repeated", attributes=groups)) as engine:
-            hits = await hits_of(engine, "", 9, only=("a", "b"))
-            shares = await engine.corpus_shares()
-    assert hits.memberships["twice"][0] == pytest.approx([2 / 3, 1 / 3])
-    assert {name: found.tolist() for name, found in shares.items()} == {"once": [0.75, 0.25]}
 
 
 # --- the source's own request -----------------------------------------------------------------
@@ -623,19 +480,6 @@ async def test_an_engine_serves_several_event_loops(server: Server) -> None:
 # --- check and draft --------------------------------------------------------------------------
 
 
-async def test_a_draft_quotes_what_yaml_would_read_as_something_else(
-    server: Server, tmp_path: Path
-) -> None:
-    """A field may be called yes, and a country no."""
-    mapping = {"properties": {"bio": {"type": "text"}, "yes": {"type": "keyword"}}}
-    documents = {country: {"bio": "people", "yes": country} for country in ("no", "se")}
-    path = tmp_path / "yes.source.yaml"
-    with server.index("hr-yes", documents, mapping):
-        path.write_text(await draft(server.url, "hr-yes"))
-        (found,) = (await check_source(load_source(path))).attributes
-    assert (found.name, found.origin, found.labelled) == ("yes", "yes", 2)
-
-
 # --- vectors ----------------------------------------------------------------------------------
 
 
@@ -714,7 +558,8 @@ async def test_an_index_that_returns_few_hits_at_once(server: Server) -> None:
             given = await hits_of(narrow, "opera", 500, only=tuple(PEOPLE))
             assert (given.ids, len(given.warnings)) == (few.ids, 1)
             assert [document.id for document in await narrow.documents([*PEOPLE])] == [*PEOPLE]
-            result = await FairSearch(narrow).search("opera", attribute="gender", k=10)
+            search = FairSearch(narrow)
+            result = await search.search("opera", attribute="gender", k=10, max_iterations=0)
             assert len(result.ranking) == 10
         assert (await check_source(source)).documents == 200
 
@@ -743,7 +588,10 @@ async def test_an_id_that_is_not_unique_is_an_error(halves: Server) -> None:
         ({"link": "home"}, "no field 'home' for a title, a text or a link"),
         ({"text": ["bio", "person.born"]}, "'person.born' of type date cannot serve as a field to"),
         ({"query": {"fields": ["nothing^2"]}}, "no field 'nothing' for a field to search"),
-        ({"query": {"fields": ["jobs.field"]}}, "'jobs.field' belongs to nested documents"),
+        (
+            {"query": {"fields": ["jobs.field"]}},
+            "'jobs.field' of type keyword cannot serve as a field to search",
+        ),
         ({"filter": {"trem": {"published": True}}}, r"does not do this .*\[trem\]"),
         ({"vectors": {"field": "bio"}}, "'bio' of type text cannot serve as the field of vectors"),
         ({"id": "place"}, r"has 2 values in its id field 'place'"),

@@ -13,11 +13,9 @@ import httpx
 import numpy as np
 import pytest
 
-from fairqr import FairSearch
-from fairqr.base.errors import ModelError, UnsupportedError
+from fairqr.base.errors import ModelError
 from fairqr.retrieval.encoders.encoder import text_of
 from fairqr.retrieval.encoders.opening import Retriever
-from fairqr.retrieval.engines.elasticsearch import engine as attached_engine
 from fairqr.retrieval.engines.elasticsearch.engine import FieldHybridEngine
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, lexical_of
 from fairqr.retrieval.engines.opening import open_source
@@ -28,7 +26,7 @@ from fairqr.retrieval.sources.source import ElasticsearchSource
 from tests.integration.attached_people import Server, described
 from tests.integration.counting_proxy import counting_proxy
 from tests.patience import PATIENCE
-from tests.unit.engines import hits_of, ranked
+from tests.unit.engines import hits_of
 from tests.unit.retrieval.embedded import GENDER
 from tests.unit.retrieval.vector_encoders import CountingEncoder, stored_vector, word_vector
 
@@ -313,29 +311,6 @@ async def test_a_group_is_searched_by_words_and_vectors(url: str, tmp_path: Path
             assert counted[0].total == sum(d.fields["gender"] == "male" for d in DOCUMENTS.values())
 
 
-async def test_a_field_that_filters_too_late_is_not_searched_within_a_group(
-    opensearch_url: str, tmp_path: Path
-) -> None:
-    method = {**FIELDS["opensearch"]["method"], "engine": "nmslib"}
-    with index(opensearch_url, sent(), {**FIELDS["opensearch"], "method": method}) as source:
-        async with opened(source, tmp_path) as engine:
-            assert isinstance(engine, FieldHybridEngine)
-            assert not engine.filterable
-            assert "within_group" not in engine.capabilities
-            assert lexical_of(engine).filterable
-            with pytest.raises(UnsupportedError, match="needs an engine that can search within"):
-                await engine.search([Query("w1", 9, within=("gender", "male"))])
-
-
-@pytest.mark.parametrize("url", SERVERS, indirect=True)
-async def test_a_query_without_words_finds_nothing(url: str, tmp_path: Path) -> None:
-    with index(url, sent()) as source:
-        async with opened(source, tmp_path) as engine:
-            assert not len(await hits_of(engine, "...", 10))
-            given = await hits_of(engine, "...", 10, only=["d002", "d001"])
-            assert (given.ids, given.scores) == (["d001", "d002"], [0, 0])
-
-
 SHORT = {id_: np.round(vector / np.abs(vector).max() * 127) for id_, vector in VECTORS.items()}
 LONG = {id_: vector * 3 for id_, vector in VECTORS.items()}
 ELASTICSEARCH, OPENSEARCH = FIELDS.values()
@@ -351,7 +326,6 @@ ELASTICSEARCH, OPENSEARCH = FIELDS.values()
         ("elasticsearch", {"index_options": {"type": "int8_hnsw"}}, VECTORS, {}),
         ("elasticsearch", {}, VECTORS, {"_source": {"excludes": ["vector"]}}),
         ("elasticsearch", {}, VECTORS, {"_source": {"enabled": False}}),
-        ("opensearch", {"method": {"name": "hnsw", "engine": "nmslib"}}, LONG, {}),
         ("opensearch", {"method": {"name": "hnsw", "engine": "faiss"}}, LONG, {}),
     ],
     indirect=["url"],
@@ -377,60 +351,6 @@ async def test_cosines_count_however_a_field_is_kept_and_compared(
                 assert found == pytest.approx({id_: wanted[id_] for id_ in found}, abs=error)
                 best = sorted(wanted, key=lambda id_: -wanted[id_])[:20]
                 assert len({*found} & {*best}) >= 18
-
-
-async def test_a_query_has_whole_numbers_for_a_field_of_bytes(
-    elasticsearch_url: str, tmp_path: Path
-) -> None:
-    """Whatever searches the field."""
-    with index(elasticsearch_url, sent(SHORT), {**ELASTICSEARCH, "element_type": "byte"}) as source:
-        engine = await open_source(source, retriever=CountingEncoder(), store=tmp_path)
-        found = await ranked(engine, "w1 w2", 20)
-        await engine.aclose()
-    assert engine.retriever == "dense:words"
-    asked = unit(word_vector("w1 w2", DIMENSIONS))
-    cosines = sorted((float(unit(row) @ asked) for row in SHORT.values()), reverse=True)
-    assert found.scores == pytest.approx([(1 + one) / 2 for one in cosines[:20]], abs=0.01)
-
-
-@pytest.mark.parametrize("url", SERVERS, indirect=True)
-async def test_similarities_are_read_against_a_random_sample(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same again each time; only documents that have a vector and pass the filter count."""
-    monkeypatch.setattr(attached_engine, "SAMPLED", 60)
-    some = {id_: VECTORS[id_] for id_ in sorted(VECTORS)[::2]}
-    with index(url, sent(some)) as source:
-        chosen = {"term": {"gender": "female"}}
-        source = source.model_copy(update={"filter": chosen})
-        async with opened(source, tmp_path) as engine, opened(source, tmp_path) as again:
-            assert await ranked(engine, "w1", 300) == await ranked(again, "w1", 300)
-            assert isinstance(engine, FieldHybridEngine)
-            drawn = engine.background.vectors
-    allowed = [id_ for id_ in some if DOCUMENTS[id_].fields["gender"] == "female"]
-    assert len(allowed) > 60
-    near = np.array([VECTORS[id_] for id_ in allowed]) @ drawn.T > 1 - 1e-6
-    assert len(drawn) == 60
-    assert near.any(axis=0).all()
-    assert not near[:50].any(axis=1).all(), "not the first ones"
-
-
-async def test_each_parameter_has_an_effect(elasticsearch_url: str, tmp_path: Path) -> None:
-    """And the defaults, written out, have none."""
-    with index(elasticsearch_url, sent()) as source:
-
-        async def found(**changes: float) -> dict[str, float]:
-            async with opened(source, tmp_path, **changes) as engine:
-                parts = ["hybrid:words", *(f"{n}={v}" for n, v in changes.items())]
-                shown = parts[:1] if changes == Hybrid().model_dump() else parts
-                assert engine.retriever == ",".join(shown)
-                return estimates(await hits_of(engine, "w1 w2", 300))
-
-        default = await found()
-        assert await found(**Hybrid().model_dump()) == default
-        for changes in ({"feedback": 3}, {"weight": 0.8}, {"k": 0}, {"depth": 5}):
-            assert await found(**changes) != default, changes
-        assert await found(candidates=20) != default
 
 
 async def test_the_field_says_which_encoder_searches_it(
@@ -482,54 +402,3 @@ async def test_vectors_of_another_size_are_refused(elasticsearch_url: str, tmp_p
     ):
         async with opened(source, tmp_path):
             pass
-
-
-async def test_a_fair_search_uses_the_field(elasticsearch_url: str, tmp_path: Path) -> None:
-    """And says so, with an estimate for each document."""
-    with index(elasticsearch_url, sent()) as source:
-        async with opened(source, tmp_path) as engine:
-            search = FairSearch(engine, "feedback")
-            result = await search.search("w1 w2", attribute="gender", k=10)
-    assert result.retriever == "hybrid:words"
-    assert len(result.ranking) == 10
-    assert result.relevance is not None
-
-
-async def test_more_documents_than_the_server_returns_at_once_are_estimated(
-    elasticsearch_url: str, tmp_path: Path
-) -> None:
-    """The searches for cosines and for vectors are split, as those by words are."""
-    with index(elasticsearch_url, sent()) as source:
-        server = Server(elasticsearch_url)
-        async with opened(source, tmp_path, feedback=40) as engine:
-            whole = await hits_of(engine, "w1 w2", 300)
-            given = await hits_of(engine, "w1 w2", 300, only=[*DOCUMENTS])
-        server.ask("PUT", "/hybrid/_settings", {"index.max_result_window": 30})
-        async with opened(source, tmp_path, feedback=40) as engine:
-            few = await hits_of(engine, "w1 w2", 300)
-            again = await hits_of(engine, "w1 w2", 300, only=[*DOCUMENTS])
-    assert few.own == 30
-    assert few.ids[:30] == whole.ids[:30]
-    assert (again.ids, len(given)) == (given.ids[:30], 300)
-
-
-async def test_given_documents_are_estimated_if_the_body_cannot_score_them(
-    elasticsearch_url: str, tmp_path: Path
-) -> None:
-    body = {
-        "query": {"match": {"body": "{{query}}"}},
-        "rescore": {
-            "window_size": 50,
-            "query": {"rescore_query": {"match": {"title": "{{query}}"}}},
-        },
-    }
-    with index(elasticsearch_url, sent()) as source:
-        source = source.model_copy(update={"query": None, "body": body})
-        async with opened(source, tmp_path) as engine:
-            assert "rescore" not in engine.capabilities
-            whole = await hits_of(engine, "w1 w2", 300)
-            wanted = await by_hand(lexical_of(engine), VECTORS, "w1 w2")
-            some = whole.ids[::9]
-            given = await hits_of(engine, "w1 w2", 99, only=some)
-    assert {*given.ids} == {*some}
-    assert estimates(given) == pytest.approx({id_: wanted[id_] for id_ in some}, abs=1e-5)

@@ -168,14 +168,3 @@ async def test_a_certificate_that_is_not_trusted(
         with pytest.raises(IndexUnavailableError, match=said):
             async with attached(described(secure_elasticsearch.url, INDEX, credentials=named)):
                 pass
-
-
-async def test_the_wrong_scheme(secure_elasticsearch: SecureServer, elasticsearch_url: str) -> None:
-    async def opened(url: str) -> None:
-        async with attached(described(url, INDEX)):
-            pass
-
-    with pytest.raises(IndexUnavailableError, match="cannot be reached"):
-        await opened(secure_elasticsearch.url.replace("https", "http"))
-    with pytest.raises(IndexUnavailableError, match="starts with http:// or https://"):
-        await opened(elasticsearch_url.replace("http", "https"))
