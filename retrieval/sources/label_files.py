@@ -5,28 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fairqr.base.errors import SourceError, one_line
 from fairqr.retrieval.sources.documents import identifier
 from fairqr.retrieval.sources.query_files import named_rows
 
+LabelRow = tuple[int, str, object, float | None]
+"""The number of a line, a document, its label, and the label's share among those of the document.
 
-class LabelRow(NamedTuple):
-    """One row of a file of labels.
-
-    Attributes:
-        line: Its number in the file, counted from 1.
-        id: The document.
-        label: The label, in any form that :meth:`Attribute.membership` reads.
-        weight: Its share among the rows of the same document, before normalisation; None if the
-            file has no weights, so that a document has one label.
-    """
-
-    line: int
-    id: str
-    label: object
-    weight: float | None
+The label is in any form that :meth:`Attribute.membership` reads. The share is None if the file has
+no weights, so that a document has one label.
+"""
 
 
 def read_labels(path: Path, attribute: str) -> Iterator[LabelRow]:
@@ -57,7 +47,7 @@ def read_labels(path: Path, attribute: str) -> Iterator[LabelRow]:
         try:
             group = group if group in row else _group_column(row, attribute.casefold())
             weight = _weight(row["weight"]) if "weight" in row else None
-            yield LabelRow(line, identifier(row["id"]), row[group], weight)
+            yield line, identifier(row["id"]), row[group], weight
         except ValueError as error:
             raise SourceError(f"The labels {path}, line {line}: {error}; correct it.") from None
 

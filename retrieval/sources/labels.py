@@ -30,8 +30,8 @@ from fairqr.base.settings import data_dir
 from fairqr.retrieval.engines.engine import Memberships
 from fairqr.retrieval.engines.report import AttributeReport, ValueCount
 from fairqr.retrieval.fairness.exposure import FloatArray
-from fairqr.retrieval.sources.documents import Document, chunks
-from fairqr.retrieval.sources.label_files import LabelRow, read_labels
+from fairqr.retrieval.sources.documents import Document
+from fairqr.retrieval.sources.label_files import read_labels
 from fairqr.retrieval.sources.schema import UNKNOWN, Attribute, Schema, as_text
 
 FORMAT = 3
@@ -208,15 +208,14 @@ def _with_groups(path: Path, attribute: Attribute, groups: Sequence[str]) -> Att
 
 def _build(path: Path, attribute: Attribute, file: Path, tell: Callable[[int], None]) -> None:
     """Read a file of labels into a new database, and make sure that it is on disk."""
-    if not attribute.groups:
-        attribute = _with_groups(path, attribute, _groups_of_file(path, attribute, tell))
-    labels = _FileLabels(path, attribute, tell)
+    labels = _FileLabels(path, attribute)
     with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as database:
         database.executescript(_TABLES)
-        database.executemany("INSERT INTO file VALUES (?, ?, ?, ?)", labels.rows_of_file())
+        database.executemany("INSERT INTO file VALUES (?, ?, ?, ?)", labels.rows_of_file(tell))
+        attribute, rows = labels.memberships()
         if labels.weighted:
-            rows = labels.weighed(database.execute(_WEIGHTS))
-            database.executemany("INSERT INTO labels VALUES (?, ?)", rows)
+            of_documents = _weighed(database.execute(_WEIGHTS), rows, attribute.membership(None))
+            database.executemany("INSERT INTO labels VALUES (?, ?)", of_documents)
         else:
             try:
                 database.execute(_ONE_CODE_EACH)
@@ -228,107 +227,119 @@ def _build(path: Path, attribute: Attribute, file: Path, tell: Callable[[int], N
                     "weighs each."
                 ) from None
         counts = dict(database.execute("SELECT code, count(*) FROM labels GROUP BY code"))
-        about = {
-            "groups": attribute.groups,
-            "report": labels.report(counts).model_dump(mode="json"),
-            "rows": list(labels.codes),
-        }
+        groups = len(attribute.groups)
+        labelled = sum(count for code, count in counts.items() if any(rows[code][:groups]))
+        report = attribute_report(
+            attribute, sum(counts.values()), labelled, labels.values(), more=labels.more
+        )
+        about = {"groups": attribute.groups, "report": report.model_dump(mode="json"), "rows": rows}
         database.execute("INSERT INTO about VALUES (?)", [json.dumps(about)])
         database.execute("COMMIT")
     with file.open("rb") as stream:
         os.fsync(stream.fileno())
 
 
-def _groups_of_file(path: Path, attribute: Attribute, tell: Callable[[int], None]) -> list[str]:
-    """Return the groups that a file names, sorted."""
-    groups: set[str] = set()
-    for some in chunks(read_labels(path, attribute.name), ROWS_AT_ONCE):
-        for label in {label_key(row.label): row.label for row in some}.values():
-            groups.update(map(as_text, values_of(label)))
-        if len(groups) > MAX_GROUPS:
-            raise SourceError(
-                f"The labels {path} have more than {MAX_GROUPS:,} groups for {attribute.name}; "
-                "list its groups and their values under 'groups:' in the source."
-            )
-        tell(0)
-    named = sorted(groups - {UNKNOWN})
-    if len(named) < 2:
-        raise SourceError(
-            f"The labels {path} have {len(named)} groups for {attribute.name}, which needs at "
-            "least two; correct the file."
-        )
-    return named
-
-
 class _FileLabels:
-    """The distinct labels of a file while it is read.
+    """The distinct labels of a file, each with a number.
 
     Usually few labels are distinct. If very many are, such as exact amounts, only the first ones
     are counted for the check.
     """
 
-    def __init__(self, path: Path, attribute: Attribute, tell: Callable[[int], None]) -> None:
-        self.weighted = False
-        self.codes: dict[tuple[float, ...], int] = {}
-        self._path, self._attribute, self._tell = path, attribute, tell
-        self._known: dict[object, tuple[int, object]] = {}
-        self._counts: Counter[object] = Counter()
-        self._more = False
+    def __init__(self, path: Path, attribute: Attribute) -> None:
+        self.weighted = self.more = False
+        self._path, self._attribute = path, attribute
+        self._codes: dict[object, int] = {}
+        self._labels: list[tuple[object, int]] = []  # Each with its first line.
+        self._counts: Counter[int] = Counter()
 
-    def rows_of_file(self) -> Iterator[tuple[str, int, float | None, int]]:
-        """Yield the id, the number of its memberships, the weight and the line of each row."""
-        count = 0
-        for count, row in enumerate(read_labels(self._path, self._attribute.name), start=1):
-            key = label_key(row.label)
-            if key not in self._known:
-                code = self._code(row)
-                if len(self._known) < MAX_LABELS:
-                    self._known[key] = code, row.label
-                else:
-                    self._more = True
-            else:
-                code = self._known[key][0]
-            self._counts[key if key in self._known else None] += 1
-            self.weighted |= row.weight is not None
-            yield row.id, code, row.weight, row.line
+    def rows_of_file(
+        self, tell: Callable[[int], None]
+    ) -> Iterator[tuple[str, int, float | None, int]]:
+        """Yield the id, the number of its label, the weight and the line of each row."""
+        count, codes, counts = 0, self._codes, self._counts
+        for line, id_, label, weight in read_labels(self._path, self._attribute.name):
+            if (code := codes.get(label_key(label))) is None:
+                code = self._new(label, line)
+            counts[code] += 1
+            yield id_, code, weight, line
+            count += 1
             if count % ROWS_AT_ONCE == 0:
-                self._tell(count)
+                tell(count)
         if not count:
             raise SourceError(f"The labels {self._path} have no rows; write one for each document.")
+        self.weighted = weight is not None
         if count % ROWS_AT_ONCE:
-            self._tell(count)
+            tell(count)
 
-    def _code(self, row: LabelRow) -> int:
+    def _new(self, label: object, line: int) -> int:
+        """Return the number of a label that was not seen before."""
+        key = label_key(label)
+        if len(self._codes) >= MAX_LABELS:
+            if not self._attribute.groups:
+                raise self._too_many()
+            # Instead of the label we note its memberships, of which there are fewer.
+            self.more, key = True, self._row(label, line)
+        code = self._codes.setdefault(key, len(self._labels))
+        if code == len(self._labels):
+            self._labels.append((label, line))
+        return code
+
+    def memberships(self) -> tuple[Attribute, list[tuple[float, ...]]]:
+        """Return the attribute with its groups, and the memberships of each label by number."""
+        if not self._attribute.groups:
+            values = (value for label, _ in self._labels for value in values_of(label))
+            named = sorted(set(map(as_text, values)) - {UNKNOWN})
+            if len(named) > MAX_GROUPS:
+                raise self._too_many()
+            if len(named) < 2:
+                raise SourceError(
+                    f"The labels {self._path} have {len(named)} groups for {self._attribute.name}, "
+                    "which needs at least two; correct the file."
+                )
+            self._attribute = _with_groups(self._path, self._attribute, named)
+        return self._attribute, [self._row(label, line) for label, line in self._labels]
+
+    def values(self) -> Counter[object]:
+        """Return how many rows have each value."""
+        values: Counter[object] = Counter()
+        for code, (label, _) in enumerate(self._labels[:MAX_LABELS]):
+            values.update(dict.fromkeys(values_of(label), self._counts[code]))
+        return values
+
+    def _row(self, label: object, line: int) -> tuple[float, ...]:
         try:
-            memberships = self._attribute.membership(row.label, strict=False)
+            return self._attribute.membership(label, strict=False)
         except ValueError as error:
             raise SourceError(
-                f"The labels {self._path}, line {row.line}: {one_line(error)}; correct it."
+                f"The labels {self._path}, line {line}: {one_line(error)}; correct it."
             ) from None
-        return self.codes.setdefault(memberships, len(self.codes))
 
-    def weighed(self, rows: Iterable[tuple[str, int, float]]) -> Iterator[tuple[str, int]]:
-        """Yield each document once, with the mean of its memberships by weight."""
-        by_code = np.array(list(self.codes))
-        for id_, own in itertools.groupby(rows, key=itemgetter(0)):
-            _, codes, weights = zip(*own, strict=True)
-            if not any(weights):
-                mean = self._attribute.membership(None)
-            elif len(codes) == 1:
-                mean = tuple(by_code[codes[0]].tolist())
-            else:
-                mean = tuple(np.average(by_code[list(codes)], axis=0, weights=weights).tolist())
-            yield id_, self.codes.setdefault(mean, len(self.codes))
+    def _too_many(self) -> SourceError:
+        return SourceError(
+            f"The labels {self._path} have more than {MAX_GROUPS:,} groups for "
+            f"{self._attribute.name}; list its groups and their values under 'groups:' in the "
+            "source."
+        )
 
-    def report(self, counts: Mapping[int, int]) -> AttributeReport:
-        """Return the check's report on the file, given the number of documents by code."""
-        groups = len(self._attribute.groups)
-        labelled = sum(counts.get(code, 0) for row, code in self.codes.items() if any(row[:groups]))
-        values: Counter[object] = Counter()
-        for key, (_, label) in self._known.items():
-            values.update(dict.fromkeys(values_of(label), self._counts[key]))
-        documents = sum(counts.values())
-        return attribute_report(self._attribute, documents, labelled, values, more=self._more)
+
+def _weighed(
+    lines: Iterable[tuple[str, int, float]],
+    rows: list[tuple[float, ...]],
+    unlabelled: tuple[float, ...],
+) -> Iterator[tuple[str, int]]:
+    """Yield each document once, and append the mean of its memberships by weight to the rows."""
+    codes = {row: code for code, row in enumerate(rows)}
+    for id_, own in itertools.groupby(lines, key=itemgetter(0)):
+        held = [(rows[code], weight) for _, code, weight in own]
+        total = sum(weight for _, weight in held)
+        mean = held[0][0] if total else unlabelled
+        if total and len(held) > 1:
+            shares = zip(*([share * weight for share in row] for row, weight in held), strict=True)
+            mean = tuple(sum(share) / total for share in shares)
+        if (code := codes.setdefault(mean, len(rows))) == len(rows):
+            rows.append(mean)
+        yield id_, code
 
 
 def label_key(label: object) -> object:

@@ -167,7 +167,9 @@ def _query(number: int, row: Mapping[str, Any], columns: QueryColumns) -> QueryR
     id_ = row.get("id") if columns.id is None else value(columns.id)
     return QueryRow(
         number,
-        None if id_ is None and columns.id is None else identifier(id_),
+        None
+        if id_ is None and columns.id is None
+        else identifier(id_.strip() if isinstance(id_, str) else id_),
         _spaced(encodable(text or "", "text")),
         1.0 if columns.weight is None else weight_of(value(columns.weight)),
         "" if columns.segment is None else segment_of(value(columns.segment)),
@@ -206,10 +208,10 @@ def _named(
         raise _wrong(path, first[0], f"it names the column '{twice[0]}' twice", what)
     for number, cells in rows:
         # Otherwise an unquoted text with a comma would be cut off there.
-        if any(cell.strip() for cell in cells[len(names) :]):
+        if len(cells) > len(names) and any(cell.strip() for cell in cells[len(names) :]):
             more = "it has more columns than the first line, perhaps from an unquoted comma"
             raise _wrong(path, number, more, what)
-        yield number, {name: cell.strip() for name, cell in zip(names, cells, strict=False)}
+        yield number, dict(zip(names, cells, strict=False))
 
 
 def _table(
@@ -234,7 +236,7 @@ def _table(
         if not need_ids and (len(cells) > 2 or not math.isnan(_number(cells[1]))):
             what = "it is not an id and a text; name the columns in the first line"
             raise _wrong(path, number, what)
-        yield number, {"id": cells[0].strip(), "text": cells[1]}
+        yield number, {"id": cells[0], "text": cells[1]}
 
 
 def _decoded(path: Path) -> Iterator[tuple[int, str]]:
