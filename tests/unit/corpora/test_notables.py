@@ -12,10 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from notables import build, grammar
-from notables.eras import epochs, years_between
-from notables.facts import LEFT_OUT, clean_city, clean_year, read_people
 from notables.occupations import OCCUPATIONS
-from notables.texts import MAX_WORDS
 from notables.topics import TOPICS
 
 from fairqr.retrieval.sources.corpus import BUILT_IN
@@ -94,14 +91,6 @@ def test_the_same_facts_give_the_same_bytes(table: Path, tmp_path: Path) -> None
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
 
-def test_documents_are_written_without_time_or_file_name(table: Path, tmp_path: Path) -> None:
-    """The gzip header carries neither, so a build elsewhere or later gives the same file."""
-    build.build(table, tmp_path)
-    header = (tmp_path / build.DOCUMENTS).read_bytes()[:8]
-    assert header[3] == 0, "no optional header fields such as a file name"
-    assert header[4:8] == b"\0\0\0\0", "no modification time"
-
-
 def test_unknown_facts_become_null_and_stay_out_of_the_text(table: Path, tmp_path: Path) -> None:
     """Nobody's unknown birth is talked about; unknown values are null, not words."""
     build.build(table, tmp_path)
@@ -122,12 +111,6 @@ def test_relevance_follows_from_the_facts(table: Path, tmp_path: Path) -> None:
         f"{physicist.id} 0 1 1",
         f"{physicist.id} 0 2 1",
     ]
-
-
-def test_people_with_harmful_labels_are_left_out(table: Path) -> None:
-    """A one-word label such as "extremist" is not repeated about anybody."""
-    assert "EXTREMIST" in LEFT_OUT
-    assert [person.id for person in read_people(table)] == ["1", "2", "30"]
 
 
 @pytest.mark.parametrize(
@@ -154,109 +137,7 @@ def test_a_table_that_does_not_fit_ends_with_one_sentence_and_2(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_missing_table_or_argument_ends_with_one_sentence_and_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The command explains itself instead of showing a traceback."""
-    assert build.main([str(tmp_path / "absent.tsv"), str(tmp_path)]) == 2
-    assert "cannot be read" in capsys.readouterr().err
-    assert build.main([]) == 2
-    assert "two paths" in capsys.readouterr().err
-
-
 # Cleaning and grammar
-
-
-@pytest.mark.parametrize(
-    ("cell", "year"),
-    [
-        ("1879", 1879),
-        ("-384", -384),
-        ("Unknown", None),
-        ("530s", None),
-        ("1237?", None),
-        ("0", None),
-        ("-3500", None),
-    ],
-)
-def test_years_are_taken_only_when_they_are_exact(cell: str, year: int | None) -> None:
-    """Guesses, the year 0 and the source's mark for legend count as unknown."""
-    assert clean_year(cell) == year
-
-
-@pytest.mark.parametrize(
-    ("cell", "city"),
-    [
-        ("Other", None),
-        (" Kozliki", "Kozliki"),
-        ("Long Island (ex Queens & Brooklyn)", "Long Island"),
-        ("Tyre, Lebanon", "Tyre"),
-        ("Washington, D.C.", "Washington, D.C."),
-        ("Roman Republic", "the Roman Republic"),
-    ],
-)
-def test_birthplaces_are_fit_to_stand_after_in(cell: str, city: str | None) -> None:
-    """Additions go, articles come, and "Other" is no place."""
-    assert clean_city(cell, None) == city
-
-
-@pytest.mark.parametrize(
-    ("phrase", "expected"),
-    [
-        ("actor", "an"),
-        ("physicist", "a"),
-        ("European-born writer", "a"),
-        ("Ukrainian-born writer", "a"),
-        ("Uruguayan-born coach", "a"),
-        ("Ugandan-born coach", "a"),
-        ("Uzbek-born coach", "an"),
-        ("American-born actor", "an"),
-        ("heir", "an"),
-        ("historian", "a"),
-        ("18th-century king", "an"),
-        ("19th-century king", "a"),
-        ("8th place", "an"),
-        ("11th place", "an"),
-        ("110th place", "a"),
-    ],
-)
-def test_articles_follow_the_sound(phrase: str, expected: str) -> None:
-    """The article depends on how a phrase sounds, not on its first letter alone."""
-    assert grammar.article(phrase) == expected
-
-
-def test_ordinals_and_centuries_count_as_english_does() -> None:
-    """11th to 13th are not 11st to 13rd, and centuries end with the year of two zeros."""
-    assert [grammar.ordinal(n) for n in (1, 2, 3, 4, 11, 12, 13, 21, 112)] == (
-        ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "112th"]
-    )
-    assert grammar.century_name(1900) == "19th century"
-    assert grammar.century_name(1901, in_words=True) == "twentieth century"
-    assert grammar.century_name(-384) == "4th century BC"
-    assert grammar.century_name(-400) == "4th century BC"
-    assert grammar.year_name(-384) == "384 BC"
-    assert grammar.year_name(79) == "AD 79"
-
-
-def test_there_is_no_year_zero_between_the_eras() -> None:
-    """From 1 BC to AD 1 is one year."""
-    assert years_between(-1, 1) == 1
-    assert years_between(-44, -40) == 4
-    assert years_between(1879, 1905) == 26
-
-
-def test_only_europe_has_a_middle_age_of_its_own_name() -> None:
-    """The names of ages that are European are given to births in Europe alone."""
-    assert "the Renaissance" in epochs(1450, in_europe=True)
-    assert "the Renaissance" not in epochs(1450, in_europe=False)
-
-
-def test_lists_and_pronouns() -> None:
-    """Lists end with "and"; a text without pronouns uses the name."""
-    assert grammar.listing(["a"]) == "a"
-    assert grammar.listing(["a", "b", "c"]) == "a, b and c"
-    assert grammar.Voice.pronouns("female").possessive == "her"
-    assert grammar.Voice.naming("this poet", "Alcaeus").possessive == "Alcaeus'"
 
 
 def test_the_vocabulary_names_no_gender() -> None:
@@ -275,23 +156,6 @@ def test_ids_and_texts_are_unique(documents: list[dict[str, Any]]) -> None:
     assert len(documents) > 11_000
     assert len({document["id"] for document in documents}) == len(documents)
     assert len({document["text"] for document in documents}) == len(documents)
-
-
-def test_every_document_has_the_same_fields(documents: list[dict[str, Any]]) -> None:
-    """Id, title and text are never empty; the fields lie flat beside them."""
-    keys = set(documents[0])
-    assert {"id", "title", "text", "gender", "continent", "occupation", "birth_year"} <= keys
-    for document in documents:
-        assert set(document) == keys
-        assert all(document[key] for key in ("id", "title", "text"))
-
-
-def test_texts_have_a_readable_length(documents: list[dict[str, Any]]) -> None:
-    """Between 40 and 180 words, and not all alike."""
-    lengths = sorted(len(document["text"].split()) for document in documents)
-    assert lengths[0] >= 40
-    assert lengths[-1] <= MAX_WORDS == 180
-    assert lengths[len(lengths) * 9 // 10] - lengths[len(lengths) // 10] >= 40
 
 
 def test_texts_have_no_seams(documents: list[dict[str, Any]]) -> None:
@@ -328,25 +192,6 @@ def test_gender_is_worded_alike_for_women_and_men(documents: list[dict[str, Any]
     assert all(0.28 <= share <= 0.40 for share in shares.values())
 
 
-def test_most_texts_name_country_and_continent(documents: list[dict[str, Any]]) -> None:
-    """A query refined by a place finds most of those who come from there."""
-    placed = [document for document in documents if document["continent"]]
-    named = sum(document["country"] in document["text"] for document in placed)
-    stems = {
-        name: name.removeprefix("North ").removeprefix("South ")
-        for name in ("Africa", "Asia", "Europe", "North America", "Oceania", "South America")
-    }
-    seen = sum(stems[d["continent"]] in d["text"] for d in placed)
-    assert named / len(placed) > 0.8
-    assert seen / len(placed) > 0.6
-
-
-def test_an_occupation_is_not_always_called_by_its_name(documents: list[dict[str, Any]]) -> None:
-    """Some texts use other words, so that an expanded query has something to find."""
-    named = sum(document["occupation"] in document["text"] for document in documents)
-    assert 0.4 <= named / len(documents) <= 0.8
-
-
 def test_the_schema_covers_all_groups_and_its_shares_sum_to_one(
     documents: list[dict[str, Any]], schema: dict[str, dict[str, Any]]
 ) -> None:
@@ -369,16 +214,6 @@ def test_topics_are_many_and_each_has_enough_relevant_people(
     assert all(len(ids) >= 20 for ids in qrels.values())
 
 
-def test_judgements_point_to_documents_and_only_once(
-    documents: list[dict[str, Any]], qrels: dict[str, list[str]]
-) -> None:
-    """Every judged id is a document, and no pair is judged twice."""
-    known = {document["id"] for document in documents}
-    for topic, ids in qrels.items():
-        assert set(ids) <= known, topic
-        assert len(set(ids)) == len(ids), topic
-
-
 def test_every_topic_has_women_and_men_among_the_relevant(
     documents: list[dict[str, Any]], qrels: dict[str, list[str]]
 ) -> None:
@@ -386,6 +221,7 @@ def test_every_topic_has_women_and_men_among_the_relevant(
     gender = {document["id"]: document["gender"] for document in documents}
     for topic, ids in qrels.items():
         assert {gender[id_] for id_ in ids} == {"female", "male"}, topic
+        assert len(set(ids)) == len(ids), topic
 
 
 def test_topics_ask_for_no_gender(topics: list[dict[str, str]]) -> None:

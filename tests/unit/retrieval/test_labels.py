@@ -239,11 +239,6 @@ async def test_a_file_that_is_wrong_is_refused_in_one_sentence(
     assert not [*(tmp_path / "kept").glob("*.sqlite*")]
 
 
-async def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"origins\.csv cannot be read: No such file"):
-        await opened(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("content", "population", "sentence"),
     [
@@ -295,15 +290,6 @@ async def test_another_population_reads_nothing_again(tmp_path: Path) -> None:
     wrong = attribute.model_copy(update={"groups": (), "population": {"Mars": 1.0}})
     with pytest.raises(SourceError, match="do not fit the attribute origin: population names"):
         await opened(tmp_path, wrong)
-
-
-async def test_one_folder_is_kept_for_a_file_and_an_attribute(tmp_path: Path) -> None:
-    (tmp_path / "origins.csv").write_text("id,group\na,Asia\nb,Europe\n")
-    for unknown in ("exclude", "group", "exclude"):
-        attribute = ORIGIN.model_copy(update={"unknown": unknown})
-        labels = await opened(tmp_path, attribute)
-        assert len(rows(labels, ["c"])[0]) == len(attribute.universe)
-        assert len([*(tmp_path / "kept").glob("*.sqlite")]) == 1
 
 
 async def test_several_who_open_a_new_file_at_once_read_it_once(tmp_path: Path) -> None:
@@ -440,12 +426,3 @@ async def test_a_field_that_cannot_be_a_label_is_refused_in_one_sentence(
     labels = await LabelReader.open({"gender": GENDER}, tmp_path, store=tmp_path / "kept")
     with pytest.raises(SourceError, match="The field 'sex' of the document 'a' cannot be read as"):
         labels.memberships(["a"], {"gender": [label]})
-
-
-async def test_labels_are_kept_in_the_folder_of_the_users_data_by_default(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path / "data"))
-    (tmp_path / "origins.csv").write_text("id,group\na,Asia\n")
-    await LabelReader.open({"origin": ORIGIN}, tmp_path)
-    assert any(os.scandir(tmp_path / "data" / "labels"))

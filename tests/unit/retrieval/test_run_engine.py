@@ -82,14 +82,6 @@ async def test_a_query_by_id_gives_its_ranking_with_groups_and_ties_by_id(tmp_pa
     await engine.aclose()
 
 
-async def test_at_most_n_hits_come_and_none_are_counted(tmp_path: Path) -> None:
-    engine = await opened(tmp_path)
-    two, none = await engine.search([Query("t1", 2), Query("t1", 0)])
-    assert two.ids == ["a", "b"]
-    assert two.memberships["gender"].shape == (2, 2)
-    assert (len(none), none.total, none.memberships["gender"].shape) == (0, None, (0, 2))
-
-
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -165,11 +157,6 @@ async def test_labels_texts_and_titles_come_from_the_documents(tmp_path: Path) -
     ]
 
 
-async def test_documents_without_a_file_of_them_are_empty(tmp_path: Path) -> None:
-    found = await (await opened(tmp_path)).documents(["a", "unranked"])
-    assert [(d.id, d.title, d.text) for d in found] == [("a", "", "")]
-
-
 async def test_several_runs_are_one_engine(tmp_path: Path) -> None:
     (tmp_path / "more.run").write_text("t3 Q0 a 1 1 dense\n")
     engine = await opened(tmp_path, runs=["bm25.run", "more.run"])
@@ -207,31 +194,6 @@ async def test_files_that_are_missing_or_wrong_are_named(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "words"),
-    [
-        ("topics.tsv", "t1 tennis\n", "line 1: it lacks the two columns, id and text"),
-        ("topics.tsv", "t1\ta\nt1\tb\n", "line 2: the query 't1' is already in line 1"),
-        ("topics.tsv", "t1\t \n", "line 1: it has no id or no text"),
-        ("topics.tsv", b"t1\t\xff\n", "line 1: it is not UTF-8 text"),
-        ("topics.jsonl", "{\n", "line 1: it is not valid JSON"),
-        ("topics.jsonl", "[]\n", "line 1: it is not a JSON object"),
-        (
-            "topics.jsonl",
-            '{"id": "t1", "words": "x"}\n',
-            "line 1: it has no 'query', 'text' or 'title'",
-        ),
-        ("topics.jsonl", '{"id": true, "text": "x"}\n', "line 1: it has no id"),
-    ],
-)
-async def test_a_wrong_query_is_named(
-    tmp_path: Path, name: str, content: str | bytes, words: str
-) -> None:
-    data = content if isinstance(content, bytes) else content.encode()
-    (tmp_path / name).write_bytes(data)
-    assert words in await refused(tmp_path, SourceError, topics=name)
-
-
-@pytest.mark.parametrize(
     ("content", "words"),
     [
         ("{}\n", "line 1: it has no id"),
@@ -242,11 +204,6 @@ async def test_a_wrong_query_is_named(
 async def test_a_wrong_document_is_named(tmp_path: Path, content: str, words: str) -> None:
     (tmp_path / "documents.jsonl").write_text(content)
     assert words in await refused(tmp_path, SourceError, documents="documents.jsonl")
-
-
-async def test_packed_documents_have_to_be_unpacked(tmp_path: Path) -> None:
-    told = await refused(tmp_path, SourceError, documents="documents.jsonl.gz")
-    assert "are compressed, and we read single lines; unpack the file" in told
 
 
 async def test_a_field_needs_documents_that_have_it(tmp_path: Path) -> None:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,7 +21,6 @@ from fairqr.retrieval.engines.tantivy.folder import upsert_documents
 from fairqr.retrieval.sources.documents import Document
 from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.schema import Schema
-from tests.patience import PATIENCE
 from tests.unit.engines import hits_of, ranked
 from tests.unit.retrieval.embedded import GENDER, built, remove, upsert
 
@@ -158,32 +154,6 @@ async def test_boost_raises_documents_that_match_and_finds_no_others(tmp_path: P
     assert among.scores == pytest.approx([scores.get(id_, 0) for id_ in among.ids])
 
 
-async def test_all_queries_of_a_call_are_answered_as_each_alone(tmp_path: Path) -> None:
-    engine = built(tmp_path / "v1", generated(100), SCHEMA)
-    queries = [
-        Query("w1 w2", 7),
-        Query("w1", 0),
-        Query("w1 w3", 9, every_word=True),
-        Query("w4", 9, boost="w5"),
-        Query("w4", 9, only=("d1", "d2")),
-        Query("zebra", 9),
-        Query("the", 9),
-        Query("half \ud800 w1", 9),
-    ]
-    for query, found in zip(queries, await engine.search(queries), strict=True):
-        (alone,) = await engine.search([query])
-        assert (found.ids, found.scores, found.total) == (alone.ids, alone.scores, alone.total)
-        for name, rows in found.memberships.items():
-            assert rows.tolist() == alone.memberships[name].tolist()
-            assert rows.shape == (len(found), len(SCHEMA.attributes[name].universe))
-    assert await engine.search([]) == []
-
-
-async def test_more_hits_than_there_are_documents_cost_no_memory(tmp_path: Path) -> None:
-    engine = built(tmp_path / "v1", generated(10), SCHEMA)
-    assert len(await hits_of(engine, "w1 w2 w3", 2**40)) <= 10
-
-
 async def test_texts_groups_and_shares(tmp_path: Path) -> None:
     documents = [
         Document("b", "B", "word", {"gender": "female", "place": "here"}),
@@ -201,22 +171,6 @@ async def test_texts_groups_and_shares(tmp_path: Path) -> None:
     shares = await engine.corpus_shares()
     assert shares["gender"] == pytest.approx([0.5, 1 / 6])
     assert shares["place"] == pytest.approx([1.25 / 3, 0.25, 1 / 3])
-
-
-async def test_shares_over_very_many_different_labels(tmp_path: Path) -> None:
-    """They are those of the documents that there are now."""
-    gender = GENDER.attributes["gender"]
-    labels = [{"female": n, "male": 1} for n in range(3000)] + [{"female": 1, "male": 2}] * 99
-    documents = [Document(f"{n}", "", "x", {"gender": label}) for n, label in enumerate(labels)]
-    engine = built(tmp_path / "v1", documents)
-    expected = np.mean([gender.membership(label) for label in labels], axis=0)
-    assert (await engine.corpus_shares())["gender"] == pytest.approx(expected, rel=1e-12)
-    await remove(engine, [str(n) for n in range(2900)])
-    left = np.mean([gender.membership(label) for label in labels[2900:]], axis=0)
-    assert (await engine.corpus_shares())["gender"] == pytest.approx(left, rel=1e-12)
-    await remove(engine, [str(n) for n in range(2900, len(labels))])
-    assert (await engine.corpus_shares())["gender"].tolist() == [0, 0]
-    assert len(await hits_of(engine, "x", 9)) == 0
 
 
 # --- counting ---------------------------------------------------------------------------------
@@ -250,19 +204,6 @@ async def test_documents_that_were_deleted_are_not_counted(tmp_path: Path) -> No
 
 
 # --- writing ----------------------------------------------------------------------------------
-
-
-async def test_documents_are_replaced_added_and_removed(tmp_path: Path) -> None:
-    engine = built(tmp_path / "v1", [Document("a", "", "one"), Document("b", "", "one")])
-    new = [Document("b", "", "two", {"gender": "male"}), Document("c", "", "one")]
-    assert await upsert(engine, new) == 2
-    assert (await hits_of(engine, "one", 9)).ids == ["a", "c"]
-    found = await hits_of(engine, "two", 9)
-    assert (found.ids, found.memberships["gender"].tolist()) == (["b"], [[0, 1]])
-    assert await remove(engine, ["a", "nobody"]) == 1
-    assert (await engine.info()).documents == 2
-    other = TantivyEngine(engine.folder, "other")
-    assert (await hits_of(other, "one", 9)).ids == ["c"]
 
 
 async def test_what_another_process_writes_is_seen_by_the_next_search(tmp_path: Path) -> None:
@@ -340,63 +281,6 @@ def test_groups_and_counts_are_right_whatever_is_written(writes: list[Any]) -> N
 
 # --- several at once --------------------------------------------------------------------------
 
-UPSERT = textwrap.dedent(
-    """
-    import pathlib, sys, time
-    from fairqr.base.errors import BuildInProgressError
-    from fairqr.retrieval.sources.documents import Document
-    from tests.unit.retrieval.embedded import GENDER, LabelReader, upsert_documents
-
-    folder, writer = pathlib.Path(sys.argv[1]), int(sys.argv[2])
-    print("ready", flush=True)
-    sys.stdin.readline()
-    for number in range(10):
-        label = {"female": 100 * writer + number, "male": 1}
-        document = Document(f"{writer}-{number}", "", "text", {"gender": label})
-        while True:
-            try:
-                upsert_documents(folder, [document], LabelReader(GENDER, {}, strict=True))
-                break
-            except BuildInProgressError:
-                time.sleep(0.001)
-    """
-)
-
-
-async def test_processes_that_write_at_once_give_no_document_the_groups_of_another(
-    tmp_path: Path,
-) -> None:
-    """Formerly the groups were numbered before the lock was taken, and two writers used a number
-    twice: with 150,000 kinds of labels, four documents in fifteen."""
-    engine = built(tmp_path / "v1", [Document("first", "", "text")])
-    command = [sys.executable, "-c", UPSERT, str(engine.folder)]
-    writers = [
-        subprocess.Popen(
-            [*command, str(number)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        for number in range(3)
-    ]
-    try:
-        for process in writers:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-        for process in writers:
-            assert process.stdin is not None
-            process.stdin.write("go\n")
-            process.stdin.flush()
-        assert [process.wait(timeout=PATIENCE) for process in writers] == [0, 0, 0]
-    finally:
-        for process in writers:
-            process.kill()
-            process.communicate()
-    found = await hits_of(engine, "text", 99)
-    assert len(found) == 31
-    for id_, row in zip(found.ids, found.memberships["gender"].tolist(), strict=True):
-        if id_ != "first":
-            writer, number = map(int, id_.split("-"))
-            weight = 100 * writer + number
-            assert row == pytest.approx([weight / (weight + 1), 1 / (weight + 1)])
-
 
 async def test_while_one_writes_another_is_refused_and_readers_see_the_old_state(
     tmp_path: Path,
@@ -440,23 +324,6 @@ async def test_many_searches_at_once_while_documents_are_written(tmp_path: Path)
     await asyncio.gather(write(), read(sizes), read(sizes))
     assert set(sizes) <= {0, 50, 100, 150, 200, 250}
     assert len(await hits_of(engine, "extra", 1000)) == 250
-
-
-async def test_many_threads_may_be_the_first_to_read(tmp_path: Path) -> None:
-    folder = built(tmp_path / "v1", generated(300), SCHEMA).folder
-    for _ in range(20):
-        engine = TantivyEngine(folder, "cold")
-        found = await asyncio.gather(*(hits_of(engine, f"w{n}", 300) for n in range(6)))
-        assert all(id_.startswith("d") for hits in found for id_ in hits.ids)
-        assert all(len(set(hits.ids)) == len(hits) for hits in found)
-
-
-def test_one_engine_serves_several_event_loops_and_closes_twice(tmp_path: Path) -> None:
-    engine = built(tmp_path / "v1", generated(50), SCHEMA)
-    first = asyncio.run(ranked(engine, "w1", 9))
-    asyncio.run(engine.aclose())
-    asyncio.run(engine.aclose())
-    assert asyncio.run(ranked(engine, "w1", 9)) == first
 
 
 # --- what goes wrong --------------------------------------------------------------------------
