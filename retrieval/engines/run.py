@@ -10,8 +10,6 @@ import asyncio
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 
-import numpy as np
-
 from fairqr.base.errors import QueryError, SourceError, UnsupportedError, one_line
 from fairqr.retrieval.engines.engine import (
     Capability,
@@ -26,7 +24,7 @@ from fairqr.retrieval.engines.engine import (
 from fairqr.retrieval.engines.report import AttributeReport, SourceReport, report_on
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.ranking import Ranking
-from fairqr.retrieval.sources.documents import Document, DocumentLines, value_at
+from fairqr.retrieval.sources.documents import Document, DocumentLines
 from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.query_files import read_queries
 from fairqr.retrieval.sources.runs import read_run
@@ -54,24 +52,23 @@ class RunEngine:
         self._ids_of_text: dict[str, list[str]] = {}
         for id_, text in self.texts.items():
             self._ids_of_text.setdefault(_plain(text), []).append(id_)
-        ids = dict.fromkeys(id_ for ranking in self.rankings.values() for id_ in ranking.ids)
-        self._rows = {id_: row for row, id_ in enumerate(ids)}
-        self._field_labels: dict[str, list[object]] = {
-            attribute.name: [None] * len(ids) for attribute in labels.field_attributes
+        self._ids = {id_ for ranking in self.rankings.values() for id_ in ranking.ids}
+        # For each attribute that reads a field, the label of each document.
+        self._field_labels: dict[str, dict[str, object]] = {
+            attribute.name: {} for attribute in labels.field_attributes
         }
         self.lines: DocumentLines | None = None
         if source.documents:
             path = source.path(source.documents)
-            self.lines = DocumentLines(path, self._rows, self._take_labels)
+            self.lines = DocumentLines(path, self._ids, self._take_labels)
         self._check_labels()
-        self._memberships = labels.memberships(list(ids), self._field_labels)
 
     async def info(self) -> EngineInfo:
         """Return what we know of the files."""
         return EngineInfo(
             name=self.name,
             engine="run",
-            documents=len(self._rows),
+            documents=len(self._ids),
             location=self._location,
             source=str(self.source.folder),
             fingerprint=self._fingerprint,
@@ -80,7 +77,7 @@ class RunEngine:
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
         """Return the rankings of these queries, given by id or by text."""
         require_groups(self, queries)
-        return [self._answer(query) for query in queries]
+        return await asyncio.to_thread(lambda: [self._answer(query) for query in queries])
 
     async def documents(self, ids: Sequence[str]) -> list[Document]:
         """Return these documents, in this order; empty ones if there is no file of documents."""
@@ -96,8 +93,8 @@ class RunEngine:
 
     def _take_labels(self, document: Document) -> None:
         for attribute in self._labels.field_attributes:
-            label = value_at(document.fields, attribute.field)
-            self._field_labels[attribute.name][self._rows[document.id]] = label
+            if (label := document.label(attribute)) is not None:
+                self._field_labels[attribute.name][document.id] = label
 
     def _check_labels(self) -> None:
         for attribute in self._labels.field_attributes:
@@ -107,35 +104,26 @@ class RunEngine:
                     f"'{attribute.field}', but a run has no fields; name the file of its documents "
                     "in 'documents', or a file of ids and groups in 'labels'."
                 )
-            if all(label is None for label in self._field_labels[attribute.name]):
+            if not self._field_labels[attribute.name]:
                 raise SourceError(
                     f"No document of the run in {self.lines.path} has the field "
                     f"'{attribute.field}' of '{attribute.name}'; correct the name of the field, or "
                     "the ids of the documents."
                 )
 
-    def memberships_of(self, ids: Sequence[str]) -> Memberships:
-        """Return the groups of these documents, which must be in the run."""
-        rows = np.array([self._rows[id_] for id_ in ids], dtype=np.intp)
-        return {name: array[rows] for name, array in self._memberships.items()}
+    def _labels_of(self, ids: Sequence[str]) -> dict[str, list[object]]:
+        return {name: [of.get(id_) for id_ in ids] for name, of in self._field_labels.items()}
 
-    def _looked_up(self, ids: list[str]) -> tuple[list[str], Memberships]:
-        """Return the groups of documents, including those that only a label file names."""
-        ranked = [id_ for id_ in ids if id_ in self._rows]
-        others = self._labels.in_files([id_ for id_ in ids if id_ not in self._rows])
-        memberships = self.memberships_of(ranked)
-        if others:
-            fields = {it.name: [None] * len(others) for it in self._labels.field_attributes}
-            labelled = self._labels.memberships(others, fields)
-            memberships = {
-                name: np.concatenate([array, labelled[name]]) for name, array in memberships.items()
-            }
-        return [*ranked, *others], memberships
+    def memberships_of(self, ids: Sequence[str]) -> Memberships:
+        """Return the groups of these documents; this blocks."""
+        return self._labels.memberships(ids, self._labels_of(ids))
 
     def _answer(self, query: Query) -> Hits:
         if query.only is not None and not query.text:
-            ids, memberships = self._looked_up(list(dict.fromkeys(query.only)))
-            return best_first(ids, [0.0] * len(ids), memberships, query.n)
+            # Also documents that no run has, but a file of labels.
+            named = set(self._labels.in_files(query.only)).union(self._ids)
+            ids = [id_ for id_ in dict.fromkeys(query.only) if id_ in named]
+            return best_first(ids, [0.0] * len(ids), self.memberships_of(ids), query.n)
         if query.only is not None or query.every_word or query.boost:
             raise UnsupportedError(
                 f"'{self.name}' is a run, which only answers its own queries; set max_iterations "
@@ -169,13 +157,14 @@ class RunEngine:
 
     def read(self, ids: Sequence[str]) -> list[Document]:
         """Do the same as :meth:`documents`; this blocks."""
-        known = [id_ for id_ in ids if id_ in self._rows]
+        known = [id_ for id_ in ids if id_ in self._ids]
         found = {d.id: d for d in self.lines.read(known)} if self.lines else {}
         return [found.get(id_) or Document(id_, "", "") for id_ in known]
 
     def labels_of_all(self) -> list[AttributeReport]:
         """Return what the check says of the labels of all documents."""
-        return self._labels.reports(self._field_labels, list(self._rows))
+        ids = sorted(self._ids)
+        return self._labels.reports(self._labels_of(ids), ids)
 
     def remarks(self) -> Iterator[str]:
         """Yield what users should know of the files."""
@@ -189,7 +178,7 @@ class RunEngine:
             yield (
                 "The documents have neither titles nor texts; name a file of them in 'documents'."
             )
-        elif missing := len(self._rows) - len(self.lines):
+        elif missing := len(self._ids) - len(self.lines):
             yield f"Documents that are not in {self.lines.path}: {missing:,}."
         if self.texts and (unnamed := sum(id_ not in self.texts for id_ in self.rankings)):
             yield f"Queries that have no text in {self.source.topics}: {unnamed:,}."

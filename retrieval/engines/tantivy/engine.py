@@ -64,11 +64,6 @@ class Snapshot:
         """Return the number of documents."""
         return int(self.searcher.num_docs)
 
-    def best(self, query: tantivy.Query, n: int, attributes: Attributes = None) -> Hits:
-        """Return the best n documents of a query; ties in order of id."""
-        addresses, scores = self.ranked(query, n)
-        return Hits(self.ids_at(addresses), scores, self.memberships(addresses, attributes))
-
     def ranked(self, query: tantivy.Query, n: int) -> tuple[Addresses, list[float]]:
         """Return where the best n documents of a query are, with their scores; ties by id."""
         n = min(n, len(self))
@@ -102,10 +97,13 @@ class Snapshot:
         if n < len(numbers):
             last = np.partition(scores, -n)[-n]
             numbers, scores = numbers[scores >= last], scores[scores >= last]
-        ids = self.ids_of(numbers.tolist())
+        segments, places = np.divmod(self._packed[numbers], SEGMENT)
+        addresses = list(map(tantivy.DocAddress, segments.tolist(), places.tolist()))
+        ids = self.ids_at(addresses)
         best = best_positions(ids, scores)[:n]
-        groups = self.memberships(self.at(numbers[best]), attributes)
-        return Hits([ids[place] for place in best.tolist()], scores[best].tolist(), groups)
+        rows = best.tolist()
+        groups = self.memberships([addresses[row] for row in rows], attributes)
+        return Hits([ids[row] for row in rows], scores[best].tolist(), groups)
 
     def count(self, query: tantivy.Query) -> int:
         """Return how many documents match, not counting deleted ones."""
@@ -123,11 +121,6 @@ class Snapshot:
         known = numbers < len(self._packed)
         known[known] = self._packed[numbers[known]] >= 0
         return known
-
-    def at(self, numbers: Numbers) -> Addresses:
-        """Return where the documents with these numbers are; all must exist."""
-        segments, places = np.divmod(self._packed[numbers], SEGMENT)
-        return list(map(tantivy.DocAddress, segments.tolist(), places.tolist()))
 
     @cached_property
     def _packed(self) -> Numbers:
@@ -162,10 +155,6 @@ class Snapshot:
         packed = np.array(columns, dtype=">u8").T.copy().view(f"S{8 * len(columns)}")
         # numpy leaves out the zeros at the end, and before them comes the mark of the end.
         return [held[:-1].decode() for held in packed.ravel().tolist()]
-
-    def ids_of(self, numbers: Sequence[int]) -> list[str]:
-        """Return the ids of the documents with these numbers; all must exist."""
-        return self.ids_at(self.at(np.array(numbers, dtype=np.int64)))
 
     def numbers(self, addresses: Addresses) -> list[int]:
         """Return the numbers of the documents at these addresses."""
@@ -294,7 +283,9 @@ class TantivyEngine:
     def answer(self, now: Snapshot, query: Query) -> Hits:
         """Answer one query from a snapshot of the index; this blocks."""
         if query.n >= 1:
-            return now.best(self.parsed(now, query), query.n, query.attributes)
+            addresses, scores = now.ranked(self.parsed(now, query), query.n)
+            groups = now.memberships(addresses, query.attributes)
+            return Hits(now.ids_at(addresses), scores, groups)
         anything = query.text or query.only is not None or query.within is not None
         total = now.count(self.parsed(now, query)) if anything else len(now)
         return Hits([], [], now.memberships([]), total)
