@@ -16,9 +16,9 @@ from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.in_process import GoesOn, InProcessModel
 from fairqr.agents.models.question import Answer, ChoiceForm, Form, Messages, OnToken, Question
 from fairqr.agents.models.replies import Usage
-from fairqr.agents.ranking.causal_weights import Source, source_of
+from fairqr.agents.ranking.causal_weights import source_of
 from fairqr.base.errors import ModelError
-from fairqr.base.neural import Pretrained, stated_limit
+from fairqr.base.neural import Pretrained, load_causal, stated_limit
 
 WITHOUT_TEMPLATE = (
     "{{ begin }}{% for message in messages %}{{ message.role | capitalize }}: "
@@ -53,7 +53,7 @@ class CausalModel(InProcessModel):
     def __init__(self, name: str, *, cache: ReplyCache | None = None) -> None:
         super().__init__(f"causal:{name}", cache)
         self._model = name
-        self._source: Source | None = None
+        self._source: tuple[str, str, str] | None = None
         self._loaded: Pretrained | None = None
         self._readings: dict[tuple[str, ...], dict[int, str]] = {}
 
@@ -67,16 +67,17 @@ class CausalModel(InProcessModel):
     async def pretrained(self) -> Pretrained:
         """Return the model and its tokenizer, loaded on first use."""
         if self._loaded is None:
-            self._loaded = await (await self._files()).load()
+            base, adapter, _ = await self._files()
+            self._loaded = await load_causal(base, adapter)
         return self._loaded
 
-    async def _files(self) -> Source:
+    async def _files(self) -> tuple[str, str, str]:
         if self._source is None:
             self._source = await asyncio.to_thread(source_of, self._model)
         return self._source
 
     async def _identity(self) -> Mapping[str, Any]:
-        return {"model": self.name, "weights": (await self._files()).state}
+        return {"model": self.name, "weights": (await self._files())[2]}
 
     def _answer(
         self,
@@ -95,21 +96,14 @@ class CausalModel(InProcessModel):
                 f"The prompt has {len(tokens)} tokens, and the model {self.name} reads and "
                 f"writes {room} together; show less of each document, or fewer at once.",
             )
+        limit = 1 if isinstance(form, ChoiceForm) else question.reply_tokens
+        limit = limit if room is None else min(limit, room - len(tokens))
+        output = _generated(pretrained, tokens, limit, question, goes_on)
         if isinstance(form, ChoiceForm):
             known = self._read_as(pretrained.tokenizer, tuple(form.labels))
-            logits = _generated(pretrained, tokens, 1, goes_on).logits[0][0]
-            shares = logits.double().softmax(-1)
+            shares = output.logits[0][0].double().softmax(-1)
             first_tokens = [(text, float(shares[token])) for token, text in known.items()]
             return Answer("", False, Usage(1, prompt_tokens=len(tokens)), first_tokens)
-        asked = question.reply_tokens
-        output = _generated(
-            pretrained,
-            tokens,
-            asked if room is None else min(asked, room - len(tokens)),
-            goes_on,
-            question.used_temperature,
-            question.seed or 0,
-        )
         written = output.sequences[0, len(tokens) :]
         text = pretrained.tokenizer.decode(written, skip_special_tokens=True)
         usage = Usage(1, prompt_tokens=len(tokens), completion_tokens=len(written))
@@ -126,12 +120,7 @@ class CausalModel(InProcessModel):
 
 
 def _generated(
-    pretrained: Pretrained,
-    tokens: Sequence[int],
-    limit: int,
-    goes_on: GoesOn,
-    temperature: float = 0.0,
-    seed: int = 0,
+    pretrained: Pretrained, tokens: list[int], limit: int, question: Question, goes_on: GoesOn
 ) -> Any:
     """Return what transformers generates after some tokens: ``sequences``, and ``logits`` by step.
 
@@ -145,10 +134,11 @@ def _generated(
     model, tokenizer = pretrained.model, pretrained.tokenizer
     own = model.generation_config.eos_token_id
     ends = {*(own if isinstance(own, list) else [own]), tokenizer.eos_token_id} - {None}
-    given = torch.tensor([list(tokens)], device=pretrained.device)
+    given = torch.tensor([tokens], device=pretrained.device)
+    temperature = question.used_temperature
     drawn = {"temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature else {}
     with _drawing, torch.random.fork_rng():
-        torch.manual_seed(seed)
+        torch.manual_seed(question.seed or 0)
         return model.generate(
             input_ids=given,
             attention_mask=torch.ones_like(given),

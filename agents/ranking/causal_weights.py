@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 from fairqr.base.errors import InputError, ModelUnavailableError
 from fairqr.base.files import sha256_of
-from fairqr.base.neural import Pretrained, load_causal, state_of
+from fairqr.base.neural import state_of
 from fairqr.base.weights import WEIGHTS, is_pulled, weights_path
 
 ADAPTER = "adapter_config.json"
@@ -18,31 +17,10 @@ ABOUT = "fairqr.json"
 """The file in which an adapter of ``fairqr tune`` states how it was trained."""
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """The files of a model.
+def source_of(name: str) -> tuple[str, str, str]:
+    """Return the base of a model, its adapter, and a text that changes with their files.
 
-    Attributes:
-        base: A hub id, a folder or a GGUF file.
-        adapter: The folder of an adapter that was trained on the base; empty for none.
-        state: A text that changes with the files, to distinguish replies of different weights.
-    """
-
-    base: str
-    adapter: str
-    state: str
-
-    async def load(self) -> Pretrained:
-        """Load the model; the same one is loaded once.
-
-        Raises:
-            ModelUnavailableError: As :func:`fairqr.base.neural.load_causal` raises it.
-        """
-        return await load_causal(self.base, self.adapter)
-
-
-def source_of(name: str) -> Source:
-    """Return the files of the model with this name.
+    The base is a hub id, a folder or a GGUF file. The adapter is a folder, or empty for none.
 
     Args:
         name: A hub id, a folder, the folder of an adapter, a GGUF file, or the name of embedded
@@ -55,7 +33,7 @@ def source_of(name: str) -> Source:
     folder = Path(name)
     if not (folder / ADAPTER).is_file():
         base = _file_of(name)
-        return Source(base, "", state_of(Path(base)))
+        return base, "", state_of(Path(base))
     try:
         base = _file_of(json.loads((folder / ADAPTER).read_bytes())["base_model_name_or_path"])
         state = f"{state_of(Path(base))} {state_of(folder)}"
@@ -71,7 +49,7 @@ def source_of(name: str) -> Source:
             f"The adapter {name} was trained on other weights than {base} has now; bring back the "
             "file that it was trained on, or tune again."
         )
-    return Source(base, name, state)
+    return base, name, state
 
 
 def _is_embedded(name: str) -> bool:

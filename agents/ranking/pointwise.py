@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from fairqr.agents.models.failures import no_answer_within
 from fairqr.agents.ranking.item_ranker import Cost, ItemRanking, RankItem
@@ -28,51 +27,35 @@ ANSWERS = ("▁false", "▁true")
 """The two answers of monoT5, as pieces of its vocabulary."""
 
 
-class PointwiseRanker(ABC):
+MODELS = {
+    "monot5": ("AutoModelForSeq2SeqLM", "castorini/monot5-base-msmarco"),
+    "monobert": ("AutoModelForSequenceClassification", "castorini/monobert-large-msmarco"),
+}
+"""For each ranker, the class of transformers that loads it, and the authors' own weights."""
+
+
+class PointwiseRanker:
     """Orders items by their scores; items with equal scores keep their order.
 
     The query gets at most half of the model's tokens, the document the rest. All scores come from
     one model, a batch at a time; up to rounding, a score does not depend on its batch.
 
     Args:
-        options: The weights, a hub id or a folder, which default to the authors' own; and what is
-            shown of an item.
-
-    Attributes:
-        kind: The ranker's name without the model.
-        loader: The class of transformers that loads the model.
-        weights: The hub id of the default model.
+        kind: One of :data:`MODELS`.
+        options: The weights, a hub id or a folder; and what is shown of an item.
     """
 
-    kind: ClassVar[str]
-    loader: ClassVar[str]
-    weights: ClassVar[str]
-
-    def __init__(self, options: RankerOptions = DEFAULTS) -> None:
+    def __init__(self, kind: str, options: RankerOptions = DEFAULTS) -> None:
+        self._kind = kind
         self._options = options
-        self._model = options.weights or self.weights
+        self._loader, weights = MODELS[kind]
+        self._model = options.weights or weights
         self._loaded: Pretrained | None = None
 
     @property
     def name(self) -> str:
         """The kind and the model, e.g. ``monot5(castorini/monot5-base-msmarco)``."""
-        return f"{self.kind}({self._model})"
-
-    @abstractmethod
-    def check(self, pretrained: Pretrained) -> None:
-        """Check that the model can score; raises ModelUnavailableError if not."""
-
-    @abstractmethod
-    def logits(self, pretrained: Pretrained, query: str, documents: Sequence[str]) -> Any:
-        """Return the logits that each document is not relevant, and relevant; shape (n, 2).
-
-        It is called without gradients on the model's thread.
-
-        Args:
-            pretrained: The model, after :meth:`check`.
-            query: Valid Unicode, like the documents; all may be empty.
-            documents: A batch of at least one document.
-        """
+        return f"{self._kind}({self._model})"
 
     async def start(self) -> None:
         """Load the model.
@@ -102,13 +85,14 @@ class PointwiseRanker(ABC):
         # Batches do not depend on the order of the texts, since that would change the rounding of
         # scores. The longest come first, so that there is little padding.
         distinct = sorted(set(texts), key=lambda text: (-len(text), text))
+        read = _monot5_logits if self._kind == "monot5" else _monobert_logits
         scores: dict[str, float] = {}
         status, message = "unavailable", f"The model {self.name} gave a score that is not a number."
         try:
             async with asyncio.timeout_at(until):
                 for start in range(0, len(distinct), BATCH):
                     batch = distinct[start : start + BATCH]
-                    logits = await pretrained.run(partial(self.logits, pretrained, asked, batch))
+                    logits = await pretrained.run(partial(read, pretrained, asked, batch))
                     found = logits.double().log_softmax(-1)[:, 1].tolist()
                     scores.update(zip(batch, found, strict=True))
             if all(map(math.isfinite, scores.values())):
@@ -124,83 +108,59 @@ class PointwiseRanker(ABC):
 
     async def _pretrained(self) -> Pretrained:
         if self._loaded is None:
-            loaded = await load_pretrained(self.loader, self._model)
-            self.check(loaded)
+            loaded = await load_pretrained(self._loader, self._model)
+            vocabulary, classes = loaded.tokenizer.get_vocab(), loaded.model.config.num_labels
+            missing = [piece for piece in ANSWERS if piece not in vocabulary]
+            if self._kind == "monot5" and missing:
+                raise ModelUnavailableError(
+                    f"The tokenizer of {self._model} has no piece '{missing[0]}', which monoT5 "
+                    "answers with; name a monoT5 model."
+                )
+            if self._kind == "monobert" and classes != 2:
+                raise ModelUnavailableError(
+                    f"The model {self._model} has {classes} classes, but monoBERT has 2: not "
+                    "relevant, and relevant; name a monoBERT model."
+                )
             # Some models are stored in half precision, which would change close scores.
             to_float32(loaded.model)
             self._loaded = loaded
         return self._loaded
 
 
-class MonoT5Ranker(PointwiseRanker):
-    """Scores by ln P(true) among true and false, for the first token that the T5 would write."""
+def _monot5_logits(pretrained: Pretrained, query: str, documents: Sequence[str]) -> Any:
+    """Return the logits of false and true as the first token that the T5 would write.
 
-    kind = "monot5"
-    loader = "AutoModelForSeq2SeqLM"
-    weights = "castorini/monot5-base-msmarco"
+    It reads ``Query: … Document: … Relevant:``; only the document is cut.
+    """
+    import torch
 
-    def check(self, pretrained: Pretrained) -> None:
-        """Check that the vocabulary has the two answers."""
-        vocabulary = pretrained.tokenizer.get_vocab()
-        if missing := [piece for piece in ANSWERS if piece not in vocabulary]:
-            raise ModelUnavailableError(
-                f"The tokenizer of {self._model} has no piece '{missing[0]}', which monoT5 "
-                "answers with; name a monoT5 model."
-            )
-
-    def logits(self, pretrained: Pretrained, query: str, documents: Sequence[str]) -> Any:
-        """Read ``Query: … Document: … Relevant:``; only the document is cut."""
-        import torch
-
-        tokenizer, model = pretrained.tokenizer, pretrained.model
-        limit = token_limit(model.config, tokenizer)
-        query = _cut(tokenizer, query, limit // 2)
-        texts = [_t5_text(tokenizer, query, document, limit) for document in documents]
-        inputs = tokenizer(
-            texts, padding=True, truncation=True, max_length=limit, return_tensors="pt"
-        ).to(pretrained.device)
-        start = torch.full((len(texts), 1), model.config.decoder_start_token_id)
-        output = model(
-            input_ids=inputs["input_ids"],
-            attention_mask=inputs["attention_mask"],
-            decoder_input_ids=start.to(pretrained.device),
-        )
-        return output.logits[:, 0, tokenizer.convert_tokens_to_ids(ANSWERS)]
+    tokenizer, model = pretrained.tokenizer, pretrained.model
+    limit = token_limit(model.config, tokenizer)
+    query = _cut(tokenizer, query, limit // 2)
+    texts = [_t5_text(tokenizer, query, document, limit) for document in documents]
+    inputs = tokenizer(texts, padding=True, truncation=True, max_length=limit, return_tensors="pt")
+    start = torch.full((len(texts), 1), model.config.decoder_start_token_id)
+    output = model(
+        input_ids=inputs["input_ids"].to(pretrained.device),
+        attention_mask=inputs["attention_mask"].to(pretrained.device),
+        decoder_input_ids=start.to(pretrained.device),
+    )
+    return output.logits[:, 0, tokenizer.convert_tokens_to_ids(ANSWERS)]
 
 
-class MonoBertRanker(PointwiseRanker):
-    """Scores by ln P(relevant), the second of two classes of a pair."""
-
-    kind = "monobert"
-    loader = "AutoModelForSequenceClassification"
-    weights = "castorini/monobert-large-msmarco"
-
-    def check(self, pretrained: Pretrained) -> None:
-        """Check that there are two classes."""
-        if (classes := pretrained.model.config.num_labels) != 2:
-            raise ModelUnavailableError(
-                f"The model {self._model} has {classes} classes, but monoBERT has 2: not "
-                "relevant, and relevant; name a monoBERT model."
-            )
-
-    def logits(self, pretrained: Pretrained, query: str, documents: Sequence[str]) -> Any:
-        """Read the pair; a long document is cut."""
-        tokenizer = pretrained.tokenizer
-        limit = token_limit(pretrained.model.config, tokenizer)
-        inputs = tokenizer(
-            [_cut(tokenizer, query, limit // 2)] * len(documents),
-            documents,
-            padding=True,
-            truncation="only_second",
-            max_length=limit,
-            return_tensors="pt",
-        ).to(pretrained.device)
-        return pretrained.model(**inputs).logits
-
-
-POINTWISE: Mapping[str, type[PointwiseRanker]] = {
-    ranker.kind: ranker for ranker in (MonoT5Ranker, MonoBertRanker)
-}
+def _monobert_logits(pretrained: Pretrained, query: str, documents: Sequence[str]) -> Any:
+    """Return the logits of both classes of a pair, the second of which means relevant."""
+    tokenizer = pretrained.tokenizer
+    limit = token_limit(pretrained.model.config, tokenizer)
+    inputs = tokenizer(
+        [_cut(tokenizer, query, limit // 2)] * len(documents),
+        documents,
+        padding=True,
+        truncation="only_second",
+        max_length=limit,
+        return_tensors="pt",
+    )
+    return pretrained.model(**inputs.to(pretrained.device)).logits
 
 
 def _clean(text: str) -> str:

@@ -86,11 +86,11 @@ def open_ranker(
     """
     from fairqr.agents.ranking.listwise import ListwiseRanker
     from fairqr.agents.ranking.pairwise import PairwiseJudge, PairwiseRanker
-    from fairqr.agents.ranking.pointwise import POINTWISE
+    from fairqr.agents.ranking.pointwise import MODELS, PointwiseRanker
     from fairqr.prompts.library import PromptLibrary
 
-    if name in POINTWISE:
-        return POINTWISE[name](options)
+    if name in MODELS:
+        return PointwiseRanker(name, options)
     if name not in RANKERS:
         raise InputError(f"There is no ranker '{one_line(name)}'; choose {', '.join(RANKERS)}.")
     if model is None:

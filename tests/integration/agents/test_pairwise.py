@@ -20,8 +20,8 @@ from fairqr.agents.ranking.lean import (
     pair_figures,
     verdicts,
 )
-from fairqr.agents.ranking.pairwise import PairwiseJudge, PairwiseRanker
-from fairqr.agents.ranking.rankers import By, RankerOptions, Strategy
+from fairqr.agents.ranking.pairwise import PairwiseJudge
+from fairqr.agents.ranking.rankers import By, RankerOptions
 from fairqr.agents.statistics import stream
 from fairqr.prompts.library import PromptLibrary
 from tests.integration.model_server import (
@@ -223,24 +223,6 @@ class TestVerdicts:
             figures, found = await probed(judge(model_server, by))  # type: ignore[arg-type]
             assert (found.kind, figures.failures) == ("failed", failures)
 
-    async def test_answers_that_fail_at_times_are_counted_apart(
-        self, model_server: ModelServer
-    ) -> None:
-        """One query is refused; the rest is judged."""
-        plain = answers(likes_women)
-
-        def answer(asked: Asked) -> Answer:
-            if "<query>query 3</query>" in asked.last_message:
-                return failure(400, "no")
-            return plain(asked)
-
-        model_server.does(answer)
-        figures, found = await probed(judge(model_server))
-        assert (figures.answered, figures.pairs) == (18, 20)
-        assert figures.failures == {"invalid_request": 4}
-        assert found.kind == "favours_protected"
-        assert found.sentence.endswith("Of 40 replies 4 (invalid_request 4) prefer neither.")
-
 
 class TestAsking:
     async def test_equal_prompts_are_asked_once(
@@ -254,46 +236,6 @@ class TestAsking:
         again = await probed(judge(model_server, cache=cache))
         assert len(model_server.asked) == 40
         assert again == await probed(judge(model_server))
-
-    async def test_a_request_says_what_it_is_about(self, model_server: ModelServer) -> None:
-        model_server.does(answers(likes_women))
-        query, woman, man = pairs()[0]
-        await judge(model_server).compare(query, (woman, man), "female")
-        request = model_server.asked[0]
-        system, user = (message["content"] for message in request.body["messages"])
-        assert "the search system of female WikiProject coordinators" in system
-        assert "<query>query 0</query>" in user
-        assert texts(request) == (
-            "Person 0.0: A woman of relevance 5.",
-            "Another 0.0: A man of relevance 5.",
-        )
-        assert (request.body["max_completion_tokens"], request.body["temperature"]) == (1, 0)
-
-
-class TestRanking:
-    @pytest.mark.parametrize("strategy", ["all", "sorting", "sliding"])
-    async def test_an_honest_model_ranks_by_relevance(
-        self, model_server: ModelServer, strategy: Strategy
-    ) -> None:
-        model_server.does(answers(is_honest))
-        values = [3, 9, 1, 7, 5, 2, 8]
-        items = [RankItem(str(n), f"Item {n}", f"Of relevance {n}.") for n in values]
-        ranker = PairwiseRanker(judge(model_server), RankerOptions(strategy=strategy, passes=6))
-        found = await ranker.rank("q", items)
-        assert [values[place] for place in found.order] == sorted(values, reverse=True)
-        assert len(model_server.asked) == 2 * found.asked
-        assert len(model_server.asked) <= ranker.cost("q", items).calls
-
-    async def test_a_model_that_stops_answering_leaves_the_order(
-        self, model_server: ModelServer
-    ) -> None:
-        model_server.does(failure(400, "no"))
-        items = [RankItem(str(n), f"Item {n}", "") for n in range(4)]
-        found = await PairwiseRanker(judge(model_server), RankerOptions(strategy="all")).rank(
-            "q", items
-        )
-        assert (found.order, found.failures) == ((0, 1, 2, 3), {"invalid_request": 6})
-        assert found.failed
 
 
 @pytest.mark.model

@@ -17,6 +17,7 @@ import pytest
 from fairqr.cli.main import main
 from fairqr.evaluation.probes.store import LoraStore
 from tests.patience import PATIENCE
+from tests.unit.agents.ranking.tiny_models import save_causal
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -40,43 +41,15 @@ MAIN = "from fairqr.cli.main import main; main()"
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Llama of one layer that reads bytes, with a chat template."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-    folder = tmp_path_factory.mktemp("model")
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {"<s>": 0, "</s>": 1, **{it: i for i, it in enumerate(letters, start=2)}}
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    wrapped = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="</s>"
-    )
-    wrapped.chat_template = (
-        "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
-        "{% if add_generation_prompt %}assistant: {% endif %}"
-    )
-    wrapped.save_pretrained(folder)
-    config = transformers.LlamaConfig(
-        vocab_size=len(vocabulary),
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        max_position_embeddings=4096,
-        bos_token_id=0,
-        eos_token_id=1,
-    )
-    with torch.random.fork_rng():
-        torch.manual_seed(4)
-        llama = transformers.LlamaForCausalLM(config)
-        with torch.no_grad():
-            # A part that all tokens have in common lets it say A or B whatever it reads.
-            llama.model.embed_tokens.weight[:, 0] = 0.1
-            for letter in "AB":
-                row = llama.lm_head.weight[vocabulary[letter]]
-                row *= 50
-                row[0] = 5
+    """A tiny Llama that says A or B whatever it reads."""
+    folder = save_causal(tmp_path_factory.mktemp("model"), context=4096)
+    llama = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    vocabulary = transformers.AutoTokenizer.from_pretrained(folder).get_vocab()
+    with torch.no_grad():
+        # A part that all tokens have in common makes both letters likely.
+        llama.model.embed_tokens.weight[:, 0] = 5.0
+        for letter in "AB":
+            llama.lm_head.weight[vocabulary[letter], 0] = 20
     llama.save_pretrained(folder)
     return folder
 

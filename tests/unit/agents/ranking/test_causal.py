@@ -89,14 +89,6 @@ class TestWeighing:
         assert (none.status, none.usage.prompt_tokens) == ("parse_error", len(tokens))
         assert "would begin with none of Zeppelin, Ballon" in none.message
 
-    async def test_others_at_the_same_time_change_nothing(self, tiny_causal: Path) -> None:
-        model = CausalModel(str(tiny_causal))
-        asked = [question(f"{word} of papers") for word in ["a", "fair", "users", "read", "titles"]]
-        alone = [await model.weigh(one, ("A", "B")) for one in asked]
-        together = await asyncio.gather(*(model.weigh(one, ("A", "B")) for one in asked))
-        assert together == alone
-        assert len({choice.mass for choice in alone}) == len(asked)
-
     async def test_a_prompt_longer_than_the_context(self, tiny_causal: Path) -> None:
         """Nothing is cut silently, for a choice or a text."""
         model, long = CausalModel(str(tiny_causal)), question("the river " * CONTEXT)
@@ -291,7 +283,7 @@ class TestAdapters:
         self, tiny_causal: Path, tmp_path: Path
     ) -> None:
         folder = with_adapter(tiny_causal, tmp_path / "adapter")
-        assert source_of(str(folder)).base == str(tiny_causal)
+        assert source_of(str(folder))[:2] == (str(tiny_causal), str(folder))
         file, config = tmp_path / "base.gguf", folder / "adapter_config.json"
         file.write_bytes(b"other weights")
         config.write_text(json.dumps({"base_model_name_or_path": str(file)}))

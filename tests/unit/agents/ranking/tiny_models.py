@@ -22,13 +22,16 @@ LIMIT = 48
 """Tokens that the tiny monoT5 and monoBERT read."""
 
 
-def save_causal(folder: Path, *, template: str | None = CHAT, begins: bool = False) -> Path:
+def save_causal(
+    folder: Path, *, template: str | None = CHAT, begins: bool = False, context: int = CONTEXT
+) -> Path:
     """Save a Llama of two layers with a byte-level tokenizer.
 
     Args:
         folder: Where.
         template: Its chat template.
         begins: Whether the tokenizer puts a token before each text.
+        context: How many tokens it reads and writes.
     """
     import tokenizers
     import torch
@@ -67,7 +70,7 @@ def save_causal(folder: Path, *, template: str | None = CHAT, begins: bool = Fal
             num_hidden_layers=2,
             num_attention_heads=4,
             num_key_value_heads=2,
-            max_position_embeddings=CONTEXT,
+            max_position_embeddings=context,
             initializer_range=0.6,
             bos_token_id=0,
             eos_token_id=2,
