@@ -16,10 +16,10 @@ from fairqr.retrieval.texts.evidence import (
     Evidence,
     Proposal,
     evidence_from_texts,
-    frequencies,
     gather_evidence,
     stems_of,
 )
+from fairqr.retrieval.texts.feedback import document_frequencies
 
 
 async def checked_refinements(
@@ -120,5 +120,5 @@ async def _contained(engine: SearchEngine, proposals: Sequence[Proposal]) -> lis
     words = list(dict.fromkeys(word for proposal in proposals for word in proposal.keywords))
     if "document_frequencies" not in engine.capabilities:
         return [list(proposal.keywords) for proposal in proposals]
-    counts = dict(zip(words, await frequencies(engine, words), strict=True))
+    _, counts = await document_frequencies(engine, words)
     return [[word for word in proposal.keywords if counts[word]] for proposal in proposals]

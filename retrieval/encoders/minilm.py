@@ -25,6 +25,9 @@ from fairqr.retrieval.encoders.encoder import Float32Array
 
 GRAPH = Path(__file__).with_name("minilm.onnx")
 WEIGHTS, TOKENIZER = "model.safetensors", "tokenizer.json"
+REMEDY = (
+    "run pip install 'fairqr[dense]' and 'fairqr models pull minilm', or choose another retriever."
+)
 TOKENS = 256
 """Longer texts are cut at this length, which the model was trained on."""
 
@@ -69,20 +72,12 @@ class MiniLmEncoder:
 def _load(folder: Path) -> tuple[Any, Any]:
     """Return the tokenizer, and a session of the graph with its weights."""
     if not is_pulled(MiniLmEncoder.name):
-        raise ModelUnavailableError(
-            "The encoder 'minilm' is not installed; run pip install 'fairqr[dense]' and "
-            "'fairqr models pull minilm', or choose another retriever."
-        )
+        raise ModelUnavailableError(f"The encoder 'minilm' is not installed; {REMEDY}")
     try:
         import onnxruntime
         from safetensors.numpy import load_file
         from tokenizers import Tokenizer
-    except ImportError:
-        raise ModelUnavailableError(
-            "The encoder 'minilm' needs onnxruntime and tokenizers; run "
-            "pip install 'fairqr[dense]', or choose another retriever."
-        ) from None
-    try:
+
         tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
         # The file asks us to cut at 128 tokens, and to pad, which would make a vector depend on the
         # other texts.
@@ -104,8 +99,8 @@ def _load(folder: Path) -> tuple[Any, Any]:
             GRAPH.read_bytes(), options, providers=["CPUExecutionProvider"]
         )
     except Exception as error:  # tokenizers and onnxruntime raise no narrower class
+        reason = one_line(error, 120)
         raise ModelUnavailableError(
-            f"The encoder 'minilm' cannot be loaded ({one_line(error, 120)}); run "
-            "'fairqr models pull minilm' to repair its weights, or choose another retriever."
+            f"The encoder 'minilm' cannot be loaded ({reason}); {REMEDY}"
         ) from None
     return tokenizer, session

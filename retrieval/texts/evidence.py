@@ -146,15 +146,6 @@ async def gather_evidence(
     return [[evidence(it, keyword) for keyword in it.keywords] for it in proposals]
 
 
-async def frequencies(engine: SearchEngine, words: Sequence[str]) -> list[int]:
-    """Return how many documents contain all words of each phrase.
-
-    A phrase that the engine analyzes to nothing, such as a stop word, has frequency 0.
-    """
-    answers = await engine.search([Query(word, 0, every_word=True) for word in words])
-    return [answer.total or 0 for answer in answers]
-
-
 def stems_of(texts: Iterable[str]) -> list[frozenset[str]]:
     """Return the stemmed words of each text, without stop words."""
     analyzer = english_analyzer()

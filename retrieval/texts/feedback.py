@@ -42,7 +42,9 @@ async def document_frequencies(
     """Count the documents of an engine, and those with each word; one round trip.
 
     Returns:
-        The number of all documents, and for each word the number of documents that have it.
+        The number of all documents, and for each word the number of documents that have it. A
+        phrase counts where all its words are; one that the engine analyzes to nothing, such as a
+        stop word, has 0.
     """
     every, *counts = await engine.search(
         [Query("", 0), *(Query(word, 0, every_word=True) for word in words)]

@@ -191,7 +191,7 @@ class EncodedPoolEngine(EngineOverWords):
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
         """Answer all queries: one round trip for their hits, and one for new texts."""
         plan = [self._searches(query) for query in queries]
-        answers = iter(await self._searched([search for own in plan for search in own]))
+        answers = iter(await self.lexical.search([search for own in plan for search in own]))
         found = [[next(answers) for _ in own] for own in plan]
         pools = [
             (*hits[-1].ids[: self.options.pool], *self._encoded(query, hits[0]))
@@ -210,24 +210,13 @@ class EncodedPoolEngine(EngineOverWords):
             return [query]
         pool = self.options.pool if query.only is None else len(query.only)
         own = replace(query, n=max(query.n, pool))
+        if query.only is not None and "rescore" not in self.lexical.capabilities:
+            own = replace(own, text="", boost="")  # only looks them up
         if query.only is None and query.within is None:
             return [own]
         # Ranks are those among the best of all documents.
         depth = max(self.options.pool, RANKED)
         return [own, replace(query, n=depth, only=None, within=None)]
-
-    async def _searched(self, queries: Sequence[Query]) -> list[Hits]:
-        """Return what the engine answers; given documents just as they are if it scores none."""
-        if "rescore" in self.lexical.capabilities:
-            return await self.lexical.search(queries)
-        # Their groups are asked for without words.
-        given = [query.only if query.text else None for query in queries]
-        asked = [query for query, ids in zip(queries, given, strict=True) if ids is None]
-        answers = iter(await self.lexical.search(asked))
-        return [
-            next(answers) if ids is None else Hits([*dict.fromkeys(ids)], [0.0] * len({*ids}), {})
-            for ids in given
-        ]
 
     async def _estimated(self, query: Query, hits: Hits, leading: Hits, texts: Texts) -> Hits:
         asked = await encode_query(self._encoder, query.words, self._dimensions)

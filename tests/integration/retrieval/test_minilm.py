@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import subprocess
 import sys
@@ -87,13 +88,9 @@ async def test_auto_is_the_hybrid_but_words_for_the_papers_loop(
         ("model.safetensors", None, "is not installed; run .*models pull minilm"),
         ("model.safetensors", slice(0, 1000), "is not installed; run .*models pull minilm"),
         ("tokenizer.json", slice(0, 1000), "is not installed; run .*models pull minilm"),
-        (
-            "model.safetensors",
-            b"x",
-            "cannot be loaded .*; run 'fairqr models pull minilm' to repair",
-        ),
-        ("model.safetensors", b"\x00", "cannot be loaded .*; run 'fairqr models pull minilm'"),
-        ("tokenizer.json", b"x", "cannot be loaded .*; run 'fairqr models pull minilm' to repair"),
+        ("model.safetensors", b"x", "cannot be loaded .*; run .*'fairqr models pull minilm'"),
+        ("model.safetensors", b"\x00", "cannot be loaded .*; run .*'fairqr models pull minilm'"),
+        ("tokenizer.json", b"x", "cannot be loaded .*; run .*'fairqr models pull minilm'"),
     ],
 )
 async def test_wrong_or_half_weights_are_one_sentence(
@@ -128,9 +125,10 @@ def test_without_the_extra_one_sentence_says_what_to_install(minilm_cache: Path)
         text=True,
         check=True,
     )
-    assert done.stdout + done.stderr == (
-        "The encoder 'minilm' needs onnxruntime and tokenizers; run "
-        "pip install 'fairqr[dense]', or choose another retriever.\n"
+    assert re.fullmatch(
+        r"The encoder 'minilm' cannot be loaded \(.*onnxruntime.*\); run pip install "
+        r"'fairqr\[dense\]' and .*, or choose another retriever\.\n",
+        done.stdout + done.stderr,
     )
 
 
