@@ -14,8 +14,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
-import tenacity
-
 Value = TypeVar("Value", str, bytes)
 
 _LISTED = "key IN (SELECT value FROM json_each(?))"
@@ -115,14 +113,9 @@ class KeptFile(Generic[Value]):
 
 def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
-    # Unlike all others, this statement does not wait if another process runs it at the same time.
-    waiting = tenacity.Retrying(
-        stop=tenacity.stop_after_delay(5),
-        wait=tenacity.wait_fixed(0.05),
-        retry=tenacity.retry_if_exception_message(match=".*locked"),
-        reraise=True,
-    )
-    waiting(connection.execute, "PRAGMA journal_mode=WAL")
+    # This fails if another process does the same at this moment; the file is then changed by that.
+    with suppress(sqlite3.OperationalError):
+        connection.execute("PRAGMA journal_mode=WAL")
     # A power failure may cost the last values, but does not damage the file.
     connection.execute("PRAGMA synchronous=NORMAL")
     connection.execute(

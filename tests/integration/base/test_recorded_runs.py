@@ -9,7 +9,6 @@ import pytest
 
 from tests.integration.model_server import (
     KEY,
-    Command,
     Main,
     ModelServer,
     clean_environment,
@@ -19,7 +18,6 @@ from tests.integration.model_server import (
     people,
     quick,
     says,
-    search_arguments,
 )
 
 __all__ = ["clean_environment", "command", "model_server", "people", "quick"]
@@ -94,20 +92,6 @@ def test_runs_are_recorded_listed_and_compared(
     tokens = f"{usage['prompt_tokens']} + {usage['completion_tokens']} tokens"
     assert shown.rstrip().endswith(f"to models, {tokens}, {2 * usage['model_calls']} EUR")
     assert newest in quick("trace", "list").stdout.split("\n")[1]
-
-
-def test_a_file_that_is_named_wins_over_the_folder(
-    command: Command, model_server: ModelServer, people: Path, settings: Path
-) -> None:
-    """``--trace`` leaves the folder alone, and the setting asks for content there too."""
-    settings.write_text('trace_dir = "runs"\ntrace_content = true\n')
-    model_server.does(FIRST)
-    file = settings.parent / "mine.jsonl"
-    done = command(*search_arguments(model_server, people, "--trace", file))
-    assert done.code == 0
-    assert "physicist" in file.read_text()
-    assert not (settings.parent / "runs").exists()
-    assert command("trace", "show", file).code == 0
 
 
 def test_a_settings_file_in_the_current_folder_is_not_read(

@@ -100,14 +100,6 @@ async def test_a_silent_hub_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -
             silent.accept()
 
 
-async def test_a_folder_without_a_model(tmp_path: Path) -> None:
-    """One sentence says what could not be loaded."""
-    with pytest.raises(ModelUnavailableError, match="cannot be loaded as AutoModel"):
-        await load_pretrained("AutoModel", str(tmp_path))
-    with pytest.raises(ModelUnavailableError, match=r"model\.gguf cannot be loaded"):
-        await load_causal(str(tmp_path / "model.gguf"))
-
-
 @pytest.fixture(scope="module")
 def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny Llama in half precision, made and saved here, with an encoder's tokenizer."""

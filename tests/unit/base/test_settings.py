@@ -43,15 +43,6 @@ class TestFinding:
             assert source == Source("variable", variable)
             assert value is False if setting.kind == "switch" else value == "other"
 
-    def test_nothing_is_configured(self) -> None:
-        for setting in SETTINGS:
-            value, source = find(setting.name)
-            assert source == Source()
-            if setting.name in ("data_dir", "cache_dir"):
-                assert Path(str(value)).is_absolute()
-            else:
-                assert value == setting.default
-
     def test_paths_of_the_file_are_beside_it(self, file: Path, tmp_path: Path) -> None:
         file.write_text('data_dir = "data"\nprompts_dir = "~/prompts"\ntrace_dir = "/runs"\n')
         assert settings.data_dir() == tmp_path / "data"
