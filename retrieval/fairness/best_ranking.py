@@ -18,7 +18,6 @@ If there are few sequences, we look at each of them instead. Ties go to the firs
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -185,25 +184,6 @@ def _earlier(sequences: Patterns) -> Patterns:
     return earlier
 
 
-class _Exchanges(NamedTuple):
-    """Possible exchanges: the pattern of a rank gives way to another, which comes from below.
-
-    The other pattern comes from a lower rank, which takes the first one's; or from outside the
-    ranking. Outside counts as the rank below the last, which has no weight.
-
-    Attributes:
-        upper: The upper rank, shape (m,).
-        lower: The lower rank.
-        rising: The pattern that comes to the upper rank.
-        falling: The pattern that leaves it.
-    """
-
-    upper: Positions
-    lower: Positions
-    rising: Patterns
-    falling: Patterns
-
-
 def _improved(pool: _Pool, sequence: Patterns) -> tuple[float, float, Patterns]:
     """Improve a sequence by exchanges, each time by the best possible one.
 
@@ -216,8 +196,7 @@ def _improved(pool: _Pool, sequence: Patterns) -> tuple[float, float, Patterns]:
     groups = np.ascontiguousarray(pool.patterns.T)
     least = LEAST_GAIN / (1 + pool.objective.power)
     for _ in range(MOST_EXCHANGES):
-        exchanges, gains = _exchanges(pool, now)
-        upper, lower, rising, falling = exchanges
+        upper, lower, rising, falling, gains = _exchanges(pool, now)
         apart = pool.discounts[upper] - pool.discounts[lower]
         after = given[:, None] + apart * (
             groups.take(rising, axis=1) - groups.take(falling, axis=1)
@@ -246,11 +225,19 @@ def _exchanged_ranks(length: int, count: int) -> tuple[Positions, Positions, Pat
     return upper, lower, outside
 
 
-def _exchanges(pool: _Pool, now: Patterns) -> tuple[_Exchanges, FloatArray]:
+def _exchanges(
+    pool: _Pool, now: Patterns
+) -> tuple[Positions, Positions, Patterns, Patterns, FloatArray]:
     """Return all exchanges that there are documents for, and how much each adds to V.
 
-    Between the two ranks, an exchange also shifts the documents of its patterns by one: where a
-    document leaves, the next one of its pattern takes its rank, and so on.
+    The pattern of a rank gives way to another one: that of a lower rank, which takes the first one
+    in return, or one from outside the ranking. Outside counts as the rank below the last, which has
+    no weight. Between the two ranks, an exchange also shifts the documents of its patterns by one:
+    where a document leaves, the next one of its pattern takes its rank, and so on.
+
+    Returns:
+        The upper and the lower rank; the pattern that comes to the upper one, and that which leaves
+        it; and the gains. Each has shape (m,).
     """
     length, count = pool.length, len(pool.patterns)
     ranks, every = np.arange(length), np.arange(count)
@@ -278,4 +265,4 @@ def _exchanges(pool: _Pool, now: Patterns) -> tuple[_Exchanges, FloatArray]:
     gains += pool.weights[lower] * last - shown[lower]
     gains += later[lower, rising] - later[upper + 1, rising]
     gains += earlier[lower, falling] - earlier[upper + 1, falling]
-    return _Exchanges(upper, lower, rising, falling), gains
+    return upper, lower, rising, falling, gains

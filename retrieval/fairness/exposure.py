@@ -205,4 +205,4 @@ def distinct_rows(rows: FloatArray) -> tuple[FloatArray, NDArray[np.intp]]:
     held = whole.view(f"V{whole.itemsize * whole.shape[1]}").ravel().tolist() if whole.size else []
     seen: dict[bytes, int] = {}
     numbers = np.array([seen.setdefault(row, len(seen)) for row in held], dtype=np.intp)
-    return whole[np.unique(numbers, return_index=True)[1]], numbers
+    return np.frombuffer(b"".join(seen)).reshape(len(seen), whole.shape[1]), numbers

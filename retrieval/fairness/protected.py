@@ -14,7 +14,6 @@ from fairqr.retrieval.sources.schema import Attribute
 
 DEFAULT = "female"
 TOLERANCE = 1e-9
-LONGEST_WORD = 100
 
 _ADJECTIVES = {"Europe": "European"} | {
     place: f"{place}n" for place in ("Africa", "Asia", "North America", "Oceania", "South America")
@@ -109,10 +108,9 @@ def default_protected(attribute: Attribute) -> str:
 def _checked(words: tuple[str, str]) -> tuple[str, str]:
     """Check a user's words for the sides, which appear in prompts and in tables."""
     one, other = (word.strip() for word in words)
-    if not all(0 < len(word) <= LONGEST_WORD and word.isprintable() for word in (one, other)):
+    if not all(0 < len(word) <= 100 and word.isprintable() for word in (one, other)):
         raise InputError(
-            "Each side needs a word, such as female: one line of at most "
-            f"{LONGEST_WORD} characters."
+            "Each side needs a word, such as female: one line of at most 100 characters."
         )
     if one.casefold() == other.casefold():
         raise InputError(f"Both sides are called '{one}'; choose two different words.")

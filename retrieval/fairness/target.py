@@ -93,19 +93,18 @@ class Target(BaseModel):
             TargetError: Shares name an attribute or group that does not exist, or the target needs
                 a population that the schema lacks.
         """
-        by_name = {attribute.name: attribute for attribute in attributes}
+        groups = {attribute.name: attribute.universe for attribute in attributes}
         for name, shares in self.shares.items():
-            if name not in by_name:
+            if name not in groups:
                 raise TargetError(
                     f"The target names the attribute '{name}', which is not measured; "
-                    f"measured: {', '.join(by_name)}."
+                    f"measured: {', '.join(groups)}."
                 )
-            for group in shares:
-                if group not in by_name[name].universe:
-                    raise TargetError(
-                        f"The target names the group '{group}', which '{name}' does not have; "
-                        f"its groups are {', '.join(by_name[name].universe)}."
-                    )
+            if others := [group for group in shares if group not in groups[name]]:
+                raise TargetError(
+                    f"The target names the group '{others[0]}', which '{name}' does not have; "
+                    f"its groups are {', '.join(groups[name])}."
+                )
         lacking = self.without_population(attributes)
         if lacking and self.parts != DEFAULT_TARGET.parts:
             raise TargetError(
@@ -185,9 +184,9 @@ def retrieved_distribution(memberships: FloatArray, scores: FloatArray) -> Float
     Returns:
         Shares that sum to 1, or all zeros if no document has a label, shape (G,).
     """
-    values = np.asarray(scores, dtype=np.float64)
     # Divide by the largest, so that the sum of large scores is finite.
-    weights = values / values.max() if can_be_weights(values) else 1 / np.arange(1, len(values) + 1)
+    usable = can_be_weights(scores)
+    weights = scores / scores.max() if usable else 1 / np.arange(1, len(scores) + 1)
     return normalise(weights @ memberships)
 
 

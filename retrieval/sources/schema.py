@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from datetime import date, datetime
 from functools import cached_property
-from itertools import chain, combinations
+from itertools import combinations
 from operator import ge, gt, le, lt
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -239,9 +237,8 @@ class Attribute(BaseModel):
         names = self.groups or tuple(self.confusion)
         if self.unknown == "group":
             raise ValueError("confusion needs 'unknown: exclude'")
-        if {*self.confusion} != {*names} or {*names} < {*chain(*self.confusion.values())} | {
-            *names
-        }:
+        labels = set(names).union(*self.confusion.values())
+        if not {*self.confusion} == {*names} == labels:
             raise ValueError("confusion needs a row for each group, with groups as labels")
         rows = np.array([[self.confusion[g].get(label, 0.0) for label in names] for g in names])
         totals = rows.sum(axis=1, keepdims=True)
@@ -337,6 +334,8 @@ def _weights(label: object) -> dict[object, float]:
     """Return any form of a label as weights by value."""
     if label is None or label == "":
         return {}
+    if isinstance(label, str):
+        return {label: 1.0}
     if isinstance(label, Mapping):
         for value, weight in label.items():
             is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
@@ -345,23 +344,24 @@ def _weights(label: object) -> dict[object, float]:
                     f"the weight of {value!r} must be a number of 0 or more, not {weight!r}"
                 )
         return {str(value): float(weight) for value, weight in label.items()}
-    values = (
-        label if isinstance(label, Sequence) and not isinstance(label, str | bytes) else [label]
-    )
+    weights: dict[object, float] = {}
+    values = label if isinstance(label, Sequence) and not isinstance(label, bytes) else [label]
     for value in values:
         if not isinstance(value, str | bool | int | float | date):
             raise ValueError(f"a label must be text, a list or a mapping to weights, not {value!r}")
-    return dict(Counter(values))
+        weights[value] = weights.get(value, 0.0) + 1.0
+    return weights
 
 
 def _as_number(value: Any) -> float | None:
     """Return a number, or the year of a date, from a value or its text."""
     if isinstance(value, bool):
         return None
-    with suppress(ValueError, TypeError):
+    try:
         return float(value)
-    day = _as_day(value)
-    return None if day is None else float(day.year)
+    except (TypeError, ValueError):
+        day = _as_day(value)
+        return None if day is None else float(day.year)
 
 
 def _as_day(value: object) -> date | None:
@@ -370,10 +370,10 @@ def _as_day(value: object) -> date | None:
         return value.date()
     if isinstance(value, date):
         return value
-    if isinstance(value, str):
-        with suppress(ValueError):
-            return datetime.fromisoformat(value.strip()).date()
-    return None
+    try:
+        return datetime.fromisoformat(value.strip()).date() if isinstance(value, str) else None
+    except ValueError:
+        return None
 
 
 class Described(BaseModel):

@@ -7,7 +7,6 @@ import contextlib
 import itertools
 import json
 import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -126,26 +125,40 @@ async def test_a_corpus_that_cannot_be_indexed_leaves_the_old_index(
 BUILD = textwrap.dedent(
     """
     import asyncio, pathlib, sys
-    from fairqr.retrieval.sources.catalog import Catalog
+    from fairqr.retrieval.sources import catalog
     from fairqr.retrieval.sources.corpus import Corpus, find_corpus
-    from fairqr.retrieval.sources.documents import Document
 
-    class Endless(Corpus):
+    class Slow(Corpus):
         def documents(self):
-            number = 0
-            while True:
-                yield Document(f"n{number}", "", "new text", {})
-                number += 1
+            for document in super().documents():
+                yield document
+                print("building", flush=True)
+                sys.stdin.readline()
 
-    found = find_corpus(pathlib.Path(sys.argv[2]))
-    progress = lambda count: print(count, flush=True)
-    asyncio.run(
-        Catalog(pathlib.Path(sys.argv[1])).create(
-            "people", Endless(found.path, found.schema), progress=progress
-        )
-    )
+    def slowly(path, schema=None):
+        found = find_corpus(pathlib.Path(path))
+        return Slow(found.path, found.schema)
+
+    catalog.find_corpus = slowly
+    folder, path, *name = sys.argv[1:]
+    here = catalog.Catalog(pathlib.Path(folder))
+    asyncio.run(here.create(*name, slowly(path)) if name else here.resolve(path))
     """
 )
+
+
+def building(catalog_folder: Path, corpus: Corpus, *name: str) -> subprocess.Popen[str]:
+    """Start a process that indexes a corpus of one document, and ends at a line of input."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", BUILD, str(catalog_folder), str(corpus.path), *name],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "building\n"
+    process.stdout.close()
+    return process
 
 
 @pytest.mark.parametrize("had_one", [True, False])
@@ -155,22 +168,15 @@ async def test_a_build_that_is_killed_leaves_the_old_index_or_none(
     corpus = write(tmp_path / "c", "one")
     if had_one:
         await catalog.create("people", corpus)
-    build = subprocess.Popen(
-        [sys.executable, "-c", BUILD, str(tmp_path / "data"), str(corpus.path)],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert build.stdout is not None
-    build.stdout.readline()  # it is writing
+    build = building(tmp_path / "data", corpus, "people")
     for writing in (
         catalog.create("people", corpus),
         *([catalog.remove("people", ["0"]), catalog.delete("people")] if had_one else []),
     ):
         with pytest.raises(BuildInProgressError, match="wait"):
             await writing
-    build.send_signal(signal.SIGKILL)
+    build.kill()
     build.wait()
-    build.stdout.close()
     if had_one:
         assert await ids(await catalog.open("people"), "one") == ["0"]
     else:
@@ -209,43 +215,6 @@ async def test_a_build_that_nobody_waits_for_any_longer_stops(
             except BuildInProgressError:
                 await asyncio.sleep(0.01)
     assert (await engine.info()).documents == 1
-
-
-SLOW = textwrap.dedent(
-    """
-    import asyncio, pathlib, sys
-    from fairqr.retrieval.sources import catalog
-    from fairqr.retrieval.sources.corpus import Corpus, find_corpus
-
-    class Slow(Corpus):
-        def documents(self):
-            print("building", flush=True)
-            sys.stdin.readline()
-            yield from super().documents()
-
-    def slowly(path, schema=None):
-        found = find_corpus(pathlib.Path(path))
-        return Slow(found.path, found.schema)
-
-    catalog.find_corpus = slowly
-    asyncio.run(catalog.Catalog(pathlib.Path(sys.argv[1])).resolve(sys.argv[2]))
-    """
-)
-
-
-def building(catalog_folder: Path, corpus: Corpus) -> subprocess.Popen[str]:
-    """Start a process that indexes a corpus at its first use, and goes on at a line of input."""
-    arguments = [str(catalog_folder), str(corpus.path)]
-    process = subprocess.Popen(
-        [sys.executable, "-c", SLOW, *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "building\n"
-    process.stdout.close()
-    return process
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
@@ -593,9 +562,7 @@ async def test_an_engine_that_ranks_in_its_own_way_takes_no_retriever(
     )
     with pytest.raises(UnsupportedError, match="'ours' only ranks in its own way"):
         await catalog.resolve(run, retriever="dense")
-    engine = await catalog.resolve(run)
-    assert engine.name == "ours"
-    await engine.aclose()
+    assert (await info_of(await catalog.resolve(run))).name == "ours"
 
 
 async def test_what_is_wrong_is_refused_before_anything_is_indexed(
