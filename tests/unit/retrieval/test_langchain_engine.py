@@ -314,12 +314,6 @@ async def test_queries_run_at_the_same_time_but_few_and_connections_that_heal_ar
     assert 2 <= most <= 8
 
 
-def test_several_event_loops_use_one_engine() -> None:
-    engine = from_langchain(stored(9), schema=SCHEMA)
-    first = asyncio.run(search(engine, "tennis"))
-    assert asyncio.run(search(engine, "tennis")).ids == first.ids
-
-
 async def test_labels_may_stand_in_a_file_of_ids(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -353,14 +347,13 @@ def test_what_is_no_retriever_or_schema_is_refused(tmp_path: Path) -> None:
         from_langchain(stored(1), schema=tmp_path / "none.yaml")
 
 
-def test_the_fingerprint_follows_the_description() -> None:
-    def fingerprint(**more: Any) -> str:
-        return asyncio.run(from_langchain(stored(1), **more).info()).fingerprint
-
-    assert fingerprint(schema=SCHEMA) == fingerprint(schema=SCHEMA)
-    other = {"attributes": {"sex": GENDER}}
-    assert len({fingerprint(schema=s) for s in (SCHEMA, other)}) == 2
-    assert fingerprint(schema=SCHEMA, id="doi") != fingerprint(schema=SCHEMA)
+def test_the_fingerprint_follows_the_description_in_any_event_loop() -> None:
+    described = ({}, {}, {"schema": {"attributes": {"sex": GENDER}}}, {"id": "doi"})
+    same, again, *others = (asyncio.run(over(**it).info()).fingerprint for it in described)
+    assert same == again
+    assert len({same, *others}) == 3
+    engine = over(player(1))
+    assert asyncio.run(search(engine)).ids == asyncio.run(search(engine)).ids == ["p0001"]
 
 
 @given(
