@@ -380,13 +380,13 @@ class TestPrompts:
     @pytest.mark.parametrize(
         ("old", "new", "words"),
         [
-            ("<query>{query}</query>", "", "no message uses the input variable {query}"),
+            ("<query>{query}</query>", "", "input_variables must be [attribute, group, keywords],"),
             (
                 "{query}",
                 "{query} {mood}",
-                "the placeholder {mood} is not among the input variables",
+                "must be [attribute, group, keywords, mood, query]",
             ),
-            ("[query,", "[mood, query,", "no message uses the input variable {mood}"),
+            ("[query,", "[mood, query,", "must be [attribute, group, keywords, query], as in"),
             ("{query}", "{query!r}", "is not a plain placeholder"),
             ("{query}", "{query.__class__}", "is not a plain placeholder"),
             ("{query}", "{query", "a brace is not closed or doubled"),
