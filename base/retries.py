@@ -85,7 +85,7 @@ async def with_retries(
     Raises:
         Exception: The error of the last attempt.
     """
-    backoff = tenacity.wait_exponential_jitter(multiplier=0.5, max=8, jitter=0.25)
+    backoff = tenacity.wait_exponential(multiplier=0.5, max=8) + tenacity.wait_random(0, 0.25)
 
     def worth_it(error: BaseException) -> bool:
         return can_heal(error) and (retry_after(error) or 0.0) <= longest_wait
