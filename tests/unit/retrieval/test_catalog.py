@@ -584,15 +584,10 @@ class Silent(WatchedEngine):
         raise IndexUnavailableError("gone")
 
 
-class Broken:
+class Broken(CountingEncoder):
     """An encoder that fails."""
 
-    name = "broken"
-
     async def encode_documents(self, texts: Sequence[str]) -> Any:
-        raise ModelError("unavailable", "no more")
-
-    async def encode_query(self, text: str) -> Any:
         raise ModelError("unavailable", "no more")
 
 
@@ -606,7 +601,7 @@ async def test_an_engine_is_closed_where_something_fails_after_it_was_opened(
     assert watched.closed == 1
     watched = Silent(plain)
     with pytest.raises(ModelError):
-        await with_retriever(watched, Retriever("dense", Broken()))  # type: ignore[arg-type]
+        await with_retriever(watched, Retriever("dense", Broken()))
     assert watched.closed == 1
 
 
