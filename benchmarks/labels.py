@@ -14,7 +14,7 @@ from fairqr.retrieval.sources.labels import LabelStore, open_label_store
 from fairqr.retrieval.sources.schema import Attribute
 
 MAX_MEGABYTES = 1000.0
-MAX_MILLISECONDS = 1.0
+MAX_MILLISECONDS = 2.0
 HITS = 500
 GROUPS = ("africa", "asia", "europe", "oceania")
 

@@ -512,21 +512,12 @@ class LabelReader:
         rows = store.memberships(ids)[:, : len(attribute.groups)]
         labelled = int(rows.any(axis=1).sum())
         if not labelled and len(ids) >= ENOUGH:
-            if store.names(ids).any():
-                values = [one_line(one.value, 30) for one in store.report.without_group[:10]]
-                remedy = (
-                    f"no group has the values {', '.join(values)}; list them under 'groups:' with "
-                    "the group they belong to"
-                    if values
-                    else "write the groups into the file"
-                )
-                raise SourceError(
-                    f"The labels {attribute.labels} put none of the {len(ids):,} checked documents "
-                    f"into a group; {remedy}."
-                )
+            values = ", ".join(one_line(it.value, 30) for it in store.report.without_group[:10])
+            remedy = f", and list the values {values} under 'groups:'" if values else ""
             raise SourceError(
-                f"The labels {attribute.labels} have none of the {len(ids):,} checked documents, "
-                f"such as '{one_line(ids[0], 80)}'; check which column has the ids."
+                f"The labels {attribute.labels} put none of the {len(ids):,} checked documents, "
+                f"such as '{one_line(ids[0], 80)}', into a group; check which column has the ids"
+                f"{remedy}."
             )
         return store.report.model_copy(update={"documents": len(ids), "labelled": labelled})
 

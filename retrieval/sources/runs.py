@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, NoReturn, get_args
+from typing import Literal, NoReturn
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.sources.documents import open_text
 
 Ties = Literal["rank", "id", "trec_eval", "error"]
-_TIES: tuple[Ties, ...] = get_args(Ties)
 TIES = {
     "rank": "the rank in the file",
     "id": "id",
@@ -119,8 +118,8 @@ def check_ties(ties: str) -> None:
     Raises:
         InputError: The way is unknown.
     """
-    if ties not in _TIES:
-        raise InputError(f"Equal scores cannot be ordered by '{ties}'; choose {', '.join(_TIES)}.")
+    if ties not in TIES:
+        raise InputError(f"Equal scores cannot be ordered by '{ties}'; choose {', '.join(TIES)}.")
 
 
 def refuse_ties(run: str, query: str, equal: int) -> NoReturn:
@@ -136,7 +135,7 @@ def refuse_ties(run: str, query: str, equal: int) -> NoReturn:
     """
     raise InputError(
         f"{run}: the query '{one_line(query)}' has {equal} documents with the same score "
-        f"as another; choose {', '.join(_TIES[:-1])} to decide between them."
+        f"as another; choose {', '.join(list(TIES)[:-1])} to decide between them."
     )
 
 

@@ -163,7 +163,7 @@ async def test_a_file_that_has_none_of_the_documents_is_refused(tmp_path: Path) 
     labels = await opened(tmp_path, content="id,group\nzz1,Asia\nzz2,Europe\n")
     ids = [f"d{number}" for number in range(20)]
     with pytest.raises(
-        SourceError, match=r"have none of the 20 checked documents, such as 'd0'; check which"
+        SourceError, match=r"none of the 20 checked documents, such as 'd0', .* check which column"
     ):
         labels.reports({}, ids)
     (few,) = labels.reports({}, ids[:19])
@@ -177,15 +177,11 @@ async def test_a_file_whose_values_no_group_takes_is_told_so(tmp_path: Path) -> 
     ids = [f"d{number}" for number in range(20)]
     lines = "".join(f"{id_},{['asia', 'EU'][len(id_) % 2]}\n" for id_ in ids)
     labels = await opened(tmp_path, content=f"id,group\n{lines}zz1,Asia\n")
-    said = r"none of the 20 checked documents into a group; no group has the values EU, asia; list"
+    said = r"none of the 20 .* into a group; .*, and list the values EU, asia under 'groups:'"
     with pytest.raises(SourceError, match=said):
         labels.reports({}, ids)
     (some,) = labels.reports({}, [*ids, "zz1"])
     assert (some.documents, some.labelled) == (21, 1)
-    lines = "".join(f"{id_},\n" for id_ in ids)
-    labels = await opened(tmp_path, content=f"id,group\n{lines}")
-    with pytest.raises(SourceError, match=r"into a group; write the groups into the file\."):
-        labels.reports({}, ids)
 
 
 NEEDED = "line 2: it needs an 'id' and a 'group' (or 'origin')"
@@ -222,7 +218,11 @@ NEEDED = "line 2: it needs an 'id' and a 'group' (or 'origin')"
         ("o.jsonl", '{"id": "a"}', "line 1: it needs an 'id' and a 'group'"),
         ("o.jsonl", '{"id": 1.5, "group": "Asia"}', "it has no id (text or a whole number)"),
         ("o.jsonl", '{"id": "a", "group": {"Asia": "x"}}', "line 1: the weight"),
-        ("o.jsonl", '{"id": "a", "group": [["Asia"]]}', "a group must be text, not ['Asia']"),
+        (
+            "o.jsonl",
+            '{"id": "a", "group": [["Asia"]]}',
+            "a label must be text, a list or a mapping",
+        ),
         ("o.parquet", b"PAR1", "cannot be read after row 0: "),
         ("o.xlsx", b"", "must be a .csv, .jsonl or .parquet file; the first two may end in .gz."),
     ],

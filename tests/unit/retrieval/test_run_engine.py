@@ -174,12 +174,6 @@ async def test_two_runs_with_the_same_query_are_both_named(tmp_path: Path) -> No
     )
 
 
-async def test_a_run_with_sampled_rankings_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "more.run").write_text("t3 Q0 a 1 1 s#1\nt3 Q0 a 1 1 s#2\n")
-    told = await refused(tmp_path, SourceError, runs="more.run")
-    assert told.startswith("The run more.run has 2 rankings for the query 't3'; ")
-
-
 async def test_files_that_are_missing_or_wrong_are_named(tmp_path: Path) -> None:
     assert "no.run cannot be read" in await refused(tmp_path, CorpusError, runs="no.run")
     assert "no.tsv cannot be read" in await refused(tmp_path, CorpusError, topics="no.tsv")
