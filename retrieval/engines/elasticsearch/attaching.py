@@ -98,9 +98,8 @@ async def check(engine: ElasticsearchEngine) -> SourceReport:
     (sampled,) = await engine.msearch([{"query": engine.filtered(ALL), **body}])
     found, documents = sampled["hits"]["hits"], sampled["hits"]["total"]["value"]
     ids = engine.reader.ids(found)
-    texts = [
-        f"{one.title} {one.text}".strip() for one in await engine.documents(ids[:SAMPLED_TEXTS])
-    ]
+    some = await engine.documents(ids[:SAMPLED_TEXTS])
+    texts = [f"{document.title} {document.text}".strip() for document in some]
     query = " ".join(max(texts, key=bool, default="").split()[:SAMPLED_WORDS])
     (hits,) = await engine.search([Query(query, 5)])
     counted = await _counted(engine)
@@ -146,8 +145,7 @@ async def _counted(engine: ElasticsearchEngine) -> dict[str, AttributeReport]:
                 f"The field '{label.name}' of the attribute '{attribute.name}' {held}; correct the "
                 "field or the filter, or list under 'groups' which values belong to which group."
             )
-        report = attribute_report(attribute, total, labelled, by_value, more=more)
-        reports[attribute.name] = report
+        reports[attribute.name] = attribute_report(attribute, total, labelled, by_value, more=more)
     return reports
 
 

@@ -167,12 +167,8 @@ class ElasticsearchEngine:
         wanted = query.n if query.only is None else min(query.n, len(query.only))
         if not len(hits) == self.most < wanted:
             return hits
-        by = "index.max_result_window" if self.most == self.mapping.window else "its vectors"
-        warning = (
-            f"'{self.source.index}' returns at most {self.most:,} hits in one search ({by}), so "
-            f"the search for {wanted:,} found no more."
-        )
-        return replace(hits, warnings=(*hits.warnings, warning))
+        said = f"'{self.source.index}' returns at most {self.most:,} hits at once, not {wanted:,}."
+        return replace(hits, warnings=(*hits.warnings, said))
 
     def found(self, searches: Sequence[Search]) -> Generator[list[Body], list[Any], list[Hits]]:
         """Send searches as a step of a plan, and return their hits."""
@@ -298,8 +294,7 @@ class ElasticsearchEngine:
             self.reader.refuse_repeated("An id")
         if any(hit["_score"] is None for hit in found):
             raise SourceError(
-                "The body of the source returns hits without scores; remove its 'sort', or add "
-                "'track_scores: true'."
+                "The body gives no scores; remove 'sort', or add 'track_scores: true'."
             )
         scores = [float(hit["_score"]) for hit in found]
         return best_first(ids, scores, memberships, query.n, warnings=warnings)
@@ -413,8 +408,8 @@ class FieldHybridEngine(EngineOverWords):
         cosines: dict[str, float] = {}
         for hits_ in found:
             cosines |= {i: s - 2 for i, s in zip(hits_.ids, hits_.scores, strict=True) if s > 0}
-        behind = found[0] if wide else first_of(scored, 0)
-        new = [row for row, id_ in enumerate(behind.ids) if id_ not in {*scored.ids}]
+        behind, there = found[0] if wide else first_of(scored, 0), {*scored.ids}
+        new = [row for row, id_ in enumerate(behind.ids) if id_ not in there]
         ids = [*scored.ids, *(behind.ids[row] for row in new)]
         chances = self.calibrations.rank.probability(
             rank_evidence(ids, leading.ids),

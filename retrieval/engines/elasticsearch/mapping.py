@@ -103,16 +103,14 @@ class IndexMapping:
         if found is None:
             near = get_close_matches(name, self.fields, n=1)
             hint = f"did you mean '{near[0]}'?" if near else "correct its name."
-            raise SourceError(
-                f"'{self.index}' has no field '{one_line(name, 100)}' for {purpose}; {hint}"
-            )
+            said = f"'{self.index}' has no field '{one_line(name, 100)}' for {purpose}; {hint}"
+            raise SourceError(said)
         unfit = found.type in TEXTS if kinds is None else found.type not in kinds
         if unfit or (found.nested and kinds is WORDS):
             below = [key for key, held in self.below(name).items() if held.type == "keyword"]
             hint = f"'{name}.{below[0]}'" if below else "a field of another type"
-            raise SourceError(
-                f"The field '{name}' of type {found.type} cannot serve as {purpose}; name {hint}."
-            )
+            said = f"The field '{name}' of type {found.type} cannot be {purpose}; name {hint}."
+            raise SourceError(said)
         return found
 
     def below(self, name: str) -> dict[str, MappedField]:
