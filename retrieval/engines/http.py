@@ -22,10 +22,10 @@ from fairqr.base.errors import ConfigError, IndexUnavailableError, QueryError, S
 from fairqr.base.loops import PerLoop
 from fairqr.base.retries import with_retries
 from fairqr.retrieval.engines.engine import EngineInfo, Query
-from fairqr.retrieval.engines.limits import Limits
+from fairqr.retrieval.engines.limits import RequestLimits
 from fairqr.retrieval.engines.report import SourceReport, report_on
 from fairqr.retrieval.engines.request_template import QUERY, SIZE, fill_template
-from fairqr.retrieval.engines.search_only import Answer, SearchOnlyEngine
+from fairqr.retrieval.engines.search_only import ScoredDocuments, SearchOnlyEngine
 from fairqr.retrieval.sources.credentials import Credentials, credentials_for
 from fairqr.retrieval.sources.documents import Document, identifier
 from fairqr.retrieval.sources.labels import LabelReader
@@ -67,10 +67,10 @@ class HttpEngine(SearchOnlyEngine):
         info = EngineInfo(source.name, "http", None, location, str(source.folder), fingerprint)
         super().__init__(info, labels, "http")
         self.source = source
-        self._reader = HitReader(source, labels)
+        self._reader = ResponseReader(source, labels)
         self._headers = credentials.request_headers()
         self._certificates = _certificates(credentials)
-        self._limits = Limits(source.concurrency, source.requests_per_second)
+        self._limits = RequestLimits(source.concurrency, source.requests_per_second)
         self._clients: PerLoop[httpx.AsyncClient] = PerLoop()
         self._shown = f"The endpoint {location} of the source '{source.name}'"
 
@@ -79,7 +79,7 @@ class HttpEngine(SearchOnlyEngine):
         if client := self._clients.pop():
             await client.aclose()
 
-    async def _answer(self, text: str, n: int) -> Answer:
+    async def _answer(self, text: str, n: int) -> ScoredDocuments:
         import httpx
 
         url = _filled_url(self.source, text, n)
@@ -166,7 +166,7 @@ Find = Callable[[Any, str], Any]
 """Finds a part of a response; the second argument says where, for messages."""
 
 
-class HitReader:
+class ResponseReader:
     """Reads the hits in a response by the JMESPath expressions of a source.
 
     Raises:
@@ -185,7 +185,7 @@ class HitReader:
         if source.link:
             self._fields[source.link] = self._finder("link", source.link)
 
-    def read(self, answer: bytes) -> Answer:
+    def read(self, answer: bytes) -> ScoredDocuments:
         """Return the hits in a response, in its order; labels and links are fields.
 
         Raises:
@@ -210,7 +210,7 @@ class HitReader:
             fields = {field: find(hit, where) for field, find in self._fields.items()}
             documents[id_] = Document(id_, self._title(hit, where), self._text(hit, where), fields)
             scores.append(self._score(hit, where) if self._score else 1 / rank)
-        return Answer([*documents.values()], scores)
+        return ScoredDocuments([*documents.values()], scores)
 
     def _finder(
         self, name: str, expression: str, convert: Callable[[Any], Any] | None = None

@@ -27,8 +27,8 @@ from fairqr.base.errors import (
 from fairqr.base.loops import run_blocking
 from fairqr.base.retries import with_retries
 from fairqr.retrieval.engines.engine import EngineInfo
-from fairqr.retrieval.engines.limits import Limits
-from fairqr.retrieval.engines.search_only import Answer, SearchOnlyEngine
+from fairqr.retrieval.engines.limits import RequestLimits
+from fairqr.retrieval.engines.search_only import ScoredDocuments, SearchOnlyEngine
 from fairqr.retrieval.sources.documents import Document, value_at
 from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.schema import Schema, load_schema, validated
@@ -78,13 +78,13 @@ class LangChainEngine(SearchOnlyEngine):
         super().__init__(info, labels, f"langchain:{kind.__name__}")
         self._wrapped: Any = wrapped
         self._is_store, self._fields = isinstance(wrapped, VectorStore), fields
-        self._limits = Limits(CONCURRENCY)
+        self._limits = RequestLimits(CONCURRENCY)
         self._shown = f"The retriever '{name}' ({kind.__name__})"
 
     async def aclose(self) -> None:
         """Do nothing: the wrapped object belongs to the caller."""
 
-    async def _answer(self, text: str, n: int) -> Answer:
+    async def _answer(self, text: str, n: int) -> ScoredDocuments:
         found = (await self._found(text, n))[:n]
         documents: dict[str, Document] = {}
         scores: list[object] = []
@@ -106,7 +106,9 @@ class LangChainEngine(SearchOnlyEngine):
             for option, field in self._fields.items()
             if found and all(self._value(option, passage) is None for passage, _ in found)
         ]
-        return Answer([*documents.values()], _never_increasing(scores), [*warnings, *missing])
+        return ScoredDocuments(
+            [*documents.values()], _never_increasing(scores), [*warnings, *missing]
+        )
 
     def _document(self, passage: Passage) -> Document:
         id_ = self._own_id(passage)

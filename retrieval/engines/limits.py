@@ -17,7 +17,7 @@ from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, lexical_o
 from fairqr.retrieval.sources.documents import Document
 
 
-class Limits:
+class RequestLimits:
     """Lets through as many requests as a server should get; use ``async with limits:`` for each.
 
     The limits apply to all event loops of the process together. Requests go in the order of their
@@ -78,7 +78,7 @@ class _EngineAtRate:
 
     def __init__(self, engine: SearchEngine, rate: float) -> None:
         self._engine, self.lexical = engine, lexical_of(engine)
-        self._limits = Limits(sys.maxsize, rate)
+        self._limits = RequestLimits(sys.maxsize, rate)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)

@@ -59,7 +59,7 @@ class SeenDocuments:
         self._free += self._documents.pop(id_, (None, 0))[1]
 
 
-class Answer(NamedTuple):
+class ScoredDocuments(NamedTuple):
     """What a search returned: distinct documents, their scores, and warnings for users."""
 
     documents: Sequence[Document]
@@ -109,7 +109,7 @@ class SearchOnlyEngine(ABC):
         """Close connections that the engine has opened."""
 
     @abstractmethod
-    async def _answer(self, text: str, n: int) -> Answer:
+    async def _answer(self, text: str, n: int) -> ScoredDocuments:
         """Return what answers a text, perhaps more than n documents."""
 
     async def _hits(self, query: Query) -> Hits:
@@ -117,7 +117,7 @@ class SearchOnlyEngine(ABC):
             found = await self._answer(sendable(query.words.strip()), query.n)
         else:
             known = self._seen.get(dict.fromkeys(query.only))
-            found = Answer(known, [0.0] * len(known))
+            found = ScoredDocuments(known, [0.0] * len(known))
         ids = [document.id for document in found.documents]
         memberships = self.labels.memberships(ids, self.labels.in_fields(found.documents))
         unlabelled = [

@@ -27,7 +27,7 @@ from fairqr.base.errors import (
 )
 from fairqr.base.loops import PerLoop
 from fairqr.base.retries import status_of, with_retries
-from fairqr.retrieval.engines.limits import Limits
+from fairqr.retrieval.engines.limits import RequestLimits
 from fairqr.retrieval.sources.credentials import Credentials, credentials_for, default_url
 from fairqr.retrieval.sources.source import ElasticsearchSource, OpenSearchSource
 
@@ -96,7 +96,7 @@ class Server:
         """
         self.product = "OpenSearch" if isinstance(source, OpenSearchSource) else "Elasticsearch"
         self._source, self._clients = source, PerLoop[Any]()
-        self._limits = Limits(source.concurrency, source.requests_per_second)
+        self._limits = RequestLimits(source.concurrency, source.requests_per_second)
         self._errors: tuple[type[Exception], ...] = (BusyPartError, ApiError, TransportError)
         if self.product == "OpenSearch":
             self._errors = (BusyPartError, _opensearch().OpenSearchException)

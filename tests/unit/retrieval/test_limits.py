@@ -8,14 +8,14 @@ import time
 
 import pytest
 
-from fairqr.retrieval.engines.limits import Limits
+from fairqr.retrieval.engines.limits import RequestLimits
 from tests.patience import PATIENCE
 
 
 class Server:
     """Counts the requests under way, in all threads, and notes their order."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: RequestLimits) -> None:
         self.limits, self.now, self.most, self.order = limits, 0, 0, list[int]()
         self.lock = threading.Lock()
 
@@ -34,7 +34,7 @@ class Server:
 
 
 def test_the_limit_holds_over_several_event_loops() -> None:
-    server = Server(Limits(2))
+    server = Server(RequestLimits(2))
 
     async def many() -> None:
         await asyncio.gather(*(server.answer() for _ in range(200)))
@@ -48,7 +48,7 @@ def test_the_limit_holds_over_several_event_loops() -> None:
 
 
 async def test_places_are_given_in_order_and_back_by_failed_requests() -> None:
-    server = Server(Limits(1))
+    server = Server(RequestLimits(1))
     for _ in range(3):
         with pytest.raises(ValueError, match="broken"):
             async with server.limits:
@@ -59,7 +59,7 @@ async def test_places_are_given_in_order_and_back_by_failed_requests() -> None:
 
 
 async def test_requests_start_evenly_spaced() -> None:
-    limits, starts = Limits(10, 50), []
+    limits, starts = RequestLimits(10, 50), []
 
     async def note() -> None:
         async with limits:
@@ -74,7 +74,7 @@ async def test_requests_start_evenly_spaced() -> None:
 @pytest.mark.parametrize("steps", range(4))
 async def test_a_cancelled_wait_loses_no_place(steps: int) -> None:
     """The wait is cancelled before, while, and after it is given the place."""
-    server, held = Server(Limits(1)), asyncio.Event()
+    server, held = Server(RequestLimits(1)), asyncio.Event()
 
     async def hold() -> None:
         async with server.limits:
@@ -96,7 +96,7 @@ async def test_a_cancelled_wait_loses_no_place(steps: int) -> None:
 
 
 async def test_a_wait_in_a_loop_that_was_closed_is_passed_over() -> None:
-    server = Server(Limits(1))
+    server = Server(RequestLimits(1))
 
     def abandoned() -> None:
         loop = asyncio.new_event_loop()
