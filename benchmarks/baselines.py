@@ -10,11 +10,14 @@ from measuring import Row, in_turns, median
 from scipy.stats import binom
 from workspace import Workspace
 
-from fairqr.retrieval.rerankers.aspects import Aspects, diversified
-from fairqr.retrieval.rerankers.binomial_table import adjusted_table, failure_probability
-from fairqr.retrieval.rerankers.deltr import TOP_WEIGHT, DeltrBatch, deltr_loss
-from fairqr.retrieval.rerankers.pm2 import Pm2Objective
-from fairqr.retrieval.rerankers.xquad import XquadObjective
+from fairqr.retrieval.rerankers.deltr import TOP_WEIGHT, contrast, deltr_loss
+from fairqr.retrieval.rerankers.diversification import (
+    Aspects,
+    Pm2Objective,
+    XquadObjective,
+    diversified,
+)
+from fairqr.retrieval.rerankers.fa_ir_tables import fair_table
 
 K, PROPORTION, ALPHA = 100, 0.5, 0.1
 PROPORTIONS = (0.1, 0.25, 0.4, 0.5, 0.6, 0.75, 0.9)
@@ -30,7 +33,7 @@ def baseline_rows(workspace: Workspace) -> Iterator[Row]:
     taken = in_turns(
         {
             # Tables are kept, so that each round asks for another one.
-            "ours": lambda number: adjusted_table(K, PROPORTION, ALPHA - 1e-9 * (number + 9)),
+            "ours": lambda number: fair_table(K, [PROPORTION], ALPHA - 1e-9 * (number + 9)),
             "bisection": lambda _: bisected_table(K, PROPORTION, ALPHA),
         },
         workspace.rounds(5),
@@ -44,10 +47,7 @@ def baseline_rows(workspace: Workspace) -> Iterator[Row]:
         "bisection of α, a table each",
         theirs,
     )
-    tables = [adjusted_table(K, p, ALPHA) for p in PROPORTIONS]
-    worst = max(
-        failure_probability(table.minimum, p) for table, p in zip(tables, PROPORTIONS, strict=True)
-    )
+    worst = max(fair_table(K, [p], ALPHA).failure_probability for p in PROPORTIONS)
     yield Row(
         "baselines",
         f"FA*IR, largest failure probability for {len(PROPORTIONS)} values of p",
@@ -68,15 +68,20 @@ def _deltr(workspace: Workspace) -> Row:
     grades = (random.random(DOCUMENTS) < 0.2).astype(float)
     protected = (random.random(DOCUMENTS) < 0.3).astype(float)
     weights = random.normal(size=FEATURES)
-    batch = DeltrBatch.of([(features, grades, protected)])
+    mask, contrasts = np.ones((1, DOCUMENTS), dtype=bool), contrast(protected)[None]
     lists = features.tolist(), grades.tolist(), protected.tolist()
-    loss, gradient = deltr_loss(weights, batch, GAMMA)
+
+    def step() -> tuple[float, list[float]]:
+        loss, slope = deltr_loss((features @ weights)[None], grades[None], mask, contrasts, GAMMA)
+        return loss, (slope[0] @ features).tolist()
+
+    loss, gradient = step()
     plain = plain_deltr(weights.tolist(), *lists)
     if not np.allclose([loss, *gradient], [plain[0], *plain[1]]):
         raise AssertionError(f"the two ways differ: {loss} and {plain[0]}")
     taken = in_turns(
         {
-            "ours": lambda _: [deltr_loss(weights, batch, GAMMA) for _ in range(20)],
+            "ours": lambda _: [step() for _ in range(20)],
             "plain": lambda _: plain_deltr(weights.tolist(), *lists),
         },
         workspace.rounds(20),

@@ -20,7 +20,7 @@ from fairqr.retrieval.fairness.table import DocumentTable
 from fairqr.retrieval.rerankers.deltr import DeltrTraining, train_deltr
 from fairqr.retrieval.rerankers.dlf import DlfTraining, train_dlf
 from fairqr.retrieval.rerankers.examples import Examples, TargetOf, gather_examples
-from fairqr.retrieval.rerankers.weights import TrainedModel
+from fairqr.retrieval.rerankers.learning import TrainedModel
 from fairqr.retrieval.sources.schema import validated
 
 Trainer = Callable[[Examples, Any], TrainedModel]

@@ -12,7 +12,7 @@ Ranking" (ICTIR 2023, arXiv 2405.17798), as far as its abstract and summaries go
 We decided the following, because those sources leave it open or the paper does it differently:
 
 - both models are linear; the paper's fairness model reads Sentence-BERT embeddings of the text,
-  ours the features in :mod:`fairqr.retrieval.rerankers.features` and the memberships;
+  ours the features in :mod:`fairqr.retrieval.rerankers.examples` and the memberships;
 - it sees the target of each query through one feature for each attribute,
   Σ_g m_ig·ln(ε*_g/π_g), with π the shares of the groups among the candidates;
 - exposure is that of the first draw from softmax(scores), as in DELTR;
@@ -24,44 +24,35 @@ We decided the following, because those sources leave it open or the paper does 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from fairqr.base.errors import InputError
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.fairness.divergence import DEFAULT_SMOOTHING, smooth
 from fairqr.retrieval.fairness.exposure import FloatArray, normalise
 from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.rerankers.base import Candidates, Reranked, RerankOptions
-from fairqr.retrieval.rerankers.examples import Examples
-from fairqr.retrieval.rerankers.features import FEATURES, features
-from fairqr.retrieval.rerankers.listwise import (
-    Scaling,
+from fairqr.retrieval.rerankers.examples import Examples, features
+from fairqr.retrieval.rerankers.learning import (
+    LinearModel,
+    TrainedModel,
+    Training,
+    check_features,
+    fit,
+    group_positions,
     list_cross_entropy,
     log_softmax,
-    minimise,
     padded,
-    with_decay,
+    standardisation,
 )
-from fairqr.retrieval.rerankers.weights import LinearModel, TrainedModel, group_positions
 
 
-class DlfTraining(BaseModel):
+class DlfTraining(Training):
     """Options of the training of both models. It is deterministic: both start at zero."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    l2: float = Field(
-        1e-3, ge=0, description="The weight of ½·|w|², which keeps the weights small."
-    )
-    iterations: int = Field(
-        200, ge=1, le=100_000, description="The maximum number of steps for each model."
-    )
 
 
 class DlfOptions(RerankOptions):
@@ -120,10 +111,14 @@ class DlfReranker:
 
     name = "dlf"
 
-    def __init__(self, model: DlfModel, alpha: float, engine: SearchEngine) -> None:
-        self._model = model
-        self._alpha = alpha
+    def __init__(self, options: DlfOptions, engine: SearchEngine) -> None:
+        self._model = model = DlfModel.load(options.weights)
+        self._alpha = options.alpha
         self._engine = engine
+        check_features(self.name, options.weights, model.relevance)
+        check_features(
+            self.name, options.weights, model.fairness, _target_names(list(model.dimensions))
+        )
 
     async def rerank(self, query: str, candidates: Candidates, k: int) -> Reranked:
         """See :meth:`fairqr.retrieval.rerankers.base.Reranker.rerank`."""
@@ -154,49 +149,36 @@ def target_feature(memberships: FloatArray, target: FloatArray) -> FloatArray:
     return np.asarray(memberships @ np.log(smooth(target) / smooth(shares)))
 
 
-@dataclass(frozen=True, slots=True)
-class FairnessBatch:
-    """All lists of a training, padded.
-
-    Attributes:
-        features: Shape (Q, N, F).
-        mask: Which positions have a document, shape (Q, N).
-        memberships: For each attribute, shape (Q, N, G_a).
-        targets: For each attribute, shape (Q, G_a).
-    """
-
-    features: FloatArray
-    mask: NDArray[np.bool_]
-    memberships: Sequence[FloatArray]
-    targets: Sequence[FloatArray]
-
-
-def distribution_loss(weights: FloatArray, batch: FairnessBatch) -> tuple[float, FloatArray]:
-    """Return the loss of the fairness model and its gradient.
+def distribution_loss(
+    scores: FloatArray,
+    mask: NDArray[np.bool_],
+    memberships: Sequence[FloatArray],
+    targets: Sequence[FloatArray],
+) -> tuple[float, FloatArray]:
+    """Return the loss of the fairness model and its gradient by the scores, shape (Q, N).
 
     The loss is KL(ε*‖ε) in nats, with both distributions smoothed alike, averaged over the lists
     and attributes. ε_g = Σ_i P_i·m_ig / Σ_ih P_i·m_ih is the exposure of the first draw from
-    P = softmax(Xw). A list without any label of an attribute is left out of the average.
+    P = softmax(scores). A list without any label of an attribute is left out of the average.
 
     With e the smoothed ε, λ the smoothing and T = Σ_ih P_i·m_ih, the gradient follows from
     ∂KL/∂ε_g = −(1−λ)·ε*_g/e_g =: u_g,  v_i = Σ_g m_ig·(u_g − Σ_h u_h·ε_h)/T  and
     ∂KL/∂s_i = P_i·(v_i − Σ_j P_j·v_j).
 
     Args:
-        weights: w, shape (F,).
-        batch: The lists.
-
-    Returns:
-        The loss, and its gradient, shape (F,).
+        scores: Shape (Q, N).
+        mask: Which positions have a document, shape (Q, N).
+        memberships: For each attribute, shape (Q, N, G_a).
+        targets: For each attribute, shape (Q, G_a).
     """
-    given = np.exp(log_softmax(batch.features @ weights, batch.mask))
+    given = np.exp(log_softmax(scores, mask))
     slope = np.zeros_like(given)
     loss = 0.0
-    for members, target in zip(batch.memberships, batch.targets, strict=True):
+    for members, target in zip(memberships, targets, strict=True):
         exposures = np.einsum("qn,qng->qg", given, members)
         total = exposures.sum(axis=1, keepdims=True)
         labelled = total > 0
-        count = max(1, int(labelled.sum())) * len(batch.targets)
+        count = max(1, int(labelled.sum())) * len(targets)
         total = np.where(labelled, total, 1.0)
         exposures = exposures / total
         wanted, shown = smooth(target), smooth(exposures)
@@ -205,7 +187,7 @@ def distribution_loss(weights: FloatArray, batch: FairnessBatch) -> tuple[float,
         by_exposure -= (by_exposure * exposures).sum(axis=1, keepdims=True)
         by_draw = np.einsum("qng,qg->qn", members, by_exposure / total)
         slope += given * (by_draw - (given * by_draw).sum(axis=1, keepdims=True)) / count
-    return loss, np.tensordot(slope, batch.features, axes=2)
+    return loss, slope
 
 
 def train_dlf(examples: Examples, options: DlfTraining | None = None) -> DlfModel:
@@ -220,43 +202,36 @@ def train_dlf(examples: Examples, options: DlfTraining | None = None) -> DlfMode
     options = options or DlfTraining()
     examples.check()
     items = examples.items
-    scaling = Scaling.of([item.features for item in items])
-    columns = padded([scaling(item.features) for item in items])
+    own = [item.features for item in items]
+    means, scales = standardisation(own)
+    columns = padded([(it - means) / scales for it in own])
     grades = padded([item.grades for item in items])
     mask = padded([np.ones(len(item.grades)) for item in items]) > 0
     first = items[0].candidates
     every = range(len(first.dimensions))
     told = padded([_target_features(item.candidates, every) for item in items])
-    batch = FairnessBatch(
-        np.concatenate([columns, told], axis=2),
-        mask,
-        [padded([item.candidates.memberships[a] for item in items]) for a in every],
-        [np.array([item.candidates.targets[a] for item in items]) for a in every],
-    )
+    memberships = [padded([item.candidates.memberships[a] for item in items]) for a in every]
+    targets = [np.array([item.candidates.targets[a] for item in items]) for a in every]
 
-    def by_relevance(weights: FloatArray) -> tuple[float, FloatArray]:
-        loss, slope, _ = list_cross_entropy(grades, columns @ weights, mask)
-        return loss, np.tensordot(slope, columns, axes=2)
+    def by_relevance(scores: FloatArray) -> tuple[float, FloatArray]:
+        return list_cross_entropy(grades, scores, mask)[:2]
 
-    def by_distribution(weights: FloatArray) -> tuple[float, FloatArray]:
-        return distribution_loss(weights, batch)
+    def by_distribution(scores: FloatArray) -> tuple[float, FloatArray]:
+        return distribution_loss(scores, mask, memberships, targets)
 
-    size = columns.shape[2]
+    both = np.concatenate([columns, told], axis=2)
     relevance, fairness = (
-        minimise(with_decay(loss, options.l2), np.zeros(columns_read), options.iterations)
-        for loss, columns_read in ((by_relevance, size), (by_distribution, size + len(every)))
+        fit(read, loss, np.zeros(read.shape[2]), options)
+        for read, loss in ((columns, by_relevance), (both, by_distribution))
     )
     names = examples.feature_names
+    told_names = _target_names(first.dimensions)
     return DlfModel(
         trained_on=examples.sha256(),
         topics=len(items),
         dimensions={first.dimensions[a]: tuple(first.groups[a]) for a in every},
-        relevance=LinearModel.of(names, scaling, relevance.weights),
-        fairness=LinearModel.of(
-            (*names, *_target_names(first.dimensions)),
-            scaling.and_unscaled(len(every)),
-            fairness.weights,
-        ),
+        relevance=LinearModel.of(names, own, relevance.weights),
+        fairness=LinearModel.of((*names, *told_names), own, fairness.weights),
         training=options,
         relevance_loss=relevance.loss,
         fairness_loss=fairness.loss,
@@ -271,15 +246,3 @@ def _target_features(candidates: Candidates, dimensions: Sequence[int]) -> Float
     return np.column_stack(
         [target_feature(candidates.memberships[a], candidates.targets[a]) for a in dimensions]
     )
-
-
-def build(options: DlfOptions, engine: SearchEngine) -> DlfReranker:
-    """Return the re-ranker with the weights in the file named by the options."""
-    model = DlfModel.load(options.weights)
-    expected = (*FEATURES, *_target_names(list(model.dimensions)))
-    if model.relevance.features != FEATURES or model.fairness.features != expected:
-        raise InputError(
-            f"{options.weights} was trained on other features than this version of fairqr has; "
-            "train it again with 'fairqr train dlf'."
-        )
-    return DlfReranker(model, options.alpha, engine)

@@ -1,4 +1,4 @@
-"""Training data for re-rankers: the candidates of topics, with judgements."""
+"""What trained re-rankers see: the features of documents, and judged candidates of topics."""
 
 from __future__ import annotations
 
@@ -9,16 +9,26 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fairqr.base.errors import InputError
-from fairqr.retrieval.engines.engine import Query, SearchEngine
+from fairqr.retrieval.engines.engine import Query, SearchEngine, lexical_of, require
+from fairqr.retrieval.engines.tantivy.analysis import terms_of
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.exposure import LOG2, Discount, FloatArray
 from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.fairness.table import DocumentTable
-from fairqr.retrieval.rerankers.base import Candidates, candidates_of
-from fairqr.retrieval.rerankers.features import FEATURES, features
+from fairqr.retrieval.rerankers.base import Candidates, candidates_of, min_max
 
 TargetOf = Callable[[Ranking, DocumentTable], Sequence[FloatArray]]
 """Returns the targets of the dimensions for the retrieved documents and their groups."""
+
+
+FEATURES = (
+    "bm25_min_max",
+    "bm25_log",
+    "reciprocal_rank",
+    "title_coverage",
+    "text_length_log",
+)
+"""The names of the columns of :func:`features`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +88,42 @@ class Examples:
             for array in [*arrays, *item.candidates.memberships, *item.candidates.targets]:
                 digest.update(np.ascontiguousarray(array, dtype="<f8").tobytes())
         return digest.hexdigest()
+
+
+async def features(engine: SearchEngine, query: str, ranking: Ranking) -> FloatArray:
+    """Return the features of a ranking's documents, shape (n, 5).
+
+    ===================  =====================================================================
+    ``bm25_min_max``     BM25 of the document for the query, min-max over the n
+    ``bm25_log``         ln(1 + BM25)
+    ``reciprocal_rank``  1/rank in the ranking, which may come from another retriever
+    ``title_coverage``   the share of the query's distinct words that the title has
+    ``text_length_log``  ln(1 + the number of words in the text), stop words left out
+    ===================  =====================================================================
+
+    A document that has since been deleted has zeros in place of missing texts and scores.
+
+    Args:
+        engine: The engine that has the documents.
+        query: The original query.
+        ranking: The n documents, from best to worst.
+    """
+    lexical = lexical_of(engine)
+    require(lexical, "rescore", "A trained re-ranker")
+    (rescored,) = await lexical.search([Query(query, len(ranking), only=tuple(ranking.ids))])
+    score_of = dict(zip(rescored.ids, rescored.scores, strict=True))
+    scores = np.array([max(0.0, score_of.get(id_, 0.0)) for id_ in ranking.ids])
+    found = {document.id: document for document in await engine.documents(ranking.ids)}
+    wanted = set(terms_of(query))
+    coverage, lengths = np.zeros(len(ranking)), np.zeros(len(ranking))
+    for row, id_ in enumerate(ranking.ids):
+        if id_ in found:
+            lengths[row] = len(terms_of(found[id_].text))
+            if wanted:
+                coverage[row] = len(wanted & set(terms_of(found[id_].title))) / len(wanted)
+    ranks = np.arange(1, len(ranking) + 1)
+    columns = [min_max(scores), np.log1p(scores), 1 / ranks, coverage, np.log1p(lengths)]
+    return np.column_stack(columns)
 
 
 async def gather_examples(

@@ -1,4 +1,4 @@
-"""The fair step: the ranking of the highest objective, as a re-ranker."""
+"""The fair step, the ranking of the highest objective, and the exposure-aware step."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from fairqr.retrieval.fairness.best_ranking import best_ranking
 from fairqr.retrieval.fairness.exposure import FloatArray, exposure
 from fairqr.retrieval.fairness.objective import DIGITS, Positions, Quality, RankingObjective
 from fairqr.retrieval.fairness.relevance import LIKELY, relevance_by_rank
+from fairqr.retrieval.fairness.rerank import exposure_aware
 from fairqr.retrieval.rerankers.base import Candidates, Reranked, RerankOptions, by_rank
 
 WithinGroups = Literal["engine", "estimated"]
@@ -73,7 +74,7 @@ class FairReranker:
 
     name = "fair"
 
-    def __init__(self, options: FairOptions) -> None:
+    def __init__(self, options: FairOptions, engine: SearchEngine | None = None) -> None:
         self._options = options
 
     async def rerank(self, query: str, candidates: Candidates, k: int) -> Reranked:
@@ -157,6 +158,17 @@ def _miss(candidates: Candidates, positions: Positions, pursued: Sequence[str]) 
     return max(misses)
 
 
-def build(options: FairOptions, engine: SearchEngine) -> FairReranker:
-    """Return the re-ranker."""
-    return FairReranker(options)
+class ExposureAwareReranker:
+    """Fills the ranks one by one toward the target; the scores are 1/rank."""
+
+    name = "exposure-aware"
+
+    def __init__(self, options: RerankOptions, engine: SearchEngine | None = None) -> None:
+        pass
+
+    async def rerank(self, query: str, candidates: Candidates, k: int) -> Reranked:
+        """See :meth:`fairqr.retrieval.rerankers.base.Reranker.rerank`."""
+        positions = exposure_aware(
+            candidates.memberships, candidates.targets, discount=candidates.discount, length=k
+        )
+        return Reranked(by_rank(candidates.ranking.reordered(positions.tolist())))

@@ -141,8 +141,3 @@ class TfIdfSimilarity:
             products = self._weights * dense[self._terms]
             cosines[self._filled] = np.add.reduceat(products, self._starts[self._filled])
         return cosines
-
-
-def build(options: MmrOptions, engine: SearchEngine) -> MmrReranker:
-    """Return the re-ranker."""
-    return MmrReranker(options, engine)

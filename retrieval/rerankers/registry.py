@@ -24,20 +24,17 @@ class RerankerEntry:
     """What we know of a re-ranker without loading it.
 
     Attributes:
-        name: Its name in commands and files.
         description: What it does, as a phrase.
         reference: Authors and year of the paper.
+        place: The module in this package, the class of its options there, and the function that
+            opens it with these options and an engine.
         is_trained: Whether it needs trained weights.
-        module: The module in this package; it has a function ``build(options, engine)``.
-        options_name: The class of its options in that module.
     """
 
-    name: str
     description: str
     reference: str
-    is_trained: bool
-    module: str
-    options_name: str
+    place: tuple[str, str, str]
+    is_trained: bool = False
 
     @property
     def about(self) -> str:
@@ -46,88 +43,65 @@ class RerankerEntry:
 
     def options_model(self) -> type[RerankOptions]:
         """Return the class of its options, which has their defaults, ranges and descriptions."""
-        model: type[RerankOptions] = getattr(self._load(), self.options_name)
+        model: type[RerankOptions] = getattr(self._module(), self.place[1])
         return model
 
     def build(self, options: RerankOptions, engine: SearchEngine) -> Reranker:
         """Return the re-ranker with these options."""
-        reranker: Reranker = self._load().build(options, engine)
+        reranker: Reranker = getattr(self._module(), self.place[2])(options, engine)
         return reranker
 
-    def _load(self) -> Any:
-        return importlib.import_module(f"{PACKAGE}.{self.module}")
+    def _module(self) -> Any:
+        return importlib.import_module(f"{PACKAGE}.{self.place[0]}")
 
 
-_ENTRIES = (
-    RerankerEntry(
-        "fair",
+RERANKERS = {
+    "fair": RerankerEntry(
         "the fair step: the ranking of the highest expected relevance × fairness",
         "fairqr",
-        is_trained=False,
-        module="fair",
-        options_name="FairOptions",
+        ("fair", "FairOptions", "FairReranker"),
     ),
-    RerankerEntry(
-        "exposure-aware",
+    "exposure-aware": RerankerEntry(
         "the exposure-aware step, which fills the ranks one by one toward the target",
         "fairqr; exposure after Singh & Joachims 2018",
-        is_trained=False,
-        module="exposure_aware",
-        options_name="RerankOptions",
+        ("fair", "RerankOptions", "ExposureAwareReranker"),
     ),
-    RerankerEntry(
-        "mmr",
+    "mmr": RerankerEntry(
         "maximal marginal relevance, which avoids near-duplicates and ignores groups",
         "Carbonell & Goldstein 1998",
-        is_trained=False,
-        module="mmr",
-        options_name="MmrOptions",
+        ("mmr", "MmrOptions", "MmrReranker"),
     ),
-    RerankerEntry(
-        "xquad",
+    "xquad": RerankerEntry(
         "xQuAD, which favours relevant documents of groups not yet covered by those above",
         "Santos et al. 2010",
-        is_trained=False,
-        module="xquad",
-        options_name="XquadOptions",
+        ("diversification", "XquadOptions", "xquad"),
     ),
-    RerankerEntry(
-        "pm2",
+    "pm2": RerankerEntry(
         "PM-2, which shares out ranks in proportion to the target, like seats in an election",
         "Dang & Croft 2012",
-        is_trained=False,
-        module="pm2",
-        options_name="Pm2Options",
+        ("diversification", "Pm2Options", "pm2"),
     ),
-    RerankerEntry(
-        "fa-ir",
+    "fa-ir": RerankerEntry(
         "FA*IR, which lifts protected groups until each prefix passes a statistical test",
         "Zehlike et al. 2017; for several groups a test of each, bounded by Boole's inequality",
-        is_trained=False,
-        module="fair_topk",
-        options_name="FairTopKOptions",
+        ("fa_ir", "FairTopKOptions", "FairTopKReranker"),
     ),
-    RerankerEntry(
-        "deltr",
+    "deltr": RerankerEntry(
         "DELTR, a linear model trained for relevance and for equal exposure",
         "Zehlike & Castillo 2020",
+        ("deltr", "DeltrOptions", "DeltrReranker"),
         is_trained=True,
-        module="deltr",
-        options_name="DeltrOptions",
     ),
-    RerankerEntry(
-        "dlf",
+    "dlf": RerankerEntry(
         "DLF, a linear reconstruction from its paper's abstract, which blends a model trained "
         "for relevance with one trained for the target",
         "Chen & Fang 2023",
+        ("dlf", "DlfOptions", "DlfReranker"),
         is_trained=True,
-        module="dlf",
-        options_name="DlfOptions",
     ),
-)
+}
 
-RERANKERS: dict[str, RerankerEntry] = {entry.name: entry for entry in _ENTRIES}
-TRAINED = tuple(entry.name for entry in _ENTRIES if entry.is_trained)
+TRAINED = tuple(name for name, entry in RERANKERS.items() if entry.is_trained)
 """The re-rankers that read a file of weights, which ``fairqr train`` writes."""
 
 

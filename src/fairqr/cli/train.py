@@ -51,7 +51,7 @@ def train(
     from fairqr.evaluation.experiments.training import train as fit
     from fairqr.graph.search.context import make_context
     from fairqr.retrieval.fairness.dimension import factors_of
-    from fairqr.retrieval.rerankers.weights import TrainedModel
+    from fairqr.retrieval.rerankers.learning import TrainedModel
 
     if method not in TRAINED:
         raise InputError(

@@ -85,20 +85,18 @@ class ReverseOptions(RerankOptions):
 class ReverseReranker:
     name = "reverse"
 
-    def __init__(self, options):
+    def __init__(self, options, engine):
         self._skip = options.skip
 
     async def rerank(self, query, candidates, k):
         ids = list(candidates.ranking.ids)
         return Reranked(by_rank(ids[: len(ids) - self._skip][::-1][:k]))
-
-
-def build(options, engine):
-    return ReverseReranker(options)
 """
 
-ENTRY = """_ENTRIES = (
-    RerankerEntry("reverse", "the reverse", "nobody 2026", False, "reverse", "ReverseOptions"),
+ENTRY = """RERANKERS = {
+    "reverse": RerankerEntry(
+        "the reverse", "nobody 2026", ("reverse", "ReverseOptions", "ReverseReranker")
+    ),
 """
 
 MEASURE = """
@@ -136,7 +134,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with (package / "retrieval/sources/source.py").open("a") as file:
         file.write(SOURCE)
     (package / "retrieval/rerankers/reverse.py").write_text(RERANKER)
-    edited(package / "retrieval/rerankers/registry.py", "_ENTRIES = (\n", ENTRY)
+    edited(package / "retrieval/rerankers/registry.py", "RERANKERS = {\n", ENTRY)
     (package / "evaluation/measures/twice.py").write_text(MEASURE)
     edited(
         package / "evaluation/measures/text.py",

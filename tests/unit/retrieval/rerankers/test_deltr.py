@@ -19,15 +19,21 @@ from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.fairness.table import DocumentTable
 from fairqr.retrieval.rerankers.base import Candidates
 from fairqr.retrieval.rerankers.deltr import (
-    DeltrBatch,
     DeltrModel,
     DeltrTraining,
+    contrast,
     deltr_loss,
     fit_deltr,
     train_deltr,
 )
-from fairqr.retrieval.rerankers.examples import Example, Examples, gather_examples
-from fairqr.retrieval.rerankers.features import FEATURES, features
+from fairqr.retrieval.rerankers.examples import (
+    FEATURES,
+    Example,
+    Examples,
+    features,
+    gather_examples,
+)
+from fairqr.retrieval.rerankers.learning import padded
 from fairqr.retrieval.rerankers.registry import open_reranker
 
 Make = Callable[..., Candidates]
@@ -75,17 +81,22 @@ def test_the_loss_is_the_formula_and_the_gradient_its_finite_differences(
     lists = biased_lists(seed, queries=4, longest=15)
     # A list without any protected document has no penalty.
     lists.append((lists[0][0], lists[0][1], np.zeros(len(lists[0][1]))))
-    at, batch = np.array(weights), DeltrBatch.of(lists)
-    loss, gradient = deltr_loss(at, batch, gamma)
+    columns, grades = (padded([own[place] for own in lists]) for place in (0, 1))
+    mask = padded([np.ones(len(own[1])) for own in lists]) > 0
+    contrasts = padded([contrast(own[2]) for own in lists])
+
+    def loss_of(at: FloatArray) -> tuple[float, FloatArray]:
+        loss, slope = deltr_loss(columns @ at, grades, mask, contrasts, gamma)
+        return loss, np.tensordot(slope, columns, axes=2)
+
+    at, step = np.array(weights), 1e-6
+    loss, gradient = loss_of(at)
     assert loss == pytest.approx(written_out_loss(at, lists, gamma))
-    step = 1e-6
-    for column in range(3):
-        moved = np.eye(3)[column] * step
-        up, _ = deltr_loss(at + moved, batch, gamma)
-        down, _ = deltr_loss(at - moved, batch, gamma)
-        numeric = (up - down) / (2 * step)
+    for moved in np.eye(3) * step:
+        numeric = (loss_of(at + moved)[0] - loss_of(at - moved)[0]) / (2 * step)
         # The penalty has a kink in its slope, which a difference smooths.
-        assert gradient[column] == pytest.approx(numeric, rel=1e-4, abs=1e-6 * (1 + gamma))
+        expected = pytest.approx(numeric, rel=1e-4, abs=1e-6 * (1 + gamma))
+        assert gradient @ moved / step == expected
 
 
 def test_training_lowers_the_loss_and_repeats_itself() -> None:

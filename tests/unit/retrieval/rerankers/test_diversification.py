@@ -13,11 +13,15 @@ from hypothesis import strategies as st
 
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.fairness.ranking import Ranking
-from fairqr.retrieval.rerankers.aspects import Aspects, Objective, diversified
 from fairqr.retrieval.rerankers.base import Candidates, min_max
-from fairqr.retrieval.rerankers.pm2 import Pm2Objective
+from fairqr.retrieval.rerankers.diversification import (
+    Aspects,
+    Objective,
+    Pm2Objective,
+    XquadObjective,
+    diversified,
+)
 from fairqr.retrieval.rerankers.registry import open_reranker
-from fairqr.retrieval.rerankers.xquad import XquadObjective
 
 Make = Callable[..., Candidates]
 Method = Callable[[Aspects, float], Objective]

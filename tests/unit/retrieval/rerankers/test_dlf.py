@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from fairqr.base.errors import InputError
 from fairqr.retrieval.engines.engine import SearchEngine
@@ -20,20 +21,28 @@ from fairqr.retrieval.rerankers.base import Candidates
 from fairqr.retrieval.rerankers.dlf import (
     DlfModel,
     DlfTraining,
-    FairnessBatch,
     distribution_loss,
     target_feature,
     train_dlf,
 )
-from fairqr.retrieval.rerankers.examples import Example, Examples
-from fairqr.retrieval.rerankers.features import features
+from fairqr.retrieval.rerankers.examples import Example, Examples, features
 from fairqr.retrieval.rerankers.registry import open_reranker
 from tests.unit.engines import ranked
 
 Make = Callable[..., Candidates]
 
 
-def random_batch(seed: int) -> FairnessBatch:
+@dataclass(frozen=True)
+class Batch:
+    """Padded lists: features (Q, N, F), and by attribute memberships and targets."""
+
+    features: FloatArray
+    mask: NDArray[np.bool_]
+    memberships: list[FloatArray]
+    targets: list[FloatArray]
+
+
+def random_batch(seed: int) -> Batch:
     """Three padded lists over two attributes; one list has no label of the second attribute."""
     random = np.random.default_rng(seed)
     mask = np.arange(7) < np.array([[7], [4], [5]])
@@ -41,10 +50,10 @@ def random_batch(seed: int) -> FairnessBatch:
     members[0] *= random.random((3, 7, 1))
     members[1][2] = 0.0
     targets = [random.dirichlet(np.ones(size), 3) for size in (2, 4)]
-    return FairnessBatch(random.normal(size=(3, 7, 3)) * mask[..., None], mask, members, targets)
+    return Batch(random.normal(size=(3, 7, 3)) * mask[..., None], mask, members, targets)
 
 
-def written_out_loss(weights: FloatArray, batch: FairnessBatch) -> float:
+def written_out_loss(weights: FloatArray, batch: Batch) -> float:
     """The mean over the attributes of the mean KL over the lists that have a label of it."""
     means = []
     for members, target in zip(batch.memberships, batch.targets, strict=True):
@@ -64,14 +73,18 @@ def written_out_loss(weights: FloatArray, batch: FairnessBatch) -> float:
 def test_the_loss_is_the_formula_and_the_gradient_its_finite_differences(
     seed: int, weights: list[float]
 ) -> None:
-    at, batch = np.array(weights), random_batch(seed)
-    loss, gradient = distribution_loss(at, batch)
+    at, batch, step = np.array(weights), random_batch(seed), 1e-6
+
+    def loss_of(weights: FloatArray) -> tuple[float, FloatArray]:
+        scores = batch.features @ weights
+        loss, slope = distribution_loss(scores, batch.mask, batch.memberships, batch.targets)
+        return loss, np.tensordot(slope, batch.features, axes=2)
+
+    loss, gradient = loss_of(at)
     assert loss == pytest.approx(written_out_loss(at, batch))
-    step = 1e-6
-    for column in range(3):
-        moved = np.eye(3)[column] * step
-        up, down = distribution_loss(at + moved, batch)[0], distribution_loss(at - moved, batch)[0]
-        assert gradient[column] == pytest.approx((up - down) / (2 * step), rel=1e-4, abs=1e-6)
+    for moved in np.eye(3) * step:
+        numeric = (loss_of(at + moved)[0] - loss_of(at - moved)[0]) / (2 * step)
+        assert gradient @ moved / step == pytest.approx(numeric, rel=1e-4, abs=1e-6)
 
 
 @given(labels=st.text("fm", min_size=2, max_size=30), share=st.floats(0.05, 0.95))

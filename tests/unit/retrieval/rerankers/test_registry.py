@@ -20,8 +20,7 @@ from fairqr.retrieval.fairness.rerank import exposure_aware
 from fairqr.retrieval.rerankers.base import Candidates, min_max
 from fairqr.retrieval.rerankers.deltr import train_deltr
 from fairqr.retrieval.rerankers.dlf import train_dlf
-from fairqr.retrieval.rerankers.examples import Example, Examples
-from fairqr.retrieval.rerankers.features import FEATURES
+from fairqr.retrieval.rerankers.examples import FEATURES, Example, Examples
 from fairqr.retrieval.rerankers.protection import group_of_each
 from fairqr.retrieval.rerankers.registry import RERANKERS, open_reranker
 from tests.unit.engines import ranked

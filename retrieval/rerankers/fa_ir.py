@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import deque
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +12,7 @@ from pydantic import Field
 from fairqr.base.errors import InputError
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.rerankers.base import Candidates, Reranked, RerankOptions, by_rank
-from fairqr.retrieval.rerankers.group_tables import GroupTables, group_tables
+from fairqr.retrieval.rerankers.fa_ir_tables import FairTable, fair_table
 from fairqr.retrieval.rerankers.protection import (
     PROTECTED_HELP,
     choose_protected,
@@ -51,7 +49,7 @@ class FairTopKReranker:
 
     name = "fa-ir"
 
-    def __init__(self, options: FairTopKOptions) -> None:
+    def __init__(self, options: FairTopKOptions, engine: SearchEngine | None = None) -> None:
         self._options = options
 
     async def rerank(self, query: str, candidates: Candidates, k: int) -> Reranked:
@@ -77,7 +75,7 @@ class FairTopKReranker:
         alpha = self._options.alpha
         # This takes a while for many groups or a long ranking.
         positions, failed = await asyncio.to_thread(
-            lambda: fair_top_k(kinds, fair_top_k_table(length, proportions, alpha), length)
+            lambda: fair_top_k(kinds, fair_table(length, proportions, alpha), length)
         )
         warnings: tuple[str, ...] = ()
         if failed:
@@ -92,27 +90,7 @@ class FairTopKReranker:
         return Reranked(by_rank(candidates.ranking.reordered(positions.tolist())), warnings)
 
 
-def fair_top_k_table(k: int, proportions: Sequence[float], alpha: float) -> GroupTables:
-    """Return the test of FA*IR with the model-adjusted significance.
-
-    For one group it is the binomial test, which a fair ranking fails with a probability that is α
-    or just below. For several groups it is a binomial test for each. Boole's inequality bounds the
-    probability that a fair ranking fails any of them by α; the probability itself is lower.
-
-    Args:
-        k: The length of the ranking.
-        proportions: The proportion of each protected group, in [0, 1], with a sum of at most 1.
-        alpha: The significance, in (0, 1).
-    """
-    # The shares of a target may sum to slightly more than 1.
-    total = max(1.0, math.fsum(proportions))
-    shares = tuple(proportion / total for proportion in proportions)
-    return group_tables(k, shares, alpha)
-
-
-def fair_top_k(
-    groups: NDArray[np.intp], table: GroupTables, k: int
-) -> tuple[NDArray[np.intp], int]:
+def fair_top_k(groups: NDArray[np.intp], table: FairTable, k: int) -> tuple[NDArray[np.intp], int]:
     """Fill the ranks from the top, each with the best document that still lets the test pass.
 
     Args:
@@ -126,30 +104,20 @@ def fair_top_k(
         fails the test, or 0. A prefix fails only if no order of these documents passes; it is then
         as long as possible.
     """
-    kinds = len(table.proportions) + 1
+    kinds = table.minimum.shape[1] + 1
     queues = [deque(np.flatnonzero(groups == kind).tolist()) for kind in range(kinds)]
-    openings = table.openings(tuple(map(len, queues)))
-    counts = (0,) * (kinds - 1)
+    limited = table.limited([len(queue) for queue in queues[1:]])
+    counts, failed = np.zeros(kinds, dtype=np.intp), 0
     order = np.empty(k, dtype=np.intp)
-    failed = 0
     for length in range(1, k + 1):
-        heads = sorted((queue[0], kind) for kind, queue in enumerate(queues) if queue)
-        options = [(position, kind, _with(counts, kind)) for position, kind in heads]
-        # There is always one: a fair ranking passes with probability above 0, so the tests do not
-        # contradict each other, and the openings ask for no document that is not there.
-        position, kind, counts = next(o for o in options if openings.is_open(o[2], length))
-        queues[kind].popleft()
-        order[length - 1] = position
-        if not failed and not table.passes_at(counts, length):
+        # One always fits: a fair ranking passes with probability above 0, so the tests do not
+        # contradict each other, and the limited table asks for no document that is not there.
+        for _, kind in sorted((queue[0], kind) for kind, queue in enumerate(queues) if queue):
+            counts[kind] += 1
+            if limited.is_open(counts[1:].tolist(), length):
+                break
+            counts[kind] -= 1
+        order[length - 1] = queues[kind].popleft()
+        if not failed and not table.passes_at(counts[1:].tolist(), length):
             failed = length
     return order, failed
-
-
-def _with(counts: tuple[int, ...], kind: int) -> tuple[int, ...]:
-    """Return the counts after a document of this kind."""
-    return tuple(count + (group == kind) for group, count in enumerate(counts, start=1))
-
-
-def build(options: FairTopKOptions, engine: SearchEngine) -> FairTopKReranker:
-    """Return the re-ranker."""
-    return FairTopKReranker(options)

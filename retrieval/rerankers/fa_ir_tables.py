@@ -1,20 +1,26 @@
-"""The table of FA*IR for one protected group: how many of its documents each prefix must have.
+"""The tables of FA*IR: how many documents of each protected group each prefix must have.
 
-We model a ranking of k documents as k draws, each protected with probability p. Its prefix of
-length i passes if the number τ_i of protected documents has BinomCDF(τ_i; i, p) > α_c. The ranking
-passes if all its prefixes do (Zehlike et al. 2017).
+We model a ranking of k documents as k draws, each of group g with probability p_g. Its prefix of
+length i passes the test of a group if the number τ_i of its documents has
+BinomCDF(τ_i; i, p_g) > α_c, and the ranking passes if all its prefixes do (Zehlike et al. 2017).
+
+Each group has a test of its own, all with the same α_c. By Boole's inequality, the probability
+that a fair ranking fails some test is at most the sum of the tests' failure probabilities, so we
+keep that sum at or below α. For one group this is exactly FA*IR. For several groups it is a bound:
+a fair ranking fails less often than α, since one ranking may fail several tests and is then counted
+more than once.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fairqr.base.errors import InputError
 from fairqr.retrieval.fairness.exposure import FloatArray
 
 IntArray = NDArray[np.intp]
@@ -24,72 +30,82 @@ ROUNDING = 1e-11
 
 
 @dataclass(frozen=True, slots=True)
-class BinomialTable:
-    """The minimum number of protected documents in each prefix.
+class FairTable:
+    """The minimum number of documents of each group in each prefix.
 
     Attributes:
-        minimum: For the prefixes of length 1 to k; each is at most one more than the one before.
-        proportion: p, the probability that a draw is protected.
-        significance: α_c, at which each prefix is tested.
-        failure_probability: The probability that a random ranking fails at any prefix.
+        minimum: Shape (k, G); each is at most one more than that of the prefix before.
+        significance: α_c of each test.
+        failure_probability: An upper bound; exact for one group, but for rounding.
     """
 
-    minimum: tuple[int, ...]
-    proportion: float
+    minimum: IntArray
     significance: float
     failure_probability: float
 
-    def passes(self, protected: Sequence[bool]) -> bool:
-        """Return whether a ranking of at most k documents, protected or not, passes."""
-        counts = np.cumsum(protected)
-        return bool(np.all(counts >= np.array(self.minimum[: len(counts)])))
+    def passes_at(self, counts: Sequence[int], length: int) -> bool:
+        """Return whether a prefix of this length, at least 1, with these counts passes."""
+        return bool(np.all(self.minimum[length - 1] <= counts))
+
+    def limited(self, supply: Sequence[int]) -> FairTable:
+        """Return the table that requires no more documents of a group than there are."""
+        return replace(self, minimum=np.minimum(self.minimum, supply))
+
+    def is_open(self, counts: Sequence[int], length: int) -> bool:
+        """Return whether a prefix passes and can be continued to k with every prefix passing.
+
+        It can if, at every later length, at most as many documents are missing as ranks are left.
+        """
+        lacking = np.maximum(self.minimum[length - 1 :] - counts, 0).sum(axis=1)
+        return bool(np.all(lacking <= np.arange(len(lacking))))
 
 
-def unadjusted_table(k: int, proportion: float, alpha: float) -> BinomialTable:
-    """Return the table at α_c = α, which a fair ranking fails more often than α.
-
-    Arguments and errors are as in :func:`adjusted_table`.
-    """
-    _check(k, proportion, alpha)
-    minimum = TableSteps(k, proportion, alpha, alpha).minimum(alpha)
-    failure = failure_probability(minimum, proportion)
-    return BinomialTable(tuple(minimum.tolist()), proportion, alpha, failure)
+def unadjusted_table(k: int, proportions: Sequence[float], alpha: float) -> FairTable:
+    """Return the table at α_c = α, which a fair ranking fails more often than α."""
+    minimum = [TableSteps(k, it, alpha, alpha).minimum(alpha) for it in proportions]
+    failure = sum(map(failure_probability, minimum, proportions))
+    return FairTable(np.column_stack(minimum), alpha, failure)
 
 
-@functools.lru_cache(maxsize=256)
-def adjusted_table(k: int, proportion: float, alpha: float) -> BinomialTable:
+def fair_table(k: int, proportions: Sequence[float], alpha: float) -> FairTable:
     """Return the table with the model-adjusted significance.
 
     α_c is the largest value at which a random ranking fails with probability at most α. The table,
     and with it this probability, is a step function of α_c: it only changes where α_c reaches a
     value of BinomCDF(τ; i, p). It never decreases, so a binary search over these values finds the
     last allowed step. (Searching tables rather than numbers follows Zehlike, Sühr & Castillo 2020.)
-    We can skip the steps below α/k, because there the k tests together reject with probability at
+    We can skip the steps below α/(k·G), because there all tests together reject with probability at
     most α.
 
     Args:
-        k: The length of the ranking.
-        proportion: p, in [0, 1].
+        k: The length of the ranking, at least 1.
+        proportions: The proportion of each protected group, in [0, 1]; those of a target may sum to
+            slightly more than 1.
         alpha: The allowed probability of rejecting a fair ranking, in (0, 1).
 
     Returns:
-        The table. Its ``significance`` is where its step starts, or α/k if that is lower. Its
-        ``failure_probability`` is exact except for rounding, and never above α. So a step that
+        The table. Its ``significance`` is where its step starts, or the lowest one. A step that
         exactly reaches α may be refused because of rounding, as with p = 0.95 and α = 0.05.
-
-    Raises:
-        InputError: An argument is out of range.
     """
-    _check(k, proportion, alpha)
-    steps = TableSteps(k, proportion, alpha / k, alpha)
-    significance = last_allowed(
-        steps.significances,
-        lambda step: failure_probability(steps.minimum(step), proportion, limit=alpha),
-        alpha,
-    )
-    minimum = steps.minimum(significance)
-    failure = failure_probability(minimum, proportion)
-    return BinomialTable(tuple(minimum.tolist()), proportion, significance, failure)
+    total = max(1.0, math.fsum(proportions))
+    return _fair_table(k, tuple(proportion / total for proportion in proportions), alpha)
+
+
+@functools.lru_cache(maxsize=256)
+def _fair_table(k: int, proportions: tuple[float, ...], alpha: float) -> FairTable:
+    lowest = alpha / k / len(proportions)
+    steps = [TableSteps(k, proportion, lowest, alpha) for proportion in proportions]
+
+    def failure(significance: float) -> float:
+        return sum(
+            failure_probability(own.minimum(significance), proportion, limit=alpha)
+            for own, proportion in zip(steps, proportions, strict=True)
+        )
+
+    every = np.unique(np.concatenate([own.significances for own in steps]))
+    significance = last_allowed(every, failure, alpha)
+    minimum = np.column_stack([own.minimum(significance) for own in steps])
+    return FairTable(minimum, significance, failure(significance))
 
 
 def failure_probability(minimum: ArrayLike, proportion: float, limit: float = 1.0) -> float:
@@ -179,14 +195,3 @@ def distinct(values: FloatArray) -> FloatArray:
     """Drop increasing values that differ from the next one only by rounding."""
     differs = values[1:] > values[:-1] * (1 + ROUNDING)
     return values[np.append(differs, True)] if len(values) else values
-
-
-def _check(k: int, proportion: float, alpha: float) -> None:
-    if k < 1:
-        raise InputError(f"FA*IR needs a k of at least 1, not {k}.")
-    if not 0 <= proportion <= 1:
-        raise InputError(
-            f"The proportion of the protected group must be from 0 to 1, not {proportion:g}."
-        )
-    if not 0 < alpha < 1:
-        raise InputError(f"The significance alpha must be between 0 and 1, not {alpha:g}.")
