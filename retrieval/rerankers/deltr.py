@@ -152,7 +152,7 @@ def fit_deltr(lists: Sequence[List], options: DeltrTraining) -> Minimum:
     grades = padded([own for _, own, _ in lists])
     mask = padded([np.ones(len(own)) for _, own, _ in lists]) > 0
     contrasts = padded([contrast(own) for _, _, own in lists])
-    start = np.random.default_rng(options.seed).normal(0.0, 0.01, size=columns.shape[2])
+    start = np.random.default_rng(options.seed).normal(0.0, 0.01, size=(columns.shape[2],))
 
     def loss(scores: FloatArray) -> tuple[float, FloatArray]:
         return deltr_loss(scores, grades, mask, contrasts, options.gamma)
