@@ -112,11 +112,9 @@ class Range(BaseModel):
 
     def reaches(self, other: Range) -> bool:
         """Return whether the upper bound reaches the start of another range."""
-        top: Any = self.lte if self.lt is None else self.lt
-        bottom: Any = other.gte if other.gt is None else other.gt
-        if top is None or bottom is None:
-            return True
-        return bool(top >= bottom if self.lt is None and other.gt is None else top > bottom)
+        top: tuple[Any, int] = (self.lte, 0) if self.lt is None else (self.lt, -1)
+        bottom: tuple[Any, int] = (other.gte, 0) if other.gt is None else (other.gt, 1)
+        return None in (top[0], bottom[0]) or bool(top >= bottom)
 
 
 def _listed(given: object) -> object:
