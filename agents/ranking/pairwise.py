@@ -62,11 +62,6 @@ class Preference:
         """Return the preferred one of two names, or the status if neither is preferred."""
         return {"first": first, "second": second, None: self.status}[self.choice]
 
-    @property
-    def failed(self) -> bool:
-        """Whether there is no answer; a tie is one."""
-        return self.status not in ("ok", "tie")
-
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -106,8 +101,9 @@ class Comparison:
 
     @property
     def failure(self) -> Preference | None:
-        """The first preference that failed, if any."""
-        return next((it for it in (self.one_first, self.other_first) if it.failed), None)
+        """The first preference that failed, if any; a tie did not."""
+        both = (self.one_first, self.other_first)
+        return next((it for it in both if it.status not in ("ok", "tie")), None)
 
     @property
     def usage(self) -> Usage:
@@ -230,24 +226,24 @@ class PairwiseJudge:
         return choice
 
     def _weighed(self, choice: Choice) -> Preference:
-        if choice.status == "parse_error" and choice.usage.prompt_tokens:
+        usage, name = choice.usage, self.model.name
+        if choice.status == "parse_error" and usage.prompt_tokens:
             # Neither label is among the likeliest tokens.
-            return Preference("neither", message=choice.message, usage=choice.usage)
+            return Preference("neither", message=choice.message, usage=usage)
         if choice.status != "ok":
             return _failed(choice)
         if choice.mass < LEAST_MASS:
+            labels, mass = " or ".join(LABELS), f"{choice.mass:.2g}"
             message = (
-                f"The model {self.model.name} would begin with {' or '.join(LABELS)} with a "
-                f"probability of {choice.mass:.2g} only."
+                f"The model {name} would begin with {labels} with a probability of {mass} only."
             )
-            return Preference("neither", message=message, usage=choice.usage)
+            return Preference("neither", message=message, usage=usage)
         first, second = (max(choice.probabilities[label], FLOOR) for label in LABELS)
         odds = math.log(first) - math.log(second)
         if not odds:
-            message = f"Both documents are as probable for the model {self.model.name}."
-            return Preference("tie", None, 0.0, message, choice.usage)
-        position: Position = "first" if odds > 0 else "second"
-        return Preference("ok", position, odds, usage=choice.usage)
+            message = f"Both documents are as probable for the model {name}."
+            return Preference("tie", None, 0.0, message, usage)
+        return Preference("ok", "first" if odds > 0 else "second", odds, usage=usage)
 
     def _read(self, reply: TextReply) -> Preference:
         if reply.status != "ok":
@@ -335,14 +331,14 @@ class PairwiseRanker:
             winner = asked[low, high].winner
             return None if winner is None else low if winner == "one" else high
 
-        places, scores = list(range(len(items))), None
+        order, scores = list(range(len(items))), None
         if self._options.strategy == "all":
             scores = await _wins(compare, len(items))
-            order = sorted(places, key=scores.__getitem__, reverse=True)
+            order.sort(key=scores.__getitem__, reverse=True)
         elif self._options.strategy == "sorting":
-            order = await _merge_sorted(compare, places)
+            order = await _merge_sorted(compare, order)
         else:
-            order = await _slid(compare, places, self._options.passes)
+            await _slide(compare, order, self._options.passes)
         failures = [it.failure for it in asked.values() if it.failure]
         warnings = self._judge.warnings
         flips = sum(it.flips for it in asked.values())
@@ -398,14 +394,12 @@ async def _wins(compare: Compare, items: int) -> tuple[float, ...]:
     return tuple(scores)
 
 
-async def _merge_sorted(compare: Compare, places: Sequence[int]) -> list[int]:
+async def _merge_sorted(compare: Compare, places: list[int]) -> list[int]:
     """Return places best first by a merge sort; both halves are sorted at the same time."""
     if len(places) < 2:
-        return list(places)
-    half = len(places) // 2
-    ahead, behind = await run_together(
-        _merge_sorted(compare, part) for part in (places[:half], places[half:])
-    )
+        return places
+    parts = places[: len(places) // 2], places[len(places) // 2 :]
+    ahead, behind = await run_together(_merge_sorted(compare, part) for part in parts)
     merged: list[int] = []
     while ahead and behind:
         wins = await compare(ahead[0], behind[0]) == behind[0]
@@ -413,11 +407,9 @@ async def _merge_sorted(compare: Compare, places: Sequence[int]) -> list[int]:
     return merged + ahead + behind
 
 
-async def _slid(compare: Compare, places: Sequence[int], passes: int) -> list[int]:
-    """Return places after bubble passes; each pass ends one place later than the one before."""
-    order = list(places)
+async def _slide(compare: Compare, order: list[int], passes: int) -> None:
+    """Make bubble passes in place; each pass ends one place later than the one before."""
     for done in range(min(passes, len(order) - 1)):
         for at in range(len(order) - 1, done, -1):
             if await compare(order[at - 1], order[at]) == order[at]:
                 order[at - 1], order[at] = order[at], order[at - 1]
-    return order

@@ -17,7 +17,6 @@ from fairqr.agents.models.replies import Usage
 from fairqr.agents.ranking.item_ranker import RankItem
 from fairqr.agents.ranking.listwise import ListwiseRanker
 from fairqr.agents.ranking.rankers import RankerOptions
-from fairqr.base.errors import ModelUnavailableError
 from fairqr.prompts.library import PromptLibrary
 from tests.integration.local_model import MODEL
 from tests.integration.model_server import (
@@ -94,12 +93,9 @@ class TestServer:
         [
             (says("I'm sorry, but I cannot rank people."), "refused"),
             (completion({"content": None, "refusal": "No."}), "refused"),
-            (says("Article 3 is best, for it tells of physics, as does 7."), "essay"),
             (says("The articles are all of interest to those who work on them."), "essay"),
-            (says("[3]"), "parse_error"),
             (says("[21] > [22] > [23]"), "parse_error"),
             (says(""), "empty"),
-            (says(" \n "), "empty"),
             (failure(500), "unavailable"),
             (failure(429), "rate_limited"),
             (failure(400, "This model's maximum context length is 10."), "invalid_request"),
@@ -177,17 +173,6 @@ class TestServer:
         await asking.rank("physicist", ITEMS, "female")
         assert len(model_server.asked) == 6
         assert "female WikiProject" in model_server.asked[-1].body["messages"][0]["content"]
-
-    async def test_a_model_that_cannot_be_started_is_an_error(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Not a ranking that failed: the user has to do something."""
-        monkeypatch.delenv("OPENAI_API_KEY")
-        asking = ListwiseRanker(ChatModel("openai:fake"), PromptLibrary().get("listwise", "v1"))
-        with pytest.raises(ModelUnavailableError):
-            await asking.start()
-        with pytest.raises(ModelUnavailableError):
-            await asking.rank("physicist", ITEMS)
 
 
 @pytest.mark.model

@@ -128,15 +128,11 @@ def test_it_trains_probes_both_times_and_says_what_is_next(
     about = json.loads((folder / "adapter" / "fairqr.json").read_text())
     assert about["base"] == str(model.resolve())
     assert about["prompt"] == manifest.prompt
-    assert any(it.any() for name, it in weights_of(folder).items() if "lora_B" in name)
-
-
-def test_the_adapter_changes_what_the_model_says(whole: tuple[Path, str, str]) -> None:
-    store = LoraStore(whole[0])
-    before = {it.key: it.log_odds for it in store.pairs("before").read()}
-    after = {it.key: it.log_odds for it in store.pairs("after").read()}
+    before, after = (
+        {it.key: it.log_odds for it in store.pairs(when).read()} for when in ("before", "after")
+    )
     assert before.keys() == after.keys()
-    assert before != after
+    assert before != after, "the adapter changes what the model says"
 
 
 def test_the_same_command_again_does_nothing_and_prints_the_same(

@@ -18,7 +18,6 @@ from fairqr.agents.ranking.causal import CausalModel, encode, label_tokens
 from fairqr.agents.ranking.causal_weights import base_sha256, lasting_name, source_of
 from fairqr.base.errors import InputError, ModelUnavailableError
 from fairqr.base.files import sha256_of
-from fairqr.base.telemetry import record_to
 from fairqr.prompts.template import PromptTemplate
 from tests.unit.agents.ranking.tiny_models import CONTEXT, save_causal, tiny_causal, with_adapter
 
@@ -195,18 +194,6 @@ class TestKeeping:
         (folder / "note.txt").write_text("trained on")
         other_weights = CausalModel(str(folder), cache=cache)
         assert (await other_weights.weigh(question(), ("A", "B"))).usage.model_calls == 1
-
-    async def test_a_step_is_traced(self, tiny_causal: Path, tmp_path: Path) -> None:
-        """With content only where it is asked for."""
-        for content in (False, True):
-            path = tmp_path / f"{content}.jsonl"
-            with record_to(path, content=content):
-                await CausalModel(str(tiny_causal)).write(question())
-            step = json.loads(path.read_text())
-            assert step["attributes"]["gen_ai.provider.name"] == "transformers"
-            assert step["attributes"]["fairqr.status"] == "ok"
-            assert step["attributes"]["gen_ai.usage.input_tokens"] > 10
-            assert ("fair ranking" in path.read_text()) is content
 
 
 class TestPrompts:
