@@ -9,7 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, cast
 
 from fairqr.base.errors import InputError
@@ -32,36 +32,38 @@ class RequestLimits:
         self._free = concurrency
         self._spacing = 1 / requests_per_second if requests_per_second else 0.0
         self._next_start = 0.0
-        self._waiting: deque[tuple[asyncio.AbstractEventLoop, Future[None]]] = deque()
+        self._waiting: deque[asyncio.Future[None]] = deque()
         self._lock = threading.Lock()
 
     async def __aenter__(self) -> None:
-        place: Future[None] = Future()
+        place = asyncio.get_running_loop().create_future()
         with self._lock:
-            self._waiting.append((asyncio.get_running_loop(), place))
-            self._give_places()
+            if self._free:
+                self._free -= 1
+                place.set_result(None)
+            else:
+                self._waiting.append(place)
         try:
-            if not place.done():
-                await asyncio.wrap_future(place)
+            await place
             if (seconds := self._seconds_to_start()) > 0:
                 await asyncio.sleep(seconds)
         except BaseException:
-            if not place.cancel():  # We got the place while the wait was cancelled.
+            with self._lock:
+                waits = place in self._waiting
+                if waits:
+                    self._waiting.remove(place)
+            if not waits:  # We got the place while the wait was cancelled.
                 await self.__aexit__()
             raise
 
     async def __aexit__(self, *error: object) -> None:
         with self._lock:
+            while self._waiting:
+                place = self._waiting.popleft()
+                with suppress(RuntimeError):  # Its loop is closed; nobody waits there any more.
+                    place.get_loop().call_soon_threadsafe(_give, place)
+                    return
             self._free += 1
-            self._give_places()
-
-    def _give_places(self) -> None:
-        """Give free places to those that have waited longest, in any loop that still runs."""
-        while self._free and self._waiting:
-            loop, place = self._waiting.popleft()
-            if not loop.is_closed() and place.set_running_or_notify_cancel():
-                self._free -= 1
-                place.set_result(None)
 
     def _seconds_to_start(self) -> float:
         if not self._spacing:
@@ -71,6 +73,11 @@ class RequestLimits:
             start = max(now, self._next_start)
             self._next_start = start + self._spacing
         return start - now
+
+
+def _give(place: asyncio.Future[None]) -> None:
+    if not place.done():
+        place.set_result(None)
 
 
 class _EngineAtRate:
