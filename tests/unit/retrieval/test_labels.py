@@ -272,26 +272,6 @@ async def test_a_file_is_read_again_only_where_it_has_changed(tmp_path: Path) ->
     assert len([*(tmp_path / "kept").glob("*.sqlite")]) == 1
 
 
-async def test_another_population_reads_nothing_again(tmp_path: Path) -> None:
-    counts: list[int] = []
-    (tmp_path / "origins.csv").write_text("id,group\na,Asia\nb,Europe\n")
-    for groups in ((), ("Asia", "Europe")):
-        counts.clear()
-        for share in (0.5, 0.4, 0.3):
-            population = {"Asia": share, "Europe": 1 - share}
-            attribute = Attribute(
-                name="origin", labels="origins.csv", groups=groups, population=population
-            )
-            labels = await opened(tmp_path, attribute, progress=counts.append)
-            assert labels.schema.attribute("origin").population == population
-            assert labels.schema.attribute("origin").groups == ("Asia", "Europe")
-            assert rows(labels, ["b"]) == [[0, 1]]
-        assert counts == [2]
-    wrong = attribute.model_copy(update={"groups": (), "population": {"Mars": 1.0}})
-    with pytest.raises(SourceError, match="do not fit the attribute origin: population names"):
-        await opened(tmp_path, wrong)
-
-
 async def test_several_who_open_a_new_file_at_once_read_it_once(tmp_path: Path) -> None:
     counts: list[int] = []
     (tmp_path / "origins.csv").write_text("id,group\na,Asia\n")

@@ -86,11 +86,8 @@ async def test_a_query_by_id_gives_its_ranking_with_groups_and_ties_by_id(tmp_pa
     ("name", "content"),
     [
         ("topics.tsv", "t1\tTennis  player\nt2\tpainter\n"),
-        ("topics.tsv", "\ufeffid\tlanguage\tquery\nt1\ten\ttennis player\nt2\ten\tpainter\n"),
         ("topics.csv", 't1,"tennis player"\nt2,painter\n'),
-        ("topics.csv", "title,id\ntennis player,t1\npainter,t2\n"),
         ("topics.jsonl", lines({"id": "t1", "title": "tennis player"}, {"id": "t2", "text": "p"})),
-        ("topics.jsonl", lines({"id": "t1", "query": "tennis player"})),
     ],
 )
 async def test_a_query_may_be_asked_by_its_text(tmp_path: Path, name: str, content: str) -> None:

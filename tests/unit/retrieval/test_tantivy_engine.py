@@ -132,16 +132,6 @@ async def test_given_documents_get_the_scores_of_a_search(tmp_path: Path) -> Non
     assert len(await hits_of(engine, "w1", 9, only=[])) == 0
 
 
-async def test_the_groups_of_given_documents_are_looked_up_without_a_query(tmp_path: Path) -> None:
-    documents = generated(50)
-    engine = built(tmp_path / "v1", documents, SCHEMA)
-    found = await hits_of(engine, "", 99, only=["d7", "d30", "nobody", "d2", "half \ud800"])
-    assert (found.ids, found.scores) == (["d2", "d30", "d7"], [0, 0, 0])
-    for name, attribute in SCHEMA.attributes.items():
-        expected = [documents[int(id_[1:])].membership(attribute) for id_ in found.ids]
-        assert found.memberships[name].tolist() == [list(row) for row in expected]
-
-
 async def test_boost_raises_documents_that_match_and_finds_no_others(tmp_path: Path) -> None:
     engine = built(tmp_path / "v1", generated(200), SCHEMA)
     plain, both = await hits_of(engine, "w1", 200), await hits_of(engine, "w1 w2", 200)
