@@ -128,7 +128,6 @@ async def test_replies_are_told_once_and_to_the_end() -> None:
 async def test_all_kept_replies_are_told_in_batches(tmp_path: Path) -> None:
     cache = ReplyCache(tmp_path / "replies.sqlite")
     assert [batch async for batch in cache.batches(2)] == []
-    assert not cache.path.exists()
     for number in range(5):
         await cache.put_many({f"k{number}": {"value": number}})
     batches = [batch async for batch in cache.batches(2)]
