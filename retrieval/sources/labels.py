@@ -115,8 +115,10 @@ class LabelStore:
 
     def _codes(self, ids: Sequence[str]) -> list[int | None]:
         try:
+            # SQLite would cut an id off at a zero, and so take it for another.
+            wanted = json.dumps([id_.replace("\0", "\ufffd") for id_ in ids])
             with self._lock:
-                ((codes,),) = self._database.execute(_CODES, [json.dumps(list(ids))])
+                ((codes,),) = self._database.execute(_CODES, [wanted])
         except sqlite3.Error as error:
             raise SourceError(
                 f"What was kept of the labels {self._path} is damaged ({error}); change the time "

@@ -154,6 +154,7 @@ async def test_a_mark_of_byte_order_quotes_and_packing_are_understood(
 async def test_an_id_may_come_twice_with_the_same_group(tmp_path: Path) -> None:
     labels = await opened(tmp_path, content="id,group\na,Asia\nb,Europe\na,Asia\n")
     assert rows(labels, ["a", "b"]) == [[1, 0, 0], [0, 1, 0]]
+    assert rows(labels, ["a\0", "half \ud800"]) == [[0, 0, 0]] * 2
     (report,) = labels.reports({}, ["a", "b"])
     assert (report.documents, report.labelled) == (2, 2)
 
