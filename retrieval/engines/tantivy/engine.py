@@ -147,12 +147,13 @@ class Snapshot:
         columns = []
         for name in ID_COLUMNS:
             words = self.searcher.fast_field_values(name, addresses)
-            if words.count(None) == len(words):  # No id is this long.
+            if (shorter := words.count(None)) == len(words):
                 break
-            columns.append([word or 0 for word in words])
+            words = [word or 0 for word in words] if shorter else words
+            columns.append(np.fromiter(words, np.uint64, len(words)))
         if not columns:
             return []
-        packed = np.array(columns, dtype=">u8").T.copy().view(f"S{8 * len(columns)}")
+        packed = np.array(columns).T.astype(">u8", order="C").view(f"S{8 * len(columns)}")
         # numpy leaves out the zeros at the end, and before them comes the mark of the end.
         return [held[:-1].decode() for held in packed.ravel().tolist()]
 
