@@ -98,9 +98,11 @@ def adapted(model: Any, options: LoraOptions) -> Iterator[Any]:
     )
     with torch.random.fork_rng(), quiet():
         torch.manual_seed(options.seed)
-        tuned = peft.get_peft_model(model, config)
+        tuned: Any = peft.get_peft_model(model, config)
     # With a name, peft would ask the hub at each checkpoint whether the vocabulary has changed.
     tuned.peft_config["default"].base_model_name_or_path = None
+    # GGUF files are read as plain numbers, but Trainer would refuse them as quantised.
+    tuned.is_quantized = False
     try:
         yield tuned
     finally:
