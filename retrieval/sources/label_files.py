@@ -42,19 +42,24 @@ def read_labels(path: Path, attribute: str) -> Iterator[LabelRow]:
         )
     is_parquet = name.endswith((".parquet", ".pq"))
     rows = _parquet(path) if is_parquet else named_rows(path, "labels")
-    group = ""
+    group, weighted = None, None
     for line, row in rows:
         try:
-            group = group if group in row else _group_column(row, attribute.casefold())
-            weight = _weight(row["weight"]) if "weight" in row else None
-            yield line, identifier(row["id"]), row[group], weight
+            if group is None or group not in row:
+                group = _group_column(row, attribute.casefold())
+            weighted = "weight" in row if weighted is None else weighted
+            if weighted != ("weight" in row):
+                raise ValueError("it needs a 'weight' like the other lines, or no line has one")
+            weight = _weight(row["weight"]) if weighted else None
+            yield line, identifier(row.get("id")), row[group], weight
         except ValueError as error:
             raise SourceError(f"The labels {path}, line {line}: {error}; correct it.") from None
 
 
 def _group_column(row: dict[str, Any], attribute: str) -> str:
     """Return the column of the groups: ``group``, the attribute, or the only one that is left."""
-    others = [name for name in row if name not in ("id", "weight")]
+    # A column without a name is that of the numbers of rows, as pandas writes it.
+    others = [name for name in row if name not in ("", "id", "weight")]
     named = [name for name in ("group", attribute) if name in others] or others
     if "id" not in row or not named or (named is others and len(named) > 1):
         raise ValueError(f"it needs an 'id' and a 'group' (or '{attribute}'); 'weight' is optional")

@@ -115,8 +115,7 @@ class LabelStore:
 
     def _codes(self, ids: Sequence[str]) -> list[int | None]:
         try:
-            # SQLite would cut an id off at a zero, and so take it for another.
-            wanted = json.dumps([id_.replace("\0", "\ufffd") for id_ in ids])
+            wanted = json.dumps([_without_zeros(id_) for id_ in ids])
             with self._lock:
                 ((codes,),) = self._database.execute(_CODES, [wanted])
         except sqlite3.Error as error:
@@ -193,6 +192,11 @@ def _state(path: Path) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
+def _without_zeros(id_: str) -> str:
+    """Return an id as it is kept: SQLite would cut it off at a zero, and so take it for another."""
+    return id_.replace("\0", "\ufffd")
+
+
 def _hash(*parts: object) -> str:
     return blake2b(repr(parts).encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
 
@@ -264,7 +268,7 @@ class _FileLabels:
             if (code := codes.get(label_key(label))) is None:
                 code = self._new(label, line)
             counts[code] += 1
-            yield id_, code, weight, line
+            yield _without_zeros(id_), code, weight, line
             count += 1
             if count % ROWS_AT_ONCE == 0:
                 tell(count)

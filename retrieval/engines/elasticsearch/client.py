@@ -6,6 +6,7 @@ add what they lack: the wait for a busy server, limits on how much we ask, and e
 
 from __future__ import annotations
 
+import asyncio
 import re
 import ssl
 from collections.abc import Mapping
@@ -82,8 +83,8 @@ class BusyPartError(Exception):
 class Server:
     """A server, with one client for each event loop, since a client cannot leave its loop.
 
-    Close it in each loop that used it. A client that the user gave is used as it is, in whatever
-    loop, and stays open.
+    Close it in each loop that used it. A client that the user gave is used as it is, in the loop
+    that first asks, and stays open.
     """
 
     def __init__(self, source: ElasticsearchSource) -> None:
@@ -96,6 +97,7 @@ class Server:
         """
         self.product = "OpenSearch" if isinstance(source, OpenSearchSource) else "Elasticsearch"
         self._source, self._clients = source, PerLoop[Any]()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._limits = RequestLimits(source.concurrency, source.requests_per_second)
         self._errors: tuple[type[Exception], ...] = (BusyPartError, ApiError, TransportError)
         if self.product == "OpenSearch":
@@ -124,9 +126,9 @@ class Server:
             IndexUnavailableError: The server cannot be reached, or refuses the request.
             IndexNotFoundError: The server has no such index.
             QueryError: The query has more words than the server accepts.
+            SourceError: The client that the user gave was used in another event loop.
         """
-        client = self._source.client or self._clients.get()
-        call = attrgetter(function)(client or self._clients.setdefault(self._new_client()))
+        call = attrgetter(function)(self._client())
 
         async def attempt() -> Any:
             async with self._limits:
@@ -140,6 +142,8 @@ class Server:
             if not isinstance(answer, Mapping):
                 raise self.another_product()
             for part in answer.get("responses", ()):
+                if not isinstance(part, Mapping):
+                    raise self.another_product()
                 if part.get("status") in (429, *NODE_FAILED):
                     raise BusyPartError(part)
             return answer
@@ -160,6 +164,19 @@ class Server:
         """Close the connections of the running event loop."""
         if client := self._clients.pop():
             await client.close()
+
+    def _client(self) -> Any:
+        """Return the client of the running event loop."""
+        if self._source.client is None:
+            return self._clients.get() or self._clients.setdefault(self._new_client())
+        running = asyncio.get_running_loop()
+        self._loop = self._loop or running
+        if self._loop is not running:
+            raise SourceError(
+                "A client of yours works in one event loop only, and another one used it first; "
+                "open the engine again here with a new client, or give 'url' and 'credentials'."
+            )
+        return self._source.client
 
     def _new_client(self) -> Any:
         trusted, timeout = self.credentials.ca_certs, self._source.timeout
@@ -191,8 +208,9 @@ class Server:
 
     def _told(self, error: Any) -> FairqrError:
         """Return our error for an error of a client; it quotes neither headers nor the query."""
-        status, said = status_of(error), f"{type(error).__name__} {error}"
-        if status is None and "Serialization" not in said:
+        status, kind = status_of(error), type(error).__name__
+        if status is None and "Serialization" not in kind:
+            said = f"{kind} {error}"
             why = next(UNREACHABLE[sign] for sign in UNREACHABLE if sign in said)
             refused = re.search(r"verify failed:? ?([^(\]]*)", said)
             reason = f" ({refused[1].strip()})" if refused else ""
@@ -219,10 +237,13 @@ class Server:
         if said is None or kind == "cluster_block_exception":
             cause = (error.get("root_cause") or [error])[0]
             why = [
-                one["reason"] for one in (cause, error.get("caused_by") or {}) if "reason" in one
+                one["reason"]
+                for one in (cause, error.get("caused_by"))
+                if isinstance(one, Mapping) and "reason" in one
             ]
             hint = "look into its log, and try again" if status >= 500 else "correct the source"
-            said = f"does not do this ({one_line(': '.join(map(str, why)), 300)}); {hint}"
+            reasons = ": ".join(map(str, why)) or "no reason given"
+            said = f"does not do this ({one_line(reasons, 300)}); {hint}"
         return IndexUnavailableError(f"{self.product} at {self.url} {said} (status {status}).")
 
 

@@ -311,29 +311,37 @@ class VectorEngine(EngineOverWords):
     def _search(
         self, queries: Sequence[Query], encoded: Sequence[Float32Array | None]
     ) -> list[Hits]:
-        now = self.lexical.snapshot()
+        # Another search may replace the vectors meanwhile, by more of them.
+        now, rows = self.lexical.snapshot(), self._vectors
         return [
             self.lexical.answer(now, query)
             if vector is None
-            else self._answer(now, query, vector, self._eligible(now, query))
+            else self._answer(now, rows, query, vector, self._eligible(now, rows, query))
             for query, vector in zip(queries, encoded, strict=True)
         ]
 
-    def _eligible(self, now: Snapshot, query: Query) -> Eligible:
+    def _eligible(self, now: Snapshot, rows: Float32Array, query: Query) -> Eligible:
         """Return which documents exist and have a share of the query's group."""
-        size = max(len(self._vectors), now.last_number() + 1)
+        size = max(len(rows), now.last_number() + 1)
         if query.within is None:
             return now.are_live(np.arange(size))
         return now.are_matching(self.lexical.in_group(query.within), size)
 
-    def _answer(self, now: Snapshot, query: Query, vector: Float32Array, among: Eligible) -> Hits:
+    def _answer(
+        self,
+        now: Snapshot,
+        rows: Float32Array,
+        query: Query,
+        vector: Float32Array,
+        among: Eligible,
+    ) -> Hits:
         """Answer a query by its vector."""
         if query.only is None:
-            numbers = highest(cosines(self._vectors, vector), query.n, among)
+            numbers = highest(cosines(rows, vector), query.n, among)
         else:
             given = replace(query, text="", boost="")
             numbers, _ = self._given(now, given, query.only, among)
-        found = exact_cosines(self._vectors, vector, numbers)
+        found = exact_cosines(rows, vector, numbers)
         return now.hits(numbers, np.nan_to_num((1 + found) / 2), query.n, query.attributes)
 
     def _by_words(self, now: Snapshot, query: Query) -> tuple[Numbers, FloatArray]:
@@ -364,7 +372,14 @@ class HybridEngine(VectorEngine):
     capabilities = VectorEngine.capabilities | {"relevance"}
     calibrations = CALIBRATED
 
-    def _answer(self, now: Snapshot, query: Query, vector: Float32Array, among: Eligible) -> Hits:
+    def _answer(
+        self,
+        now: Snapshot,
+        rows: Float32Array,
+        query: Query,
+        vector: Float32Array,
+        among: Eligible,
+    ) -> Hits:
         """Answer a query by its words and its vector."""
         # A document's relevance is the same within its group as among all documents.
         candidates = replace(query, n=self.options.candidates, only=None, within=None)
@@ -372,13 +387,13 @@ class HybridEngine(VectorEngine):
         if not (vector.any() or len(by_words)):
             unlikely = self.lexical.answer(now, query)
             return replace(unlikely, relevance=np.zeros(len(unlikely)))
-        similar = cosines(self._vectors, vector)
+        similar = cosines(rows, vector)
         nearest = highest(similar, self.options.depth, now.are_live(np.arange(len(similar))))
         nearest = nearest[np.lexsort((nearest, -similar[nearest]))]
         best = fused_best([by_words.tolist(), nearest.tolist()], self.options)
-        known = [number for number in best if number < len(self._vectors)]
-        moved = moved_toward(vector, self._vectors[known], self.options.weight)
-        similar = cosines(self._vectors, moved)
+        known = [number for number in best if number < len(rows)]
+        moved = moved_toward(vector, rows[known], self.options.weight)
+        similar = cosines(rows, moved)
         most = scores.max(initial=0.0) or 1.0
         if query.only is None:
             found = highest(standardised(similar, similar), query.n, among)
@@ -390,7 +405,7 @@ class HybridEngine(VectorEngine):
         shares[by_words] = scores / most
         chances = self.calibrations.words.probability(
             shares[numbers],
-            standardised(exact_cosines(self._vectors, moved, numbers), similar),
+            standardised(exact_cosines(rows, moved, numbers), similar),
         )
         hits = now.hits(numbers, chances, query.n, query.attributes)
         return replace(hits, relevance=np.array(hits.scores))

@@ -198,7 +198,9 @@ def upsert_documents(
             # The last of several with one id counts.
             last = list({document.id: document for document in some}.values())
             writer.delete_documents_by_query(with_ids(index.schema, [it.id for it in last]))
-            _add(writer, index.schema, last, labels, number + count)
+            _add(writer, index.schema, last, labels, number)
+            # Those that come twice are not added twice, and so tantivy does not count them.
+            number += len(last)
             count += len(some)
     return count
 

@@ -117,6 +117,7 @@ async def test_what_a_node_fails_at_is_asked_four_times(engine: str, answer: Ans
         (405, {}, b""),
         (200, ELASTICSEARCH, b'["hr"]'),
         (200, ELASTICSEARCH, b'{"count": '),
+        (200, ELASTICSEARCH, b'{"responses": ["a"]}'),
     ],
 )
 async def test_another_kind_of_server(engine: str, answer: Answer) -> None:
@@ -157,6 +158,7 @@ NO_INDEX = {"type": "index_not_found_exception", "index": "people"}
             IndexUnavailableError,
             r"\(a: b\); correct the source \(status 400\)\.$",
         ),
+        (400, {"root_cause": ["a"]}, IndexUnavailableError, r"does not do this \(.*status 400"),
         (400, {"type": "too_many_nested_clauses"}, QueryError, "The query has more words than"),
     ],
 )
@@ -264,6 +266,24 @@ async def test_a_client_that_the_user_made_is_taken_and_left_open(engine: str) -
                 client=client,
             )
         await client.close()
+
+
+@ENGINES
+def test_a_client_that_the_user_made_is_refused_in_another_loop(engine: str) -> None:
+    kind = AsyncElasticsearch if engine == "elasticsearch" else AsyncOpenSearch
+
+    with answering(lambda *_: of_json(200, {"count": 3})) as (url, _):
+        client: Any = kind(url)
+        server = Server(source(None, engine=engine, client=client))
+
+        async def ask() -> None:
+            for _ in range(2):
+                assert (await server.ask("count", index="any"))["count"] == 3
+            await client.close()
+
+        asyncio.run(ask())
+        with pytest.raises(SourceError, match=r"one event loop only.*; open the engine again here"):
+            asyncio.run(ask())
 
 
 # --- where keys go ----------------------------------------------------------------------------

@@ -151,6 +151,24 @@ async def test_a_mark_of_byte_order_quotes_and_packing_are_understood(
     assert rows(labels, ["a,1", "'b\"'"]) == [[1, 0], [0, 1]]
 
 
+@pytest.mark.parametrize("header", [",id,group", "group,id,"])
+async def test_a_column_without_a_name_holds_no_labels(tmp_path: Path, header: str) -> None:
+    """It is that of the numbers of rows, as pandas writes it."""
+    lines = [
+        header,
+        *("0,a,Asia 1,b,Europe" if header[0] == "," else "Asia,a,0 Europe,b,1").split(),
+    ]
+    labels = await opened(tmp_path, content="\n".join(lines))
+    assert rows(labels, "abc") == [[1, 0, 0], [0, 1, 0], [0, 0, 0]]
+
+
+async def test_an_id_with_a_zero_is_another_than_the_part_before_it(tmp_path: Path) -> None:
+    lines = [{"id": "b\0c", "group": "Asia"}, {"id": "d", "group": "Africa"}]
+    attribute = ORIGIN.model_copy(update={"labels": "o.jsonl"})
+    labels = await opened(tmp_path, attribute, "\n".join(map(json.dumps, lines)))
+    assert rows(labels, ["b", "b\0c", "d", "d\0e"]) == [[0] * 3, [1, 0, 0], [0, 0, 1], [0] * 3]
+
+
 async def test_an_id_may_come_twice_with_the_same_group(tmp_path: Path) -> None:
     labels = await opened(tmp_path, content="id,group\na,Asia\nb,Europe\na,Asia\n")
     assert rows(labels, ["a", "b"]) == [[1, 0, 0], [0, 1, 0]]
@@ -215,6 +233,13 @@ NEEDED = "line 2: it needs an 'id' and a 'group' (or 'origin')"
             "cannot be read to its end",
         ),
         ("o.jsonl", '{"id": "a", "group": "Asia"}\n{', "line 2: it is not valid"),
+        ("o.jsonl", '{"id": "a", "group": "Asia"}\n{"group": "Asia"}', "line 2: it has no id"),
+        (
+            "o.jsonl",
+            '{"id": "a", "group": "Asia"}\n{"id": "a", "group": "Europe", "weight": 1}',
+            "line 2: it needs a 'weight' like the other lines",
+        ),
+        ("o.csv", "id,group,weight\na,Asia,1\nb,Asia\n", "line 3: it needs a 'weight' like the"),
         ("o.jsonl", "[1]", "line 1: it is not a JSON object"),
         ("o.jsonl", '{"id": "a"}', "line 1: it needs an 'id' and a 'group'"),
         ("o.jsonl", '{"id": 1.5, "group": "Asia"}', "it has no id (text or a whole number)"),

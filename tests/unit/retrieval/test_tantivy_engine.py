@@ -376,6 +376,11 @@ async def test_a_number_is_never_given_twice(tmp_path: Path) -> None:
         ((number, document),) = engine.snapshot().numbered_documents(before)
         assert (document.id, number in seen) == ("new", False)
         seen.add(number)
+    some = [Document(f"x{n}", "", "text") for n in range(1600)]
+    await upsert(engine, [*[some[0]] * 1000, *some[:200]])
+    await upsert(engine, some[200:])
+    numbers = [number for number, _ in engine.snapshot().numbered_documents(max(seen))]
+    assert len(numbers) == len(some)
 
 
 async def test_an_index_that_is_gone_stays_readable_and_is_not_written_to(tmp_path: Path) -> None:

@@ -605,6 +605,23 @@ async def test_many_search_while_documents_are_written(tmp_path: Path) -> None:
     assert found.scores == pytest.approx([1] * 20)
 
 
+@both
+async def test_vectors_that_come_during_a_search_wait_for_the_next(
+    tmp_path: Path, kind: type[VectorEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search goes by what was there when it began, though another loads more meanwhile."""
+    engine = await kind.open(built(tmp_path / "v1", some(50)), CountingEncoder())
+    expected, ask = await ranked(engine, "w1", 99), engine._eligible
+
+    def eligible(*parts: Any) -> Any:
+        found = ask(*parts)
+        engine._vectors = np.concatenate([engine._vectors, engine._vectors])
+        return found
+
+    monkeypatch.setattr(engine, "_eligible", eligible)
+    same(await ranked(engine, "w1", 99), expected)
+
+
 def test_one_engine_serves_several_event_loops(tmp_path: Path) -> None:
     engine = asyncio.run(opened(built(tmp_path / "v1", some(50))))
     for _ in range(2):
