@@ -113,6 +113,10 @@ def _shared() -> Background:
     return Background()
 
 
+# Two threads that call a cached function for the first time would get a loop each.
+_sharing = threading.Lock()
+
+
 def run_blocking(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine and wait for it, on a loop that all such calls of the program share.
 
@@ -121,4 +125,6 @@ def run_blocking(work: Coroutine[Any, Any, T]) -> T:
     Raises:
         RuntimeError: It is called on the shared loop itself, from inside a run.
     """
-    return _shared().run(work)
+    with _sharing:
+        background = _shared()
+    return background.run(work)

@@ -57,8 +57,11 @@ def retry_after(error: BaseException) -> float | None:
         if isinstance(asked, str):
             if re.fullmatch(r"[0-9]+(\.[0-9]+)?", asked.strip()):
                 return float(asked)
-            if date := email.utils.parsedate_tz(asked):  # the other form that HTTP allows
-                return max(0.0, email.utils.mktime_tz(date) - time.time())
+            try:  # the other form that HTTP allows
+                date = email.utils.parsedate_to_datetime(asked).timestamp()
+            except (ValueError, OverflowError):
+                continue
+            return max(0.0, date - time.time())
     return None
 
 

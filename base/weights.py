@@ -17,8 +17,9 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import tenacity
 from filelock import FileLock
@@ -27,6 +28,9 @@ from fairqr.base.errors import ModelUnavailableError, one_line
 from fairqr.base.files import sha256_of, write_beside
 from fairqr.base.retries import can_heal
 from fairqr.base.settings import cache_dir
+
+if TYPE_CHECKING:
+    import httpx
 
 Kind = Literal["language model", "encoder"]
 Progress = Callable[[int, int], None]
@@ -268,6 +272,10 @@ def _fetch(url: str, part: Path, expected: str, progress: Progress) -> bool:
     """
     import httpx
 
+    try:
+        client = httpx.Client(follow_redirects=True, timeout=SECONDS)
+    except (ImportError, OSError, ValueError, httpx.InvalidURL):
+        return False  # our client has no use for the proxy or certificates of the environment
     resumed = part.exists()
     attempts = tenacity.Retrying(
         stop=tenacity.stop_after_attempt(ATTEMPTS),
@@ -276,7 +284,8 @@ def _fetch(url: str, part: Path, expected: str, progress: Progress) -> bool:
         reraise=True,
     )
     try:
-        attempts(_download, url, part, progress)
+        with client:
+            attempts(_download, client, url, part, progress)
     except (httpx.HTTPError, httpx.InvalidURL):
         return False
     if _is(part, expected):
@@ -285,19 +294,15 @@ def _fetch(url: str, part: Path, expected: str, progress: Progress) -> bool:
     return resumed and _fetch(url, part, expected, progress)
 
 
-def _download(url: str, part: Path, progress: Progress) -> None:
+def _download(client: httpx.Client, url: str, part: Path, progress: Progress) -> None:
     """Ask once for the missing part of a file; start again if the server sends whole files."""
-    import httpx
-
     begun = _size_of(part)
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={begun}-"} if begun else {})
-    with httpx.stream(
-        "GET", url, headers=headers, follow_redirects=True, timeout=SECONDS
-    ) as answer:
-        if answer.status_code == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
+    with client.stream("GET", url, headers=headers) as answer:
+        if answer.status_code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
             return  # our part is not shorter than the file
         answer.raise_for_status()
-        resumed = answer.status_code == httpx.codes.PARTIAL_CONTENT
+        resumed = answer.status_code == HTTPStatus.PARTIAL_CONTENT
         with part.open("ab" if resumed else "wb") as stream:
             total = int(answer.headers.get("Content-Length", 0)) + stream.tell()
             progress(stream.tell(), total)

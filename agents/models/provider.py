@@ -33,6 +33,9 @@ NEUTRAL_OPTIONS = frozenset(
 ADDRESS_ENDINGS = ("_BASE", "_ENDPOINT", "_HOST", "_URL", "_VERSION")
 """The endings of variables that state a server's address or the version of its API."""
 
+# They describe how the body of a response was sent, before it was decoded.
+_OF_THE_BODY = ("content-encoding", "content-length", "transfer-encoding")
+
 _BOUNDS = ("minLength", "maxLength", "minItems", "maxItems")
 
 
@@ -235,16 +238,22 @@ def _http_client(*, trust_env: bool) -> Any:
     """
     import openai
 
-    async def hide_key(response: Any) -> None:
-        sent = response.request.headers
-        key = sent.get("api-key") or sent.get("authorization") or ""
-        key = key.removeprefix("Bearer ").strip()
-        if response.status_code < 400 or len(key) < 6:  # a shorter one is a placeholder
-            return
-        response._content = (await response.aread()).replace(key.encode(), "…".encode())
-        for name, value in response.headers.items():
-            response.headers[name] = value.replace(key, "...")
+    base: Any = openai.DefaultAsyncHttpxClient
 
-    return openai.DefaultAsyncHttpxClient(
-        trust_env=trust_env, follow_redirects=False, event_hooks={"response": [hide_key]}
-    )
+    class Client(base):  # type: ignore[misc]
+        async def send(self, request: Any, **options: Any) -> Any:
+            response = await super().send(request, **options)
+            key = request.headers.get("api-key") or request.headers.get("authorization") or ""
+            key = key.removeprefix("Bearer ").strip()
+            if response.status_code < 400 or len(key) < 6:  # a shorter one is a placeholder
+                return response
+            content = (await response.aread()).replace(key.encode(), "…".encode())
+            headers = [
+                (name, value.replace(key, "..."))
+                for name, value in response.headers.multi_items()
+                if name not in _OF_THE_BODY
+            ]
+            more = {"request": request, "extensions": response.extensions}
+            return type(response)(response.status_code, headers=headers, content=content, **more)
+
+    return Client(trust_env=trust_env, follow_redirects=False)

@@ -17,7 +17,7 @@ from pydantic import SecretStr
 
 from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.chat import ChatModel
-from fairqr.agents.models.provider import described
+from fairqr.agents.models.provider import _http_client, described
 from fairqr.agents.models.question import Question
 from fairqr.agents.models.replies import Usage
 from fairqr.base.errors import InputError, ModelUnavailableError
@@ -38,6 +38,7 @@ from tests.patience import PATIENCE
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
 GOOD = says({"n": 1})
+NO_DATE = "Mon, 01 Jan 99999 00:00:00 GMT"
 PIECES = ["Marie", " Curie", " did."]
 PROMPT = PromptTemplate.model_validate(
     {
@@ -139,6 +140,7 @@ class TestAsking:
             (failure(408, retry_after="0"), 2, "timeout", "did not answer in time"),
             (failure(429, retry_after="0"), 2, "rate_limited", "too many requests"),
             (failure(429, retry_after="3600"), 1, "rate_limited", "too many requests"),
+            (failure(503, retry_after=NO_DATE), 2, "unavailable", "(503); try later"),
             (failure(429, code="insufficient_quota"), 1, "rate_limited", "no quota left"),
             (says({"n": 1}, cut_after=20), 2, "unavailable", "broke off"),
         ],
@@ -302,6 +304,22 @@ class TestNames:
         server.does(failure(400, "The key plainwordsecret and bearer abc123xyz are bad"))
         reply = await model(server).ask(question())
         assert "(400: The key … and … are bad)" in reply.message
+
+    @pytest.mark.parametrize("method", ["post", "stream"])
+    async def test_an_error_response_is_without_the_key_for_everybody(
+        self, server: ModelServer, method: str
+    ) -> None:
+        """Callbacks of LangChain record a response as it came."""
+        server.does(failure(400, f"No: {KEY}.", x_key=KEY))
+        url, sent = f"{server.base_url}/chat/completions", {"Authorization": f"Bearer {KEY}"}
+        async with _http_client(trust_env=False) as client:
+            if method == "post":
+                answer = await client.post(url, headers=sent, json={})
+            else:
+                async with client.stream("POST", url, headers=sent, json={}) as answer:
+                    assert KEY not in "".join([it async for it in answer.aiter_lines()])
+        assert (answer.status_code, answer.headers["x-key"]) == (400, "...")
+        assert answer.json()["error"]["message"] == "No: …."
 
     async def test_no_redirect_is_followed(self, server: ModelServer) -> None:
         """It could lead the documents of a question to a server that nobody configured."""

