@@ -168,6 +168,9 @@ def _new(kind: str, name: str) -> Pretrained:
     def load(local: bool) -> tuple[Any, Any, Any]:
         where: dict[str, Any] = {**options, "local_files_only": local}
         tokenizer = transformers.AutoTokenizer.from_pretrained(name, **where)
+        # Without its files, transformers makes one that knows nothing but special tokens.
+        if len(tokenizer) <= len(tokenizer.all_special_tokens) + 1:
+            raise OSError("its tokenizer has no words")
         loader = getattr(transformers, kind)
         return tokenizer, *loader.from_pretrained(name, **where, output_loading_info=True)
 
@@ -175,7 +178,7 @@ def _new(kind: str, name: str) -> Pretrained:
         with quiet(downloads=not path.exists()):
             try:
                 tokenizer, model, report = load(True)
-            except OSError:
+            except Exception:  # never downloaded, or only a part of it
                 if path.exists() or options:
                     raise
                 hub.get_session().head(hub.constants.ENDPOINT, timeout=PROBE_SECONDS)
