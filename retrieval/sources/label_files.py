@@ -41,7 +41,7 @@ def read_labels(path: Path, attribute: str) -> Iterator[LabelRow]:
             ".gz."
         )
     is_parquet = name.endswith((".parquet", ".pq"))
-    rows = _parquet(path) if is_parquet else named_rows(path, "labels")
+    rows = _parquet(path, attribute.casefold()) if is_parquet else named_rows(path, "labels")
     group, weighted = None, None
     for line, row in rows:
         try:
@@ -66,8 +66,9 @@ def _group_column(row: dict[str, Any], attribute: str) -> str:
     return named[0]
 
 
-def _parquet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _parquet(path: Path, attribute: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the rows of a Parquet file by the names of their columns, each with its number."""
+    known = ("id", "group", "weight", attribute)
     try:
         from pyarrow import ArrowException, parquet
     except ImportError:
@@ -77,7 +78,11 @@ def _parquet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     number = 0
     try:
         with parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches():
+            names = file.schema_arrow.names
+            # Other columns may be large, such as texts and vectors.
+            some = [name for name in names if name.casefold() in known]
+            is_named = any(name.casefold() in ("group", attribute) for name in some)
+            for batch in file.iter_batches(columns=some if is_named else None):
                 for row in batch.to_pylist():
                     number += 1
                     yield number, {name.casefold(): _value(value) for name, value in row.items()}

@@ -12,6 +12,7 @@ import itertools
 import json
 import os
 import secrets
+import shutil
 import sqlite3
 import threading
 from collections import Counter
@@ -166,7 +167,10 @@ def open_label_store(
             return LabelStore(file, path, attribute)
         # This is from another version of the file or attribute, or from a killed build.
         for old in store.glob(f"{place}-*"):
-            old.unlink(missing_ok=True)
+            if old.is_dir():  # as versions before 1.0 kept it
+                shutil.rmtree(old, ignore_errors=True)
+            else:
+                old.unlink(missing_ok=True)
         beside = file.with_name(f"{file.name}-{secrets.token_hex(8)}")
         try:
             _build(path, attribute, beside, tell)

@@ -121,7 +121,8 @@ def _listed(given: object) -> object:
     """Return the values of a group as a list; a file may write a single one as it is."""
     if given is None:
         return ()
-    return given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+    is_one = isinstance(given, str) or not isinstance(given, Sequence | Mapping)
+    return [given] if is_one else given
 
 
 def _kind(given: object) -> str:

@@ -141,7 +141,8 @@ class Server:
             answer = getattr(answer, "body", answer)
             if not isinstance(answer, Mapping):
                 raise self.another_product()
-            for part in answer.get("responses", ()):
+            parts = answer.get("responses", [None] if function == "msearch" else ())
+            for part in parts:
                 if not isinstance(part, Mapping):
                     raise self.another_product()
                 if part.get("status") in (429, *NODE_FAILED):

@@ -108,7 +108,7 @@ class EmbeddedIndexes:
         with contextlib.suppress(IndexNotFoundError, IndexVersionError):
             engine = await self.open(name, shown)
         files = await asyncio.to_thread(corpus.files)
-        if engine is not None and files == engine.manifest.files:
+        if engine is not None and files and files == engine.manifest.files:
             return engine
         manifest = await asyncio.to_thread(_manifest, corpus, source)
         if engine is not None and manifest.fingerprint == engine.manifest.fingerprint:

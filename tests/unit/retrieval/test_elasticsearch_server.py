@@ -136,6 +136,14 @@ async def test_opensearch_is_not_taken_for_elasticsearch() -> None:
         assert await count(url, "opensearch") == 3
 
 
+async def test_opensearch_has_responses_to_searches() -> None:
+    with answering(lambda *_: (200, PLAIN, b'{"count": 3}')) as (url, _):
+        server = Server(source(url, engine="opensearch"))
+        with pytest.raises(IndexUnavailableError, match=r"is not OpenSearch; "):
+            await server.ask("msearch", index="any", body=[{}, {}])
+        await server.aclose()
+
+
 NO_INDEX = {"type": "index_not_found_exception", "index": "people"}
 
 

@@ -298,6 +298,28 @@ async def test_a_file_is_read_again_only_where_it_has_changed(tmp_path: Path) ->
     assert len([*(tmp_path / "kept").glob("*.sqlite")]) == 1
 
 
+async def test_what_versions_before_the_first_kept_is_taken_away(tmp_path: Path) -> None:
+    """It was a folder, where there is a file now."""
+    content = "id,group\na,Asia\n"
+    await opened(tmp_path, content=content)
+    (kept,) = (tmp_path / "kept").glob("*.sqlite")
+    kept.unlink()
+    old = kept.with_name(kept.name.partition("-")[0] + "-old")
+    old.mkdir()
+    (old / "ids").touch()
+    assert rows(await opened(tmp_path), ["a"]) == [[1, 0, 0]]
+    assert not old.exists()
+
+
+async def test_other_columns_of_parquet_are_not_read(tmp_path: Path) -> None:
+    """Such as a time that Python has no value for."""
+    late = pa.array([2**50], pa.timestamp("s"))
+    table = pa.table({"ID": ["a"], "born": late, "origin": ["Asia"], "weight": [1]})
+    parquet.write_table(table, tmp_path / "o.parquet")
+    attribute = ORIGIN.model_copy(update={"labels": "o.parquet"})
+    assert rows(await opened(tmp_path, attribute), ["a"]) == [[1, 0, 0]]
+
+
 async def test_several_who_open_a_new_file_at_once_read_it_once(tmp_path: Path) -> None:
     counts: list[int] = []
     (tmp_path / "origins.csv").write_text("id,group\na,Asia\n")

@@ -85,6 +85,7 @@ def test_the_fields_that_are_searched_are_title_and_text_unless_others_are_named
         ({"query": {"fields": ["bio^-1"]}}, "'bio^-1' is not a field with a boost"),
         ({"body": {"q": "{{query}}"}, "query": {"fields": ["bio"]}}, "query or body"),
         ({"title": None, "text": []}, "name the fields to search"),
+        ({"text": {"field": "bio"}}, "at text"),
         ({"attributes": {}}, "attributes"),
     ],
 )
