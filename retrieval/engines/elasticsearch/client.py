@@ -12,6 +12,7 @@ import ssl
 from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 from elastic_transport import AiohttpHttpNode, TransportError
@@ -183,7 +184,7 @@ class Server:
         trusted, timeout = self.credentials.ca_certs, self._source.timeout
         options: dict[str, Any] = {"headers": self.credentials.request_headers()}
         where = "cloud_id" if self._source.cloud_id else "hosts"
-        options[where] = self._source.cloud_id or self._places
+        options[where] = self._source.cloud_id or list(map(_with_port, self._places))
         try:
             if trusted and not self.url.startswith("http:"):
                 options["ssl_context"] = ssl.create_default_context(cafile=trusted)
@@ -246,6 +247,14 @@ class Server:
             reasons = ": ".join(map(str, why)) or "no reason given"
             said = f"does not do this ({one_line(reasons, 300)}); {hint}"
         return IndexUnavailableError(f"{self.product} at {self.url} {said} (status {status}).")
+
+
+def _with_port(url: str) -> str:
+    """Return an address with the port that it means, which the client of Elasticsearch needs."""
+    parts = urlsplit(url)
+    host = parts.netloc if parts.port else parts.netloc.rstrip(":")
+    port = "" if parts.port else f":{443 if parts.scheme == 'https' else 80}"
+    return parts._replace(netloc=f"{host}{port}").geturl()
 
 
 def _refuse_redirects(session: aiohttp.ClientSession | None) -> None:

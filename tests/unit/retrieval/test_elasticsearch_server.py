@@ -11,7 +11,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import aiohttp
 import pytest
 from elasticsearch import AsyncElasticsearch
 from opensearchpy import AsyncOpenSearch
@@ -274,6 +276,32 @@ async def test_a_client_that_the_user_made_is_taken_and_left_open(engine: str) -
                 client=client,
             )
         await client.close()
+
+
+@ENGINES
+@pytest.mark.parametrize(
+    ("url", "port"),
+    [
+        ("http://search.example.org", 80),
+        ("http://search.example.org:/path", 80),
+        ("https://search.example.org", 443),
+        ("http://search.example.org:9201/", 9201),
+    ],
+)
+async def test_an_address_without_a_port_means_that_of_its_scheme(
+    engine: str, url: str, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it does where credentials are compared with addresses."""
+    reached: list[tuple[str | None, int | None]] = []
+
+    async def connect(_: Any, request: Any, *__: Any, **___: Any) -> Any:
+        reached.append((request.url.host, request.url.port))
+        raise aiohttp.ClientError
+
+    monkeypatch.setattr(aiohttp.TCPConnector, "connect", connect)
+    with pytest.raises(IndexUnavailableError, match="cannot be reached"):
+        await count(url, engine)
+    assert {*reached} == {(urlsplit(url).hostname, port)}
 
 
 @ENGINES
