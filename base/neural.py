@@ -186,7 +186,7 @@ def _new(kind: str, name: str) -> Pretrained:
     except Exception as error:
         raise ModelUnavailableError(
             f"The model {path} cannot be loaded as {kind} ({one_line(error, 200)}); check its name "
-            "or folder, and, if it was never downloaded, that the hub can be reached."
+            f"or folder, and, if it was never downloaded, that {hub.constants.ENDPOINT} answers."
         ) from None
     # Transformers fills missing weights with random numbers. Encoders are saved and used without a
     # pooler, but some classifiers need one.
