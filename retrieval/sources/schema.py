@@ -459,6 +459,8 @@ def validated(
     Raises:
         InputError: The data does not fit the model.
     """
+    if not isinstance(data, Mapping | model):
+        raise error_type(f"{what} must be a mapping of names to values.")
     try:
         return model.model_validate(data)
     except ValidationError as error:

@@ -314,7 +314,7 @@ GENDER = "\n  gender: {field: person.sex, groups: {female: [F, f], male: M}}"
         ({"filter": "{term: {nowhere: {}}}"}, "filter"),
         ({"credentials": "nobody"}, "credentials.nobody"),
         ({"url": "http://127.0.0.1:9"}, "127.0.0.1:9"),
-        ({"url": "ftp://x"}, "ftp://x"),
+        ({"url": "ftp://x"}, "at url"),
         ({"engine": "lucene"}, "engine must be one of"),
         ({"name": "notables"}, "notables"),
         ({"attributes": ""}, "attributes"),
