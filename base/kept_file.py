@@ -66,7 +66,7 @@ class KeptFile(Generic[Value]):
     def put_many(self, values: Mapping[str, Value]) -> None:
         """Store several values, all or none."""
         insert = "INSERT OR REPLACE INTO kept (key, value) VALUES (?, ?)"
-        with suppress(OSError, sqlite3.Error), self._use() as connection:
+        with suppress(OSError, sqlite3.Error), self._use(writes=True) as connection:
             connection.execute("BEGIN IMMEDIATE")
             connection.executemany(insert, values.items())
             connection.execute("COMMIT")
@@ -90,10 +90,12 @@ class KeptFile(Generic[Value]):
         self._disconnect()
 
     @contextmanager
-    def _use(self) -> Iterator[sqlite3.Connection]:
-        """Give the connection to one thread at a time."""
+    def _use(self, *, writes: bool = False) -> Iterator[sqlite3.Connection]:
+        """Give the connection to one thread at a time; only a write makes the file."""
         with self._lock:
             try:
+                if not writes:
+                    self._path.stat()
                 if self._connection is None or self._inode != _inode_of(self._path):
                     self._disconnect()
                     self._path.parent.mkdir(parents=True, exist_ok=True)

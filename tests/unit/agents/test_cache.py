@@ -43,6 +43,14 @@ def test_the_key_ignores_order_and_holds_no_text() -> None:
     assert len(cache_key(query="secret")) == 64
 
 
+async def test_a_read_makes_no_file(path: Path) -> None:
+    """A folder that is checked for being empty stays empty until something is kept."""
+    cache = ReplyCache(path)
+    assert await cache.get_many(["a"]) == {}
+    assert [some async for some in cache.batches(5)] == []
+    assert not path.exists()
+
+
 async def test_odd_texts_survive(path: Path) -> None:
     """Half a surrogate pair, which models can send, is no reason to fail."""
     for cache in (ReplyCache(path), ReplyCache()):
