@@ -190,7 +190,7 @@ def test_two_audits_are_compared(fairqr: Fairqr) -> None:
         ((*PEOPLE, "-o", "out"), "An audit needs queries; name their file with --queries."),
         ((*PEOPLE, "--queries", "empty.txt", "-o", "out"), "empty.txt are empty"),
         ((*PEOPLE, "--queries", "bad.csv", "--weight", "n", "-o", "out"), "line 2: its weight"),
-        ((*JUDGED, "--segment", "topic", "-o", "out"), "it has no column 'topic', only 'id', "),
+        ((*JUDGED, "--segment", "topic", "-o", "out"), "it has no 'topic', only 'id', "),
         ((*RUN, "--segment", "topic", "-o", "out"), "--segment names a column of --queries"),
         ((*JUDGED, "--attribute", "age", "-o", "out"), "no attribute 'age'"),
         ((*JUDGED, "-k", "40", "-o", "out"), "depth is 40 and k is 40"),
