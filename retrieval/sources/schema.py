@@ -331,10 +331,10 @@ def _refuse_booleans(what: str, found: object) -> None:
 
 def _weights(label: object) -> dict[object, float]:
     """Return any form of a label as weights by value."""
-    if label is None or label == "":
+    if label is None:
         return {}
     if isinstance(label, str):
-        return {label: 1.0}
+        return {label: 1.0} if label else {}
     if isinstance(label, Mapping):
         for value, weight in label.items():
             is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
@@ -347,7 +347,7 @@ def _weights(label: object) -> dict[object, float]:
     values = label if isinstance(label, Sequence) and not isinstance(label, bytes) else [label]
     for value in values:
         if not isinstance(value, str | bool | int | float | date):
-            raise ValueError(f"a label must be text, a list or a mapping to weights, not {value!r}")
+            raise ValueError(f"a label must be text, a list or a mapping, not {value!r}")
         weights[value] = weights.get(value, 0.0) + 1.0
     return weights
 

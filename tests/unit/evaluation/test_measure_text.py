@@ -115,7 +115,7 @@ def test_other_ways_to_write_it_are_understood(text: str, canonical: str) -> Non
         ("AWRF@20(convention=trec2022,unit=bits)", "sets the unit; leave it out"),
         ("nDCG@20(convention=trec2022,discount=rbp(0.5))", "sets the discount; leave it out"),
         ("nDCG@20(discount=linear)", "There is no discount 'linear'"),
-        ("nDCG(discount=top_k)", "top_k(k) needs a whole k"),
+        ("nDCG(discount=top_k)", "top_k(k) with a whole k"),
         ("KL@20(smoothing=1)", "smoothing must be at least 0 and below 1, not 1"),
         ("KL@20(smoothing=nan)", "smoothing must be"),
         ("KL@20(smoothing=little)", "the smoothing is not a number"),
