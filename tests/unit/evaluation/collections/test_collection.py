@@ -113,7 +113,7 @@ def test_what_is_said_of_a_collection(folder: Path) -> None:
     with pytest.raises(CorpusError, match="is not valid YAML"):
         find_collection(folder)
     (folder / "collection.yaml").write_text("- a\n")
-    with pytest.raises(CorpusError, match=r"collection\.yaml is wrong: "):
+    with pytest.raises(CorpusError, match=r"collection\.yaml must be a mapping"):
         find_collection(folder)
 
 
