@@ -393,7 +393,7 @@ class TestCache:
     async def test_a_reply_is_kept_and_a_failure_is_not(
         self, server: ModelServer, cache: ReplyCache
     ) -> None:
-        """The second time costs nothing; what failed, or is no valid object, is asked anew."""
+        """The second time costs nothing; we ask again what failed or was no valid object."""
         server.does(failure(400), GOOD)
         asking = model(server, cache=cache)
         assert (await asking.ask(question())).status == "invalid_request"

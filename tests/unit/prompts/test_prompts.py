@@ -74,7 +74,7 @@ class TestShipped:
     def test_a_prompt_is_rendered_as_ever(self, id_: str, version: str) -> None:
         """A published version never changes: what is sent is held word by word.
 
-        With two documents, one of them hostile. A golden file that is missing is written anew, to
+        With two documents, one of them hostile. A missing golden file is written, to
         be looked at. The hash is of the bytes of the file, so that anybody can check it.
         """
         template = PromptLibrary().get(id_, version)

@@ -1,4 +1,4 @@
-"""The listwise ranker: where its windows lie, what it asks, and what that costs at the most."""
+"""The listwise ranker: where its windows lie, what it asks, and what it costs at most."""
 
 from __future__ import annotations
 

@@ -229,7 +229,7 @@ class TestRanking:
     async def test_an_honest_judge_gives_the_right_order(
         self, strategy: Strategy, values: list[int], passes: int
     ) -> None:
-        """Of all places; after passes, of as many top places as there were."""
+        """All places count; after passes, only as many top places as there were passes."""
         found = await ranker(WeighingModel(honest), strategy, passes=passes).rank(
             "q", items(values)
         )
