@@ -60,13 +60,6 @@ class FairTable:
         return bool(np.all(lacking <= np.arange(len(lacking))))
 
 
-def unadjusted_table(k: int, proportions: Sequence[float], alpha: float) -> FairTable:
-    """Return the table at α_c = α, which a fair ranking fails more often than α."""
-    minimum = [TableSteps(k, it, alpha, alpha).minimum(alpha) for it in proportions]
-    failure = sum(map(failure_probability, minimum, proportions))
-    return FairTable(np.column_stack(minimum), alpha, failure)
-
-
 def fair_table(k: int, proportions: Sequence[float], alpha: float) -> FairTable:
     """Return the table with the model-adjusted significance.
 

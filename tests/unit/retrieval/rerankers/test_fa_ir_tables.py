@@ -15,13 +15,20 @@ from hypothesis import strategies as st
 from fairqr.retrieval.rerankers import fa_ir_tables
 from fairqr.retrieval.rerankers.fa_ir_tables import (
     FairTable,
+    TableSteps,
     failure_probability,
     fair_table,
-    unadjusted_table,
 )
 
 PROPORTIONS = st.fractions(Fraction(1, 50), Fraction(49, 50), max_denominator=50)
 ALPHAS = st.sampled_from([Fraction(1, 100), Fraction(1, 20), Fraction(1, 10), Fraction(3, 10)])
+
+
+def unadjusted_table(k: int, proportions: list[float], alpha: float) -> FairTable:
+    """The table at α_c = α, which a fair ranking fails more often than α."""
+    (p,) = proportions
+    minimum = TableSteps(k, p, alpha, alpha).minimum(alpha)
+    return FairTable(minimum[:, None], alpha, failure_probability(minimum, p))
 
 
 def needed(table: FairTable) -> tuple[int, ...]:
