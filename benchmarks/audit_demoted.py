@@ -30,7 +30,7 @@ from fairqr.retrieval.engines.engine import (
     SearchEngine,
     best_first,
 )
-from fairqr.retrieval.engines.hybrid.relevance_of_texts import TextRelevance
+from fairqr.retrieval.engines.hybrid.texts import TextRelevance
 from fairqr.retrieval.fairness.relevance import FITTED, held_out
 from fairqr.retrieval.sources.catalog import Catalog
 

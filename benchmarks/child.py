@@ -99,7 +99,7 @@ def read_labels(path: str, count: str) -> dict[str, float]:
     return labels.read_labels(path, count)
 
 
-INDEXING = ("fairqr.retrieval.sources.catalog", "fairqr.retrieval.engines.tantivy.folder")
+INDEXING = ("fairqr.retrieval.sources.catalog", "fairqr.retrieval.engines.tantivy.store")
 TASKS: dict[str, tuple[Callable[..., dict[str, float] | None], tuple[str, ...]]] = {
     "index": (index, INDEXING),
     "search": (search, (*INDEXING, "generated")),

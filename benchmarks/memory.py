@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from measuring import Row
 from workspace import Workspace
 
-from fairqr.retrieval.engines.tantivy.folder import WRITER_BYTES
+from fairqr.retrieval.engines.tantivy.store import WRITER_BYTES
 
 BUFFER_MEGABYTES = WRITER_BYTES / (1 << 20)
 MAX_GROWTH = 1.5

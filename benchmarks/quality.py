@@ -35,7 +35,7 @@ from fairqr.graph.search.context import Context, make_context
 from fairqr.retrieval.encoders.opening import open_encoder
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.engines.hybrid.embedded import HybridEngine
-from fairqr.retrieval.engines.hybrid.encoded_pool import EncodedPoolEngine
+from fairqr.retrieval.engines.hybrid.texts import EncodedPoolEngine
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.relevance import FITTED, Calibrations, held_out
 from fairqr.retrieval.sources.catalog import Catalog

@@ -24,7 +24,7 @@ from fairqr.evaluation.collections.finding import find_collection
 from fairqr.retrieval.encoders.opening import open_encoder
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.engines.hybrid.embedded import HybridEngine
-from fairqr.retrieval.engines.hybrid.encoded_pool import EncodedPoolEngine
+from fairqr.retrieval.engines.hybrid.texts import EncodedPoolEngine
 from fairqr.retrieval.fairness.relevance import Calibration, Calibrations
 from fairqr.retrieval.sources.catalog import Catalog
 

@@ -5,7 +5,7 @@ TREC Fair 2022 in FOLDER. For each form of each topic it estimates the 200 best 
 fits on one collection, and holds the fit against the other. Then it prints for each group whether
 estimates mean the same as for others, in these pools and in pools that one search for each group
 has widened, and the same of an engine that holds a group down. What it prints stands in
-:mod:`fairqr.retrieval.engines.hybrid.relevance_of_texts` and in docs/results/audits.md. Vectors
+:mod:`fairqr.retrieval.engines.hybrid.texts` and in docs/results/audits.md. Vectors
 that the indexes have are used; those of other texts are made first.
 """
 
@@ -25,7 +25,7 @@ from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.retrieval.encoders.opening import open_encoder
 from fairqr.retrieval.engines.engine import Query
-from fairqr.retrieval.engines.hybrid.relevance_of_texts import TextRelevance, end_of
+from fairqr.retrieval.engines.hybrid.texts import TextRelevance, end_of
 from fairqr.retrieval.fairness.relevance import Calibration, Calibrations
 from fairqr.retrieval.sources.catalog import Catalog
 

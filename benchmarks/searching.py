@@ -11,7 +11,7 @@ from measuring import Row, in_turns_async, median, p95
 from workspace import Workspace
 
 from fairqr.retrieval.engines.engine import Query
-from fairqr.retrieval.engines.tantivy.folder import upsert_documents
+from fairqr.retrieval.engines.tantivy.store import upsert_documents
 from fairqr.retrieval.sources.labels import LabelReader
 
 TOP = 500

@@ -29,7 +29,7 @@ from fairqr.retrieval.sources.catalog import Catalog
 
 # Imported early: some of these modules write files during import, and such a server does not allow
 # blocking calls in a run.
-for _module in ("embedded", "encoded_pool"):
+for _module in ("embedded", "texts"):
     importlib.import_module(f"fairqr.retrieval.engines.hybrid.{_module}")
 
 _built: dict[tuple[str, str, str], dict[str, Any]] = {}

@@ -30,7 +30,7 @@ from fairqr.retrieval.engines.engine import (
     limit_of,
     searched,
 )
-from fairqr.retrieval.engines.hybrid.relevance_of_texts import TextRelevance, end_of
+from fairqr.retrieval.engines.hybrid.texts import TextRelevance, end_of
 from fairqr.retrieval.engines.run import RunEngine
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.ranking import Ranking

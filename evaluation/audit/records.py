@@ -51,7 +51,7 @@ class Observation(AuditRecord):
             where relevance is estimated.
         groups: By attribute, the memberships of the pool.
         levels: By attribute, the estimate from which the pool has what there is of each group
-            alike (:func:`fairqr.retrieval.engines.hybrid.relevance_of_texts.end_of`); 0 where
+            alike (:func:`fairqr.retrieval.engines.hybrid.texts.end_of`); 0 where
             missing.
         judged: By attribute, the memberships of the documents that were judged relevant, where
             relevance is estimated all the same.

@@ -41,7 +41,7 @@ from fairqr.evaluation.experiments.progress import StageWatcher, time_left
 from fairqr.evaluation.qrels import Qrels
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.engines.engine import SearchEngine, require
-from fairqr.retrieval.engines.hybrid.relevance_of_texts import TextRelevance, open_texts
+from fairqr.retrieval.engines.hybrid.texts import TextRelevance, open_texts
 from fairqr.retrieval.engines.limits import at_rate
 from fairqr.retrieval.sources.schema import Attribute
 from fairqr.retrieval.sources.source import Source

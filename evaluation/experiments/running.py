@@ -38,7 +38,7 @@ from fairqr.retrieval.encoders.opening import AUTO, Retriever, automatic
 from fairqr.retrieval.engines.elasticsearch.engine import FieldHybridEngine
 from fairqr.retrieval.engines.engine import Query, SearchEngine
 from fairqr.retrieval.engines.hybrid.embedded import HybridEngine
-from fairqr.retrieval.engines.hybrid.encoded_pool import EncodedPoolEngine
+from fairqr.retrieval.engines.hybrid.texts import EncodedPoolEngine
 from fairqr.retrieval.engines.tantivy.store import Announce
 from fairqr.retrieval.fairness.dimension import TIMES, Dimension, factors_of
 from fairqr.retrieval.fairness.relevance import FITTED, held_out

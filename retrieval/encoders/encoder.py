@@ -118,18 +118,13 @@ class KeptVectors:
         keys = [self._key(text) for text in texts]
         known = dict(zip(keys, texts, strict=True))
         kept = await asyncio.to_thread(self._file.get_many, [*known])
-        vectors = {
-            key: np.frombuffer(value, dtype="<f4")
-            for key, value in kept.items()
-            if len(value) == 4 * self._dimensions
-        }
+        size = 4 * self._dimensions
+        vectors = {k: np.frombuffer(it, "<f4") for k, it in kept.items() if len(it) == size}
         missing = [key for key in known if key not in vectors]
         for start in range(0, len(missing), AT_ONCE):
-            some = missing[start : start + AT_ONCE]
-            new = await encode_documents(
-                self._encoder, [known[key] for key in some], self._dimensions
-            )
-            rows = {key: row.astype("<f4") for key, row in zip(some, new, strict=True)}
+            some = [known[key] for key in missing[start : start + AT_ONCE]]
+            new = await encode_documents(self._encoder, some, self._dimensions)
+            rows = dict(zip(missing[start:], new.astype("<f4"), strict=False))
             stored = {key: row.tobytes() for key, row in rows.items()}
             await asyncio.to_thread(self._file.put_many, stored)
             vectors |= rows

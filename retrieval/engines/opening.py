@@ -17,7 +17,6 @@ from fairqr.retrieval.encoders.opening import AUTO, Retriever, automatic, open_e
 from fairqr.retrieval.engines.engine import Query, SearchEngine
 from fairqr.retrieval.engines.report import SourceReport, report_on
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
-from fairqr.retrieval.engines.tantivy.folder import VECTORS
 from fairqr.retrieval.engines.tantivy.store import Announce, EmbeddedIndexes, announced
 from fairqr.retrieval.sources.corpus import Corpus
 from fairqr.retrieval.sources.documents import Document, Progress, read_documents
@@ -151,16 +150,14 @@ async def with_retriever(
     if asked.encoder is None:
         return engine
     from fairqr.retrieval.engines.hybrid.embedded import HybridEngine, VectorEngine, encoder_names
-    from fairqr.retrieval.engines.hybrid.encoded_pool import EncodedPoolEngine
+    from fairqr.retrieval.engines.hybrid.texts import EncodedPoolEngine
 
     try:
         if isinstance(engine, TantivyEngine):
             told = announced(progress, f"vectors of {engine.name}")
             if asked.kind == "dense":
                 return await VectorEngine.open(engine, asked.encoder, told)
-            if asked.encoder.name in await asyncio.to_thread(
-                encoder_names, engine.folder / VECTORS
-            ):
+            if asked.encoder.name in await asyncio.to_thread(encoder_names, engine.folder):
                 return await HybridEngine.open(engine, asked.encoder, told, asked.hybrid)
         told = announced(progress, f"texts of {engine.name}")
         keeps_order = not isinstance(engine, TantivyEngine)
@@ -197,7 +194,7 @@ async def encode_written(engine: TantivyEngine, progress: Progress | None = None
     """
     from fairqr.retrieval.engines.hybrid.embedded import encoder_names
 
-    for name in await asyncio.to_thread(encoder_names, engine.folder / VECTORS):
+    for name in await asyncio.to_thread(encoder_names, engine.folder):
         with contextlib.suppress(ModelUnavailableError, InputError):
             await encode_index(engine, open_encoder(name), progress)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tantivy
@@ -17,12 +17,11 @@ from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.encoders.opening import open_encoder
 from fairqr.retrieval.engines.tantivy.analysis import ANALYZER_NAME, english_analyzer
 from fairqr.retrieval.fairness.exposure import FloatArray
+from fairqr.retrieval.sources.documents import chunks
 from fairqr.retrieval.texts.sendable import sendable
 
 WRITER_BYTES = 15 << 20
 """The smallest memory that tantivy accepts, in bytes."""
-
-TEXTS_AT_ONCE = 64
 
 
 class PoolRetriever(ABC):
@@ -78,31 +77,29 @@ class MemoryIndex:
         builder = tantivy.SchemaBuilder()
         builder.add_text_field("body", tokenizer_name=ANALYZER_NAME, index_option="freq")
         builder.add_unsigned_field("number", fast=True)
-        self._schema, self._analyzer, self.size = builder.build(), english_analyzer(), 0
+        self._schema, self.size = builder.build(), 0
         index = tantivy.Index(self._schema)
-        index.register_tokenizer(ANALYZER_NAME, self._analyzer)
-        writer = index.writer(WRITER_BYTES, 1)
-        for text in texts:
-            entry = {"body": text, "number": self.size}
-            writer.add_document(tantivy.Document.from_dict(entry, self._schema))
-            self.size += 1
-        writer.commit()
-        writer.wait_merging_threads()
+        index.register_tokenizer(ANALYZER_NAME, english_analyzer())
+        with index.writer(WRITER_BYTES, 1) as writer:
+            for text in texts:
+                entry = {"body": text, "number": self.size}
+                writer.add_document(tantivy.Document.from_dict(entry, self._schema))
+                self.size += 1
+            writer.commit()
         index.reload()
         self._searcher = index.searcher()
 
     def scores(self, query: str) -> FloatArray:
         """Return the score of each text, shape (n,); 0 for texts without a term of the query."""
+        terms = [
+            (tantivy.Occur.Should, tantivy.Query.term_query(self._schema, "body", term))
+            for term in english_analyzer().analyze(query)
+        ]
+        matching = tantivy.Query.boolean_query(terms)
+        hits = self._searcher.search(matching, max(1, self.size), count=False).hits
+        found = self._searcher.fast_field_values("number", [address for _, address in hits])
         scores = np.zeros(self.size)
-        if self.size:
-            terms = [
-                (tantivy.Occur.Should, tantivy.Query.term_query(self._schema, "body", term))
-                for term in self._analyzer.analyze(query)
-            ]
-            matching = tantivy.Query.boolean_query(terms)
-            hits = self._searcher.search(matching, self.size, count=False).hits
-            found = self._searcher.fast_field_values("number", [address for _, address in hits])
-            scores[np.array(found, dtype=np.intp)] = [score for score, _ in hits]
+        scores[np.array(found, dtype=np.intp)] = [score for score, _ in hits]
         return scores
 
 
@@ -134,34 +131,19 @@ class DensePoolRetriever(PoolRetriever):
 class NeuralPoolRetriever(PoolRetriever):
     """The dot product of a transformers model's vectors of query and text.
 
-    Args:
-        model: A hub id or a folder; the published one by default. We read a text only up to the
-            model's limit, 512 tokens for the published ones.
+    We read a text only up to the model's limit, 512 tokens for the published ones.
 
-    Attributes:
-        kind: The retriever's name, without its model.
-        published: The model that was published with it.
-        loader: The transformers class that loads the model.
-        tokens_at_once: The most tokens in a batch of several texts, including padding; bounds
-            memory.
+    Args:
+        name: The retriever's name, with its model.
+        model: A hub id or a folder.
+        kind: What makes vectors.
     """
 
-    kind: ClassVar[str]
-    published: ClassVar[str]
-    loader: ClassVar[str]
-    tokens_at_once: ClassVar[int]
-
-    def __init__(self, model: str = "") -> None:
-        self._model = model or self.published
-        self.name = f"{self.kind}:{self._model}"
-
-    @staticmethod
-    @abstractmethod
-    def vectors(output: Any, mask: Any) -> Any:
-        """Make vectors, shape (b, d), from a model's output and attention mask, shape (b, t)."""
+    def __init__(self, name: str, model: str, kind: NeuralKind) -> None:
+        self.name, self._model, self._kind = name, model, kind
 
     async def _score(self, query: str, texts: list[str]) -> FloatArray:
-        self._loaded = await load_pretrained(self.loader, self._model)
+        self._loaded = await load_pretrained(self._kind.loader, self._model)
         return await self._loaded.run(lambda: self._dot_products(query, texts))
 
     def _dot_products(self, query: str, texts: Sequence[str]) -> FloatArray:
@@ -171,66 +153,67 @@ class NeuralPoolRetriever(PoolRetriever):
         shorter texts is masked.
         """
         model, tokenizer = self._loaded.model, self._loaded.tokenizer
-        cut = {"truncation": True, "max_length": token_limit(model.config, tokenizer)}
+        limit = token_limit(model.config, tokenizer)
 
         def encoded(some: Sequence[str]) -> Any:
-            inputs = tokenizer([*some], padding=True, return_tensors="pt", **cut)
-            inputs = inputs.to(self._loaded.device)
-            return self.vectors(model(**inputs), inputs["attention_mask"]).float()
+            inputs = tokenizer(
+                [*some], padding=True, return_tensors="pt", truncation=True, max_length=limit
+            ).to(self._loaded.device)
+            return self._kind.vectors(model(**inputs), inputs["attention_mask"]).float()
 
         wanted, scores = encoded([query])[0], np.zeros(len(texts))
-        lengths = [len(ids) for ids in tokenizer([*texts], **cut)["input_ids"]]
-        for places in _batches(lengths, self.tokens_at_once):
-            found = encoded([texts[place] for place in places]) @ wanted
-            scores[places] = found.cpu().numpy()
+        # Longest first, so that padding is small.
+        places = sorted(range(len(texts)), key=lambda place: -len(texts[place]))
+        for some in chunks(places, self._kind.texts_at_once):
+            found = encoded([texts[place] for place in some]) @ wanted
+            scores[some] = found.cpu().numpy()
         return scores
 
 
-class SpladePoolRetriever(NeuralPoolRetriever):
-    """The dot product of weights over the vocabulary, most of them 0.
+def splade_vectors(output: Any, mask: Any) -> Any:
+    """Return weights over the vocabulary, most of them 0, shape (b, v).
 
     Formal et al. (2021), SPLADE v2, with max pooling: the weight of term j in a text is the maximum
     of ln(1 + max(0, logit of j at token t)) over its tokens t. The logits come from a masked
     language model; special tokens count, padding does not.
     """
-
-    kind, published, loader = "splade", "naver/splade_v2_max", "AutoModelForMaskedLM"
-    # Each token has a logit for each of some 30,000 terms: 250 MB for these.
-    tokens_at_once = 2048
-
-    @staticmethod
-    def vectors(output: Any, mask: Any) -> Any:
-        """Return the weights of the vocabulary's terms."""
-        # The logarithm is increasing, so we take the maximum first and the logarithm of fewer
-        # values.
-        masked = output.logits.masked_fill(mask.unsqueeze(-1) == 0, float("-inf"))
-        return masked.max(dim=1).values.clamp(min=0).log1p()
+    # The logarithm is increasing, so we take the maximum first and the logarithm of fewer values.
+    masked = output.logits.masked_fill(mask.unsqueeze(-1) == 0, float("-inf"))
+    return masked.max(dim=1).values.clamp(min=0).log1p()
 
 
-class ContrieverPoolRetriever(NeuralPoolRetriever):
-    """The dot product of the mean token vectors of query and text; may be negative.
+def contriever_vectors(output: Any, mask: Any) -> Any:
+    """Return the mean token vectors, shape (b, d); their products may be negative.
 
     As in Izacard et al. (2022), we average the last hidden states of the tokens, including special
     tokens but not padding; the score is the dot product, not the cosine.
     """
-
-    kind, published, loader = "contriever", "facebook/contriever", "AutoModel"
-    tokens_at_once = 8192
-
-    @staticmethod
-    def vectors(output: Any, mask: Any) -> Any:
-        """Return the means over all tokens except padding."""
-        present = mask.unsqueeze(-1).to(output.last_hidden_state.dtype)
-        return (output.last_hidden_state * present).sum(dim=1) / present.sum(dim=1)
+    present = mask.unsqueeze(-1).to(output.last_hidden_state.dtype)
+    return (output.last_hidden_state * present).sum(dim=1) / present.sum(dim=1)
 
 
-def _batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
-    """Yield batches of positions, longest text first, so that padding is small."""
-    left = sorted(range(len(lengths)), key=lambda place: -lengths[place])
-    while left:
-        size = min(TEXTS_AT_ONCE, max(1, tokens // lengths[left[0]]))
-        yield left[:size]
-        left = left[size:]
+class NeuralKind(NamedTuple):
+    """How a kind of transformers model makes vectors of texts.
+
+    Attributes:
+        published: The model that was published with it.
+        loader: The transformers class that loads the model.
+        vectors: Makes vectors, shape (b, d), from a model's output and attention mask, shape
+            (b, t).
+        texts_at_once: How many texts of 512 tokens fit in about 500 MB.
+    """
+
+    published: str
+    loader: str
+    vectors: Callable[[Any, Any], Any]
+    texts_at_once: int
+
+
+NEURAL = {
+    # Each token has a logit for each of some 30,000 terms.
+    "splade": NeuralKind("naver/splade_v2_max", "AutoModelForMaskedLM", splade_vectors, 8),
+    "contriever": NeuralKind("facebook/contriever", "AutoModel", contriever_vectors, 16),
+}
 
 
 def open_pool_retriever(name: str) -> PoolRetriever:
@@ -250,9 +233,9 @@ def open_pool_retriever(name: str) -> PoolRetriever:
             return Bm25PoolRetriever()
         if kind == "dense":
             return DensePoolRetriever(open_encoder(model or MiniLmEncoder.name))
-        for neural in (SpladePoolRetriever, ContrieverPoolRetriever):
-            if kind == neural.kind:
-                return neural(model)
+        if neural := NEURAL.get(kind):
+            model = model or neural.published
+            return NeuralPoolRetriever(f"{kind}:{model}", model, neural)
     raise InputError(
         f"There is no retriever '{one_line(name)}' over pools; choose bm25, splade[:MODEL], "
         "contriever[:MODEL] or dense[:ENCODER]."

@@ -126,22 +126,20 @@ async def gather_evidence(
 
     def topic(word: str) -> tuple[int, float]:
         count, frequency = answers[in_top[word]].total or 0, answers[counts[word]].total
-        if not frequency or not top:
-            return 0, 0.0
-        return count, count / len(top) / (frequency / size)
-
-    def odds(proposal: Proposal, keyword: str) -> float:
-        found, dimension = answers[best[keyword]], proposal.dimension
-        members = intersection([found.memberships[it.name] for it in dimension.factors])
-        usual = dimension.independent_shares(corpus_shares)[None]
-        return _relative_odds(members, usual, dimension.groups.index(proposal.group))
+        return (count, count / len(top) / (frequency / size)) if frequency and top else (0, 0.0)
 
     def evidence(proposal: Proposal, keyword: str) -> Evidence:
         documents = answers[counts[keyword]].total or 0
         figures = [topic(word) for word in words_of[keyword]] or [(0, 0.0)]
         count, lift = map(min, zip(*figures, strict=True))
-        group_odds = odds(proposal, keyword) if documents else 0.0
-        return Evidence(documents, int(count), count / max(1, len(top)), lift, group_odds)
+        found, dimension = answers[best[keyword]], proposal.dimension
+        odds = _relative_odds(
+            intersection([found.memberships[it.name] for it in dimension.factors]),
+            dimension.independent_shares(corpus_shares)[None],
+            dimension.groups.index(proposal.group),
+        )
+        share = int(count) / max(1, len(top))
+        return Evidence(documents, int(count), share, lift, odds if documents else 0.0)
 
     return [[evidence(it, keyword) for keyword in it.keywords] for it in proposals]
 

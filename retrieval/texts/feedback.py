@@ -7,7 +7,7 @@ matches the query.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from fairqr.retrieval.engines.engine import Query, SearchEngine
@@ -24,10 +24,10 @@ def relevance_model(documents: Iterable[tuple[Mapping[str, float], float]]) -> d
     Args:
         documents: The word shares of each document, and its weight.
     """
-    model: dict[str, float] = {}
+    model: dict[str, float] = defaultdict(float)
     for shares, weight in documents:
         for word, share in shares.items():
-            model[word] = model.get(word, 0.0) + weight * share
+            model[word] += weight * share
     return model
 
 

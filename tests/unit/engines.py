@@ -12,7 +12,7 @@ import pytest
 from fairqr.base.errors import UnsupportedError
 from fairqr.retrieval.engines.engine import Capability, EngineInfo, Hits, Query, SearchEngine
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
-from fairqr.retrieval.engines.tantivy.folder import remove_documents
+from fairqr.retrieval.engines.tantivy.store import remove_documents
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.sources.documents import Document

@@ -13,7 +13,6 @@ from typing import NamedTuple, Self
 
 import numpy as np
 from filelock import AsyncFileLock
-from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
 from fairqr.base.errors import IndexUnavailableError, InputError
@@ -28,8 +27,13 @@ from fairqr.retrieval.encoders.encoder import (
     text_of,
 )
 from fairqr.retrieval.engines.engine import Capability, EngineOverWords, Hits, Query, require_groups
-from fairqr.retrieval.engines.tantivy.engine import Numbers, Snapshot, TantivyEngine
-from fairqr.retrieval.engines.tantivy.folder import VECTORS, refuse_damaged
+from fairqr.retrieval.engines.tantivy.engine import (
+    Eligible,
+    Numbers,
+    Snapshot,
+    TantivyEngine,
+    refuse_damaged,
+)
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.relevance import CALIBRATED, fused_best, moved_toward, standardised
 from fairqr.retrieval.sources.documents import Progress
@@ -41,15 +45,8 @@ DOCUMENTS_AT_ONCE = 256
 SLACK = 1e-5
 """The largest error we assume for a product in single precision, which errs far less."""
 
-DATA, MANIFEST = "vectors", "manifest.json"
-
-Rows = NDArray[np.int64]
-
-
+VECTORS, DATA, MANIFEST = "dense", "vectors", "manifest.json"
 DEFAULTS = Hybrid()
-
-Eligible = NDArray[np.bool_]
-"""Which documents a query may return, by number."""
 
 
 class _Manifest(BaseModel):
@@ -74,10 +71,8 @@ class VectorFolder(NamedTuple):
         Raises:
             InputError: Another encoder of the same name made them.
         """
-        try:
-            manifest = _manifest_in(self.folder)
-            size = (self.folder / DATA).stat().st_size
-        except (OSError, ValidationError):
+        manifest, data = _manifest_in(self.folder), self.folder / DATA
+        if manifest is None or not data.exists():
             return 0
         if not self.mark.fits(manifest.mark):
             raise InputError(
@@ -85,7 +80,7 @@ class VectorFolder(NamedTuple):
                 f"that name, with {manifest.mark.dimensions} dimensions; give your encoder another "
                 "name, or delete that folder."
             )
-        return manifest.rows if size >= self._bytes(manifest.rows) else 0
+        return manifest.rows if data.stat().st_size >= self._bytes(manifest.rows) else 0
 
     def load(self, loaded: Float32Array) -> Float32Array:
         """Return the vectors in memory, shape (N, d).
@@ -108,7 +103,7 @@ class VectorFolder(NamedTuple):
         # Rounding to half precision has changed the lengths.
         lengths = np.sqrt(np.vecdot(new, new))[:, None]
         np.divide(new, lengths, out=new, where=lengths > 0)
-        return np.concatenate([loaded, new]) if known else new
+        return np.concatenate([loaded, new])
 
     def append(self, rows: int, numbers: Sequence[int], vectors: Float32Array) -> int:
         """Write vectors after the existing rows; only one process may write at a time.
@@ -126,10 +121,9 @@ class VectorFolder(NamedTuple):
         new = np.zeros((total - rows, self.mark.dimensions), dtype="<f2")
         new[np.asarray(numbers) - rows] = vectors
         with (self.folder / DATA).open("r+b" if rows else "wb") as stream:
-            # What an interrupted write left behind is written over.
+            # What an interrupted write left behind is written over, or does not count.
             stream.seek(self._bytes(rows))
             stream.write(new.tobytes())
-            stream.truncate()
             stream.flush()
             os.fsync(stream.fileno())
         manifest = _Manifest(mark=self.mark, rows=total)
@@ -140,17 +134,16 @@ class VectorFolder(NamedTuple):
         return 2 * self.mark.dimensions * rows
 
 
-def _manifest_in(folder: Path) -> _Manifest:
-    return _Manifest.model_validate_json((folder / MANIFEST).read_bytes())
+def _manifest_in(folder: Path) -> _Manifest | None:
+    with contextlib.suppress(OSError, ValidationError):
+        return _Manifest.model_validate_json((folder / MANIFEST).read_bytes())
+    return None
 
 
 def encoder_names(folder: Path) -> list[str]:
-    """Return the names of the encoders with vectors in the folders below this one."""
-    names = []
-    for path in sorted(folder.glob(f"*/{MANIFEST}")):
-        with contextlib.suppress(OSError, ValidationError):
-            names.append(_manifest_in(path.parent).mark.name)
-    return names
+    """Return the names of the encoders with vectors in the folder of an index."""
+    found = map(_manifest_in, sorted((folder / VECTORS).glob("*")))
+    return [manifest.mark.name for manifest in found if manifest]
 
 
 def cosines(vectors: Float32Array, query: Float32Array) -> Float32Array:
@@ -163,27 +156,23 @@ def cosines(vectors: Float32Array, query: Float32Array) -> Float32Array:
     return products
 
 
-def exact_cosines(vectors: Float32Array, query: Float32Array, rows: Rows) -> FloatArray:
-    """Return the cosines of some rows in double precision; nan where either is zeros, or no row.
+def exact_cosines(vectors: Float32Array, query: Float32Array) -> FloatArray:
+    """Return the cosines of rows in double precision, shape (N,); nan where either is zeros.
 
     One depends only on its row and the query, to the last digit.
     """
-    exact = np.full(len(rows), np.nan)
-    places = np.flatnonzero(rows < len(vectors))
-    some = vectors[rows[places]].astype(np.float64)
     # Not a matrix product, which sums in a different order for more rows.
-    found = np.vecdot(some, query.astype(np.float64))
-    exact[places] = np.where(some.any(axis=1) & query.any(), np.clip(found, -1, 1), np.nan)
-    return exact
+    found = np.vecdot(vectors.astype(np.float64), query.astype(np.float64))
+    return np.where(vectors.any(axis=1) & query.any(), np.clip(found, -1, 1), np.nan)
 
 
-def highest(values: FloatArray | Float32Array, n: int, among: NDArray[np.bool_]) -> Rows:
+def highest(values: FloatArray | Float32Array, n: int, among: Eligible) -> Numbers:
     """Return the rows of the n highest values among some rows, unordered.
 
     Rows that may tie with the last of them are included, so there may be more than n. Rows of nan
     are left out.
     """
-    rows = np.flatnonzero(~np.isnan(values) & among[: len(values)])
+    rows = np.flatnonzero(~np.isnan(values) & among)
     if n < len(rows):
         some = values[rows]
         rows = rows[some >= np.partition(some, -n)[-n] - SLACK]
@@ -267,12 +256,12 @@ class VectorEngine(EngineOverWords):
         # Read this first: later writes then make the next search look again.
         stamp = await asyncio.to_thread(self.lexical.stamp)
         now = await asyncio.to_thread(self.lexical.snapshot)
-        last = await asyncio.to_thread(now.last_number)
+        live = await asyncio.to_thread(lambda: now.live)
         try:
             # With nothing to encode we need neither the lock nor the right to write.
-            if await asyncio.to_thread(self._folder.rows) <= last:
+            if await asyncio.to_thread(self._folder.rows) < len(live):
                 async with await asyncio.to_thread(self._lock):
-                    await self._encode_missing(now, last, progress)
+                    await self._encode_missing(now, live, progress)
             self._vectors = await asyncio.to_thread(self._folder.load, self._vectors)
         except OSError as error:
             raise IndexUnavailableError(
@@ -293,10 +282,12 @@ class VectorEngine(EngineOverWords):
         # Not in a thread: many may be waiting, and there are few threads.
         return AsyncFileLock(folder / "lock", run_in_executor=False)
 
-    async def _encode_missing(self, now: Snapshot, last: int, progress: Progress | None) -> None:
-        """Encode the documents up to this number that have no row; the caller holds the lock."""
+    async def _encode_missing(
+        self, now: Snapshot, live: Eligible, progress: Progress | None
+    ) -> None:
+        """Encode the documents that have no row; the caller holds the lock."""
         rows = await asyncio.to_thread(self._folder.rows)
-        total, done = int(now.are_live(np.arange(rows, last + 1)).sum()), 0
+        total, done = int(live[rows:].sum()), 0
         documents = now.numbered_documents(rows - 1)
         while some := await asyncio.to_thread(lambda: [*islice(documents, DOCUMENTS_AT_ONCE)]):
             vectors = await self._texts.encode([text_of(document) for _, document in some])
@@ -313,48 +304,35 @@ class VectorEngine(EngineOverWords):
     ) -> list[Hits]:
         # Another search may replace the vectors meanwhile, by more of them.
         now, rows = self.lexical.snapshot(), self._vectors
+        if (missing := len(now.live) - len(rows)) > 0:
+            # Written a moment ago; the next search encodes them.
+            rows = np.pad(rows, ((0, missing), (0, 0)))
+        rows = rows[: len(now.live)]
         return [
-            self.lexical.answer(now, query)
-            if vector is None
-            else self._answer(now, rows, query, vector, self._eligible(now, rows, query))
+            now.answer(query) if vector is None else self._answer(now, rows, query, vector)
             for query, vector in zip(queries, encoded, strict=True)
         ]
 
-    def _eligible(self, now: Snapshot, rows: Float32Array, query: Query) -> Eligible:
-        """Return which documents exist and have a share of the query's group."""
-        size = max(len(rows), now.last_number() + 1)
-        if query.within is None:
-            return now.are_live(np.arange(size))
-        return now.are_matching(self.lexical.in_group(query.within), size)
-
     def _answer(
-        self,
-        now: Snapshot,
-        rows: Float32Array,
-        query: Query,
-        vector: Float32Array,
-        among: Eligible,
+        self, now: Snapshot, rows: Float32Array, query: Query, vector: Float32Array
     ) -> Hits:
-        """Answer a query by its vector."""
+        """Answer a query by its vector; ``rows`` has one for each number."""
         if query.only is None:
-            numbers = highest(cosines(rows, vector), query.n, among)
+            numbers = highest(cosines(rows, vector), query.n, self._eligible(now, query))
         else:
-            given = replace(query, text="", boost="")
-            numbers, _ = self._given(now, given, query.only, among)
-        found = exact_cosines(rows, vector, numbers)
+            given = replace(query, text="", boost="", n=len(query.only))
+            numbers, _ = self._by_words(now, given)
+        found = exact_cosines(rows[numbers], vector)
         return now.hits(numbers, np.nan_to_num((1 + found) / 2), query.n, query.attributes)
+
+    def _eligible(self, now: Snapshot, query: Query) -> Eligible:
+        """Return which documents exist and have a share of the query's group."""
+        return now.live if query.within is None else now.matching(now.in_group(query.within))
 
     def _by_words(self, now: Snapshot, query: Query) -> tuple[Numbers, FloatArray]:
         """Return the numbers and scores of the best documents by BM25, best first."""
-        addresses, scores = now.ranked(self.lexical.parsed(now, query), query.n)
+        addresses, scores = now.ranked(query)
         return np.array(now.numbers(addresses), dtype=np.int64), np.array(scores)
-
-    def _given(
-        self, now: Snapshot, query: Query, ids: Sequence[str], among: Eligible
-    ) -> tuple[Numbers, FloatArray]:
-        """Return the numbers and BM25 scores of a query's given documents."""
-        numbers, scores = self._by_words(now, replace(query, n=len(ids), within=None))
-        return numbers[among[numbers]], scores[among[numbers]]
 
 
 class HybridEngine(VectorEngine):
@@ -373,39 +351,31 @@ class HybridEngine(VectorEngine):
     calibrations = CALIBRATED
 
     def _answer(
-        self,
-        now: Snapshot,
-        rows: Float32Array,
-        query: Query,
-        vector: Float32Array,
-        among: Eligible,
+        self, now: Snapshot, rows: Float32Array, query: Query, vector: Float32Array
     ) -> Hits:
         """Answer a query by its words and its vector."""
         # A document's relevance is the same within its group as among all documents.
         candidates = replace(query, n=self.options.candidates, only=None, within=None)
         by_words, scores = self._by_words(now, candidates)
         if not (vector.any() or len(by_words)):
-            unlikely = self.lexical.answer(now, query)
+            unlikely = now.answer(query)
             return replace(unlikely, relevance=np.zeros(len(unlikely)))
-        similar = cosines(rows, vector)
-        nearest = highest(similar, self.options.depth, now.are_live(np.arange(len(similar))))
+        similar, eligible = cosines(rows, vector), self._eligible(now, query)
+        nearest = highest(similar, self.options.depth, now.live)
         nearest = nearest[np.lexsort((nearest, -similar[nearest]))]
         best = fused_best([by_words.tolist(), nearest.tolist()], self.options)
-        known = [number for number in best if number < len(rows)]
-        moved = moved_toward(vector, rows[known], self.options.weight)
+        moved = moved_toward(vector, rows[best], self.options.weight)
         similar = cosines(rows, moved)
         most = scores.max(initial=0.0) or 1.0
         if query.only is None:
-            found = highest(standardised(similar, similar), query.n, among)
-            numbers = np.union1d(by_words[among[by_words]], found)
+            found = highest(standardised(similar, similar), query.n, eligible)
+            numbers = np.union1d(by_words[eligible[by_words]], found)
         else:
-            by_words, scores = self._given(now, query, query.only, among)
+            by_words, scores = self._by_words(now, replace(query, n=len(query.only)))
             numbers = by_words
-        shares = np.zeros(len(among))
+        shares = np.zeros(len(rows))
         shares[by_words] = scores / most
-        chances = self.calibrations.words.probability(
-            shares[numbers],
-            standardised(exact_cosines(rows, moved, numbers), similar),
-        )
+        likeness = standardised(exact_cosines(rows[numbers], moved), similar)
+        chances = self.calibrations.words.probability(shares[numbers], likeness)
         hits = now.hits(numbers, chances, query.n, query.attributes)
         return replace(hits, relevance=np.array(hits.scores))

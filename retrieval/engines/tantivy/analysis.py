@@ -27,8 +27,9 @@ that the their then there these they this to was will with
 """.split()  # noqa: SIM905 - a list of 33 quoted words is harder to read
 
 
+@functools.cache
 def english_analyzer() -> tantivy.TextAnalyzer:
-    """Return a new analyzer. Register it each time you open an index."""
+    """Return the analyzer, which takes a millisecond to make; register it with each index."""
     return (
         tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.regex(WORD))
         .filter(tantivy.Filter.lowercase())
@@ -46,10 +47,4 @@ def terms_of(text: str) -> list[str]:
 @functools.lru_cache(maxsize=1 << 17)
 def term_of(word: str) -> str:
     """Return a word's stem, or an empty string for a stop word; cached, since words repeat."""
-    return "".join(shared_analyzer().analyze(word))
-
-
-@functools.cache
-def shared_analyzer() -> tantivy.TextAnalyzer:
-    """Return one analyzer for short texts, since it takes a millisecond to make."""
-    return english_analyzer()
+    return "".join(english_analyzer().analyze(word))

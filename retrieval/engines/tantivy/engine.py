@@ -1,40 +1,43 @@
-"""The embedded engine: BM25 by tantivy over title and text, in process, in one folder."""
+"""The embedded engine: BM25 by tantivy over title and text, in process, in one folder.
+
+In the folder of an index, ``manifest.json`` says what was indexed, ``text/`` has tantivy's own
+files, and ``dense/`` the vectors of the documents. tantivy reads stored texts slowly and columns of
+numbers fast. So each group's share in a document is a column of numbers, and so are each eight
+bytes of the ids.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import cast, get_args
+from typing import Literal, NoReturn, cast, get_args
 
 import numpy as np
 import tantivy
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, ValidationError
 
+from fairqr.base.errors import IndexVersionError, first_problem, one_line
+from fairqr.base.files import write_beside
 from fairqr.retrieval.engines.engine import (
     Capability,
     EngineInfo,
     Hits,
     Memberships,
     Query,
+    best_first,
     require_groups,
 )
-from fairqr.retrieval.engines.tantivy.analysis import english_analyzer
-from fairqr.retrieval.engines.tantivy.folder import (
-    ID_COLUMNS,
-    columns_of,
-    from_stored,
-    open_index,
-    read_manifest,
-    with_ids,
-)
+from fairqr.retrieval.engines.tantivy.analysis import ANALYZER_NAME, english_analyzer
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.ranking import best_positions
-from fairqr.retrieval.sources.documents import Document
+from fairqr.retrieval.sources.documents import MAX_ID_BYTES, Document
 from fairqr.retrieval.sources.schema import Schema
 from fairqr.retrieval.texts.sendable import sendable
 from fairqr.retrieval.texts.words import composed
@@ -42,9 +45,88 @@ from fairqr.retrieval.texts.words import composed
 Addresses = list[tantivy.DocAddress]
 Attributes = Sequence[str] | None
 Numbers = NDArray[np.int64]
+Eligible = NDArray[np.bool_]
+"""Which documents a query may return, by number."""
+
+ID_COLUMNS = [f"id{place}" for place in range(MAX_ID_BYTES // 8 + 1)]
+"""The columns of an id, eight bytes each; those behind its end stay empty and take no room."""
 
 SEGMENT = 2**32
 """More than the documents of a segment, which tantivy numbers with 32 bits."""
+
+
+class Manifest(BaseModel):
+    """What was indexed.
+
+    Attributes:
+        format: The layout of the folder.
+        source: Where the documents come from, for users.
+        fingerprint: A hash of the corpus content.
+        files: The sizes and times of the corpus files.
+        labels_folder: Paths of label files are relative to this.
+        corpus_schema: The attributes, with the groups that label files name.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    format: Literal[3] = 3
+    source: str
+    fingerprint: str
+    files: str = ""
+    labels_folder: Path = Path()
+    corpus_schema: Schema
+
+    def write(self, folder: Path) -> None:
+        """Write it into the folder of its index."""
+        write_beside(folder / "manifest.json", self.model_dump_json(indent=1))
+
+
+def open_index(folder: Path) -> tuple[tantivy.Index, Manifest]:
+    """Open the index in a folder.
+
+    Raises:
+        IndexVersionError: It is damaged, or from another version.
+    """
+    try:
+        manifest = Manifest.model_validate_json((folder / "manifest.json").read_bytes())
+        index = tantivy.Index.open(str(folder / "text"))
+        # Readers check for new writes themselves; see TantivyEngine.snapshot.
+        index.config_reader("Manual")
+    except ValidationError as error:
+        refuse_damaged(folder, "manifest.json: {}: {}".format(*first_problem(error)))
+    except (OSError, ValueError) as error:
+        refuse_damaged(folder, error)
+    index.register_tokenizer(ANALYZER_NAME, english_analyzer())
+    return index, manifest
+
+
+def refuse_damaged(folder: Path, why: object) -> NoReturn:
+    """Raise the error for a folder that this version cannot read.
+
+    Raises:
+        IndexVersionError: Always.
+    """
+    if not folder.exists():
+        raise IndexVersionError(
+            f"The index in {folder} was rebuilt or deleted in the meantime; open it again."
+        ) from None
+    raise IndexVersionError(
+        f"The index in {folder} is damaged or of another version of fairqr ({one_line(why)}); "
+        "delete it with 'fairqr index delete' and create it again."
+    ) from None
+
+
+def columns_of(schema: Schema) -> Mapping[str, list[str]]:
+    """Return for each attribute the names of its groups' columns, in order."""
+    return {
+        name: [f"group{place}_{group}" for group in range(len(attribute.universe))]
+        for place, (name, attribute) in enumerate(schema.attributes.items())
+    }
+
+
+def with_ids(schema: tantivy.Schema, ids: Sequence[str]) -> tantivy.Query:
+    """Return the query for the documents with these ids."""
+    return tantivy.Query.term_set_query(schema, "id", [sendable(id_) for id_ in ids])
 
 
 class Snapshot:
@@ -56,26 +138,79 @@ class Snapshot:
 
     def __init__(self, index: tantivy.Index, schema: Schema) -> None:
         """Take the state that the index loaded last."""
-        self.searcher = index.searcher()
-        self.text_schema = index.schema
-        self.columns = columns_of(schema)
+        self.searcher, self.text_schema = index.searcher(), index.schema
+        self.schema, self.columns = schema, columns_of(schema)
 
     def __len__(self) -> int:
         """Return the number of documents."""
         return int(self.searcher.num_docs)
 
-    def ranked(self, query: tantivy.Query, n: int) -> tuple[Addresses, list[float]]:
-        """Return where the best n documents of a query are, with their scores; ties by id."""
-        n = min(n, len(self))
+    def answer(self, query: Query) -> Hits:
+        """Answer one query."""
+        if query.n >= 1:
+            addresses, scores = self.ranked(query)
+            groups = self.memberships(addresses, query.attributes)
+            return Hits(self.ids_at(addresses), scores, groups)
+        anything = query.text or query.only is not None or query.within is not None
+        # This does not count deleted documents.
+        matching = self.searcher.search(self._parsed(query), 1) if anything else None
+        total = matching.count if matching else len(self)  # type: ignore[attr-defined]
+        return Hits([], [], self.memberships([]), total)
+
+    def _parsed(self, query: Query) -> tantivy.Query:
+        """Return a query in tantivy's own form."""
+        occur, counts = tantivy.Occur, query.n < 1
+        parts: list[tuple[tantivy.Occur, tantivy.Query]] = []
+        if query.only is not None:
+            given = with_ids(self.text_schema, query.only)
+            parts.append((occur.Must, tantivy.Query.const_score_query(given, 0.0)))
+        if query.within is not None:
+            parts.append((occur.Must, self.in_group(query.within)))
+        if query.text or (query.only is None and not counts):
+            # Given documents that do not match are hits of a ranking too, but are not counted.
+            among = occur.Must if query.only is None or counts else occur.Should
+            parts.append((among, self._matching(query)))
+        return parts[0][1] if len(parts) == 1 else tantivy.Query.boolean_query(parts)
+
+    def in_group(self, within: tuple[str, str]) -> tantivy.Query:
+        """Return the query for documents with a share of a group, each with score 0."""
+        attribute, group = within
+        place = self.schema.attribute(attribute).universe.index(group)
+        column, kind = self.columns[attribute][place], tantivy.FieldType.Float
+        above_zero = tantivy.Query.range_query(
+            self.text_schema, column, kind, 0.0, None, include_lower=False
+        )
+        return tantivy.Query.const_score_query(above_zero, 0.0)
+
+    def _matching(self, query: Query) -> tantivy.Query:
+        """Return the query for documents that match the words."""
+        occur = tantivy.Occur
+        text = self._terms(query.text, occur.Must if query.every_word else occur.Should)
+        if not query.boost:
+            return text
+        boost = self._terms(query.boost, occur.Should)
+        return tantivy.Query.boolean_query([(occur.Must, text), (occur.Should, boost)])
+
+    def _terms(self, text: str, occur: tantivy.Occur) -> tantivy.Query:
+        """Return the combination of the text's terms."""
+        # tantivy does not accept a lone surrogate, which a query can contain.
+        terms = english_analyzer().analyze(composed(sendable(text)))
+        return tantivy.Query.boolean_query(
+            [(occur, tantivy.Query.term_query(self.text_schema, "body", term)) for term in terms]
+        )
+
+    def ranked(self, query: Query) -> tuple[Addresses, list[float]]:
+        """Return where the best documents of a query are, with their scores; ties by id."""
+        n, parsed = min(query.n, len(self)), self._parsed(query)
         if n < 1:
             return [], []
         # A segment is sorted by id; ties come in the order of segments, then of documents. So one
         # segment breaks ties by id; with several, we take all documents tied with the last one.
         limit = n if self.searcher.num_segments == 1 else n + 1
-        found = self.searcher.search(query, limit, count=False).hits
+        found = self.searcher.search(parsed, limit, count=False).hits
         while len(found) == limit > n and found[n - 1][0] == found[-1][0]:
             limit *= 2
-            found = self.searcher.search(query, limit, count=False).hits
+            found = self.searcher.search(parsed, limit, count=False).hits
         scores, addresses = [score for score, _ in found], [address for _, address in found]
         if limit > n:
             best = best_positions(self.ids_at(addresses), scores)[:n].tolist()
@@ -99,48 +234,32 @@ class Snapshot:
             numbers, scores = numbers[scores >= last], scores[scores >= last]
         segments, places = np.divmod(self._packed[numbers], SEGMENT)
         addresses = list(map(tantivy.DocAddress, segments.tolist(), places.tolist()))
-        ids = self.ids_at(addresses)
-        best = best_positions(ids, scores)[:n]
-        rows = best.tolist()
-        groups = self.memberships([addresses[row] for row in rows], attributes)
-        return Hits([ids[row] for row in rows], scores[best].tolist(), groups)
+        groups = self.memberships(addresses, attributes)
+        return best_first(self.ids_at(addresses), scores.tolist(), groups, n)
 
-    def count(self, query: tantivy.Query) -> int:
-        """Return how many documents match, not counting deleted ones."""
-        count: int = self.searcher.search(query, 1).count  # type: ignore[attr-defined]
-        return count
-
-    def are_matching(self, query: tantivy.Query, numbers: int) -> NDArray[np.bool_]:
-        """Return which documents match, by number, at least for the first of these numbers."""
-        matching = np.zeros(max(numbers, len(self._packed)), dtype=np.bool_)
-        matching[self.numbers(self._all_matching(query))] = True
+    def matching(self, query: tantivy.Query) -> Eligible:
+        """Return which documents match, by number."""
+        matching = np.zeros(len(self._packed), dtype=np.bool_)
+        matching[self.numbers(self._found(query, len(self)))] = True
         return matching
 
-    def are_live(self, numbers: Numbers) -> NDArray[np.bool_]:
-        """Return which of these numbers are of documents that were not deleted or replaced."""
-        known = numbers < len(self._packed)
-        known[known] = self._packed[numbers[known]] >= 0
-        return known
+    @property
+    def live(self) -> Eligible:
+        """Which documents exist, by number; the others were deleted or replaced."""
+        return self._packed >= 0
 
     @cached_property
     def _packed(self) -> Numbers:
         """The address of each document as one value, by number; −1 where there is none."""
-        every = self._all_matching(tantivy.Query.all_query())
+        every = self._found(tantivy.Query.all_query(), len(self))
         numbers = self.numbers(every)
         packed = np.full(max(numbers, default=-1) + 1, -1, dtype=np.int64)
         packed[numbers] = [SEGMENT * address.segment_ord + address.doc for address in every]
         return packed
 
-    def _all_matching(self, query: tantivy.Query) -> Addresses:
-        found = self.searcher.search(query, max(1, len(self)), count=False).hits
-        return [address for _, address in found]
-
-    def addresses(self, ids: Sequence[str]) -> dict[str, tantivy.DocAddress]:
-        """Return the addresses of those documents that exist."""
-        query = with_ids(self.text_schema, ids)
-        found = self.searcher.search(query, len(ids) or 1, count=False).hits
-        addresses = [address for _, address in found]
-        return dict(zip(self.ids_at(addresses), addresses, strict=True))
+    def _found(self, query: tantivy.Query, most: int) -> Addresses:
+        hits = self.searcher.search(query, max(1, most), count=False).hits
+        return [address for _, address in hits]
 
     def ids_at(self, addresses: Addresses) -> list[str]:
         """Return the ids of the documents at these addresses."""
@@ -171,7 +290,8 @@ class Snapshot:
 
     def documents(self, ids: Sequence[str]) -> list[Document]:
         """Return these documents, in this order; ids that the index lacks are left out."""
-        addresses = self.addresses(ids)
+        found = self._found(with_ids(self.text_schema, ids), len(ids))
+        addresses = dict(zip(self.ids_at(found), found, strict=True))
         return [self._document(addresses[id_]) for id_ in ids if id_ in addresses]
 
     @cached_property
@@ -185,10 +305,6 @@ class Snapshot:
             for name, columns in self.columns.items()
         }
 
-    def last_number(self) -> int:
-        """Return the highest number of a document, or −1 if there are no documents."""
-        return len(self._packed) - 1
-
     def numbered_documents(self, after: int) -> Iterator[tuple[int, Document]]:
         """Yield the documents with higher numbers than this, in order of number."""
         for number, packed in enumerate(self._packed[after + 1 :].tolist(), start=after + 1):
@@ -196,7 +312,7 @@ class Snapshot:
                 yield number, self._document(tantivy.DocAddress(*divmod(packed, SEGMENT)))
 
     def _document(self, address: tantivy.DocAddress) -> Document:
-        return from_stored(self.searcher.doc(address)["source"][0])
+        return Document(*json.loads(bytes(self.searcher.doc(address)["source"][0])))
 
 
 class TantivyEngine:
@@ -217,17 +333,14 @@ class TantivyEngine:
             IndexVersionError: The folder has no index that this version can read.
         """
         self.folder, self.name = folder, name
-        self.manifest = read_manifest(folder)
+        self._lock, self._stamp = threading.Lock(), self.stamp()
+        self._index, self.manifest = open_index(folder)
         self.schema = self.manifest.corpus_schema
         self.filterable = frozenset(
             (name, group)
             for name, attribute in self.schema.attributes.items()
             for group in attribute.universe
         )
-        self._analyzer = english_analyzer()
-        self._lock = threading.Lock()
-        self._stamp = self.stamp()
-        self._index = open_index(folder)
         self._snapshot = Snapshot(self._index, self.schema)
 
     async def info(self) -> EngineInfo:
@@ -245,7 +358,7 @@ class TantivyEngine:
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
         """Answer all queries, each with at most ``n`` hits."""
         require_groups(self, queries)
-        return await asyncio.to_thread(self._search, queries)
+        return await asyncio.to_thread(lambda: list(map(self.snapshot().answer, queries)))
 
     async def documents(self, ids: Sequence[str]) -> list[Document]:
         """Return these documents, in this order; ids that the index lacks are left out."""
@@ -276,60 +389,3 @@ class TantivyEngine:
                     self._index.reload()
                     self._stamp, self._snapshot = stamp, Snapshot(self._index, self.schema)
             return self._snapshot
-
-    def _search(self, queries: Sequence[Query]) -> list[Hits]:
-        now = self.snapshot()
-        return [self.answer(now, query) for query in queries]
-
-    def answer(self, now: Snapshot, query: Query) -> Hits:
-        """Answer one query from a snapshot of the index; this blocks."""
-        if query.n >= 1:
-            addresses, scores = now.ranked(self.parsed(now, query), query.n)
-            groups = now.memberships(addresses, query.attributes)
-            return Hits(now.ids_at(addresses), scores, groups)
-        anything = query.text or query.only is not None or query.within is not None
-        total = now.count(self.parsed(now, query)) if anything else len(now)
-        return Hits([], [], now.memberships([]), total)
-
-    def parsed(self, now: Snapshot, query: Query) -> tantivy.Query:
-        """Return a query in tantivy's own form."""
-        occur, counts = tantivy.Occur, query.n < 1
-        parts: list[tuple[tantivy.Occur, tantivy.Query]] = []
-        if query.only is not None:
-            given = with_ids(now.text_schema, query.only)
-            parts.append((occur.Must, tantivy.Query.const_score_query(given, 0.0)))
-        if query.within is not None:
-            parts.append((occur.Must, self.in_group(query.within)))
-        if query.text or (query.only is None and not counts):
-            # Given documents that do not match are hits of a ranking too, but are not counted.
-            among = occur.Must if query.only is None or counts else occur.Should
-            parts.append((among, self._matching(query)))
-        return parts[0][1] if len(parts) == 1 else tantivy.Query.boolean_query(parts)
-
-    def in_group(self, within: tuple[str, str]) -> tantivy.Query:
-        """Return the query for documents with a share of a group, each with score 0."""
-        attribute, group = within
-        place = self.schema.attribute(attribute).universe.index(group)
-        column, kind = columns_of(self.schema)[attribute][place], tantivy.FieldType.Float
-        above_zero = tantivy.Query.range_query(
-            self._index.schema, column, kind, 0.0, None, include_lower=False
-        )
-        return tantivy.Query.const_score_query(above_zero, 0.0)
-
-    def _matching(self, query: Query) -> tantivy.Query:
-        """Return the query for documents that match the words."""
-        occur = tantivy.Occur
-        text = self._terms(query.text, occur.Must if query.every_word else occur.Should)
-        if not query.boost:
-            return text
-        boost = self._terms(query.boost, occur.Should)
-        return tantivy.Query.boolean_query([(occur.Must, text), (occur.Should, boost)])
-
-    def _terms(self, text: str, occur: tantivy.Occur) -> tantivy.Query:
-        """Return the combination of the text's terms."""
-        # tantivy does not accept a lone surrogate, which a query can contain.
-        terms = self._analyzer.analyze(composed(sendable(text)))
-        schema = self._index.schema
-        return tantivy.Query.boolean_query(
-            [(occur, tantivy.Query.term_query(schema, "body", term)) for term in terms]
-        )

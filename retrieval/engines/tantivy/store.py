@@ -1,7 +1,7 @@
 """The embedded indexes of a user: one folder for each index, with one folder for each build.
 
-``<name>/current`` is a link to the newest build, such as ``<name>/v3``. We write a build beside the
-current one, and switch the link at the end. So a killed build leaves the old index or none, and
+We write a build such as ``<name>/v3`` beside the current one, and its manifest at the end. The
+newest build with a manifest is the current one. So a killed build leaves the old index or none, and
 whoever reads the old one continues to.
 """
 
@@ -10,25 +10,39 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import json
 import shutil
 import threading
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
+import tantivy
 from filelock import FileLock, Timeout
 
-from fairqr.base.errors import BuildInProgressError, IndexNotFoundError, IndexVersionError
-from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
-from fairqr.retrieval.engines.tantivy.folder import (
+from fairqr.base.errors import (
+    BuildInProgressError,
+    CorpusError,
+    IndexNotFoundError,
+    IndexUnavailableError,
+    IndexVersionError,
+)
+from fairqr.retrieval.engines.tantivy.analysis import ANALYZER_NAME, english_analyzer
+from fairqr.retrieval.engines.tantivy.engine import (
+    ID_COLUMNS,
     Manifest,
-    build_index,
-    remove_documents,
-    upsert_documents,
+    TantivyEngine,
+    columns_of,
+    open_index,
+    with_ids,
 )
 from fairqr.retrieval.sources.corpus import Corpus
-from fairqr.retrieval.sources.documents import Document, Progress
+from fairqr.retrieval.sources.documents import Document, Progress, chunks
 from fairqr.retrieval.sources.labels import LabelReader
+from fairqr.retrieval.sources.schema import Schema
+from fairqr.retrieval.texts.words import composed
 
 Announce = Callable[[str], Progress]
 """Called with the name of what is being made; returns the callback for the number of documents."""
@@ -36,10 +50,11 @@ Announce = Callable[[str], Progress]
 T = TypeVar("T")
 
 WAIT_SECONDS = 0.1
+WRITER_BYTES = 64 << 20
+DOCUMENTS_AT_ONCE = 500
 
-
-class _StoppedError(Exception):
-    """Nobody is waiting for the build any more."""
+_DISK_ERRORS = ("An error occurred in a thread", "An IO error occurred")
+"""How tantivy begins what it says when it cannot write."""
 
 
 class EmbeddedIndexes:
@@ -50,7 +65,7 @@ class EmbeddedIndexes:
 
     def names(self) -> list[str]:
         """Return the names of all indexes."""
-        return sorted(path.parent.name for path in self._folder.glob("*/current"))
+        return sorted({path.parts[-3] for path in self._folder.glob("*/v*/manifest.json")})
 
     async def open(self, name: str, shown: str | None = None) -> TantivyEngine:
         """Open an index.
@@ -66,11 +81,9 @@ class EmbeddedIndexes:
         return await asyncio.to_thread(self._open, name, shown or name)
 
     def version(self, name: str) -> str:
-        """Return the current version of an index; each build makes a new one."""
-        try:
-            return str((self._folder / name / "current").readlink())
-        except OSError:  # There is no such index.
-            return ""
+        """Return the current version of an index, if there is one; each build makes a new one."""
+        found = [path.parent.name for path in (self._folder / name).glob("v*/manifest.json")]
+        return max(found, key=lambda version: int(version[1:]), default="")
 
     async def create(
         self, name: str, corpus: Corpus, source: str, progress: Progress | None = None
@@ -140,8 +153,7 @@ class EmbeddedIndexes:
         """
         labels = await self._labels((await self.open(name)).manifest)
         return await self._locked(
-            name,
-            lambda: upsert_documents(self._current(name), documents, labels, progress),
+            name, lambda: upsert_documents(self._current(name), documents, labels, progress)
         )
 
     async def remove(self, name: str, ids: Sequence[str]) -> int:
@@ -151,7 +163,7 @@ class EmbeddedIndexes:
             IndexNotFoundError: There is no such index.
             BuildInProgressError: Another process is writing to it.
         """
-        await self.open(name)
+        self._current(name)
         return await self._locked(name, lambda: remove_documents(self._current(name), ids))
 
     async def delete(self, name: str) -> None:
@@ -179,12 +191,12 @@ class EmbeddedIndexes:
         """Build an index and open it, or with ``share`` open what another made of this corpus."""
         # With the groups that label files name.
         manifest = manifest.model_copy(update={"corpus_schema": labels.schema})
-        stop = threading.Event()
+        index, stop = self._folder / name, threading.Event()
 
         def documents() -> Iterator[Document]:
             for document in corpus.documents():
                 if stop.is_set():
-                    raise _StoppedError
+                    raise asyncio.CancelledError
                 yield document
 
         def work() -> TantivyEngine:
@@ -193,8 +205,17 @@ class EmbeddedIndexes:
                     made = self._open(name, shown)
                     if made.manifest.fingerprint == manifest.fingerprint:
                         return made
-            with self._new_version(name) as folder:
-                build_index(folder, manifest, documents(), labels, progress)
+            old = self.version(name)
+            # Remove what killed builds left behind.
+            _remove_versions(index, keep=old)
+            new = index / f"v{int(old[1:] or 0) + 1}"
+            try:
+                build_index(new, manifest, documents(), labels, progress)
+            except BaseException:
+                shutil.rmtree(new if old else index, ignore_errors=True)
+                raise
+            # Readers of the old version keep their files open.
+            _remove_versions(index, keep=new.name)
             return self._open(name, shown)
 
         try:
@@ -214,10 +235,9 @@ class EmbeddedIndexes:
         )
 
     def _current(self, name: str) -> Path:
-        link = self._folder / name / "current"
-        if not link.is_symlink():
-            raise _no_such(name)
-        return link.resolve()
+        if version := self.version(name):
+            return self._folder / name / version
+        raise _no_such(name)
 
     def _open(self, name: str, shown: str) -> TantivyEngine:
         while True:
@@ -244,26 +264,6 @@ class EmbeddedIndexes:
 
         return await asyncio.to_thread(locked)
 
-    @contextlib.contextmanager
-    def _new_version(self, name: str) -> Iterator[Path]:
-        """Yield a folder to build in, which becomes the current version at the end."""
-        index = self._folder / name
-        current, switch = index / "current", index / "next"
-        old = current.resolve().name if current.is_symlink() else "v0"
-        # Remove what killed builds left behind.
-        _remove_versions(index, keep=old)
-        new = index / f"v{int(old[1:]) + 1}"
-        try:
-            yield new
-        except BaseException:
-            shutil.rmtree(new if current.is_symlink() else index, ignore_errors=True)
-            raise
-        switch.unlink(missing_ok=True)
-        switch.symlink_to(new.name)
-        switch.replace(current)
-        # Readers of the old version keep their files open.
-        _remove_versions(index, keep=new.name)
-
 
 def announced(announce: Announce | None, name: str) -> Progress | None:
     """Return a progress callback that announces the name when it is first called."""
@@ -275,6 +275,83 @@ def announced(announce: Announce | None, name: str) -> Progress | None:
         announce_once(name)(done, *total)
 
     return tell
+
+
+def build_index(
+    folder: Path,
+    manifest: Manifest,
+    documents: Iterable[Document],
+    labels: LabelReader,
+    progress: Progress | None = None,
+) -> None:
+    """Write a new index into an empty folder.
+
+    Args:
+        folder: The empty folder.
+        manifest: The manifest of the index.
+        documents: At least one, with distinct ids.
+        labels: Reads the labels.
+        progress: Called with the number of documents written.
+
+    Raises:
+        CorpusError: There are no documents, or two have the same id.
+        SourceError: A label belongs to no group.
+    """
+    index = _create(folder / "text", manifest.corpus_schema)
+    hashes = array("q")
+    with _writer(index, folder) as writer:
+        for some in _told(documents, progress):
+            hashes.extend(hash(document.id) for document in some)
+            _add(writer, index.schema, some, labels, len(hashes) - len(some))
+    if not hashes:
+        raise CorpusError(f"The corpus {manifest.source} is empty; add at least one document.")
+    # By chance two of ten million ids have one hash in one of 300,000 builds. Python's hashes
+    # differ from process to process, so building again helps.
+    if len(np.unique(hashes)) < len(hashes):
+        raise CorpusError(
+            f"Two documents of {manifest.source} have the same id; 'fairqr corpus check' names the "
+            "id and its lines."
+        )
+    manifest.write(folder)
+
+
+def upsert_documents(
+    folder: Path,
+    documents: Iterable[Document],
+    labels: LabelReader,
+    progress: Progress | None = None,
+) -> int:
+    """Add documents, replacing those with the same ids, and return how many were written.
+
+    An error changes nothing. Only one process may write at a time; see :class:`EmbeddedIndexes`.
+
+    Raises:
+        SourceError: A label belongs to no group.
+    """
+    (index, _), count = open_index(folder), 0
+    with _writer(index, folder) as writer:
+        # tantivy counts all additions and deletions that were ever committed. So from here on no
+        # number was used, whatever was removed since.
+        number = writer.commit_opstamp
+        for some in _told(documents, progress):
+            # The last of several with one id counts.
+            last = list({document.id: document for document in some}.values())
+            writer.delete_documents_by_query(with_ids(index.schema, [it.id for it in last]))
+            _add(writer, index.schema, last, labels, number)
+            # Those that come twice are not added twice, and so tantivy does not count them.
+            number += len(last)
+            count += len(some)
+    return count
+
+
+def remove_documents(folder: Path, ids: Sequence[str]) -> int:
+    """Remove documents, and return how many were removed; see :func:`upsert_documents`."""
+    index, _ = open_index(folder)
+    before = index.searcher().num_docs
+    with _writer(index, folder) as writer:
+        writer.delete_documents_by_query(with_ids(index.schema, ids))
+    index.reload()
+    return int(before - index.searcher().num_docs)
 
 
 def _manifest(corpus: Corpus, source: str) -> Manifest:
@@ -297,3 +374,77 @@ def _no_such(name: str) -> IndexNotFoundError:
     return IndexNotFoundError(
         f"There is no index '{name}'; create it with 'fairqr index create {name} PATH'."
     )
+
+
+def _create(path: Path, schema: Schema) -> tantivy.Index:
+    """Create an empty tantivy index for documents with these attributes."""
+    builder = tantivy.SchemaBuilder()
+    builder.add_text_field("id", fast=True, tokenizer_name="raw", index_option="basic")
+    builder.add_text_field("body", tokenizer_name=ANALYZER_NAME, index_option="freq")
+    builder.add_bytes_field("source", stored=True)
+    for column in ("number", *ID_COLUMNS):
+        builder.add_unsigned_field(column, fast=True)
+    for columns in columns_of(schema).values():
+        for column in columns:
+            builder.add_float_field(column, fast=True)
+    path.mkdir(parents=True)
+    index = tantivy.Index(builder.build(), str(path), sort_by_field="id")
+    index.register_tokenizer(ANALYZER_NAME, english_analyzer())
+    return index
+
+
+@contextlib.contextmanager
+def _writer(index: tantivy.Index, folder: Path) -> Iterator[tantivy.IndexWriter]:
+    """Yield a writer, and commit what it wrote at the end; an error changes nothing."""
+    try:
+        # A single thread keeps the order of the documents, and so the files, the same each time.
+        with index.writer(WRITER_BYTES, 1) as writer:
+            try:
+                yield writer
+            except BaseException:
+                writer.rollback()
+                raise
+            writer.commit()
+    except ValueError as error:
+        if not str(error).startswith(_DISK_ERRORS):
+            raise
+        raise IndexUnavailableError(
+            f"The index in {folder} cannot be written; make room on the disk, or name another "
+            "folder in FAIRQR_DATA_DIR."
+        ) from None
+
+
+def _told(documents: Iterable[Document], progress: Progress | None) -> Iterator[list[Document]]:
+    """Yield documents in lists, and tell after each how many were handled."""
+    done = 0
+    for some in chunks(documents, DOCUMENTS_AT_ONCE):
+        yield some
+        done += len(some)
+        if progress:
+            progress(done)
+
+
+def _add(
+    writer: tantivy.IndexWriter,
+    schema: tantivy.Schema,
+    documents: Sequence[Document],
+    labels: LabelReader,
+    number: int,
+) -> None:
+    """Add documents, with numbers from this one on."""
+    memberships = labels.memberships([it.id for it in documents], labels.in_fields(documents))
+    shares = np.hstack(list(memberships.values())).tolist()
+    columns = [column for columns in columns_of(labels.schema).values() for column in columns]
+    for row, document in enumerate(documents):
+        id_bytes = document.id.encode() + b"."  # The mark of the end; zeros follow.
+        words = np.frombuffer(id_bytes + bytes(-len(id_bytes) % 8), ">u8").tolist()
+        parts = [document.id, document.title, document.text, dict(document.fields)]
+        fields = {
+            "id": document.id,
+            "body": composed(f"{document.title}\n{document.text}"),
+            "source": json.dumps(parts, ensure_ascii=False).encode(),
+            "number": number + row,
+            **dict(zip(ID_COLUMNS, words, strict=False)),
+            **dict(zip(columns, shares[row], strict=True)),
+        }
+        writer.add_document(tantivy.Document.from_dict(fields, schema))

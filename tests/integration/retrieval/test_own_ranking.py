@@ -19,7 +19,7 @@ from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.encoders.opening import Retriever
 from fairqr.retrieval.engines.elasticsearch.engine import FieldHybridEngine
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.engines.hybrid.encoded_pool import EncodedPoolEngine
+from fairqr.retrieval.engines.hybrid.texts import EncodedPoolEngine
 from fairqr.retrieval.engines.opening import open_source
 from fairqr.retrieval.engines.request_template import fill_template
 from fairqr.retrieval.fairness.relevance import CALIBRATED, Calibration

@@ -11,7 +11,7 @@ from scipy.stats import mannwhitneyu
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.engines.engine import Query
-from fairqr.retrieval.engines.hybrid.relevance_of_texts import TextRelevance
+from fairqr.retrieval.engines.hybrid.texts import TextRelevance
 from fairqr.retrieval.sources.catalog import Catalog
 from tests.integration.graph.test_run_search import source
 from tests.integration.model_server import clean_environment, people

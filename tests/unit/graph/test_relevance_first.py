@@ -23,7 +23,7 @@ from fairqr.agents.refiner import Refinement, RefinementRequest
 from fairqr.base.errors import SourceError
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine
 from fairqr.retrieval.engines.hybrid.embedded import HybridEngine
-from fairqr.retrieval.engines.hybrid.encoded_pool import EncodedPoolEngine
+from fairqr.retrieval.engines.hybrid.texts import EncodedPoolEngine
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
 from fairqr.retrieval.fairness.target import DEFAULT_TARGET
 from fairqr.retrieval.sources.catalog import Catalog

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
-from fairqr.retrieval.engines.tantivy.folder import (
-    Manifest,
+from fairqr.retrieval.engines.tantivy.engine import Manifest, TantivyEngine
+from fairqr.retrieval.engines.tantivy.store import (
     build_index,
     remove_documents,
     upsert_documents,

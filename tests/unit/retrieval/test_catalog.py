@@ -106,7 +106,7 @@ async def test_a_corpus_that_cannot_be_indexed_leaves_the_old_index(
     await catalog.create("people", write(tmp_path / "c", "one"))
     lines = {
         "empty": "",
-        "documents 1 and 3 .*same id": "".join(
+        "Two documents .*same id": "".join(
             json.dumps({"id": i, "text": "y"}) + "\n" for i in "xzx"
         ),
         "line 1.*'boy'": json.dumps({"id": "x", "text": "y", "g": "boy"}) + "\n",

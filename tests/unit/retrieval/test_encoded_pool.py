@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from fairqr.retrieval.encoders.encoder import text_of
 from fairqr.retrieval.encoders.opening import Retriever
 from fairqr.retrieval.engines.engine import Query, SearchEngine
-from fairqr.retrieval.engines.hybrid import encoded_pool as module
+from fairqr.retrieval.engines.hybrid import texts as module
 from fairqr.retrieval.engines.hybrid.embedded import HybridEngine
-from fairqr.retrieval.engines.hybrid.encoded_pool import EncodedPoolEngine
+from fairqr.retrieval.engines.hybrid.texts import EncodedPoolEngine
 from fairqr.retrieval.engines.opening import with_retriever
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
 from fairqr.retrieval.fairness.ranking import Ranking

@@ -14,14 +14,14 @@ import pytest
 
 from fairqr.retrieval.encoders.encoder import text_of
 from fairqr.retrieval.engines.engine import Query, SearchEngine
-from fairqr.retrieval.engines.hybrid import encoded_pool
+from fairqr.retrieval.engines.hybrid import texts as module
 from fairqr.retrieval.engines.hybrid.embedded import VectorEngine
-from fairqr.retrieval.engines.hybrid.encoded_pool import Text, terms_of
-from fairqr.retrieval.engines.hybrid.relevance_of_texts import (
+from fairqr.retrieval.engines.hybrid.texts import (
     Reference,
     TextRelevance,
     bm25,
     end_of,
+    terms_of,
 )
 from fairqr.retrieval.engines.tantivy.analysis import english_analyzer
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
@@ -119,26 +119,22 @@ async def test_estimates_are_those_of_the_definition(lexical: TantivyEngine) -> 
         assert estimate == pytest.approx(1 / (1 + math.exp(-logit)), abs=2e-5)
 
 
-def read(texts: Sequence[str]) -> list[Text]:
-    return [Text(word_vector(text, 8).astype(np.float32), terms_of(text)) for text in texts]
-
-
 @pytest.mark.parametrize("query", ["w1", "w0 w5 w5", "people", "nothing of that"])
 def test_bm25_is_that_of_an_index_if_the_statistics_are_its_own(query: str) -> None:
     texts = [text_of(document) for document in DOCUMENTS]
-    evidence = read(texts)
-    own = Reference(evidence, 8)
-    scores = bm25(terms_of(query), [text.terms for text in evidence], own)
+    terms = [*map(terms_of, texts)]
+    scores = bm25(terms_of(query), terms, Reference(terms))
     assert scores == pytest.approx(MemoryIndex(texts).scores(query), rel=1e-4)
 
 
 def test_a_word_that_all_of_the_pool_have_counts() -> None:
     """Its weight comes from the sample; by the pool's own statistics it had next to none."""
-    pool, query = read([*(f"w1 w1 w{n}" for n in range(2, 10)), "w1 w8 w9"]), terms_of("w1")
-    sample = Reference(read([f"w{n} w{n + 1}" for n in range(2, 9)]), 8)
-    assert Reference(pool, 8).weight(int(query[0])) < 0.06
-    assert sample.weight(int(query[0])) > 2
-    scores = bm25(query, [text.terms for text in pool], sample)
+    pool = [*map(terms_of, [*(f"w1 w1 w{n}" for n in range(2, 10)), "w1 w8 w9"])]
+    sample = Reference([terms_of(f"w{n} w{n + 1}") for n in range(2, 9)])
+    (word,) = query = terms_of("w1")
+    assert Reference(pool).weight(int(word)) < 0.06
+    assert sample.weight(int(word)) > 2
+    scores = bm25(query, pool, sample)
     assert scores[0] > scores[-1] > 1
 
 
@@ -156,19 +152,20 @@ async def test_what_was_asked_before_changes_nothing(
     """Nor does how much of it is kept."""
     pool = DOCUMENTS[20:80]
     alone = await estimated(await opened(lexical), "w2", pool)
-    for kept in (encoded_pool.KEPT_BYTES, 5_000):
-        monkeypatch.setattr(encoded_pool, "KEPT_BYTES", kept)
+    for kept in (module.KEPT_BYTES, 5_000):
+        monkeypatch.setattr(module, "KEPT_BYTES", kept)
         busy = await opened(lexical)
         for number, word in enumerate(WORDS):
             await estimated(busy, word, DOCUMENTS[number * 5 : number * 5 + 60])
         assert await estimated(busy, "w2", pool) == alone
 
 
-async def test_the_engine_is_asked_for_texts_alone(lexical: TantivyEngine) -> None:
-    """Once it is open; each text is read and encoded once, for ten minutes."""
+async def test_the_engine_is_asked_for_texts_alone(
+    lexical: TantivyEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once it is open; each text is read and encoded once, and read again after ten minutes."""
     watched, encoder = WatchedEngine(lexical), CountingEncoder()
     relevance = await TextRelevance.open(watched, encoder)
-    assert len(watched.searches) == 1
     sampled = {id_ for read in watched.reads for id_ in read}
     watched.reads.clear()
     pool = [d.id for d in DOCUMENTS[:90]]
@@ -176,59 +173,34 @@ async def test_the_engine_is_asked_for_texts_alone(lexical: TantivyEngine) -> No
     assert len(watched.searches) == 1
     assert sorted(id_ for read in watched.reads for id_ in read) == sorted({*pool} - sampled)
     assert max(Counter(encoder.taken()).values()) == 1
-
-
-async def test_texts_are_read_again_after_ten_minutes(
-    lexical: TantivyEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    relevance, pool = await opened(lexical), DOCUMENTS[:30]
-    before = await estimated(relevance, "w5", pool)
+    before = await estimated(relevance, "w5", DOCUMENTS[:30])
     await upsert(lexical, [Document("d000", "w5", "w5 w5 w5 w5", {"gender": "female"})])
-    assert await estimated(relevance, "w5", pool) == before
-    monkeypatch.setattr(encoded_pool, "SECONDS_KEPT", -1.0)
-    assert (await estimated(relevance, "w5", pool))["d000"] > before["d000"]
+    assert await estimated(relevance, "w5", DOCUMENTS[:30]) == before
+    monkeypatch.setattr(module, "SECONDS_KEPT", -1.0)
+    assert (await estimated(relevance, "w5", DOCUMENTS[:30]))["d000"] > before["d000"]
 
 
-async def test_vectors_of_expected_queries_are_kept(lexical: TantivyEngine) -> None:
-    """A second audit encodes none; other queries are not stored."""
-    plain = await opened(lexical)
-    wanted = {word: await estimated(plain, word, DOCUMENTS) for word in [*WORDS, "w1 w2"]}
-    texts = {text_of(document) for document in DOCUMENTS}
-    for encoded in (sorted(WORDS), []):
-        encoder = CountingEncoder()
-        relevance = await TextRelevance.open(lexical, encoder, expected=[*WORDS, WORDS[0]])
-        together = await asyncio.gather(*(estimated(relevance, it, DOCUMENTS) for it in WORDS))
-        assert together == [wanted[word] for word in WORDS]
-        assert sorted({*encoder.taken()} - texts) == encoded
-    for _ in range(2):
-        assert await estimated(relevance, "w1 w2", DOCUMENTS) == wanted["w1 w2"]
-        assert encoder.taken() == ["w1 w2"]
-
-
-async def test_vectors_that_an_index_has_are_used(lexical: TantivyEngine) -> None:
-    """Only a text that is new since then is encoded; another model's vectors are not used."""
+async def test_vectors_that_were_made_before_are_used(lexical: TantivyEngine) -> None:
+    """Those of an index and of earlier queries, but not another model's."""
     await VectorEngine.open(lexical, CountingEncoder())
-    encoder, other = CountingEncoder(), CountingEncoder(salt="another")
     await upsert(lexical, [Document("new", "w3", "w3 w9 w9", {"gender": "female"})])
-    relevance = await TextRelevance.open(lexical, encoder)
-    await relevance.estimate_ids("w3", [*(d.id for d in DOCUMENTS), "new"])
-    assert encoder.taken() == ["w3\nw3 w9 w9", "w3"]
+    pool = [*(d.id for d in DOCUMENTS), "new"]
+    for encoded in (["w3\nw3 w9 w9", "w3"], []):
+        encoder, other = CountingEncoder(), CountingEncoder(salt="another")
+        await (await TextRelevance.open(lexical, encoder)).estimate_ids("w3", pool)
+        assert encoder.taken() == encoded
     await (await TextRelevance.open(lexical, other)).estimate_ids("w3", ["d000", "d001"])
     assert len(other.taken()) > 100
 
 
 async def test_without_texts_there_is_no_estimate(lexical: TantivyEngine) -> None:
+    """A document without one among others gets their mean."""
     blank = [Document("a", "", " \n"), Document("b", "", "")]
     relevance = await opened(Supplying(lexical, blank))
     for pool in ([], ["a", "b"], ["not there", "nor this"], ["d001", "not there", "nor this"]):
         assert await relevance.estimate_ids("w1", pool) is None
-
-
-async def test_a_document_without_text_gets_the_mean_of_the_others(lexical: TantivyEngine) -> None:
-    blank, absent = Document("d0005", "", "  "), Document("not there", "", "")
-    relevance = await opened(Supplying(lexical, [blank]))
     alone = await estimated(relevance, "w1 w2", DOCUMENTS[:20])
-    for without in (blank, absent):
+    for without in (blank[0], Document("not there", "", "")):
         found = await estimated(relevance, "w1 w2", [*DOCUMENTS[:20], without])
         assert found.pop(without.id) == pytest.approx(np.mean([*alone.values()]))
         assert found == alone
@@ -286,12 +258,6 @@ async def test_hostile_texts_and_queries(lexical: TantivyEngine) -> None:
         found = await estimated(relevance, query, [*documents, *hostile])
         assert max(found.values()) < 1 - 1e-6
     assert await estimated(relevance, "w1", documents) == plain
-
-
-async def test_documents_that_answer_stand_above_those_that_do_not(lexical: TantivyEngine) -> None:
-    found = await estimated(await opened(lexical), "w7", DOCUMENTS)
-    has = [d.id for d in DOCUMENTS if "w7" in text_of(d).split()]
-    assert np.mean([found[i] for i in has]) > 2 * np.mean([found[i] for i in found if i not in has])
 
 
 def test_a_search_ends_among_its_last_ten_documents() -> None:

@@ -14,12 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairqr.base.errors import BuildInProgressError, IndexVersionError, SourceError
+from fairqr.base.errors import IndexVersionError, SourceError
 from fairqr.retrieval.engines.engine import Hits, Query
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
-from fairqr.retrieval.engines.tantivy.folder import upsert_documents
 from fairqr.retrieval.sources.documents import Document
-from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.schema import Schema
 from tests.unit.engines import hits_of, ranked
 from tests.unit.retrieval.embedded import GENDER, built, remove, upsert
@@ -92,9 +90,16 @@ async def test_bm25_agrees_with_the_formula(tmp_path: Path) -> None:
     assert found.total is None
 
 
-async def test_a_ranking_is_cut_where_scores_tie_by_id(tmp_path: Path) -> None:
-    """Whatever n is, the top n is the beginning of the whole ranking, sorted by score and id."""
-    engine = built(tmp_path / "v1", generated(500), SCHEMA)
+@pytest.mark.parametrize("segments", [1, 4])
+async def test_a_ranking_is_cut_where_scores_tie_by_id(tmp_path: Path, segments: int) -> None:
+    """Whatever n is, the top n is the beginning of the whole ranking, sorted by score and id.
+
+    The same holds over several segments, as writing leaves them.
+    """
+    engine = built(tmp_path / "v1", generated(300 if segments > 1 else 500), SCHEMA)
+    for start in range(200, 400, 50) if segments > 1 else ():
+        await upsert(engine, generated(400, seed=2)[start : start + 50])
+    assert (engine.snapshot().searcher.num_segments > 1) == (segments > 1)
     for query in ("w1", "w2 w3", "w4 w5 w6 w7"):
         whole = await hits_of(engine, query, 500)
         pairs = list(zip(whole.ids, whole.scores, strict=True))
@@ -102,20 +107,6 @@ async def test_a_ranking_is_cut_where_scores_tie_by_id(tmp_path: Path) -> None:
         assert len(set(whole.scores)) < len(whole) / 2, "there are ties"
         for n in (1, 3, 10, 50, 499):
             assert top(await hits_of(engine, query, n), n) == top(whole, n)
-
-
-async def test_the_same_holds_over_several_segments(tmp_path: Path) -> None:
-    engine = built(tmp_path / "v1", generated(300), SCHEMA)
-    for start in range(200, 400, 50):
-        await upsert(engine, generated(400, seed=2)[start : start + 50])
-    assert (await engine.info()).documents == 400
-    assert engine.snapshot().searcher.num_segments > 1
-    whole = await hits_of(engine, "w1 w2", 400)
-    assert whole.ids == sorted(
-        whole.ids, key=lambda id_: (-whole.scores[whole.ids.index(id_)], id_)
-    )
-    for n in (1, 7, 60):
-        assert top(await hits_of(engine, "w1 w2", n), n) == top(whole, n)
 
 
 async def test_given_documents_get_the_scores_of_a_search(tmp_path: Path) -> None:
@@ -179,33 +170,13 @@ async def test_counts_of_documents(tmp_path: Path) -> None:
     assert await total(engine, "run", only=("0", "3", "nobody")) == 1
     assert await total(engine, "women run", only=("0", "1", "2"), every_word=True) == 1
     assert await total(engine, "", only=("0", "nobody")) == 1
-
-
-async def test_documents_that_were_deleted_are_not_counted(tmp_path: Path) -> None:
-    """Neither for one word nor for several, and not where they were replaced."""
-    engine = built(tmp_path / "v1", [Document(str(n), "", "red apple") for n in range(10)])
-    await remove(engine, ["1", "3", "nobody"])
-    await upsert(engine, [Document("5", "", "green apple")])
-    assert await total(engine, "apple") == 8
-    assert await total(engine, "red") == 7
-    assert await total(engine, "red apple", every_word=True) == 7
-    assert await total(engine, "") == 8
-    assert await total(engine, "apple", only=("1", "5", "6")) == 2
+    await remove(engine, ["1", "nobody"])
+    await upsert(engine, [Document("0", "", "ran away")])
+    assert await total(engine, "run") == 1, "deleted and replaced documents do not count"
+    assert await total(engine, "") == 3
 
 
 # --- writing ----------------------------------------------------------------------------------
-
-
-async def test_what_another_process_writes_is_seen_by_the_next_search(tmp_path: Path) -> None:
-    documents = [Document(str(n), "", "science", {"gender": "female"}) for n in range(5)]
-    reader = built(tmp_path / "v1", documents)
-    ids = [str(n) for n in range(5)]
-    for changed in range(5):
-        before = (await hits_of(reader, "", 9, only=ids)).memberships["gender"].tolist()
-        assert before == [[0, 1]] * changed + [[1, 0]] * (5 - changed)
-        await upsert(reader, [Document(str(changed), "", "science", {"gender": "male"})])
-    await remove(reader, ["0"])
-    assert (await hits_of(reader, "", 9, only=["0", "1"])).ids == ["1"]
 
 
 async def test_an_update_that_fails_changes_nothing(tmp_path: Path) -> None:
@@ -272,50 +243,6 @@ def test_groups_and_counts_are_right_whatever_is_written(writes: list[Any]) -> N
 # --- several at once --------------------------------------------------------------------------
 
 
-async def test_while_one_writes_another_is_refused_and_readers_see_the_old_state(
-    tmp_path: Path,
-) -> None:
-    engine = built(tmp_path / "v1", [Document("a", "", "text")])
-    refused: list[str] = []
-
-    def slowly() -> Any:
-        yield Document("b", "", "text", {"gender": "male"})
-        labels = LabelReader(GENDER, {}, strict=True)
-        with pytest.raises(BuildInProgressError, match="wait until it has finished") as caught:
-            upsert_documents(engine.folder, [Document("c", "", "text")], labels)
-        refused.append(str(caught.value))
-        assert list(engine.snapshot().addresses(["a", "b"])) == ["a"]
-
-    assert await upsert(engine, slowly()) == 1
-    assert len(refused) == 1
-    assert (await ranked(engine, "text", 9)).ids == ["a", "b"]
-
-
-async def test_many_searches_at_once_while_documents_are_written(tmp_path: Path) -> None:
-    """Readers see the index before or after a write, never an error or half of it."""
-    engine = built(tmp_path / "v1", generated(300), SCHEMA)
-    stop = asyncio.Event()
-
-    async def write() -> None:
-        for number in range(5):
-            some = [
-                Document(f"x{number}-{i}", "", "w1 extra", {"gender": "male"}) for i in range(50)
-            ]
-            await upsert(engine, some)
-        stop.set()
-
-    async def read(sizes: list[int]) -> None:
-        while not stop.is_set():
-            found = await hits_of(engine, "extra", 1000)
-            assert found.memberships["gender"].tolist() == [[0, 1]] * len(found)
-            sizes.append(len(found))
-
-    sizes: list[int] = []
-    await asyncio.gather(write(), read(sizes), read(sizes))
-    assert set(sizes) <= {0, 50, 100, 150, 200, 250}
-    assert len(await hits_of(engine, "extra", 1000)) == 250
-
-
 # --- what goes wrong --------------------------------------------------------------------------
 
 
@@ -331,6 +258,7 @@ async def test_many_searches_at_once_while_documents_are_written(tmp_path: Path)
         ("manifest.json", "[]"),
         ("manifest.json", ""),
         ("manifest.json", None),
+        ("manifest.json", '{"format": 2}'),
     ],
 )
 async def test_a_damaged_index_is_named_with_what_to_do(
@@ -346,14 +274,6 @@ async def test_a_damaged_index_is_named_with_what_to_do(
         path.write_text(content)
     with pytest.raises(IndexVersionError, match=r"in .*v1 .*damaged.*fairqr index delete"):
         await hits_of(TantivyEngine(folder, "p"), "text", 9)
-
-
-async def test_an_index_of_another_format_is_refused_in_one_sentence(tmp_path: Path) -> None:
-    folder = built(tmp_path / "v1", [Document("0", "", "text")]).folder
-    manifest = folder / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"format": 3', '"format": 2'))
-    with pytest.raises(IndexVersionError, match=r"another version .*format.*fairqr index delete"):
-        TantivyEngine(folder, "old")
 
 
 async def test_ids_of_every_length_and_script_come_back(tmp_path: Path) -> None:

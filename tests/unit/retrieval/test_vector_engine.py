@@ -27,7 +27,6 @@ from fairqr.base.errors import (
     IndexVersionError,
     InputError,
     ModelError,
-    ModelUnavailableError,
 )
 from fairqr.retrieval.encoders.encoder import Encoder, EncoderMark, text_of, unit_rows
 from fairqr.retrieval.encoders.opening import Retriever, open_encoder
@@ -184,19 +183,18 @@ async def test_given_documents_get_the_scores_of_a_search(
 async def test_a_query_without_words_finds_nothing(
     tmp_path: Path, kind: type[VectorEngine]
 ) -> None:
-    """And of given documents it prefers none, whatever the lexical engine would say."""
+    """And of given documents it prefers none; words of ``boost`` come after the query."""
     engine = await kind.open(built(tmp_path / "v1", some(30)), CountingEncoder())
+    if kind is VectorEngine:
+        boosted, plain = (
+            await hits_of(engine, "w1", 50, boost="w2"),
+            await hits_of(engine, "w1 w2", 50),
+        )
+        assert (boosted.ids, boosted.scores) == (plain.ids, plain.scores)
     for query in ("", " ", "..."):
         assert await ranked(engine, query, 9) == Ranking([], [])
         found = await ranked(engine, query, 9, only=["d003", "d001", "nobody"])
         assert found == Ranking(["d001", "d003"], [0, 0])
-
-
-async def test_words_of_boost_are_encoded_after_the_query(tmp_path: Path) -> None:
-    engine = await opened(built(tmp_path / "v1", some(50)))
-    boosted = await hits_of(engine, "w1", 50, boost="w2")
-    plain = await hits_of(engine, "w1 w2", 50)
-    assert (boosted.ids, boosted.scores) == (plain.ids, plain.scores)
 
 
 @both
@@ -223,25 +221,15 @@ async def test_what_vectors_cannot_say_is_said_by_the_lexical_engine(
 
 
 async def test_retrievers_by_name(tmp_path: Path, minilm_cache: Path) -> None:
-    catalog = Catalog(tmp_path / "data")
+    """Each parameter has an effect, and the defaults, written out, have none."""
+    catalog, seen = Catalog(tmp_path / "data"), []
     await catalog.create("people", corpus_of(tmp_path / "c", some(20)))
-    seen: list[str] = []
     for name in ("dense", "dense:minilm"):
         engine = await catalog.resolve(
             "people", retriever=name, progress=lambda what: (seen.append(what), print)[1]
         )
         assert engine.retriever == "dense:minilm"
     assert seen == ["vectors of people"], "announced where something is encoded"
-    assert (await catalog.resolve("people", retriever="bm25")).retriever == "bm25"
-    for wrong in ("", "sparse", "bm25:x", "Dense", "densest"):
-        with pytest.raises(InputError, match="choose auto, bm25, dense, hybrid"):
-            await catalog.resolve("people", retriever=wrong)
-    with pytest.raises(ModelUnavailableError, match="no encoder 'magic'"):
-        await catalog.resolve("people", retriever="dense:magic")
-
-
-async def test_each_parameter_has_an_effect(tmp_path: Path) -> None:
-    """And the defaults, written out, have none."""
     lexical = built(tmp_path / "v1", generated(300))
 
     async def found(parameters: str) -> Ranking:
@@ -255,29 +243,23 @@ async def test_each_parameter_has_an_effect(tmp_path: Path) -> None:
     assert await found(DEFAULTS) == default
     for changed in ("feedback=3", "weight=0.8", "k=0", "depth=5", "candidates=20"):
         assert (await found(changed)).scores != default.scores, changed
-
-
-def test_parameters_may_follow_an_encoder() -> None:
     for name, options in (
         ("hybrid: minilm, feedback=20, weight=.7", Hybrid(feedback=20, weight=0.7)),
-        ("hybrid:minilm", Hybrid()),
         ("hybrid:feedback=20", Hybrid(feedback=20)),
     ):
         retriever = Retriever.of(name)
-        assert retriever.hybrid == options
-        assert retriever.encoder is not None
-        assert retriever.encoder.name == "minilm"
+        assert (retriever.hybrid, getattr(retriever.encoder, "name", "")) == (options, "minilm")
 
 
-@pytest.mark.parametrize(
-    "wrong", ["weight=0", "weight=1.5", "feedback=0", "depth=x", "pool=20000", "words=3", "k"]
-)
+@pytest.mark.parametrize("wrong", ["weight=0", "depth=x", "pool=20000", "words=3", "k"])
 def test_parameters_are_checked_in_one_sentence(wrong: str) -> None:
     name = wrong.partition("=")[0]
     said = f"parameter '{name}'.*parameters are feedback, weight, k, depth, candidates, pool"
     with pytest.raises(InputError, match=said) as bad:
         Retriever.of(f"hybrid:minilm,{wrong}")
     assert "\n" not in str(bad.value)
+    with pytest.raises(InputError, match="choose auto, bm25, dense, hybrid"):
+        Retriever.of(wrong)
 
 
 def test_more_evidence_is_more_likely() -> None:
@@ -294,7 +276,7 @@ def test_more_evidence_is_more_likely() -> None:
 # --- writing ----------------------------------------------------------------------------------
 
 texts = st.lists(st.sampled_from(["w1", "w2", "w3", "w4", "..."]), max_size=3).map(" ".join)
-ids = st.integers(0, 6).map(lambda number: f"d{number}")
+ids = st.integers(0, 4).map(lambda number: f"d{number}")
 steps = st.one_of(
     st.tuples(st.just("upsert"), st.dictionaries(ids, texts, max_size=4)),
     st.tuples(st.just("remove"), st.lists(ids, max_size=4)),
@@ -309,7 +291,7 @@ def test_it_stays_right_whatever_is_written(writes: list[Any]) -> None:
 
     async def work(folder: Path) -> None:
         encoder = CountingEncoder()
-        now = {"d0": "w1", "d9": "w2 w3"}
+        now = {"d0": "w1", "d4": "w2 w3"}
         first = [Document(id_, "t", text) for id_, text in now.items()]
         engine = await opened(built(folder / "v1", first), encoder)
         encoder.taken()
@@ -366,21 +348,13 @@ async def test_vectors_of_another_model_are_refused(tmp_path: Path) -> None:
     first = await opened(lexical)
     second = await opened(lexical, CountingEncoder("salted", dimensions=5, salt="s"))
     assert (await ranked(second, "w1", 99)).scores != (await ranked(first, "w1", 99)).scores
-    assert {*encoder_names(tmp_path / "v1/dense")} == {"words", "salted"}
+    assert {*encoder_names(tmp_path / "v1")} == {"words", "salted"}
     for other in (CountingEncoder(salt="other"), CountingEncoder(dimensions=9)):
         with pytest.raises(
             InputError, match=r"'words' in .* another model of that name, with 8 dim.* or delete"
         ):
             await opened(lexical, other)
     same(await ranked(first, "w1", 99), by_cosine(some(60), "w1"))
-
-
-async def test_an_empty_index_has_no_hits(tmp_path: Path) -> None:
-    engine = await opened(built(tmp_path / "v1", numbered(2)))
-    await remove(engine, ["d0", "d1"])
-    for one in (engine, await opened(again(engine))):
-        assert await ranked(one, "w1", 9) == Ranking([], [])
-        assert await ranked(one, "w1", 9, only=["d1"]) == Ranking([], [])
 
 
 # --- built again ------------------------------------------------------------------------------
@@ -422,17 +396,6 @@ async def test_an_index_that_is_built_again_encodes_new_texts_only(tmp_path: Pat
     other = CountingEncoder(salt="x")
     await catalog.create("people", corpus, encoder=other)
     assert len(other.taken()) == 13
-
-
-async def test_an_encoder_that_fails_at_once_leaves_the_index_as_it_was(tmp_path: Path) -> None:
-    class Broken(CountingEncoder):
-        async def encode_documents(self, texts: Any) -> Any:
-            raise ModelUnavailableError("not here")
-
-    catalog = Catalog(tmp_path / "data")
-    with pytest.raises(ModelUnavailableError, match="not here"):
-        await catalog.create("people", corpus_of(tmp_path / "c", some(9)), encoder=Broken())
-    assert catalog.names() == []
 
 
 async def test_added_documents_are_encoded_by_who_encoded_the_index(
@@ -499,7 +462,7 @@ class Stopped(CountingEncoder):
 async def test_what_was_encoded_before_a_failure_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    """Also if nobody waits any longer; and a build that broke off goes on when built again."""
+    """Also if nobody waits any longer."""
     monkeypatch.setattr(module, "DOCUMENTS_AT_ONCE", 10)
     lexical, encoder, seen = built(tmp_path / "v1", numbered(30)), CountingEncoder(), []
     with pytest.raises(type(error)):
@@ -508,14 +471,6 @@ async def test_what_was_encoded_before_a_failure_is_kept(
     assert encoder.taken() == [f"word{n}" for n in range(10, 30)]
     assert seen == [(10, 20), (20, 20)]
     same(await ranked(engine, "word3", 99), by_cosine(numbered(30), "word3"))
-    other = Stopped(error)
-    other.salt = "other"
-    catalog, corpus = Catalog(tmp_path / "data"), corpus_of(tmp_path / "c", numbered(30))
-    with pytest.raises(type(error)):
-        await catalog.create("people", corpus, encoder=other)
-    encoder = CountingEncoder(salt="other")
-    await catalog.create("people", corpus, encoder=encoder)
-    assert encoder.taken() == [f"word{n}" for n in range(10, 30)]
 
 
 # --- several at once --------------------------------------------------------------------------
@@ -605,31 +560,6 @@ async def test_many_search_while_documents_are_written(tmp_path: Path) -> None:
     assert found.scores == pytest.approx([1] * 20)
 
 
-@both
-async def test_vectors_that_come_during_a_search_wait_for_the_next(
-    tmp_path: Path, kind: type[VectorEngine], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A search goes by what was there when it began, though another loads more meanwhile."""
-    engine = await kind.open(built(tmp_path / "v1", some(50)), CountingEncoder())
-    expected, ask = await ranked(engine, "w1", 99), engine._eligible
-
-    def eligible(*parts: Any) -> Any:
-        found = ask(*parts)
-        engine._vectors = np.concatenate([engine._vectors, engine._vectors])
-        return found
-
-    monkeypatch.setattr(engine, "_eligible", eligible)
-    same(await ranked(engine, "w1", 99), expected)
-
-
-def test_one_engine_serves_several_event_loops(tmp_path: Path) -> None:
-    engine = asyncio.run(opened(built(tmp_path / "v1", some(50))))
-    for _ in range(2):
-        same(asyncio.run(ranked(engine, "w1", 99)), by_cosine(some(50), "w1"))
-    asyncio.run(upsert(engine, [Document("new", "", "w1")]))
-    assert "new" in asyncio.run(ranked(engine, "w1", 99)).ids
-
-
 async def test_what_is_up_to_date_needs_neither_the_lock_nor_the_right_to_write(
     tmp_path: Path,
 ) -> None:
@@ -657,70 +587,22 @@ async def test_what_is_up_to_date_needs_neither_the_lock_nor_the_right_to_write(
 
 # --- the folder -------------------------------------------------------------------------------
 
-MARK = EncoderMark("words", 3, (0.1, 0.2, 0.3))
-
-
-def vectors_of(numbers: list[int]) -> np.ndarray:
-    """Vectors as half precision leaves them, at length 1 again."""
-    return unit_rows(unit_rows([[n, 2 * n, 1] for n in numbers]).astype(np.float16))
-
-
-def written(folder: Path, *batches: list[int]) -> VectorFolder:
-    folder.mkdir(exist_ok=True, parents=True)
-    stored = VectorFolder(folder, MARK)
-    for numbers in batches:
-        rows = stored.append(stored.rows(), numbers, vectors_of(numbers))
-        assert rows == stored.rows()
-    return stored
-
-
-def loaded(stored: VectorFolder, earlier: int = 0) -> np.ndarray:
-    return stored.load(np.zeros((earlier, stored.mark.dimensions), dtype=np.float32))
-
-
-def test_the_row_of_a_document_is_its_number(tmp_path: Path) -> None:
-    """Numbers that were left out are rows of zeros; what was loaded is not read again."""
-    stored = written(tmp_path, [0, 2, 3], [7])
-    expected = np.zeros((8, 3))
-    expected[[0, 2, 3, 7]] = vectors_of([0, 2, 3, 7])
-    first = loaded(stored)
-    assert first == pytest.approx(expected, abs=1e-7)
-    assert (tmp_path / "vectors").stat().st_size == 8 * 3 * 2, "in half precision"
-    written(tmp_path, [8])
-    assert loaded(stored, earlier=8)[8].tolist() == loaded(stored)[8].tolist() != [0, 0, 0]
-    assert not loaded(stored, earlier=8)[:8].any()
-    for path in tmp_path.iterdir():
-        path.unlink()
-    assert first == pytest.approx(expected, abs=1e-7)
-
 
 def test_half_precision_changes_a_cosine_by_less_than_a_thousandth(tmp_path: Path) -> None:
+    """What a killed write left behind does not count, and is written over."""
     rows = unit_rows(np.random.default_rng(4).standard_normal((500, 384)))
     stored = VectorFolder(tmp_path, EncoderMark("wide", 384, (0.1,)))
-    stored.append(0, range(500), rows)
-    found = loaded(stored)
+    assert stored.append(0, range(500), rows) == stored.rows() == 500
+    with (tmp_path / "vectors").open("ab") as stream:
+        stream.write(b"half a row")
+    found = stored.load(np.zeros((0, 384), dtype=np.float32))
     assert np.linalg.norm(found.astype(float), axis=1) == pytest.approx(np.ones(500), abs=1e-6)
-    assert (found.astype(float) * rows).sum(axis=1) == pytest.approx(np.ones(500), abs=1e-6)
     assert np.abs(found @ rows[7] - rows @ rows[7]).max() < 3e-4
-
-
-@settings(max_examples=60)
-@given(st.integers(0, 60), st.binary(max_size=40))
-def test_what_a_killed_write_left_behind_is_dropped(kept: int, garbage: bytes) -> None:
-    """Rows count when the manifest has them; what is written next stands right after those."""
-    with TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        stored = written(folder, [0, 1, 4])
-        whole, file = loaded(stored), folder / "vectors"
-        file.write_bytes(file.read_bytes() + garbage)
-        assert loaded(stored).tolist() == whole.tolist()
-        more = loaded(written(folder, [6]))
-        assert more.tolist() == [*whole.tolist(), [0, 0, 0], vectors_of([6])[0].tolist()]
-        # A file that was cut has no rows at all, and is written again.
-        data = file.read_bytes()
-        file.write_bytes(data[:kept])
-        assert stored.rows() == (7 if kept >= len(data) else 0)
-        assert loaded(written(folder, [9]))[-1] == pytest.approx(vectors_of([9])[0])
+    assert stored.append(500, [502], rows[:1]) == 503
+    more = stored.load(found)
+    assert (more[:500] == found).all()
+    assert not more[500:502].any()
+    assert (more[502] == found[0]).all()
 
 
 # --- the best rows ----------------------------------------------------------------------------
@@ -744,8 +626,7 @@ def test_the_highest_rows_are_those_of_a_full_sort(
 ) -> None:
     """And all that tie with the last, so that whoever breaks ties in another way can do it."""
     vectors, query, n = problem
-    exact = exact_cosines(vectors, query, np.arange(len(vectors) + 2))
-    assert np.isnan(exact[-2:]).all()
+    exact = exact_cosines(vectors, query)
     known = np.flatnonzero(~np.isnan(exact))
     assert known.tolist() == [r for r, row in enumerate(vectors) if row.any() and query.any()]
     for row in known:
@@ -767,10 +648,9 @@ def test_a_cosine_does_not_depend_on_what_is_computed_beside() -> None:
     for d in (1, 7, 33, 256, 1000):
         vectors = unit_rows(draw.standard_normal((300, d)))
         query = unit_rows(draw.standard_normal((1, d)))[0]
-        together = exact_cosines(vectors, query, np.arange(300))
+        together = exact_cosines(vectors, query)
         for rows in ([5], [299, 0], draw.permutation(300)[:77]):
-            alone = exact_cosines(vectors, query, np.asarray(rows))
-            assert alone.tolist() == together[np.asarray(rows)].tolist()
+            assert exact_cosines(vectors[rows], query).tolist() == together[rows].tolist()
 
 
 def test_single_precision_does_not_choose_among_near_ties() -> None:
@@ -779,7 +659,7 @@ def test_single_precision_does_not_choose_among_near_ties() -> None:
     base = draw.standard_normal(256)
     vectors = unit_rows(base + 1e-2 * draw.standard_normal((3000, 256)))
     query = unit_rows(base[None])[0]
-    scores = exact_cosines(vectors, query, np.arange(3000))
+    scores = exact_cosines(vectors, query)
     best = np.argsort(-scores, kind="stable")[:n]
     rough = cosines(vectors, query)
     assert len(np.unique(rough)) < len(np.unique(scores)), "it cannot tell some of them apart"

@@ -10,7 +10,7 @@ import pytest
 from fairqr.base.errors import UnsupportedError
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.engines.hybrid.embedded import HybridEngine, VectorEngine
-from fairqr.retrieval.engines.hybrid.encoded_pool import EncodedPoolEngine
+from fairqr.retrieval.engines.hybrid.texts import EncodedPoolEngine
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
 from fairqr.retrieval.sources.catalog import Catalog
 from fairqr.retrieval.sources.corpus import find_corpus

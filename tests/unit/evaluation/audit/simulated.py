@@ -22,7 +22,7 @@ from fairqr.evaluation.audit.measuring import measure
 from fairqr.evaluation.audit.queries import AuditQuery
 from fairqr.evaluation.audit.records import Observation
 from fairqr.evaluation.audit.specification import AuditSpec
-from fairqr.retrieval.engines.hybrid.relevance_of_texts import end_of
+from fairqr.retrieval.engines.hybrid.texts import end_of
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.table import coded
 from fairqr.retrieval.sources.schema import Attribute, Schema
