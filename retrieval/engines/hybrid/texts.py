@@ -38,6 +38,7 @@ from fairqr.retrieval.encoders.encoder import (
 )
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.engines.engine import (
+    Capability,
     EngineOverWords,
     Hits,
     Query,
@@ -212,7 +213,8 @@ class EncodedPoolEngine(EngineOverWords):
         """Take what :meth:`open` has prepared."""
         super().__init__(texts.engine)
         self.options, self.retriever = options, options.named("hybrid-pool", texts.encoder.name)
-        self.capabilities = texts.engine.capabilities - {"vectors"} | {"relevance"}
+        known: frozenset[Capability] = texts.engine.capabilities - {"vectors"}
+        self.capabilities: frozenset[Capability] = known | {"relevance"}
         self._texts, self._keeps_order = texts, keeps_order
 
     @classmethod

@@ -61,7 +61,7 @@ class TestCorpora:
             (['{"id": "a", "text": "x", "gender": {"male": -1}}'], "line 1: the weight of 'male'"),
             (['{"id": "a", "text": "\\ud800"}'], "line 1: its text has half a surrogate pair"),
             (["[" * 100_000], "line 1: it is not valid JSON"),
-            (['{"id": "a", "text": "x"}', '{"id": "a", "text": "y"}'], "The documents 1 and 2 of"),
+            (['{"id": "a", "text": "x"}', '{"id": "a", "text": "y"}'], "Two documents of"),
             ([], "is empty; add at least one document"),
             (["", "   "], "is empty; add at least one document"),
         ],
