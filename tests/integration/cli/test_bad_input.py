@@ -424,7 +424,7 @@ class TestIndexes:
         (found,) = (tmp_path / "data" / "indexes").glob("*/v*/manifest.json")
         return found
 
-    @pytest.mark.parametrize("damage", ["format", "half", "gone", "text"])
+    @pytest.mark.parametrize("damage", ["format", "half", "text"])
     def test_an_index_of_another_version_or_damaged(
         self, command: Command, quick: Main, people: Path, tmp_path: Path, damage: str
     ) -> None:
@@ -437,8 +437,6 @@ class TestIndexes:
             manifest.write_text(json.dumps(changed))
         elif damage == "half":
             manifest.write_text(manifest.read_text()[:50])
-        elif damage == "gone":
-            manifest.unlink()
         else:
             shutil.rmtree(manifest.parent / "text")
             (manifest.parent / "text").mkdir()
