@@ -26,6 +26,5 @@ def library(
         return import_module(name)
     except ImportError:
         package = name.partition(".")[0]
-        raise error(
-            f"{what} needs {package}; install it with: pip install 'fairqr[{extra}]'"
-        ) from None
+        message = f"{what} needs {package}; install it with: pip install 'fairqr[{extra}]'"
+        raise error(message) from None

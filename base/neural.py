@@ -194,10 +194,8 @@ def _new(kind: str, name: str) -> Pretrained:
     if kind == PLAIN_ENCODER:
         missing = [key for key in missing if "pooler" not in key]
     if missing:
-        raise ModelUnavailableError(
-            f"The model {path} has no weights '{missing[0]}', which {kind} needs; choose a model "
-            "that was trained for this."
-        )
+        problem = f"has no weights '{missing[0]}', which {kind} needs"
+        raise ModelUnavailableError(f"The model {path} {problem}; choose another.")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return Pretrained(str(path), model.to(device).eval(), tokenizer, device)
 
@@ -211,10 +209,7 @@ def _new_causal(name: str, adapter: str) -> Pretrained:
     peft = library("peft", f"The adapter {adapter}", "tune", ModelUnavailableError)
     # Peft would look for a missing file on the hub.
     if not any(Path(adapter).glob("adapter_model.*")):
-        raise ModelUnavailableError(
-            f"The folder {adapter} has no adapter weights (adapter_model.safetensors); name the "
-            "folder of a finished training."
-        )
+        raise ModelUnavailableError(f"{adapter} has no adapter_model; name a finished training.")
     try:
         with quiet():
             model = peft.PeftModel.from_pretrained(base.model, adapter)
@@ -222,15 +217,12 @@ def _new_causal(name: str, adapter: str) -> Pretrained:
             taken = set(peft.get_peft_model_state_dict(model))
     except Exception as error:
         raise ModelUnavailableError(
-            f"The adapter {adapter} cannot be used with {name} ({one_line(error, 200)}); name an "
-            "adapter that was trained on this model."
+            f"The adapter {adapter} cannot be used with {name} ({one_line(error, 200)})."
         ) from None
     # Peft keeps the initial values of weights that it does not find, and ignores unknown ones.
     if saved != taken:
-        raise ModelUnavailableError(
-            f"The adapter {adapter} does not fit {name}, at '{min(saved ^ taken)}'; name the model "
-            "that it was trained on."
-        )
+        problem = f"does not fit {name}, at '{min(saved ^ taken)}'"
+        raise ModelUnavailableError(f"The adapter {adapter} {problem}; choose another.")
     return Pretrained(adapter, model.to(base.device).eval(), base.tokenizer, base.device)
 
 

@@ -12,6 +12,7 @@ import email.utils
 import re
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TypeVar
 
 import tenacity
@@ -26,12 +27,9 @@ _CONNECTION_ERROR = re.compile(
 
 def status_of(error: BaseException) -> int | None:
     """Return the HTTP status of a client's error, if it has one."""
-    for holder in (error, getattr(error, "meta", None), getattr(error, "response", None)):
-        for name in ("status_code", "status"):
-            status = getattr(holder, name, None)
-            if isinstance(status, int):
-                return status
-    return None
+    holders = (error, getattr(error, "meta", None), getattr(error, "response", None))
+    found = [getattr(it, name, None) for it in holders for name in ("status_code", "status")]
+    return next((status for status in found if isinstance(status, int)), None)
 
 
 def is_used_up(error: BaseException) -> bool:
@@ -52,16 +50,13 @@ def can_heal(error: BaseException) -> bool:
 
 def retry_after(error: BaseException) -> float | None:
     """Return how many seconds the server asks us to wait (the header Retry-After), if it does."""
-    for holder in (getattr(error, "response", None), getattr(error, "meta", None)):
-        asked = (getattr(holder, "headers", None) or {}).get("retry-after")
-        if isinstance(asked, str):
-            if re.fullmatch(r"[0-9]+(\.[0-9]+)?", asked.strip()):
-                return float(asked)
-            try:  # the other form that HTTP allows
-                date = email.utils.parsedate_to_datetime(asked).timestamp()
-            except (ValueError, OverflowError):
-                continue
-            return max(0.0, date - time.time())
+    holders = (getattr(error, "response", None), getattr(error, "meta", None))
+    headers = next((it.headers for it in holders if getattr(it, "headers", None)), {})
+    asked = str(headers.get("retry-after", ""))
+    with suppress(ValueError, OverflowError):
+        return max(0.0, float(asked))
+    with suppress(ValueError, OverflowError):  # the other form that HTTP allows
+        return max(0.0, email.utils.parsedate_to_datetime(asked).timestamp() - time.time())
     return None
 
 
@@ -90,28 +85,25 @@ async def with_retries(
     """
     backoff = tenacity.wait_exponential(multiplier=0.5, max=8) + tenacity.wait_random(0, 0.25)
 
-    def worth_it(error: BaseException) -> bool:
-        return can_heal(error) and (retry_after(error) or 0.0) <= longest_wait
+    def error_of(state: tenacity.RetryCallState) -> BaseException:
+        return (state.outcome and state.outcome.exception()) or RuntimeError()
 
     def wait(state: tenacity.RetryCallState) -> float:
-        asked = retry_after(_error_of(state))
+        asked = retry_after(error_of(state))
         return backoff(state) if asked is None else asked
 
     def tell(state: tenacity.RetryCallState) -> None:
         if on_retry:
-            on_retry(state.attempt_number, _error_of(state))
+            on_retry(state.attempt_number, error_of(state))
 
     retrying = tenacity.AsyncRetrying(
         stop=tenacity.stop_after_attempt(attempts) | tenacity.stop_before_delay(total),
         wait=wait,
-        retry=tenacity.retry_if_exception(worth_it),
+        retry=tenacity.retry_if_exception(
+            lambda error: can_heal(error) and (retry_after(error) or 0.0) <= longest_wait
+        ),
         before_sleep=tell,
         sleep=asyncio.sleep,
         reraise=True,
     )
     return await retrying(call)
-
-
-def _error_of(state: tenacity.RetryCallState) -> BaseException:
-    error = state.outcome and state.outcome.exception()
-    return error or RuntimeError("a call that failed has an error")

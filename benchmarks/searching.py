@@ -66,7 +66,7 @@ def search_rows(workspace: Workspace) -> Iterator[Row]:
 def update_rows(workspace: Workspace) -> Iterator[Row]:
     """Measure replacing 100 documents and seeing the new ones; the peer does the same."""
     engine, bare = workspace.engine(), workspace.bare()
-    labels = LabelReader(engine.schema, {}, strict=True)
+    labels = LabelReader(engine.schema, {})
 
     def update(number: int) -> object:
         upsert_documents(engine.folder, changed[number], labels)

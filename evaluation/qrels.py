@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from fairqr.base.errors import one_line
+from fairqr.base.errors import CorpusError, one_line
 from fairqr.base.files import write_beside
-from fairqr.retrieval.sources.runs import trec_fields, wrong_line
+from fairqr.retrieval.sources.documents import wrong_line
+from fairqr.retrieval.sources.runs import trec_fields
 
 HIGHEST_GRADE = 1_000_000
 
@@ -29,13 +30,15 @@ def read_qrels(path: Path) -> dict[str, dict[str, int]]:
         try:
             value = int(grade)
         except ValueError:
-            what = f"its grade '{one_line(grade, 60)}' is not a whole number"
-            raise wrong_line(path, number, what) from None
+            problem = f"its grade '{one_line(grade, 60)}' is not a whole number"
+            raise wrong_line(path, number, problem, "judgements", CorpusError) from None
         if abs(value) > HIGHEST_GRADE:
-            raise wrong_line(path, number, f"its grade is beyond {HIGHEST_GRADE:,}")
+            problem = f"its grade is beyond {HIGHEST_GRADE:,}"
+            raise wrong_line(path, number, problem, "judgements", CorpusError)
         judged = qrels.setdefault(query, {})
         if document in judged:
-            raise wrong_line(path, number, f"the document '{one_line(document)}' is judged twice")
+            problem = f"the document '{one_line(document)}' is judged twice"
+            raise wrong_line(path, number, problem, "judgements", CorpusError)
         judged[document] = value
     return qrels
 

@@ -121,7 +121,7 @@ class RunEngine:
     def _answer(self, query: Query) -> Hits:
         if query.only is not None and not query.text:
             # Also documents that no run has, but a file of labels.
-            named = set(self._labels.in_files(query.only)).union(self._ids)
+            named = self._labels.in_files(query.only).union(self._ids)
             ids = [id_ for id_ in dict.fromkeys(query.only) if id_ in named]
             return best_first(ids, [0.0] * len(ids), self.memberships_of(ids), query.n)
         if query.only is not None or query.every_word or query.boost:

@@ -84,14 +84,11 @@ class Catalog:
             IndexNotFoundError: Nothing has this name.
             FairqrError: The corpus cannot be searched; the message says what to do.
         """
-        is_path = not isinstance(corpus, Source) and await asyncio.to_thread(self._is_path, corpus)
-        if schema is not None and not is_path:
-            raise InputError(
-                "Only a corpus given by its path takes a schema; an index and a source have their "
-                "own, so leave it out."
-            )
-        if not isinstance(corpus, Source) and is_source_file(corpus):
+        if isinstance(corpus, str) and is_source_file(corpus):
             corpus = await asyncio.to_thread(load_source, Path(corpus))
+        is_path = isinstance(corpus, str) and await asyncio.to_thread(self._is_path, corpus)
+        if schema is not None and not is_path:
+            raise InputError("Only a corpus given by its path takes a schema; leave it out.")
         if isinstance(corpus, Source):
             return await open_source(
                 corpus, retriever=retriever, store=self._root, progress=progress
@@ -100,7 +97,7 @@ class Catalog:
             return await self.open(corpus, retriever=retriever, progress=progress)
         searched_with = Retriever.of(retriever)  # Refuse a wrong name before we index anything.
         found = await asyncio.to_thread(find_corpus, BUILT_IN.get(corpus, Path(corpus)), schema)
-        name, shown = corpus, corpus
+        name = shown = corpus
         if is_path:
             name = name_of_index(found.path.name.split(".")[0], found.path)
             shown = str(found.path.resolve())
@@ -110,7 +107,7 @@ class Catalog:
     def _is_path(self, corpus: str) -> bool:
         """Return whether this is the path of a corpus, rather than a name."""
         path = Path(corpus)
-        if not corpus or corpus in BUILT_IN or is_source_file(corpus):
+        if not corpus or corpus in BUILT_IN:
             return False
         if "/" in corpus or path.suffix in (".jsonl", ".gz"):
             return True
@@ -122,12 +119,11 @@ class Catalog:
         """Open an index or an attached source by its name; see :meth:`resolve`."""
         names = await asyncio.to_thread(self.names)
         if name not in names:
-            near = nearest_names(name, {*BUILT_IN, *names})
-            listed = (
+            near = nearest_names(name, {*BUILT_IN, *names}) or (
                 "'fairqr index list' lists those you have, and 'fairqr index create NAME PATH' "
                 "makes a new one."
             )
-            raise IndexNotFoundError(f"There is no index '{one_line(name, 60)}'; {near or listed}")
+            raise IndexNotFoundError(f"There is no index '{one_line(name, 60)}'; {near}")
         if name in self._indexes.names():
             return await with_retriever(await self._indexes.open(name), retriever, progress)
         source, _ = await asyncio.to_thread(self.source, name)
@@ -218,32 +214,28 @@ class Catalog:
 
         An entry that cannot be opened is a tuple of its name, its engine, and the reason.
         """
-        names, sources = await asyncio.to_thread(lambda: (self.names(), self.sources()))
-        infos = dict(zip(names, await asyncio.gather(*map(self._info, names)), strict=True))
+        names = await asyncio.to_thread(self.names)
+        infos = await asyncio.gather(*map(self._info, names))
         # The embedded index of an attached source is listed once, as the source.
-        known = [infos[name] for name in sources]
-        theirs = {info.location for info in known if isinstance(info, EngineInfo)}
-        return [
-            info
-            for name, info in infos.items()
-            if name in sources or isinstance(info, tuple) or info.location not in theirs
-        ]
+        sources = self.sources()
+        known = [it for it in infos if isinstance(it, EngineInfo)]
+        theirs = {info.location for info in known if info.name in sources}
+        hidden = [it for it in known if it.location in theirs and it.name not in sources]
+        return [info for info in infos if info not in hidden]
 
     async def _info(self, name: str) -> EngineInfo | tuple[str, str, str]:
-        kind = "tantivy"
+        kind, index = "tantivy", name
         try:
-            indexes = self._indexes.names()
-            if name in indexes:
-                return await info_of(await self._indexes.open(name))
-            kind = "source"
-            source, path = await asyncio.to_thread(self.source, name)
-            kind = source.engine
-            if not isinstance(source, TantivySource):
-                return await info_of(await self.resolve(source))
-            index = index_of_source(source)
-            if index in indexes:
-                return await info_of(await self._indexes.open(index, name))
-            return EngineInfo(name, kind, None, str(path), str(path), source.fingerprint)
+            if name in self.sources():
+                kind = "source"
+                source, path = await asyncio.to_thread(self.source, name)
+                kind = source.engine
+                if not isinstance(source, TantivySource):
+                    return await info_of(await self.resolve(source))
+                index = index_of_source(source)
+                if index not in self._indexes.names():
+                    return EngineInfo(name, kind, None, str(path), str(path), source.fingerprint)
+            return await info_of(await self._indexes.open(index, name))
         except FairqrError as error:
             return name, kind, str(error)
 
@@ -276,19 +268,16 @@ class Catalog:
             SourceError: The file is gone, or no longer describes the source.
         """
         path = self._file_of(name)
-        remedy = (
-            f"attach it again with 'fairqr attach FILE', or forget it with 'fairqr source remove "
-            f"{name}'"
+        problem = "is gone"
+        if path.exists():
+            source = load_source(path)
+            if source.name == name:
+                return source, path
+            problem = f"now has the name '{source.name}'"
+        raise SourceError(
+            f"The file {path} of the source '{name}' {problem}; attach it again with 'fairqr "
+            f"attach FILE', or forget it with 'fairqr source remove {name}'."
         )
-        if not path.exists():
-            raise SourceError(f"The file {path} of the source '{name}' is gone; {remedy}.")
-        source = load_source(path)
-        if source.name != name:
-            raise SourceError(
-                f"The file {path} of the source '{name}' now has the name '{source.name}'; "
-                f"{remedy}."
-            )
-        return source, path
 
     def attach(self, path: Path) -> Source:
         """Register the source that a file describes by its name; the file stays where it is.
@@ -337,18 +326,15 @@ class Catalog:
 
     def _refuse_attached(self, name: str) -> None:
         if name in self.sources():
-            raise InputError(
-                f"'{name}' is an attached source, and fairqr never changes those; "
-                f"'fairqr source remove {name}' only forgets its name."
-            )
+            raise InputError(f"'{name}' is an attached source, and fairqr never changes those.")
 
     def _refuse_taken(self, name: str, corpus: Corpus) -> None:
         """Refuse a new index's name that is not valid, or belongs to something else."""
         check_name(name)
-        built_in = find_corpus(BUILT_IN[name]) if name in BUILT_IN else corpus
-        is_same = built_in.path.resolve() == corpus.path.resolve()
-        if not is_same or built_in.schema != corpus.schema or name in self.sources():
-            what = "an attached source" if name not in BUILT_IN else "a built-in corpus"
+        own = find_corpus(BUILT_IN[name]) if name in BUILT_IN else corpus
+        is_own = (own.path.resolve(), own.schema) == (corpus.path.resolve(), corpus.schema)
+        if name in self.sources() or not is_own:
+            what = "an attached source" if is_own else "a built-in corpus"
             raise InputError(f"'{name}' is the name of {what}; choose another one for this index.")
 
     async def _count(self, name: str) -> int:
@@ -362,10 +348,7 @@ def check_name(name: str) -> None:
         InputError: The name is not valid.
     """
     if not _NAME.fullmatch(name):
-        raise InputError(
-            f"'{name}' cannot be the name of an index; use only lower-case letters, digits, dots, "
-            "dashes and underscores."
-        )
+        raise InputError(f"'{name}' cannot name an index; use a-z, 0-9, dots, dashes, underscores.")
 
 
 async def info_of(engine: SearchEngine) -> EngineInfo:

@@ -115,17 +115,14 @@ def find_corpus(path: Path, schema: Path | None = None) -> Corpus:
             raise CorpusError(f"The folder {path} has no {DOCUMENTS[0]}; give the file itself.")
         path = found[0]
     if not path.is_file():
-        raise CorpusError(
-            f"There is no corpus at {path}; give a JSON Lines file or a folder that contains one."
-        )
+        raise CorpusError(f"There is no corpus at {path}; give a JSON Lines file or its folder.")
     if schema is None:
         stem = path.name.removesuffix(".gz").removesuffix(".jsonl")
         beside = [path.parent / f"{stem}.{SCHEMA}", path.parent / SCHEMA]
         schema = next((candidate for candidate in beside if candidate.is_file()), None)
         if schema is None:
             raise SchemaError(
-                f"The corpus {path} has no schema; put a file {beside[0].name} beside it "
-                "that names the attributes and their groups."
+                f"The corpus {path} has no schema; put one beside it: {beside[0].name}."
             )
     return Corpus(path, load_schema(schema), schema.parent)
 
@@ -169,7 +166,7 @@ async def check_corpus(corpus: Corpus) -> CorpusReport:
         SourceError: A label file cannot be read.
     """
     attributes = corpus.schema.attributes
-    labels = await LabelReader.open(attributes, corpus.labels_folder, strict=True)
+    labels = await LabelReader.open(attributes, corpus.labels_folder)
     return await asyncio.to_thread(_check, corpus, labels)
 
 

@@ -106,10 +106,7 @@ def credentials_for(name: str | None, url: str) -> Credentials:
     entry = named_credentials().get(name)
     file, section = config_path(), f"[{CREDENTIALS}.{one_line(name, 60)}]"
     if entry is None:
-        raise ConfigError(
-            f"The settings file {file} has no {section}; add it, and list in urls the addresses "
-            "it may be sent to."
-        )
+        raise ConfigError(f"The settings file {file} has no {section}; add it, with its urls.")
     # Scheme, host and port have to be those of one of its addresses.
     if _server(url) not in map(_server, entry.urls):
         raise ConfigError(
@@ -140,8 +137,7 @@ def default_url() -> str | None:
     url = text_of("elasticsearch.url")
     if url is not None and not is_web_address(url.strip()):
         raise ConfigError(
-            "FAIRQR_ELASTICSEARCH_URL must be an address such as http://localhost:9200 or "
-            "https://search.example.org:9243; correct it."
+            "FAIRQR_ELASTICSEARCH_URL must be like https://localhost:9200; correct it."
         )
     return url and _shown(url)
 

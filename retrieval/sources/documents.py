@@ -15,7 +15,13 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar, cast
 
-from fairqr.base.errors import CorpusError, IndexUnavailableError, SourceError, one_line
+from fairqr.base.errors import (
+    CorpusError,
+    IndexUnavailableError,
+    InputError,
+    SourceError,
+    one_line,
+)
 from fairqr.retrieval.sources.schema import Attribute, Schema
 
 T = TypeVar("T")
@@ -161,16 +167,16 @@ def open_text(path: Path) -> Iterator[IO[bytes]]:
     """Open a file for reading, unpacked if its name ends in ``.gz``.
 
     Raises:
-        CorpusError: The file does not exist, or cannot be read to its end.
+        CorpusError: The file does not exist, cannot be read to its end, or is not UTF-8.
     """
     try:
         with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as stream:
             yield cast("IO[bytes]", stream)
+    except UnicodeDecodeError:
+        raise CorpusError(f"The file {path} is not UTF-8 text; save it as UTF-8.") from None
     except (OSError, EOFError, zlib.error) as error:
         why = getattr(error, "strerror", None) or error
-        raise CorpusError(
-            f"The file {path} cannot be read to its end ({why}); check it, or copy it again."
-        ) from None
+        raise CorpusError(f"The file {path} cannot be read to its end ({why}); check it.") from None
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -187,6 +193,17 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
                 yield number, line
 
 
+def text_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the number and the content of each line.
+
+    Raises:
+        CorpusError: The file cannot be read to its end, or is not UTF-8.
+    """
+    with open_text(path) as stream:
+        # Some editors put a byte order mark at the start of a file; utf-8-sig leaves it out.
+        yield from enumerate(io.TextIOWrapper(stream, "utf-8-sig"), start=1)
+
+
 def csv_cells(path: Path, what: str) -> Iterator[Cells]:
     """Yield the rows of a CSV file that are not blank.
 
@@ -195,28 +212,40 @@ def csv_cells(path: Path, what: str) -> Iterator[Cells]:
         what: What the file contains, for messages.
 
     Raises:
-        CorpusError: The file cannot be read to its end.
-        SourceError: It is not CSV, or not text; the error names the line.
+        CorpusError: The file cannot be read to its end, or is not UTF-8.
+        SourceError: It is not CSV; the error names the line.
     """
     end = 0
     with open_text(path) as stream:
+        lines = io.TextIOWrapper(stream, "utf-8-sig", newline="")
         # Strict, because otherwise an unclosed quotation mark would swallow the rows after it.
-        reader = csv.reader(
-            io.TextIOWrapper(stream, "utf-8-sig", newline=""), strict=True, skipinitialspace=True
-        )
+        reader = csv.reader(lines, strict=True, skipinitialspace=True)
         try:
             for cells in reader:
                 if any(cells):
                     yield end + 1, cells
                 end = reader.line_num
-        except UnicodeDecodeError:
-            raise SourceError(
-                f"The {what} {path}, after line {end}: it is not UTF-8 text; save it as UTF-8."
-            ) from None
         except csv.Error as error:
-            raise SourceError(
-                f"The {what} {path}, line {end + 1}: it is not CSV ({one_line(error)}); correct it."
-            ) from None
+            raise wrong_line(path, end + 1, f"it is not CSV ({one_line(error)})", what) from None
+
+
+def wrong_line(
+    path: Path,
+    line: int,
+    problem: object,
+    what: str = "file",
+    kind: type[InputError] = SourceError,
+) -> InputError:
+    """Return the error about a line of a file.
+
+    Args:
+        path: The file.
+        line: Its number.
+        problem: What is wrong, as ``it has no id``.
+        what: What the file contains.
+        kind: The class of the error.
+    """
+    return kind(f"The {what} {path}, line {line}: {problem}; correct it.")
 
 
 def read_documents(path: Path, schema: Schema) -> Iterator[Document]:
@@ -229,10 +258,8 @@ def read_documents(path: Path, schema: Schema) -> Iterator[Document]:
         try:
             yield parse_document(line, schema)
         except ValueError as error:
-            raise CorpusError(
-                f"{path}, line {number}: {error}; "
-                f"'fairqr corpus check {path}' lists all such lines."
-            ) from None
+            problem = f"{error} ('fairqr corpus check {path}' lists all such lines)"
+            raise wrong_line(path, number, problem, "documents", CorpusError) from None
 
 
 class DocumentLines:
@@ -252,9 +279,7 @@ class DocumentLines:
         self, path: Path, wanted: Container[str], seen: Callable[[Document], object]
     ) -> None:
         if path.suffix == ".gz":
-            raise SourceError(
-                f"The documents {path} are compressed, and we read single lines; unpack the file."
-            )
+            raise SourceError(f"The documents {path} are compressed; unpack the file.")
         self.path = path
         self._starts: dict[str, int] = {}
         end = 0
@@ -268,7 +293,7 @@ class DocumentLines:
                     if document.id in self._starts:
                         raise ValueError(f"the document '{document.id}' is already above it")
                 except ValueError as error:
-                    raise SourceError(f"{path}, line {number}: {error}; fix the line.") from None
+                    raise wrong_line(path, number, error, "documents") from None
                 if document.id in wanted:
                     self._starts[document.id] = start
                     seen(document)

@@ -8,34 +8,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import json
-import os
 import secrets
-import shutil
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
+from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from filelock import FileLock
-from numpy.typing import NDArray
-from pydantic import ValidationError
 
-from fairqr.base.errors import SourceError, first_problem, one_line
+from fairqr.base.errors import SourceError, one_line
 from fairqr.base.settings import data_dir
 from fairqr.retrieval.engines.engine import Memberships
 from fairqr.retrieval.engines.report import AttributeReport, ValueCount
 from fairqr.retrieval.fairness.exposure import FloatArray
-from fairqr.retrieval.sources.documents import Document
-from fairqr.retrieval.sources.label_files import read_labels
-from fairqr.retrieval.sources.schema import UNKNOWN, Attribute, Schema, as_text
+from fairqr.retrieval.sources.documents import Document, identifier, wrong_line
+from fairqr.retrieval.sources.query_files import named_rows, weight_of
+from fairqr.retrieval.sources.schema import UNKNOWN, Attribute, Schema, as_text, validated
 
-FORMAT = 3
+FORMAT = 4
 ROWS_AT_ONCE = 10_000
 MAX_CACHED = 10_000
 MAX_VALUES = 1000
@@ -45,12 +42,11 @@ ENOUGH = 20
 MAX_GROUPS = 1000
 """If only the file names the groups, more than this means that the wrong column was read."""
 
-MAX_LABELS = 100_000
-"""So many distinct labels of a file are counted for the check."""
+MAX_LABELS = 1_000_000
+"""More distinct labels than this would not fit into memory."""
 
 _TABLES = """
 PRAGMA journal_mode = OFF;
-PRAGMA synchronous = OFF;
 CREATE TABLE labels (id TEXT PRIMARY KEY, code INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE about (json TEXT);
 CREATE TEMP TABLE file (id TEXT, code INTEGER, weight REAL, line INTEGER);
@@ -70,6 +66,83 @@ _CODES = """
 SELECT json_group_array(labels.code)
 FROM json_each(?) AS wanted LEFT JOIN labels ON labels.id = wanted.value
 """
+
+LabelRow = tuple[int, str, object, float | None]
+"""The number of a line, a document, its label, and the label's share among those of the document.
+
+The share is None if the file has no weights, so that a document has one label.
+"""
+
+
+def read_labels(path: Path, attribute: str) -> Iterator[LabelRow]:
+    """Yield the rows of a file of labels.
+
+    A CSV file begins with ``id,group`` and may have a column ``weight``. A line of a JSON Lines
+    file is ``{"id": …, "group": …}``. A Parquet file has the columns of either. The column or key
+    ``group`` may have the attribute's name instead. ``.gz`` files are unpacked.
+
+    Args:
+        path: The file; its ending says the format.
+        attribute: The attribute's name.
+
+    Raises:
+        CorpusError: The file cannot be read to its end.
+        SourceError: A row is wrong; the error names its line.
+    """
+    name = path.name.lower()
+    if not name.removesuffix(".gz").endswith((".csv", ".jsonl", ".ndjson", ".parquet", ".pq")):
+        raise SourceError(f"The labels {path} must be a .csv, .jsonl (also .gz) or .parquet file.")
+    is_parquet = name.endswith((".parquet", ".pq"))
+    rows = _parquet(path, attribute.casefold()) if is_parquet else named_rows(path, "labels")
+    group, weighted = None, None
+    for line, row in rows:
+        try:
+            if group is None or group not in row:
+                group = _group_column(row, attribute.casefold())
+            weighted = "weight" in row if weighted is None else weighted
+            if weighted != ("weight" in row):
+                raise ValueError("it needs a 'weight' like the other lines, or no line has one")
+            weight = weight_of(row["weight"]) if weighted else None
+            yield line, identifier(row.get("id")), row[group], weight
+        except ValueError as error:
+            raise wrong_line(path, line, error, "labels") from None
+
+
+def _group_column(row: dict[str, Any], attribute: str) -> str:
+    """Return the column of the groups: ``group``, the attribute, or the only one that is left."""
+    # A column without a name is that of the numbers of rows, as pandas writes it.
+    others = [name for name in row if name not in ("", "id", "weight")]
+    named = [name for name in ("group", attribute) if name in others] or others
+    if "id" not in row or not named or (named is others and len(named) > 1):
+        raise ValueError(f"it needs an 'id' and a 'group' (or '{attribute}'); 'weight' is optional")
+    return named[0]
+
+
+def _parquet(path: Path, attribute: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the rows of a Parquet file by the names of their columns, each with its number."""
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError:
+        raise SourceError(f"{path} needs pyarrow; run pip install 'fairqr[parquet]'.") from None
+    number = 0
+    try:
+        with parquet.ParquetFile(path) as file:
+            # Other columns may be large, such as texts and vectors.
+            known = ("id", "group", "weight", attribute)
+            some = [name for name in file.schema_arrow.names if name.casefold() in known]
+            is_named = {"group", attribute} & {name.casefold() for name in some}
+            for batch in file.iter_batches(columns=some if is_named else None):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, {name.casefold(): _plain(value) for name, value in row.items()}
+    except (OSError, ArrowException) as error:
+        raise wrong_line(path, number + 1, one_line(error), "labels") from None
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON would have it: pyarrow gives a map as a list of pairs."""
+    is_map = isinstance(value, list) and value and isinstance(value[0], tuple)
+    return dict(value) if is_map else value
 
 
 class _StoppedError(Exception):
@@ -95,35 +168,23 @@ class LabelStore:
         self._database = sqlite3.connect(address, uri=True, check_same_thread=False)
         self._database.execute(f"PRAGMA mmap_size = {1 << 40}")
         self._lock = threading.Lock()
-        self._path = path
         about = json.loads(self._database.execute("SELECT json FROM about").fetchone()[0])
-        self.attribute = attribute
-        if not attribute.groups:
-            self.attribute = _with_groups(path, attribute, about["groups"])
+        self.attribute = _with_groups(path, attribute, about["groups"])
         self.report = AttributeReport.model_validate(about["report"])
         # Code -1 is the last row: that of documents which the file lacks.
         self._rows = np.array([*about["rows"], self.attribute.membership(None)])
 
     def memberships(self, ids: Sequence[str]) -> FloatArray:
         """Return the share of each group in these documents, shape (len(ids), G)."""
-        codes = [-1 if code is None else code for code in self._codes(ids)]
+        codes = [-1 if code is None else code for code in self.codes(ids)]
         found: FloatArray = self._rows[np.array(codes, dtype=np.intp)]
         return found
 
-    def names(self, ids: Sequence[str]) -> NDArray[np.bool_]:
-        """Return for each document whether the file has it, with any label."""
-        return np.array([code is not None for code in self._codes(ids)], dtype=np.bool_)
-
-    def _codes(self, ids: Sequence[str]) -> list[int | None]:
-        try:
-            wanted = json.dumps([_without_zeros(id_) for id_ in ids])
-            with self._lock:
-                ((codes,),) = self._database.execute(_CODES, [wanted])
-        except sqlite3.Error as error:
-            raise SourceError(
-                f"What was kept of the labels {self._path} is damaged ({error}); change the time "
-                "of that file, so that it is read again."
-            ) from None
+    def codes(self, ids: Sequence[str]) -> list[int | None]:
+        """Return a number for the label of each document, or None if the file lacks it."""
+        wanted = json.dumps([_without_zeros(id_) for id_ in ids])
+        with self._lock:
+            ((codes,),) = self._database.execute(_CODES, [wanted])
         found: list[int | None] = json.loads(codes)
         return found
 
@@ -166,11 +227,8 @@ def open_label_store(
         with contextlib.suppress(sqlite3.Error):
             return LabelStore(file, path, attribute)
         # This is from another version of the file or attribute, or from a killed build.
-        for old in store.glob(f"{place}-*"):
-            if old.is_dir():  # as versions before 1.0 kept it
-                shutil.rmtree(old, ignore_errors=True)
-            else:
-                old.unlink(missing_ok=True)
+        for old in store.glob(f"{place}-*.sqlite*"):
+            old.unlink()
         beside = file.with_name(f"{file.name}-{secrets.token_hex(8)}")
         try:
             _build(path, attribute, beside, tell)
@@ -206,26 +264,47 @@ def _hash(*parts: object) -> str:
 
 
 def _with_groups(path: Path, attribute: Attribute, groups: Sequence[str]) -> Attribute:
-    """Return an attribute with the groups that its label file names."""
-    try:
-        return Attribute.model_validate({**attribute.model_dump(), "groups": groups})
-    except ValidationError as error:
-        raise SourceError(
-            f"The labels {path} do not fit the attribute {attribute.name}: "
-            f"{first_problem(error)[1]}."
-        ) from None
+    """Return an attribute, with the groups of its label file if it names none."""
+    if attribute.groups:
+        return attribute
+    what = f"The attribute {attribute.name} with the groups in the labels {path}"
+    return validated(Attribute, {**attribute.model_dump(), "groups": groups}, what, SourceError)
 
 
 def _build(path: Path, attribute: Attribute, file: Path, tell: Callable[[int], None]) -> None:
-    """Read a file of labels into a new database, and make sure that it is on disk."""
-    labels = _FileLabels(path, attribute)
+    """Read a file of labels into a new database."""
+    codes: dict[object, int] = {}
+    labels: list[tuple[object, int]] = []  # Each with its first line.
+    counts: list[int] = []
+
+    def rows_of_file() -> Iterator[tuple[str, int, float | None, int]]:
+        rows = read_labels(path, attribute.name)
+        for number, (line, id_, label, weight) in enumerate(rows, start=1):
+            key = label_key(label)
+            if (code := codes.get(key)) is None:
+                if len(labels) >= MAX_LABELS:
+                    raise _too_many(path, attribute, f"{MAX_LABELS:,} different labels")
+                code = codes[key] = len(labels)
+                labels.append((label, line))
+                counts.append(0)
+            counts[code] += 1
+            yield _without_zeros(id_), code, weight, line
+            if number % ROWS_AT_ONCE == 0:
+                tell(number)
+
     with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as database:
         database.executescript(_TABLES)
-        database.executemany("INSERT INTO file VALUES (?, ?, ?, ?)", labels.rows_of_file(tell))
-        attribute, rows = labels.memberships()
-        if labels.weighted:
-            of_documents = _weighed(database.execute(_WEIGHTS), rows, attribute.membership(None))
+        database.executemany("INSERT INTO file VALUES (?, ?, ?, ?)", rows_of_file())
+        if not labels:
+            raise SourceError(f"The labels {path} have no rows; write one for each document.")
+        tell(sum(counts))
+        attribute = _with_groups(path, attribute, _named_groups(path, attribute, labels))
+        rows = [_row(path, attribute, label, line) for label, line in labels]
+        if database.execute("SELECT weight FROM file LIMIT 1").fetchone() != (None,):
+            mixtures: dict[tuple[float, ...], int] = {}
+            of_documents = _mixed(database, np.array(rows), attribute, mixtures)
             database.executemany("INSERT INTO labels VALUES (?, ?)", of_documents)
+            rows = list(mixtures)
         else:
             try:
                 database.execute(_ONE_CODE_EACH)
@@ -233,123 +312,62 @@ def _build(path: Path, attribute: Attribute, file: Path, tell: Callable[[int], N
                 id_, first, last = database.execute(_SEVERAL_CODES).fetchone()
                 raise SourceError(
                     f"The labels {path} give the document '{one_line(id_, 80)}' several groups in "
-                    f"lines {first} to {last}; keep one of them, or add a column 'weight' that "
-                    "weighs each."
+                    f"lines {first} to {last}; keep one, or weigh each in a column 'weight'."
                 ) from None
-        counts = dict(database.execute("SELECT code, count(*) FROM labels GROUP BY code"))
+        kept = dict(database.execute("SELECT code, count(*) FROM labels GROUP BY code"))
         groups = len(attribute.groups)
-        labelled = sum(count for code, count in counts.items() if any(rows[code][:groups]))
-        report = attribute_report(
-            attribute, sum(counts.values()), labelled, labels.values(), more=labels.more
-        )
+        labelled = sum(count for code, count in kept.items() if any(rows[code][:groups]))
+        values: Counter[object] = Counter()
+        for (label, _), count in zip(labels, counts, strict=True):
+            values.update(dict.fromkeys(values_of(label), count))
+        report = attribute_report(attribute, sum(kept.values()), labelled, values)
         about = {"groups": attribute.groups, "report": report.model_dump(mode="json"), "rows": rows}
         database.execute("INSERT INTO about VALUES (?)", [json.dumps(about)])
         database.execute("COMMIT")
-    with file.open("rb") as stream:
-        os.fsync(stream.fileno())
 
 
-class _FileLabels:
-    """The distinct labels of a file, each with a number.
-
-    Usually few labels are distinct. If very many are, such as exact amounts, only the first ones
-    are counted for the check.
-    """
-
-    def __init__(self, path: Path, attribute: Attribute) -> None:
-        self.weighted = self.more = False
-        self._path, self._attribute = path, attribute
-        self._codes: dict[object, int] = {}
-        self._labels: list[tuple[object, int]] = []  # Each with its first line.
-        self._counts: Counter[int] = Counter()
-
-    def rows_of_file(
-        self, tell: Callable[[int], None]
-    ) -> Iterator[tuple[str, int, float | None, int]]:
-        """Yield the id, the number of its label, the weight and the line of each row."""
-        count, codes, counts = 0, self._codes, self._counts
-        for line, id_, label, weight in read_labels(self._path, self._attribute.name):
-            if (code := codes.get(label_key(label))) is None:
-                code = self._new(label, line)
-            counts[code] += 1
-            yield _without_zeros(id_), code, weight, line
-            count += 1
-            if count % ROWS_AT_ONCE == 0:
-                tell(count)
-        if not count:
-            raise SourceError(f"The labels {self._path} have no rows; write one for each document.")
-        self.weighted = weight is not None
-        if count % ROWS_AT_ONCE:
-            tell(count)
-
-    def _new(self, label: object, line: int) -> int:
-        """Return the number of a label that was not seen before."""
-        key = label_key(label)
-        if len(self._codes) >= MAX_LABELS:
-            if not self._attribute.groups:
-                raise self._too_many()
-            # Instead of the label we note its memberships, of which there are fewer.
-            self.more, key = True, self._row(label, line)
-        code = self._codes.setdefault(key, len(self._labels))
-        if code == len(self._labels):
-            self._labels.append((label, line))
-        return code
-
-    def memberships(self) -> tuple[Attribute, list[tuple[float, ...]]]:
-        """Return the attribute with its groups, and the memberships of each label by number."""
-        if not self._attribute.groups:
-            values = (value for label, _ in self._labels for value in values_of(label))
-            named = sorted(set(map(as_text, values)) - {UNKNOWN})
-            if len(named) > MAX_GROUPS:
-                raise self._too_many()
-            if len(named) < 2:
-                raise SourceError(
-                    f"The labels {self._path} have {len(named)} groups for {self._attribute.name}, "
-                    "which needs at least two; correct the file."
-                )
-            self._attribute = _with_groups(self._path, self._attribute, named)
-        return self._attribute, [self._row(label, line) for label, line in self._labels]
-
-    def values(self) -> Counter[object]:
-        """Return how many rows have each value."""
-        values: Counter[object] = Counter()
-        for code, (label, _) in enumerate(self._labels[:MAX_LABELS]):
-            values.update(dict.fromkeys(values_of(label), self._counts[code]))
-        return values
-
-    def _row(self, label: object, line: int) -> tuple[float, ...]:
-        try:
-            return self._attribute.membership(label, strict=False)
-        except ValueError as error:
-            raise SourceError(
-                f"The labels {self._path}, line {line}: {one_line(error)}; correct it."
-            ) from None
-
-    def _too_many(self) -> SourceError:
-        return SourceError(
-            f"The labels {self._path} have more than {MAX_GROUPS:,} groups for "
-            f"{self._attribute.name}; list its groups and their values under 'groups:' in the "
-            "source."
-        )
+def _named_groups(
+    path: Path, attribute: Attribute, labels: Sequence[tuple[object, int]]
+) -> list[str]:
+    """Return the groups that the labels name, if the attribute names none."""
+    if attribute.groups:
+        return []
+    groups = sorted({as_text(it) for label, _ in labels for it in values_of(label)} - {UNKNOWN})
+    if len(groups) > MAX_GROUPS:
+        raise _too_many(path, attribute, f"{MAX_GROUPS:,} groups")
+    if len(groups) < 2:
+        raise SourceError(f"The labels {path} have fewer than two groups for {attribute.name}.")
+    return groups
 
 
-def _weighed(
-    lines: Iterable[tuple[str, int, float]],
-    rows: list[tuple[float, ...]],
-    unlabelled: tuple[float, ...],
+def _too_many(path: Path, attribute: Attribute, what: str) -> SourceError:
+    return SourceError(
+        f"The labels {path} have more than {what} for {attribute.name}; list its groups and their "
+        "values under 'groups:' in the source, and round values that are more exact than these."
+    )
+
+
+def _row(path: Path, attribute: Attribute, label: object, line: int) -> tuple[float, ...]:
+    try:
+        return attribute.membership(label, strict=False)
+    except ValueError as error:
+        raise wrong_line(path, line, one_line(error), "labels") from None
+
+
+def _mixed(
+    database: sqlite3.Connection,
+    rows: FloatArray,
+    attribute: Attribute,
+    mixtures: dict[tuple[float, ...], int],
 ) -> Iterator[tuple[str, int]]:
-    """Yield each document once, and append the mean of its memberships by weight to the rows."""
-    codes = {row: code for code, row in enumerate(rows)}
-    for id_, own in itertools.groupby(lines, key=itemgetter(0)):
-        held = [(rows[code], weight) for _, code, weight in own]
-        total = sum(weight for _, weight in held)
-        mean = held[0][0] if total else unlabelled
-        if total and len(held) > 1:
-            shares = zip(*([share * weight for share in row] for row, weight in held), strict=True)
-            mean = tuple(sum(share) / total for share in shares)
-        if (code := codes.setdefault(mean, len(rows))) == len(rows):
-            rows.append(mean)
-        yield id_, code
+    """Yield each document once, with the number of the mean of its memberships by weight."""
+    for id_, own in groupby(database.execute(_WEIGHTS), key=itemgetter(0)):
+        weights = {code: weight for _, code, weight in own}
+        mean = attribute.membership(None)
+        if total := sum(weights.values()):
+            shares = [rows[code] * (weight / total) for code, weight in weights.items()]
+            mean = tuple(np.sum(shares, axis=0).tolist())
+        yield id_, mixtures.setdefault(mean, len(mixtures))
 
 
 def label_key(label: object) -> object:
@@ -405,11 +423,8 @@ class LabelReader:
         field_attributes: The attributes that read a field of the hit.
     """
 
-    def __init__(
-        self, schema: Schema, files: Mapping[str, LabelStore], *, strict: bool = False
-    ) -> None:
+    def __init__(self, schema: Schema, files: Mapping[str, LabelStore]) -> None:
         self.schema = schema
-        self._strict = strict
         self.field_attributes = [a for a in schema.attributes.values() if a.field]
         self._files = files
         self._rows: dict[str, dict[object, tuple[float, ...]]] = {
@@ -424,7 +439,6 @@ class LabelReader:
         *,
         store: Path | None = None,
         progress: Callable[[int], None] | None = None,
-        strict: bool = False,
     ) -> LabelReader:
         """Open the label files; a file that is new or has changed is read once.
 
@@ -433,7 +447,6 @@ class LabelReader:
             folder: File names are relative to this folder.
             store: The folder that keeps parsed labels; in the user's data folder by default.
             progress: Called with the number of rows read.
-            strict: Refuse a field value that is not a group, see :meth:`Attribute.membership`.
 
         Raises:
             SourceError: A file cannot be read, or its labels do not fit the attribute.
@@ -451,7 +464,7 @@ class LabelReader:
         finally:
             stop.set()  # Only matters if the wait was cancelled while the thread still runs.
         resolved = {n: files[n].attribute if n in files else a for n, a in attributes.items()}
-        return cls(Schema(attributes=resolved), files, strict=strict)
+        return cls(Schema(attributes=resolved), files)
 
     def memberships(
         self, ids: Sequence[str], values: Mapping[str, Sequence[object]]
@@ -473,12 +486,12 @@ class LabelReader:
             for name, attribute in self.schema.attributes.items()
         }
 
-    def in_files(self, ids: Sequence[str]) -> list[str]:
+    def in_files(self, ids: Sequence[str]) -> set[str]:
         """Return the documents that occur in a label file."""
-        if not ids or not self._files:
-            return []
-        held = np.any([store.names(ids) for store in self._files.values()], axis=0)
-        return [id_ for id_, is_named in zip(ids, held.tolist(), strict=True) if is_named]
+        codes = [store.codes(ids) for store in self._files.values()]
+        return {
+            id_ for found in codes for id_, code in zip(ids, found, strict=True) if code is not None
+        }
 
     def in_fields(self, documents: Sequence[Document]) -> dict[str, list[object]]:
         """Return the labels of documents for each attribute that reads a field."""
@@ -509,42 +522,29 @@ class LabelReader:
             SourceError: There are many documents, and a label file has none of them, or only
                 values that no group takes.
         """
-        return [
-            self.field_report(name, labels[name])
-            if name in labels
-            else self._file_report(attribute, ids)
-            for name, attribute in self.schema.attributes.items()
-        ]
-
-    def _file_report(self, attribute: Attribute, ids: Sequence[str]) -> AttributeReport:
-        """Return the values of a file, and how many of these documents it labels."""
-        store = self._files[attribute.name]
-        rows = store.memberships(ids)[:, : len(attribute.groups)]
-        labelled = int(rows.any(axis=1).sum())
-        if not labelled and len(ids) >= ENOUGH:
-            values = ", ".join(one_line(it.value, 30) for it in store.report.without_group[:10])
-            remedy = f", and list the values {values} under 'groups:'" if values else ""
-            raise SourceError(
-                f"The labels {attribute.labels} put none of the {len(ids):,} checked documents, "
-                f"such as '{one_line(ids[0], 80)}', into a group; check which column has the ids"
-                f"{remedy}."
-            )
-        return store.report.model_copy(update={"documents": len(ids), "labelled": labelled})
-
-    def field_report(self, attribute: str, labels: Sequence[object]) -> AttributeReport:
-        """Return the check's report on the labels in a field of some documents.
-
-        Args:
-            attribute: An attribute that reads a field.
-            labels: The label of each checked document.
-        """
-        described = self.schema.attribute(attribute)
-        rows = self._of_field(described, [""] * len(labels), labels)
-        counts: Counter[object] = Counter()
-        for label in labels:
-            counts.update(set(values_of(label)))
-        labelled = int(rows[:, : len(described.groups)].any(axis=1).sum())
-        return attribute_report(described, len(labels), labelled, counts)
+        memberships = self.memberships(ids, labels)
+        reports = []
+        for name, attribute in self.schema.attributes.items():
+            rows = memberships[name][:, : len(attribute.groups)]
+            labelled = int(rows.any(axis=1).sum())
+            if name in labels:
+                counts: Counter[object] = Counter()
+                for label in labels[name]:
+                    counts.update(set(values_of(label)))
+                reports.append(attribute_report(attribute, len(ids), labelled, counts))
+                continue
+            report = self._files[name].report
+            if not labelled and len(ids) >= ENOUGH:
+                values = ", ".join(one_line(it.value, 30) for it in report.without_group[:10])
+                remedy = f", and list the values {values} under 'groups:'" if values else ""
+                raise SourceError(
+                    f"The labels {attribute.labels} put none of the {len(ids):,} checked documents,"
+                    f" such as '{one_line(ids[0], 80)}', into a group; check which column has the "
+                    f"ids{remedy}."
+                )
+            update = {"documents": len(ids), "labelled": labelled}
+            reports.append(report.model_copy(update=update))
+        return reports
 
     def _of_field(
         self, attribute: Attribute, ids: Sequence[str], labels: Sequence[object]
@@ -555,7 +555,7 @@ class LabelReader:
             key = label_key(label)
             if (row := cached.get(key)) is None:
                 try:
-                    row = attribute.membership(label, strict=self._strict)
+                    row = attribute.membership(label, strict=False)
                 except ValueError as error:
                     raise SourceError(
                         f"The field '{attribute.field}' of the document '{one_line(id_, 80)}' "

@@ -18,7 +18,7 @@ from numbers import Number
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fairqr.base.errors import SourceError, one_line
+from fairqr.base.errors import InputError, one_line
 from fairqr.retrieval.sources.documents import (
     Cells,
     csv_cells,
@@ -26,6 +26,8 @@ from fairqr.retrieval.sources.documents import (
     identifier,
     numbered_lines,
     parse_object,
+    text_lines,
+    wrong_line,
 )
 
 TEXTS = ("query", "text", "title")
@@ -34,6 +36,9 @@ TEXTS = ("query", "text", "title")
 JSON_LINES = (".json", ".jsonl", ".ndjson")
 
 MARKUP = ("<top", "<?xml", "<!doctype")
+
+NamedRow = tuple[int, dict[str, Any]]
+"""The line on which a row starts, and its values by the names of their columns, case-folded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +96,11 @@ def read_queries(path: Path) -> dict[str, str]:
         SourceError: A line is not a query, or two lines have the same id; the error names the line.
     """
     queries: dict[str, str] = {}
-    lines: dict[str, int] = {}
     for row in query_rows(path, need_ids=True):
         if row.id is None or not row.text:
             raise _wrong(path, row.line, "it has no id or no text")
-        if (first := lines.setdefault(row.id, row.line)) != row.line:
-            raise _wrong(path, row.line, f"the query '{row.id}' is already in line {first}")
+        if row.id in queries:
+            raise _wrong(path, row.line, f"the query '{row.id}' is already above it")
         queries[row.id] = row.text
     return queries
 
@@ -105,8 +109,6 @@ def query_rows(
     path: Path, columns: QueryColumns | None = None, *, need_ids: bool = False
 ) -> Iterator[QueryRow]:
     """Yield the queries of a file.
-
-    In a plain list a blank line between others is a query without text; elsewhere it is skipped.
 
     Args:
         path: The file.
@@ -119,31 +121,53 @@ def query_rows(
         SourceError: A line is not a query, or has no weight; the error names the line.
     """
     columns = columns or QueryColumns()
+    for number, row in _rows(path, columns, need_ids):
+        try:
+            query = _query(number, row, columns)
+        except ValueError as error:
+            raise _wrong(path, number, error) from None
+        yield query
+
+
+def _rows(path: Path, columns: QueryColumns, need_ids: bool) -> Iterator[NamedRow]:
+    """Yield the rows by the names of their columns: ``id`` and ``text`` if the file names none."""
     name = path.name.lower().removesuffix(".gz")
     if name.endswith(JSON_LINES):
-        rows = named_rows(path, "queries")
-    elif name.endswith(".csv"):
-        rows = _table(path, csv_cells(path, "queries"), columns, need_ids, headless=need_ids)
-    else:
-        lines = _decoded(path)
-        number, line = first = next(lines, (0, ""))
-        if line.lstrip().lower().startswith(MARKUP):
-            what = "it is SGML or XML; write each topic as its id, a tab, its text"
-            raise _wrong(path, number, what)
-        lines = itertools.chain([first] if number else [], lines)
-        if "\t" not in line and not need_ids:
-            if columns.named and number:
-                what = f"it has no columns, so none is called '{columns.named[0]}'"
-                raise _wrong(path, number, what)
-            yield from _plain(lines)
-            return
-        cells = ((number, line.rstrip("\r\n").split("\t")) for number, line in lines)
-        rows = _table(path, cells, columns, need_ids, headless=True)
-    for number, row in rows:
-        try:
-            yield _query(number, row, columns)
-        except ValueError as error:
-            raise _wrong(path, number, str(error)) from None
+        yield from named_rows(path, "queries")
+        return
+    is_csv = name.endswith(".csv")
+    cells = csv_cells(path, "queries") if is_csv else _tab_cells(path)
+    number, first = next(cells, (1, []))
+    if not is_csv and "".join(first).lstrip().lower().startswith(MARKUP):
+        problem = "it is SGML or XML; write each topic as its id, a tab, its text"
+        raise _wrong(path, number, problem)
+    is_list = len(first) == 1 and not is_csv and not need_ids
+    if is_list and columns.named:
+        problem = f"it has no columns, so none is called '{columns.named[0]}'"
+        raise _wrong(path, number, problem)
+    names = [_key(cell) for cell in first]
+    has_text = any(_key(text) in names for text in columns.texts)
+    has_names = has_text and ("id" in names or not need_ids)
+    if not is_list and (has_names or columns.named or (is_csv and not need_ids)):
+        yield from _named(path, first, number, cells, "queries")
+        return
+    for line, row in itertools.chain([(number, first)] if first else [], cells):
+        if is_list:
+            yield line, {"text": " ".join(row)}
+            continue
+        if len(row) < 2:
+            raise _wrong(path, line, "it lacks the two columns, id and text")
+        # Otherwise we would send the numbers of an export with unknown column names.
+        if not need_ids and (len(row) > 2 or not math.isnan(_number(row[1]))):
+            problem = "it is not an id and a text; name the columns in the first line"
+            raise _wrong(path, line, problem)
+        yield line, {"id": row[0], "text": row[1]}
+
+
+def _tab_cells(path: Path) -> Iterator[Cells]:
+    for number, line in text_lines(path):
+        if line.strip():
+            yield number, line.rstrip("\n").split("\t")
 
 
 def _query(number: int, row: Mapping[str, Any], columns: QueryColumns) -> QueryRow:
@@ -176,7 +200,7 @@ def _query(number: int, row: Mapping[str, Any], columns: QueryColumns) -> QueryR
     )
 
 
-def named_rows(path: Path, what: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def named_rows(path: Path, what: str) -> Iterator[NamedRow]:
     """Yield the rows of JSON Lines or CSV by the names of their columns, each with its line.
 
     Args:
@@ -188,72 +212,31 @@ def named_rows(path: Path, what: str) -> Iterator[tuple[int, dict[str, Any]]]:
         SourceError: A line is wrong; the error names it.
     """
     if not path.name.lower().removesuffix(".gz").endswith(JSON_LINES):
-        rows = csv_cells(path, what)
-        yield from _named(path, next(rows, (0, [])), rows, what)
+        cells = csv_cells(path, what)
+        number, first = next(cells, (1, []))
+        yield from _named(path, first, number, cells, what)
         return
     for number, line in numbered_lines(path):
         try:
             row = parse_object(line)
         except ValueError as error:
-            raise _wrong(path, number, str(error), what) from None
+            raise wrong_line(path, number, error, what) from None
         yield number, {_key(name): value for name, value in row.items()}
 
 
 def _named(
-    path: Path, first: Cells, rows: Iterable[Cells], what: str = "queries"
-) -> Iterator[tuple[int, dict[str, Any]]]:
+    path: Path, first: Sequence[str], number: int, rows: Iterable[Cells], what: str
+) -> Iterator[NamedRow]:
     """Yield the rows of a table by the names in its first line."""
-    names = [_key(name) for name in first[1]]
+    names = [_key(name) for name in first]
     if twice := [name for name in names if name and names.count(name) > 1]:
-        raise _wrong(path, first[0], f"it names the column '{twice[0]}' twice", what)
+        raise wrong_line(path, number, f"it names the column '{twice[0]}' twice", what)
     for number, cells in rows:
         # Otherwise an unquoted text with a comma would be cut off there.
-        if len(cells) > len(names) and any(cell.strip() for cell in cells[len(names) :]):
-            more = "it has more columns than the first line, perhaps from an unquoted comma"
-            raise _wrong(path, number, more, what)
+        if any(cell.strip() for cell in cells[len(names) :]):
+            problem = "it has more columns than the first line, perhaps from an unquoted comma"
+            raise wrong_line(path, number, problem, what)
         yield number, dict(zip(names, cells, strict=False))
-
-
-def _table(
-    path: Path,
-    rows: Iterator[Cells],
-    columns: QueryColumns,
-    need_ids: bool,
-    *,
-    headless: bool,
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the rows of a table whose first line may, if headless, already be an id and a text."""
-    first = next(rows, (0, []))
-    names = [_key(cell) for cell in first[1]]
-    has_text = any(_key(name) in names for name in columns.texts)
-    if not headless or columns.named or (has_text and ("id" in names or not need_ids)):
-        yield from _named(path, first, rows)
-        return
-    for number, cells in itertools.chain([first] if names else [], rows):
-        if len(cells) < 2:
-            raise _wrong(path, number, "it lacks the two columns, id and text")
-        # Otherwise we would send the numbers of an export with unknown column names.
-        if not need_ids and (len(cells) > 2 or not math.isnan(_number(cells[1]))):
-            what = "it is not an id and a text; name the columns in the first line"
-            raise _wrong(path, number, what)
-        yield number, {"id": cells[0], "text": cells[1]}
-
-
-def _decoded(path: Path) -> Iterator[tuple[int, str]]:
-    for number, line in numbered_lines(path):
-        try:
-            text = line.decode()
-        except UnicodeDecodeError:
-            raise _wrong(path, number, "it is not UTF-8 text") from None
-        yield number, text
-
-
-def _plain(lines: Iterable[tuple[int, str]]) -> Iterator[QueryRow]:
-    last = 0
-    for number, line in lines:
-        yield from (QueryRow(blank, None, "") for blank in range(last + 1, number))
-        yield QueryRow(number, None, _spaced(line))
-        last = number
 
 
 def weight_of(value: Any) -> float:
@@ -301,5 +284,5 @@ def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
-def _wrong(path: Path, number: int, problem: str, what: str = "queries") -> SourceError:
-    return SourceError(f"The {what} {path}, line {number}: {problem}; correct the file.")
+def _wrong(path: Path, line: int, problem: object) -> InputError:
+    return wrong_line(path, line, problem, "queries")

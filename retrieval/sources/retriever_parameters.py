@@ -43,9 +43,8 @@ class Hybrid(BaseModel):
         except ValidationError as error:
             where, reason = first_problem(error)
             raise InputError(
-                f"The parameter '{one_line(where)}' of the retriever hybrid is wrong: "
-                f"{one_line(reason)}; its parameters are {', '.join(cls.model_fields)}, as in "
-                "hybrid:minilm,feedback=20,weight=0.7."
+                f"The parameter '{one_line(where)}' of hybrid is wrong: {one_line(reason)}; it has "
+                f"{', '.join(cls.model_fields)}, as in hybrid:minilm,feedback=20,weight=0.7."
             ) from None
 
     def named(self, kind: str, *encoder: str) -> str:

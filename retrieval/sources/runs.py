@@ -5,7 +5,6 @@ Each line is ``query Q0 document rank score tag``, separated by white space.
 
 from __future__ import annotations
 
-import io
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -18,7 +17,7 @@ import numpy as np
 from fairqr.base.errors import CorpusError, InputError, one_line
 from fairqr.base.files import write_beside
 from fairqr.retrieval.fairness.ranking import Ranking
-from fairqr.retrieval.sources.documents import open_text
+from fairqr.retrieval.sources.documents import text_lines, wrong_line
 
 Ties = Literal["rank", "id", "trec_eval", "error"]
 TIES = {
@@ -71,41 +70,35 @@ def read_run(path: Path, *, ties: Ties = "rank") -> Run:
     check_ties(ties)
     found: dict[str, dict[str, Places]] = {}
     places: Places = {}
-    name, last_query, last_tag = "", "", ""
+    name, last = "", ("", "")
     for line, fields in trec_fields(path, 6, "query Q0 document rank score tag"):
         query, _, document, rank, score, tag = fields
-        if query != last_query or tag != last_tag:
-            last_query, last_tag = query, tag
+        problem = ""
+        if last != (query, tag):
+            last, system = (query, tag), _SAMPLE.sub("", tag)
             places = found.setdefault(query, {}).setdefault(tag, {})
-            system = _SAMPLE.sub("", tag)
             name = name or system
             if system != name:
-                raise wrong_line(
-                    path,
-                    line,
-                    f"its tag '{one_line(tag)}' belongs to another run than '{one_line(name)}', "
-                    "but a file may have only one run",
-                )
-        try:
-            place = float(score), int(rank)
-        except ValueError:
-            place = math.nan, 0
-        if not math.isfinite(place[0]):
-            what = f"its rank '{one_line(rank, 60)}' or its score '{one_line(score, 60)}'"
-            raise wrong_line(path, line, f"{what} is not a finite number")
+                problem = f"its tag '{one_line(tag)}' belongs to another run than '{name}'"
         if document in places:
-            raise wrong_line(path, line, f"the document '{one_line(document)}' comes twice")
-        places[document] = place
+            problem = f"the document '{one_line(document)}' comes twice"
+        try:
+            places[document] = float(score), int(rank)
+        except ValueError:
+            places[document] = math.nan, 0
+        if not math.isfinite(places[document][0]):
+            place = f"its rank '{one_line(rank, 60)}' or its score '{one_line(score, 60)}'"
+            problem = f"{place} is not a finite number"
+        if problem:
+            raise wrong_line(path, line, problem, "run", CorpusError)
     if not found:
         raise CorpusError(f"The run {path} is empty; name a file with rankings.")
     rankings: dict[str, list[Ranking]] = {}
     tied = 0
     for query, tags in found.items():
-        rankings[query], equal = [], 0
-        for places in tags.values():
-            ranking, ties_of_it = _ranked(places, ties)
-            rankings[query].append(ranking)
-            equal += ties_of_it
+        ranked = [_ranked(places, ties) for places in tags.values()]
+        rankings[query] = [ranking for ranking, _ in ranked]
+        equal = sum(count for _, count in ranked)
         if equal and ties == "error":
             refuse_ties(str(path), query, equal)
         tied += equal
@@ -178,22 +171,10 @@ def trec_fields(path: Path, count: int, shape: str) -> Iterator[tuple[int, list[
     Raises:
         CorpusError: The file cannot be read, or a line has more or fewer fields.
     """
-    number = 0
-    with open_text(path) as stream:
-        try:
-            for number, line in enumerate(io.TextIOWrapper(stream, "utf-8-sig"), start=1):
-                fields = line.split()
-                if len(fields) == count:
-                    yield number, fields
-                elif fields:
-                    what = f"it has {len(fields)} fields instead of the {count} in '{shape}'"
-                    raise wrong_line(path, number, what)
-        except UnicodeDecodeError:
-            raise CorpusError(
-                f"{path}, after line {number}: it is not UTF-8 text; save it as UTF-8."
-            ) from None
-
-
-def wrong_line(path: Path, number: int, what: str) -> CorpusError:
-    """Return the error about a line of a file."""
-    return CorpusError(f"{path}, line {number}: {what}; fix the line.")
+    for number, line in text_lines(path):
+        fields = line.split()
+        if len(fields) == count:
+            yield number, fields
+        elif fields:
+            problem = f"it has {len(fields)} fields instead of the {count} in '{shape}'"
+            raise wrong_line(path, number, problem, kind=CorpusError)

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from functools import cached_property
 from itertools import combinations
-from operator import ge, gt, le, lt
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -86,35 +85,39 @@ class Range(BaseModel):
 
     @model_validator(mode="after")
     def _has_one_sensible_bound_a_side(self) -> Range:
-        if not self._bounds:
+        bounds = [it for it in (self.gte, self.gt, self.lte, self.lt) if it is not None]
+        if not bounds:
             raise ValueError("a range needs gte, gt, lte or lt")
         if None not in (self.gte, self.gt) or None not in (self.lte, self.lt):
             raise ValueError("a range takes one lower bound and one upper bound")
-        if len({isinstance(bound, date) for bound, _ in self._bounds}) > 1:
+        if len({isinstance(bound, date) for bound in bounds}) > 1:
             raise ValueError("the bounds of a range must be both numbers, or both dates")
         return self
+
+    @cached_property
+    def is_of_dates(self) -> bool:
+        """Whether the bounds are dates, rather than numbers."""
+        return any(isinstance(it, date) for it in (self.gte, self.gt, self.lte, self.lt))
+
+    @cached_property
+    def _ends(self) -> tuple[tuple[Any, int] | None, tuple[Any, int] | None]:
+        """The first and the last value; 1 is just above a bound, and -1 just below."""
+        first = (self.gte, 0) if self.gt is None else (self.gt, 1)
+        last = (self.lte, 0) if self.lt is None else (self.lt, -1)
+        return None if None in first else first, None if None in last else last
 
     def holds(self, value: object) -> bool:
         """Return whether a number or a date, or its text, is in the range."""
         found = _as_day(value) if self.is_of_dates else _as_number(value)
-        return found is not None and all(fits(found, bound) for bound, fits in self._bounds)
-
-    @property
-    def is_of_dates(self) -> bool:
-        """Whether the bounds are dates, rather than numbers."""
-        return isinstance(self._bounds[0][0], date)
-
-    @cached_property
-    def _bounds(self) -> list[tuple[Any, Callable[[Any, Any], bool]]]:
-        """The given bounds, and how a value is compared with each."""
-        compared = (self.gte, ge), (self.gt, gt), (self.lte, le), (self.lt, lt)
-        return [(bound, fits) for bound, fits in compared if bound is not None]
+        first, last = self._ends
+        return found is not None and (
+            (first is None or first <= (found, 0)) and (last is None or (found, 0) <= last)
+        )
 
     def reaches(self, other: Range) -> bool:
         """Return whether the upper bound reaches the start of another range."""
-        top: tuple[Any, int] = (self.lte, 0) if self.lt is None else (self.lt, -1)
-        bottom: tuple[Any, int] = (other.gte, 0) if other.gt is None else (other.gt, 1)
-        return None in (top[0], bottom[0]) or bool(top >= bottom)
+        last, first = self._ends[1], other._ends[0]
+        return last is None or first is None or last >= first
 
 
 def _listed(given: object) -> object:
@@ -176,15 +179,10 @@ class Attribute(BaseModel):
         if not isinstance(data, Mapping):
             return data
         groups = data.get("groups")
-        for names in (groups, data.get("population")):
-            _refuse_booleans("the name of a group", names)
         if not isinstance(groups, Mapping):
             return data
-        held = [it for its in groups.values() for it in (its if isinstance(its, list) else [its])]
-        if not all(isinstance(value, bool) for value in held):  # All are booleans in such a field.
-            _refuse_booleans("a value of a group", held)
-        values = {str(group): its for group, its in groups.items()}
-        return {**data, "groups": list(map(str, groups)), "values": values}
+        values = {as_text(group): its for group, its in groups.items()}
+        return {**data, "groups": list(values), "values": values}
 
     @model_validator(mode="after")
     def _fits_together(self) -> Attribute:
@@ -201,9 +199,7 @@ class Attribute(BaseModel):
         if self.population is not None:
             check_shares(self.population, "the population")
             if self.groups and (others := self.population.keys() - self.universe):
-                raise ValueError(
-                    f"population names '{min(others)}', which is not one of the groups"
-                )
+                raise ValueError(f"population names '{min(others)}', which is no group")
         return self
 
     @model_validator(mode="after")
@@ -220,8 +216,7 @@ class Attribute(BaseModel):
         for (group, one), (other_group, other) in combinations(self._ranges, 2):
             if one.is_of_dates != other.is_of_dates:
                 raise ValueError(
-                    f"the ranges of '{group}' and '{other_group}' mix numbers and dates; write "
-                    "all bounds as numbers, or all as dates"
+                    f"the ranges of '{group}' and '{other_group}' mix numbers and dates"
                 )
             if one.reaches(other) and other.reaches(one):
                 raise ValueError(f"the ranges of '{group}' and '{other_group}' overlap")
@@ -243,17 +238,12 @@ class Attribute(BaseModel):
         totals = rows.sum(axis=1, keepdims=True)
         is_counted = (totals > 1) & (rows % 1 == 0).all(axis=1, keepdims=True)
         if (rows < 0).any() or not (is_counted | np.isclose(totals, 1, rtol=0, atol=1e-6)).all():
-            raise ValueError(
-                "each row of confusion must be numbers of documents, or shares that are 0 or more "
-                "and sum to 1"
-            )
+            raise ValueError("each row of confusion must be counts, or shares that sum to 1")
         shares = rows / totals
         for group, other in np.argwhere(shares >= shares.diagonal()):
             if group != other:
-                raise ValueError(
-                    f"documents of '{names[group]}' have the label '{names[other]}' as often as "
-                    "its own, so the labels say nothing"
-                )
+                problem = f"'{names[group]}' has the label '{names[other]}' as often as its own"
+                raise ValueError(f"{problem}, so the labels say nothing")
         if np.linalg.cond(shares) > 1e3:
             raise ValueError("the rows of confusion are too alike, so the labels say too little")
         return self
@@ -318,17 +308,6 @@ class Attribute(BaseModel):
         return [(g, values) for g, values in self.values.items() if isinstance(values, Range)]
 
 
-def _refuse_booleans(what: str, found: object) -> None:
-    """Refuse what YAML reads as a boolean but means text: ``no`` may stand for Norway."""
-    for one in found if isinstance(found, Mapping | Sequence) else ():
-        if isinstance(one, bool):
-            words = "'yes' and 'on'" if one else "'no' and 'off'"
-            raise ValueError(
-                f"{what} is the boolean {as_text(one)}, because YAML reads {words} as that; put "
-                "the word in quotes"
-            )
-
-
 def _weights(label: object) -> dict[object, float]:
     """Return any form of a label as weights by value."""
     if label is None:
@@ -339,9 +318,7 @@ def _weights(label: object) -> dict[object, float]:
         for value, weight in label.items():
             is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
             if not is_number or not 0 <= weight < math.inf:
-                raise ValueError(
-                    f"the weight of {value!r} must be a number of 0 or more, not {weight!r}"
-                )
+                raise ValueError(f"the weight of {value!r} must be 0 or more, not {weight!r}")
         return {str(value): float(weight) for value, weight in label.items()}
     weights: dict[object, float] = {}
     values = label if isinstance(label, Sequence) and not isinstance(label, bytes) else [label]
@@ -391,7 +368,6 @@ class Described(BaseModel):
         attributes = data.get("attributes") or {}  # A draft may have an empty key.
         if not isinstance(attributes, Mapping):
             return data
-        _refuse_booleans("the name of an attribute", attributes)
         named = {
             key: {"name": key, **value} if isinstance(value, Mapping) else value
             for key, value in attributes.items()

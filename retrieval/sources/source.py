@@ -44,9 +44,7 @@ def check_server(url: str) -> None:
     """
     server = urlsplit(url).netloc if is_web_address(url) else ""
     if "@" in server:
-        raise ValueError(
-            "the address contains a password; name an entry of the settings in credentials"
-        )
+        raise ValueError("the address contains a password; name it in credentials")
     if not server or "{" in server or re.search(r"[?#\s]", url):
         raise ValueError("the url is not an address such as https://localhost:9200")
 
@@ -159,17 +157,6 @@ class ElasticsearchSource(Source):
     vectors: VectorField | None = Field(None, description="A field for searches by vectors.")
     allow_partial: bool = Field(False, description="Accept results that lack failed shards.")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _query_may_hold_a_body(cls, data: Any) -> Any:
-        """Read ``query: {body: …}`` as ``body: …``."""
-        query = data.get("query") if isinstance(data, Mapping) else None
-        if not isinstance(query, Mapping) or "body" not in query:
-            return data
-        if len(query) > 1 or "body" in data:
-            raise ValueError("query takes either a body, or fields and operator")
-        return {**data, "body": query["body"], "query": None}
-
     @field_validator("url")
     @classmethod
     def _urls_are_addresses(cls, url: Any) -> Any:
@@ -190,8 +177,7 @@ class ElasticsearchSource(Source):
             check_template(self.body)
             if hiding := [part for part in HIDING if part in self.body]:
                 raise ValueError(
-                    f"body has '{hiding[0]}', which hides matching documents; remove it, and put "
-                    "a filter into its query, or into 'filter'"
+                    f"body has '{hiding[0]}', which hides matching documents; remove it"
                 )
         if not (self.text or self.title or self.query or self.body):
             raise ValueError("name the fields to search: text, title, or query")

@@ -56,17 +56,6 @@ class Collector:
             group for request in self.requests for group in request["otlp"].get("resourceSpans", [])
         ]
 
-    @property
-    def events(self) -> list[dict[str, Any]]:
-        """All events that were exported, with their attributes as a mapping."""
-        return [
-            {**record, "attributes": _attributes(record.get("attributes", []))}
-            for request in self.requests
-            for group in request["otlp"].get("resourceLogs", [])
-            for scope in group["scopeLogs"]
-            for record in scope["logRecords"]
-        ]
-
 
 def _attributes(pairs: list[dict[str, Any]]) -> dict[str, Any]:
     return {pair["key"]: next(iter(pair["value"].values())) for pair in pairs}
@@ -95,10 +84,7 @@ def collector(tmp_path: Path) -> Iterator[Collector]:
 
 def _serve(file: Path) -> None:
     from google.protobuf.json_format import MessageToDict
-    from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-
-    requests = {"/v1/traces": ExportTraceServiceRequest, "/v1/logs": ExportLogsServiceRequest}
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -112,8 +98,8 @@ def _serve(file: Path) -> None:
                 "text": body.decode("utf-8", "replace"),
                 "bytes": base64.b64encode(body).decode(),
             }
-            if (kind := requests.get(self.path)) is not None:
-                line["otlp"] = MessageToDict(kind.FromString(body))
+            if self.path == "/v1/traces":
+                line["otlp"] = MessageToDict(ExportTraceServiceRequest.FromString(body))
             with file.open("a") as stream:
                 stream.write(json.dumps(line) + "\n")
             self.send_response(200)

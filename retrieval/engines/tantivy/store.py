@@ -231,7 +231,6 @@ class EmbeddedIndexes:
             manifest.labels_folder,
             store=self._folder.parent / "labels",
             progress=progress,
-            strict=True,
         )
 
     def _current(self, name: str) -> Path:

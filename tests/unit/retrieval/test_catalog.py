@@ -89,17 +89,6 @@ async def test_an_index_that_is_built_again_before_its_first_read_can_be_read(
     assert await ids(await catalog.open("p"), "new") == ["0"]
 
 
-async def test_an_index_can_be_opened_at_any_moment_of_a_build(
-    catalog: Catalog, tmp_path: Path
-) -> None:
-    corpus = write(tmp_path / "c", "text")
-    await catalog.create("p", corpus)
-    building = asyncio.create_task(catalog.create("p", corpus))
-    while not building.done():
-        assert await ids(await catalog.open("p"), "text") == ["0"]
-    await building
-
-
 async def test_a_corpus_that_cannot_be_indexed_leaves_the_old_index(
     catalog: Catalog, tmp_path: Path
 ) -> None:
@@ -251,10 +240,8 @@ async def test_the_name_of_a_built_in_corpus_is_for_that_corpus_alone(
     monkeypatch.setitem(BUILT_IN, "notables", write(tmp_path / "own", "text").path)
     with pytest.raises(InputError, match=r"'notables'.*choose another"):
         await catalog.create("notables", write(tmp_path / "people", "text"))
-    assert catalog.names() == []
     assert await ids(await catalog.resolve("notables"), "text") == ["0"]
-    engine = await catalog.create("notables", find_corpus(BUILT_IN["notables"]))
-    assert engine.name == "notables"
+    assert (await catalog.create("notables", find_corpus(BUILT_IN["notables"]))).name == "notables"
 
 
 async def test_a_path_is_indexed_once_and_again_when_it_changes(
@@ -302,15 +289,6 @@ async def test_a_corpus_is_read_when_its_size_or_time_changed_and_indexed_when_i
     assert await ids(await catalog.resolve(str(corpus.path)), "two") == ["0"]
 
 
-async def test_the_fingerprint_is_that_of_content_and_schema(tmp_path: Path) -> None:
-    one, same, text = (
-        write(tmp_path / n, t) for n, t in (("a", "one"), ("b", "one"), ("c", "two"))
-    )
-    other = write(tmp_path / "d", "one", schema=SCHEMA.replace("f, m", "m, f"))
-    assert one.fingerprint() == same.fingerprint()
-    assert len({it.fingerprint() for it in (one, text, other)}) == 3
-
-
 async def test_an_index_of_another_version_is_made_again_if_its_corpus_is_known(
     catalog: Catalog, tmp_path: Path
 ) -> None:
@@ -351,7 +329,7 @@ async def test_a_folder_in_the_current_one_is_a_path_unless_an_index_has_its_nam
 
 @pytest.mark.parametrize("name", ["", "..", "A", "a/b", "-x", "a b", "x" * 101, "ü"])
 async def test_what_is_no_name_is_refused(catalog: Catalog, tmp_path: Path, name: str) -> None:
-    with pytest.raises(InputError, match="name of an index"):
+    with pytest.raises(InputError, match="cannot name an index"):
         await catalog.create(name, write(tmp_path / "c", "text"))
 
 
@@ -359,11 +337,6 @@ async def test_what_is_no_name_is_refused(catalog: Catalog, tmp_path: Path, name
     ("corpus", "error", "says"),
     [
         ("", IndexNotFoundError, "There is no index ''; 'fairqr index list' lists those"),
-        (
-            "nobody",
-            IndexNotFoundError,
-            "There is no index 'nobody'; 'fairqr index list' lists those you have, and ",
-        ),
         ("Notable", IndexNotFoundError, "There is no index 'Notable'; did you mean 'notables'\\?$"),
         ("./nobody", CorpusError, "There is no corpus at nobody"),
         ("nobody.jsonl", CorpusError, "There is no corpus at nobody.jsonl"),
@@ -442,7 +415,6 @@ async def test_a_source_is_searched_by_name_by_path_and_as_an_object(
     source = catalog.attach(path)
     assert catalog.sources() == {"team": path}
     assert catalog.source("team") == (source, path)
-    assert "team" in catalog.names()
     for corpus in ("team", str(path), source):
         engine = await catalog.resolve(corpus)
         assert engine.name == "team"
@@ -452,35 +424,27 @@ async def test_a_source_is_searched_by_name_by_path_and_as_an_object(
     assert (await catalog.resolve("team", retriever=by_vectors)).retriever == "dense:words"
 
 
-async def test_edits_of_a_source_take_effect(catalog: Catalog, tmp_path: Path) -> None:
-    path = source_file(tmp_path / "s")
-    catalog.attach(path)
-    await catalog.resolve("team")
-    path.write_text(path.read_text().replace("sex:", "gender:"))
-    assert list((await catalog.resolve("team")).schema.attributes) == ["gender"]
-    path.write_text("name: team\nengine: sundial\n")
-    with pytest.raises(SourceError, match="engine must be one of"):
-        await catalog.resolve("team")
-    source_file(tmp_path / "s").rename(path)
-    path.write_text(path.read_text().replace("name: team", "name: other"))
-    with pytest.raises(SourceError, match=r"now has the name 'other'; attach it again"):
-        await catalog.resolve("team")
-
-
-async def test_a_source_whose_file_is_gone_says_what_to_do(
+async def test_edits_of_a_source_take_effect_and_a_file_that_is_gone_is_told(
     catalog: Catalog, tmp_path: Path
 ) -> None:
     path = source_file(tmp_path / "s")
     catalog.attach(path)
-    path.rename(tmp_path / "moved.source.yaml")
+    text = path.read_text()
+    path.write_text(text.replace("sex:", "gender:"))
+    assert list((await catalog.resolve("team")).schema.attributes) == ["gender"]
+    path.write_text("name: team\nengine: sundial\n")
+    with pytest.raises(SourceError, match="engine must be one of"):
+        await catalog.resolve("team")
+    path.write_text(text.replace("name: team", "name: other"))
+    with pytest.raises(SourceError, match=r"now has the name 'other'; attach it again"):
+        await catalog.resolve("team")
+    path.write_text(text)
+    moved = path.rename(path.with_name("moved.source.yaml"))
     remedy = r"'fairqr attach FILE', or forget it with 'fairqr source remove team'"
     with pytest.raises(SourceError, match=f"of the source 'team' is gone; .*{remedy}"):
         await catalog.resolve("team")
-    assert [info[:2] for info in await catalog.infos() if isinstance(info, tuple)] == [
-        ("team", "source")
-    ]
-    (tmp_path / "team.jsonl").write_text('{"id": "a", "text": "one"}\n')
-    catalog.attach(tmp_path / "moved.source.yaml")
+    assert [it[:2] for it in await catalog.infos() if isinstance(it, tuple)] == [("team", "source")]
+    catalog.attach(moved)
     assert await ids(await catalog.resolve("team"), "one") == ["a"]
     catalog.detach("team")
     assert catalog.sources() == {}
@@ -531,20 +495,15 @@ async def test_one_name_is_for_one_thing(catalog: Catalog, tmp_path: Path) -> No
 
 
 async def test_what_is_known_of_all_that_has_a_name(catalog: Catalog, tmp_path: Path) -> None:
-    """Nothing is indexed for that."""
+    """Nothing is indexed for that, and the index of a source is not listed beside it."""
     await catalog.create("people", write(tmp_path / "c", "text"))
     catalog.attach(source_file(tmp_path / "s"))
     catalog.attach(source_file(tmp_path / "s", "gone", documents="nothing.jsonl"))
-    infos = {info.name: info for info in await catalog.infos() if isinstance(info, EngineInfo)}
-    assert {name: info.documents for name, info in infos.items()} == {
-        "people": 1,
-        "team": None,
-        "gone": None,
-    }
-    await catalog.resolve("team")
-    infos = {info.name: info for info in await catalog.infos() if isinstance(info, EngineInfo)}
-    assert infos["team"].documents == 2
-    assert set(infos) == {"people", "team", "gone"}, "its index is not listed beside it"
+    for documents in (None, 2):
+        infos = {info.name: info for info in await catalog.infos() if isinstance(info, EngineInfo)}
+        counts = {name: info.documents for name, info in infos.items()}
+        assert counts == {"people": 1, "team": documents, "gone": None}
+        await catalog.resolve("team")
     assert infos["people"].source == str(tmp_path / "c" / "documents.jsonl")
 
 
@@ -553,15 +512,9 @@ async def test_an_engine_that_ranks_in_its_own_way_takes_no_retriever(
 ) -> None:
     (tmp_path / "run.txt").write_text("q1 Q0 a 1 2.5 tag\n")
     (tmp_path / "labels.csv").write_text("id,group\na,one\nb,two\n")
-    run = Source.model_validate(
-        {
-            "name": "ours",
-            "engine": "run",
-            "runs": ["run.txt"],
-            "attributes": {"kind": {"labels": "labels.csv"}},
-            "folder": tmp_path,
-        }
-    )
+    described: dict[str, Any] = {"name": "ours", "engine": "run", "runs": "run.txt"}
+    described |= {"attributes": {"kind": {"labels": "labels.csv"}}, "folder": tmp_path}
+    run = Source.model_validate(described)
     with pytest.raises(UnsupportedError, match="'ours' only ranks in its own way"):
         await catalog.resolve(run, retriever="dense")
     assert (await info_of(await catalog.resolve(run))).name == "ours"

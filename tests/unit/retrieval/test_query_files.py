@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 from pathlib import Path
 
 import pytest
@@ -20,8 +19,8 @@ def rows(path: Path, content: str | bytes, columns: QueryColumns | None = None) 
 
 COUNT = QueryColumns(weight="count")
 TOPIC = QueryColumns(segment="topic")
-BLANK = QueryRow(2, None, "")
-AS_LINES = [QueryRow(1, None, "red shoes"), BLANK, QueryRow(3, None, "blue hat")]
+AS_LINES = [QueryRow(1, None, "red shoes"), QueryRow(3, None, "blue hat")]
+RED = [QueryRow(2, None, "red shoes")]
 WITH_IDS = [QueryRow(1, "7", "red shoes"), QueryRow(2, "8", "blue hat")]
 SEGMENTED = [QueryRow(n, None, "a", 1.0, it) for n, it in ((2, "arts and crafts"), (3, "7"))]
 WEIGHTED = [QueryRow(2, None, "red shoes", 12.0), QueryRow(3, None, "blue hat", 0.5)]
@@ -33,47 +32,29 @@ WEIGHTED = [QueryRow(2, None, "red shoes", 12.0), QueryRow(3, None, "blue hat", 
         ("q.txt", " red  shoes\n\nblue\u00a0hat", None, AS_LINES),
         ("q.txt", "\ufeffred shoes\r\n \r\nblue hat\r\n", None, AS_LINES),
         ("topics.tsv", "7\tred shoes\n8\tblue hat\n", None, WITH_IDS),
-        ("log.csv", "query,count\nred shoes,12\nblue hat,0.5\n", COUNT, WEIGHTED),
         ("log.csv", "Count,Query\r\n 12 ,red shoes\r\n5e-1,blue hat\r\n", COUNT, WEIGHTED),
         ("log.csv.gz", "a,query,count,,\n1,red shoes,12,,\n2,blue hat,.5,,\n", COUNT, WEIGHTED),
         ("log.tsv", "user\tquery\tcount\n1\tred shoes\t12\n2\tblue hat\t0.5\n", COUNT, WEIGHTED),
+        ("q.csv", 'query\n"red\nshoes"\n \n', None, RED),
+        ("q.csv", "query,n\nred shoes,1\n,2\n", None, [*RED, QueryRow(3, None, "")]),
         (
             "q.csv",
-            'query\n"red\nshoes"\n"blue ""hat"""\n',
-            None,
-            [QueryRow(2, None, "red shoes"), QueryRow(4, None, 'blue "hat"')],
+            "Top q,id2\nred shoes,7\n",
+            QueryColumns("Top q", "id2"),
+            [RED[0]._replace(id="7")],
         ),
-        ("q.csv", "query\nred shoes\n \n", None, [QueryRow(2, None, "red shoes")]),
-        (
-            "q.csv",
-            "query,n\nred shoes,1\n,2\n",
-            None,
-            [QueryRow(2, None, "red shoes"), QueryRow(3, None, "")],
-        ),
-        (
-            "q.csv",
-            "Top queries,Clicks\nred shoes,3\n",
-            QueryColumns(text="Top queries", weight="clicks"),
-            [QueryRow(2, None, "red shoes", 3)],
-        ),
-        (
-            "q.csv",
-            "query,qid\nred shoes,7\n",
-            QueryColumns(id="qid"),
-            [QueryRow(2, "7", "red shoes")],
-        ),
-        ("q.csv", "title,text,query\na,b,c\n", None, [QueryRow(2, None, "c")]),
+        ("q.csv", "title,text,query\na,b,red shoes\n", None, RED),
         (
             "q.jsonl",
-            '{"id": 7, "query": "red shoes"}\n{"id": "8", "title": "blue hat"}\n',
+            '{"id": 7, "query": "red shoes"}\n{"id": "8", "title": "blue hat"}',
             None,
             WITH_IDS,
         ),
         (
             "q.jsonl",
-            '{"q": "red  shoes", "n": 2}\n{"q": null, "n": "0"}\n',
-            QueryColumns(text="q", weight="n"),
-            [QueryRow(1, None, "red shoes", 2.0), QueryRow(2, None, "", 0.0)],
+            '{"q": null, "n": "0"}',
+            QueryColumns("q", weight="n"),
+            [QueryRow(1, None, "", 0.0)],
         ),
         ("q.csv", "query,Topic\na, arts  and crafts\na,7\n", TOPIC, SEGMENTED),
         ("q.tsv", "topic\tquery\n\ta\n", TOPIC, [QueryRow(2, None, "a")]),
@@ -97,19 +78,13 @@ def test_the_forms_of_files(
 @pytest.mark.parametrize(
     ("name", "content", "columns", "words"),
     [
-        ("q.txt", b"red\nbl\xfce\n", None, "line 2: it is not UTF-8 text; correct the file"),
         ("q.txt", "red shoes\n", COUNT, "line 1: it has no columns, so none is called 'count'"),
         ("q.txt", "<top>\n<num> 301\n", None, "line 1: it is SGML or XML; write each topic as its"),
         ("q.tsv", "7\tred\n8\n", None, "line 2: it lacks the two columns, id and text"),
         ("q.tsv", "7\tred\n\tblue\n", None, "line 2: it has no id (text or"),
         ("q.tsv", "keyword\tclicks\nred\t12\n", None, "line 2: it is not an id and a text; name"),
         ("q.tsv", "7\tred\n8\tblue\n", COUNT, "line 2: it has no 'query', 'text' or 'title', only"),
-        (
-            "q.csv",
-            "keyword,clicks\nred,12\n",
-            None,
-            "only 'keyword', 'clicks'; say which columns to read",
-        ),
+        ("q.csv", "keyword,clicks\nred,12\n", None, "only 'keyword', 'clicks'; say which columns"),
         ("q.csv", "query,n\nred,12\n", COUNT, "line 2: it has no 'count', only 'query', "),
         ("q.jsonl", '{"query": "a", "topic": []}\n', TOPIC, "its segment is neither text nor a"),
         ("q.csv", "query,Query\nred,12\n", None, "line 1: it names the column 'query' twice"),
@@ -120,27 +95,19 @@ def test_the_forms_of_files(
             COUNT,
             "line 2: it has no 'count', only 'query'; say which",
         ),
-        (
-            "q.csv",
-            "query,count\nred,\n",
-            COUNT,
-            "line 2: its weight must be a number of 0 or more, not ''",
-        ),
-        ("q.csv", "query,count\nred,many\n", COUNT, "must be a number of 0 or more, not 'many'"),
+        ("q.csv", "query,count\nred,\n", COUNT, "its weight must be a number of 0 or more, not ''"),
         ("q.csv", "query,count\nred,nan\n", COUNT, "line 2: its weight must be a number of 0 or"),
         ("q.csv", 'query\nred\n"blue\nhat\n', None, "line 3: it is not CSV (unexpected end of"),
         ("q.csv", 'query\n"' + "blue\n" * 40_000, None, "line 2: it is not CSV (field larger"),
         ("q.json", '[\n{"query": "red"}\n]', None, "line 1: it is not valid JSON"),
-        ("q.jsonl", '{"words": "red"}\n', None, "line 1: it has no 'query', 'text' or 'title'"),
         ("q.jsonl", '{"query": 12}\n', None, "line 1: its text is not text"),
         ("q.jsonl", '{"query": "\\ud800"}\n', None, "line 1: its text has half a surrogate pair"),
         ("q.jsonl", '{"query": "a"}\n', QueryColumns(id="qid"), "line 1: it has no 'qid'"),
         ("q.jsonl", '{"query": "a", "count": true}\n', COUNT, "of 0 or more, not True"),
-        ("q.jsonl", '{"query": "a"}\n', COUNT, "line 1: it has no 'count', only"),
     ],
 )
 def test_what_is_no_query_is_named(
-    tmp_path: Path, name: str, content: str | bytes, columns: QueryColumns | None, words: str
+    tmp_path: Path, name: str, content: str, columns: QueryColumns | None, words: str
 ) -> None:
     with pytest.raises(SourceError) as caught:
         rows(tmp_path / name, content, columns)
@@ -152,20 +119,18 @@ def test_what_is_no_query_is_named(
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="it has no 'topic', only 'query'; say which columns"):
-        rows(tmp_path / "q.jsonl", '{"query": "a"}\n{"query": "b"}\n', TOPIC)
-    with pytest.raises(CorpusError, match=r"no\.txt cannot be read"):
-        list(query_rows(tmp_path / "no.txt"))
-    packed = tmp_path / "cut.txt.gz"
-    packed.write_bytes(gzip.compress(b"red shoes\n" * 1000)[:-12])
-    with pytest.raises(CorpusError, match="cannot be read to its end"):
-        list(query_rows(packed))
+    for name, content in (("no.txt", None), ("cut.txt.gz", b""), ("q.txt", b"red\nbl\xfce\n")):
+        path = tmp_path / name
+        if content is not None:
+            path.write_bytes(content or gzip.compress(b"red shoes\n" * 1000)[:-12])
+        with pytest.raises(CorpusError, match=r"cannot be read to its end|is not UTF-8"):
+            list(query_rows(path))
 
 
 def test_rows_come_while_the_file_is_read(tmp_path: Path) -> None:
     """The rows before a wrong line are there before it is met, so nothing waits for the end."""
     path = tmp_path / "log.jsonl"
-    path.write_text(json.dumps({"query": "red"}) + "\nnonsense\n")
+    path.write_text('{"query": "red"}\nnonsense\n')
     stream = query_rows(path)
     assert next(stream).text == "red"
     with pytest.raises(SourceError, match="line 2"):

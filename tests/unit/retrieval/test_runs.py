@@ -21,14 +21,13 @@ def write(folder: Path, *lines: str) -> Path:
 
 
 def test_scores_order_a_run_whatever_the_ranks_say(tmp_path: Path) -> None:
-    path = write(tmp_path, "1 Q0 a 1 0.5 sys", "1 Q0 b 2 1.5 sys", "", "2\tQ0\tc\t1\t-1e3\tsys")
-    run = read_run(path)
-    assert run == Run(
-        "sys",
-        {"1": [Ranking(["b", "a"], [1.5, 0.5])], "2": [Ranking(["c"], [-1000.0])]},
-        0,
-        "the rank in the file",
-    )
+    """A byte order mark, blank lines, ids that are no ASCII, samples and a packed file are read."""
+    lines = ["\ufeff", "q Q0 é 1 0.5 t#1", "  q\tQ0 b 2 1.5e0 t#1\r", "", "q Q0 b 1 1 t#2"]
+    path = tmp_path / "x.run.gz"
+    path.write_bytes(gzip.compress("\n".join([*lines, "2 Q0 c 1 -1e3 t#1"]).encode()))
+    samples = [Ranking(["b", "é"], [1.5, 0.5]), Ranking(["b"], [1.0])]
+    rankings = {"q": samples, "2": [Ranking(["c"], [-1000.0])]}
+    assert read_run(path) == Run("t", rankings, 0, "the rank in the file")
 
 
 TIED = ("1 Q0 b 1 1 s", "1 Q0 c 2 1 s", "1 Q0 a 3 1 s", "1 Q0 z 4 2 s")
@@ -44,18 +43,6 @@ def test_ties_are_decided_as_asked(tmp_path: Path, ties: str, order: str) -> Non
     assert run.tied == 2
 
 
-def test_trec_eval_orders_ties_by_id_descending(tmp_path: Path) -> None:
-    """Held against the kept library, which wraps trec_eval: reciprocal rank tells who was first."""
-    import ir_measures
-
-    run = read_run(write(tmp_path, *TIED[:3]), ties="trec_eval")
-    first = run.rankings["1"][0].ids[0]
-    scores = {"1": {"a": 1.0, "b": 1.0, "c": 1.0}}
-    for id_ in "abc":
-        found = ir_measures.calc_aggregate([ir_measures.RR], {"1": {id_: 1}}, scores)
-        assert (found[ir_measures.RR] == 1) == (id_ == first)
-
-
 def test_ties_can_be_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="the query '1' has 2 documents with the same score"):
         read_run(write(tmp_path, *TIED), ties="error")
@@ -67,14 +54,12 @@ def test_ties_can_be_refused(tmp_path: Path) -> None:
     ("line", "words"),
     [
         ("1 Q0 x 2 0.5", "line 2: it has 5 fields instead of the 6"),
-        ("1 Q0 x 2 0.5 sys more", "line 2: it has 7 fields"),
         ("1 Q0 x two 0.5 sys", "line 2: its rank 'two' or its score '0.5' is not a finite number"),
-        ("1 Q0 x 2 high sys", "line 2: its rank '2' or its score 'high' is not a finite number"),
         ("1 Q0 x 2 nan sys", "line 2: its rank '2' or its score 'nan' is not"),
         ("1 Q0 x 2 1e999 sys", "line 2: its rank '2' or its score '1e999' is not"),
         ("1 Q0 a 2 0.5 sys", "line 2: the document 'a' comes twice"),
         ("1 Q0 x 2 0.5 other", "line 2: its tag 'other' belongs to another run than 'sys'"),
-        ("1 Q0 \udcff 1 1 sys", "after line 0: it is not UTF-8 text"),
+        ("1 Q0 \udcff 1 1 sys", "is not UTF-8 text"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: str, words: str) -> None:
@@ -94,21 +79,6 @@ def test_what_is_empty_or_absent_or_breaks_off_is_refused(tmp_path: Path) -> Non
     packed.write_bytes(gzip.compress(b"1 Q0 a 1 1 s\n1 Q0 b 2 0 s\n")[:-9])
     with pytest.raises(CorpusError, match=r"cut\.run\.gz cannot be read to its end"):
         read_run(packed)
-
-
-def test_what_is_unusual_is_read_all_the_same(tmp_path: Path) -> None:
-    """A mark of byte order, blank lines, spaces, ids that are no ASCII, samples, a packed file."""
-    path = tmp_path / "x.run.gz"
-    content = "\ufeff\n  q Q0 é 1 2 t#1\n\nq\tQ0  b 2 1e0 t#1\r\nq Q0 b 1 1 t#2"
-    path.write_bytes(gzip.compress(content.encode()))
-    assert [ranking.ids for ranking in read_run(path).rankings["q"]] == [["é", "b"], ["b"]]
-
-
-def test_tags_with_a_number_are_samples_of_one_run(tmp_path: Path) -> None:
-    path = write(tmp_path, "1 Q0 a 1 1 s#1", "1 Q0 b 1 1 s#2", "1 Q0 a 2 0 s#2", "2 Q0 c 1 1 s#1")
-    run = read_run(path)
-    assert run.name == "s"
-    assert [ranking.ids for ranking in run.rankings["1"]] == [["a"], ["b", "a"]]
 
 
 @given(
