@@ -149,7 +149,7 @@ def _without_texts(span: Any) -> Any:
 
     if span.instrumentation_scope.name == "fairqr":
         return span
-    same = ("name", "context", "parent", "resource", "attributes", "links", "kind", "start_time")
-    same = (*same, "end_time", "instrumentation_scope")
+    same = ["name", "context", "parent", "resource", "attributes", "links", "kind"]
+    same += ["start_time", "end_time", "instrumentation_scope"]
     kept = {name: getattr(span, name) for name in same}
     return ReadableSpan(**kept, status=Status(span.status.status_code))

@@ -74,6 +74,13 @@ class KeptFile(Generic[Value]):
                 if not connection.execute(_DROP).rowcount:
                     return
 
+    def after(self, key: str, size: int) -> dict[str, Value]:
+        """Return the values of the next keys in alphabetical order, at most ``size`` of them."""
+        query = "SELECT key, value FROM kept WHERE key > ? ORDER BY key LIMIT ?"
+        with suppress(OSError, sqlite3.Error), self._use() as connection:
+            return dict(connection.execute(query, (key, size)).fetchall())
+        return {}
+
     def close(self) -> None:
         """Close the file; the next use opens it again."""
         with self._lock:

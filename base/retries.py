@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import tenacity
 
@@ -51,8 +51,8 @@ def can_heal(error: BaseException) -> bool:
 def retry_after(error: BaseException) -> float | None:
     """Return how many seconds the server asks us to wait (the header Retry-After), if it does."""
     holders = (getattr(error, "response", None), getattr(error, "meta", None))
-    headers = next((it.headers for it in holders if getattr(it, "headers", None)), {})
-    asked = str(headers.get("retry-after", ""))
+    headers: list[Any] = [getattr(it, "headers", None) or {} for it in holders]
+    asked = next((str(it["retry-after"]) for it in headers if "retry-after" in it), "")
     with suppress(ValueError, OverflowError):
         return max(0.0, float(asked))
     with suppress(ValueError, OverflowError):  # the other form that HTTP allows
