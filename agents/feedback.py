@@ -17,7 +17,7 @@ from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.table import DocumentTable
 from fairqr.retrieval.sources.documents import Document
-from fairqr.retrieval.texts.feedback import (
+from fairqr.retrieval.texts.evidence import (
     document_frequencies,
     most_weighted,
     relevance_model,

@@ -37,7 +37,7 @@ from fairqr.evaluation.audit.bundle import AuditFolder
 from fairqr.evaluation.audit.queries import Queries, collect_queries
 from fairqr.evaluation.audit.running import audit_engine
 from fairqr.evaluation.audit.specification import AuditSpec
-from fairqr.retrieval.encoders.encoder import EncoderMark, KeptVectors, text_of
+from fairqr.retrieval.encoders.encoder import KeptVectors, text_of
 from fairqr.retrieval.encoders.opening import open_encoder
 from fairqr.retrieval.engines.engine import Query, SearchEngine
 from fairqr.retrieval.sources.corpus import BUILT_IN, find_corpus
@@ -97,7 +97,7 @@ async def encode(queries: Queries) -> None:
     corpus, encoder = find_corpus(BUILT_IN["notables"]), open_encoder("minilm")
     texts = [text_of(document) for document in read_documents(corpus.path, corpus.schema)]
     texts += [query.text for query in queries.queries]
-    await KeptVectors(encoder, await EncoderMark.of(encoder)).encode(texts)
+    await (await KeptVectors.of(encoder)).encode(texts)
 
 
 async def measured(way: str, count: int, corpus: str, server: str) -> tuple[float, ...]:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import tantivy
 
-from fairqr.retrieval.engines.tantivy.analysis import ANALYZER_NAME, english_analyzer
 from fairqr.retrieval.sources.documents import Document
+from fairqr.retrieval.texts.words import ANALYZER_NAME, english_analyzer
 
 # As ours.
 WRITER_BYTES = 64 << 20

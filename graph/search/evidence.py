@@ -15,11 +15,11 @@ from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.texts.evidence import (
     Evidence,
     Proposal,
+    document_frequencies,
     evidence_from_texts,
     gather_evidence,
     stems_of,
 )
-from fairqr.retrieval.texts.feedback import document_frequencies
 
 
 async def checked_refinements(

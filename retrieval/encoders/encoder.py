@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -99,11 +99,20 @@ class KeptVectors:
     """
 
     def __init__(self, encoder: Encoder, mark: EncoderMark) -> None:
-        self._encoder, self._dimensions = encoder, mark.dimensions
+        self.encoder, self.mark, self.dimensions = encoder, mark, mark.dimensions
         # Another model may have the same name.
         probe = " ".join(f"{value:.2f}" for value in mark.probe)
         self._prefix = f"{mark.name}\n{mark.dimensions}\n{probe}\n"
         self._file: KeptFile[bytes] = KeptFile(cache_dir() / "vectors.sqlite", MAX_BYTES)
+
+    @classmethod
+    async def of(cls, encoder: Encoder) -> Self:
+        """Return the kept vectors of an encoder; see :meth:`EncoderMark.of`."""
+        return cls(encoder, await EncoderMark.of(encoder))
+
+    async def encode_query(self, text: str) -> Float32Array:
+        """Return the vector of a query, which is not kept; see :func:`encode_query`."""
+        return await encode_query(self.encoder, text, self.dimensions)
 
     async def encode(self, texts: Sequence[str], progress: Progress | None = None) -> Float32Array:
         """Return the vectors of texts, shape (len(texts), d); see :func:`encode_documents`.
@@ -118,12 +127,12 @@ class KeptVectors:
         keys = [self._key(text) for text in texts]
         known = dict(zip(keys, texts, strict=True))
         kept = await asyncio.to_thread(self._file.get_many, [*known])
-        size = 4 * self._dimensions
+        size = 4 * self.dimensions
         vectors = {k: np.frombuffer(it, "<f4") for k, it in kept.items() if len(it) == size}
         missing = [key for key in known if key not in vectors]
         for start in range(0, len(missing), AT_ONCE):
             some = [known[key] for key in missing[start : start + AT_ONCE]]
-            new = await encode_documents(self._encoder, some, self._dimensions)
+            new = await encode_documents(self.encoder, some, self.dimensions)
             rows = dict(zip(missing[start:], new.astype("<f4"), strict=False))
             stored = {key: row.tobytes() for key, row in rows.items()}
             await asyncio.to_thread(self._file.put_many, stored)
@@ -131,7 +140,7 @@ class KeptVectors:
             if progress is not None:
                 progress(start + len(some), len(missing))
         whole = [vectors[key] for key in keys]
-        return np.array(whole, dtype=np.float32).reshape(len(texts), self._dimensions)
+        return np.array(whole, dtype=np.float32).reshape(len(texts), self.dimensions)
 
     def _key(self, text: str) -> str:
         whole = self._prefix + text

@@ -15,10 +15,10 @@ from fairqr.base.neural import load_pretrained, token_limit
 from fairqr.retrieval.encoders.encoder import Encoder, encode_documents, encode_query
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.encoders.opening import open_encoder
-from fairqr.retrieval.engines.tantivy.analysis import ANALYZER_NAME, english_analyzer
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.sources.documents import chunks
 from fairqr.retrieval.texts.sendable import sendable
+from fairqr.retrieval.texts.words import ANALYZER_NAME, english_analyzer
 
 WRITER_BYTES = 15 << 20
 """The smallest memory that tantivy accepts, in bytes."""

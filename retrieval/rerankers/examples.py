@@ -10,12 +10,12 @@ import numpy as np
 
 from fairqr.base.errors import InputError
 from fairqr.retrieval.engines.engine import Query, SearchEngine, lexical_of, require
-from fairqr.retrieval.engines.tantivy.analysis import terms_of
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.exposure import LOG2, Discount, FloatArray
 from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.fairness.table import DocumentTable
 from fairqr.retrieval.rerankers.base import Candidates, candidates_of, min_max
+from fairqr.retrieval.texts.words import terms_of
 
 TargetOf = Callable[[Ranking, DocumentTable], Sequence[FloatArray]]
 """Returns the targets of the dimensions for the retrieved documents and their groups."""

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.engines.tantivy.analysis import terms_of
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.rerankers.base import Candidates, Reranked, RerankOptions, min_max
+from fairqr.retrieval.texts.words import terms_of
 
 Similarity = Callable[[int], FloatArray]
 """Returns the similarity, in [−1, 1], of the document at a position to each, shape (n,)."""

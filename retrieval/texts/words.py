@@ -4,6 +4,11 @@ A word is a run of letters, combining marks and digits. Python's ``re`` does not
 parts of words, so it would cut Hindi or Thai words at their vowels. Joiners inside a word belong to
 it, as in Persian. Scripts without spaces between words, such as Thai or Chinese, are not segmented:
 a whole run is one word. :func:`occurs` finds a shorter word inside of it.
+
+Indexes of ours analyze English as Elasticsearch's ``english`` analyzer does: words are split as
+Unicode's standard tokenizer does, lowercased, freed of stop words, and stemmed. The stop words are
+Lucene's default English set. We use the Porter 2 stemmer, Elasticsearch uses Porter 1; on real text
+the two give nearly the same rankings.
 """
 
 from __future__ import annotations
@@ -15,6 +20,19 @@ from collections.abc import Collection
 import tantivy
 
 from fairqr.retrieval.texts.sendable import sendable
+
+ANALYZER_NAME = "fairqr_english"
+
+# A token is a run of letters, marks, digits and underscores; an apostrophe, full stop or middle dot
+# joins letters, a full stop or comma joins digits.
+WORD = (
+    r"(?:[\p{L}\p{M}_]+|\p{N}+)"
+    r"(?:['’.·]\p{L}[\p{L}\p{M}\p{N}_]*|[.,]\p{N}+|[\p{L}\p{M}\p{N}_]+)*"
+)
+STOP_WORDS = """
+a an and are as at be but by for if in into is it no not of on or such
+that the their then there these they this to was will with
+""".split()  # noqa: SIM905 - a list of 33 quoted words is harder to read
 
 # The range holds the two zero-width joiners.
 _WORD = r"[\p{L}\p{N}](?:[\x{200c}-\x{200d}]*[\p{L}\p{M}\p{N}])*"
@@ -72,3 +90,26 @@ def occurs(word: str, words: Collection[str]) -> bool:
     if word in words:
         return True
     return _is_unspaced(word) and any(word in other for other in words)
+
+
+@functools.cache
+def english_analyzer() -> tantivy.TextAnalyzer:
+    """Return the analyzer, which takes a millisecond to make; register it with each index."""
+    return (
+        tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.regex(WORD))
+        .filter(tantivy.Filter.lowercase())
+        .filter(tantivy.Filter.custom_stopword(STOP_WORDS))
+        .filter(tantivy.Filter.stemmer("english"))
+        .build()
+    )
+
+
+def terms_of(text: str) -> list[str]:
+    """Return the stems of a text's words, in order and with repeats; stop words are left out."""
+    return [term for word in folded_words(text) if (term := term_of(word))]
+
+
+@functools.lru_cache(maxsize=1 << 17)
+def term_of(word: str) -> str:
+    """Return a word's stem, or an empty string for a stop word; cached, since words repeat."""
+    return "".join(english_analyzer().analyze(word))

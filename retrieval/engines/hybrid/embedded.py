@@ -22,7 +22,6 @@ from fairqr.retrieval.encoders.encoder import (
     EncoderMark,
     Float32Array,
     KeptVectors,
-    encode_query,
     key_of,
     text_of,
 )
@@ -41,9 +40,6 @@ from fairqr.retrieval.sources.retriever_parameters import Hybrid
 
 DOCUMENTS_AT_ONCE = 256
 """How many documents get their rows at a time."""
-
-SLACK = 1e-5
-"""The largest error we assume for a product in single precision, which errs far less."""
 
 VECTORS, DATA, MANIFEST = "dense", "vectors", "manifest.json"
 DEFAULTS = Hybrid()
@@ -149,33 +145,23 @@ def encoder_names(folder: Path) -> list[str]:
 def cosines(vectors: Float32Array, query: Float32Array) -> Float32Array:
     """Return the cosine of every row with the query, shape (N,); nan where either is zeros."""
     # As fast as a matrix product, whose threads would compete for the cores.
-    products: Float32Array = np.vecdot(vectors, query)
+    products: Float32Array = np.vecdot(vectors, query).clip(-1, 1)
     # Only rows with product 0 can be zeros.
     zero = np.flatnonzero(products == 0)
     products[zero[~(vectors[zero].any(axis=1) & query.any())]] = np.nan
     return products
 
 
-def exact_cosines(vectors: Float32Array, query: Float32Array) -> FloatArray:
-    """Return the cosines of rows in double precision, shape (N,); nan where either is zeros.
-
-    One depends only on its row and the query, to the last digit.
-    """
-    # Not a matrix product, which sums in a different order for more rows.
-    found = np.vecdot(vectors.astype(np.float64), query.astype(np.float64))
-    return np.where(vectors.any(axis=1) & query.any(), np.clip(found, -1, 1), np.nan)
-
-
 def highest(values: FloatArray | Float32Array, n: int, among: Eligible) -> Numbers:
     """Return the rows of the n highest values among some rows, unordered.
 
-    Rows that may tie with the last of them are included, so there may be more than n. Rows of nan
+    Rows that tie with the last of them are included, so there may be more than n. Rows of nan
     are left out.
     """
     rows = np.flatnonzero(~np.isnan(values) & among)
     if n < len(rows):
         some = values[rows]
-        rows = rows[some >= np.partition(some, -n)[-n] - SLACK]
+        rows = rows[some >= np.partition(some, -n)[-n]]
     return rows
 
 
@@ -196,16 +182,14 @@ class VectorEngine(EngineOverWords):
     kind = "dense"
     capabilities: frozenset[Capability] = TantivyEngine.capabilities | {"vectors"}
 
-    def __init__(
-        self, lexical: TantivyEngine, encoder: Encoder, mark: EncoderMark, options: Hybrid
-    ) -> None:
+    def __init__(self, lexical: TantivyEngine, texts: KeptVectors, options: Hybrid) -> None:
         """Take what :meth:`open` has prepared; no vectors are loaded yet."""
         super().__init__(lexical)
-        self.options, self.retriever = options, options.named(self.kind, encoder.name)
-        self._encoder, self._texts = encoder, KeptVectors(encoder, mark)
+        self.options, self.retriever = options, options.named(self.kind, texts.mark.name)
+        self._texts = texts
         self._stamp: tuple[int, int] | None = None
-        self._folder = VectorFolder(lexical.folder / VECTORS / key_of(mark.name), mark)
-        self._vectors = np.zeros((0, mark.dimensions), dtype=np.float32)
+        self._folder = VectorFolder(lexical.folder / VECTORS / key_of(texts.mark.name), texts.mark)
+        self._vectors = np.zeros((0, texts.dimensions), dtype=np.float32)
 
     @classmethod
     async def open(
@@ -230,7 +214,7 @@ class VectorEngine(EngineOverWords):
             IndexUnavailableError: The vectors cannot be written.
             IndexVersionError: The index was rebuilt or deleted in the meantime.
         """
-        engine = cls(lexical, encoder, await EncoderMark.of(encoder), options)
+        engine = cls(lexical, await KeptVectors.of(encoder), options)
         await engine._update(progress)
         return engine
 
@@ -246,7 +230,7 @@ class VectorEngine(EngineOverWords):
         """Return the vector of a query, or None if its answer needs no vectors."""
         if query.n < 1 or query.every_word:
             return None
-        return await encode_query(self._encoder, query.words, self._folder.mark.dimensions)
+        return await self._texts.encode_query(query.words)
 
     async def _update(self, progress: Progress | None = None) -> None:
         """Encode the documents that have no row yet.
@@ -317,13 +301,14 @@ class VectorEngine(EngineOverWords):
         self, now: Snapshot, rows: Float32Array, query: Query, vector: Float32Array
     ) -> Hits:
         """Answer a query by its vector; ``rows`` has one for each number."""
+        similar = cosines(rows, vector)
         if query.only is None:
-            numbers = highest(cosines(rows, vector), query.n, self._eligible(now, query))
+            numbers = highest(similar, query.n, self._eligible(now, query))
         else:
             given = replace(query, text="", boost="", n=len(query.only))
             numbers, _ = self._by_words(now, given)
-        found = exact_cosines(rows[numbers], vector)
-        return now.hits(numbers, np.nan_to_num((1 + found) / 2), query.n, query.attributes)
+        scores = np.nan_to_num((1 + similar[numbers].astype(np.float64)) / 2)
+        return now.hits(numbers, scores, query.n, query.attributes)
 
     def _eligible(self, now: Snapshot, query: Query) -> Eligible:
         """Return which documents exist and have a share of the query's group."""
@@ -375,7 +360,7 @@ class HybridEngine(VectorEngine):
             numbers = by_words
         shares = np.zeros(len(rows))
         shares[by_words] = scores / most
-        likeness = standardised(exact_cosines(rows[numbers], moved), similar)
+        likeness = standardised(similar[numbers].astype(np.float64), similar)
         chances = self.calibrations.words.probability(shares[numbers], likeness)
         hits = now.hits(numbers, chances, query.n, query.attributes)
         return replace(hits, relevance=np.array(hits.scores))

@@ -30,10 +30,8 @@ from numpy.typing import NDArray
 from fairqr.base.weights import is_pulled
 from fairqr.retrieval.encoders.encoder import (
     Encoder,
-    EncoderMark,
     Float32Array,
     KeptVectors,
-    encode_query,
     text_of,
 )
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
@@ -48,7 +46,6 @@ from fairqr.retrieval.engines.engine import (
     lexical_of,
 )
 from fairqr.retrieval.engines.run import RunEngine
-from fairqr.retrieval.engines.tantivy.analysis import english_analyzer
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.relevance import (
     CALIBRATED,
@@ -61,6 +58,7 @@ from fairqr.retrieval.fairness.relevance import (
 from fairqr.retrieval.sources.documents import Progress
 from fairqr.retrieval.sources.retriever_parameters import Hybrid
 from fairqr.retrieval.texts.sendable import sendable
+from fairqr.retrieval.texts.words import english_analyzer
 
 RANKED = 500
 """How many ranks are evidence, as deep as the first search of a run."""
@@ -112,7 +110,7 @@ class Text(NamedTuple):
 Texts = Mapping[str, Text]
 
 
-def terms_of(text: str) -> Terms:
+def hashed_terms(text: str) -> Terms:
     """Return stems as numbers. Among a million distinct ones, one in 4,000 shares its number."""
     stems = english_analyzer().analyze(text)
     return np.array([zlib.crc32(stem.encode()) for stem in stems], dtype=np.uint32)
@@ -123,8 +121,7 @@ class TextReader:
 
     Args:
         engine: Has the documents.
-        encoder: Makes vectors of texts; none is encoded twice, see :class:`KeptVectors`.
-        mark: Identifies the encoder.
+        vectors: Makes vectors of texts, none twice.
         with_terms: Whether terms are needed; without, there are none.
 
     Attributes:
@@ -133,12 +130,9 @@ class TextReader:
 
     background: Background
 
-    def __init__(
-        self, engine: SearchEngine, encoder: Encoder, mark: EncoderMark, *, with_terms: bool = False
-    ) -> None:
-        self.engine, self.encoder, self._with_terms = engine, encoder, with_terms
-        self.dimensions, self.vectors = mark.dimensions, KeptVectors(encoder, mark)
-        self._blank = Text(np.zeros(mark.dimensions, dtype=np.float32), terms_of(""))
+    def __init__(self, engine: SearchEngine, vectors: KeptVectors, *, with_terms: bool) -> None:
+        self.engine, self.vectors, self._with_terms = engine, vectors, with_terms
+        self._blank = Text(np.zeros(vectors.dimensions, dtype=np.float32), hashed_terms(""))
         self._kept: dict[str, Text] = {}
         self._since, self._size = time.monotonic(), 0
 
@@ -154,7 +148,7 @@ class TextReader:
             vectors = await self.vectors.encode(texts, progress)
             terms = [self._blank.terms] * len(texts)
             if self._with_terms:
-                terms = await asyncio.to_thread(lambda: [*map(terms_of, texts)])
+                terms = await asyncio.to_thread(lambda: [*map(hashed_terms, texts)])
             kept |= dict.fromkeys(missing, self._blank)
             kept |= zip([d.id for d in documents], map(Text, vectors, terms), strict=True)
             self._size += len(missing) * OVERHEAD + vectors.nbytes + sum(it.nbytes for it in terms)
@@ -163,7 +157,7 @@ class TextReader:
     def stacked(self, texts: Iterable[Text]) -> Float32Array:
         """Return the vectors of texts, shape (n, d)."""
         rows = [text.vector for text in texts]
-        return np.array(rows, dtype=np.float32).reshape(-1, self.dimensions)
+        return np.array(rows, dtype=np.float32).reshape(-1, self.vectors.dimensions)
 
     def likeness(
         self,
@@ -212,7 +206,8 @@ class EncodedPoolEngine(EngineOverWords):
     def __init__(self, texts: TextReader, options: Hybrid, *, keeps_order: bool) -> None:
         """Take what :meth:`open` has prepared."""
         super().__init__(texts.engine)
-        self.options, self.retriever = options, options.named("hybrid-pool", texts.encoder.name)
+        self.options = options
+        self.retriever = options.named("hybrid-pool", texts.vectors.encoder.name)
         known: frozenset[Capability] = texts.engine.capabilities - {"vectors"}
         self.capabilities: frozenset[Capability] = known | {"relevance"}
         self._texts, self._keeps_order = texts, keeps_order
@@ -241,7 +236,7 @@ class EncodedPoolEngine(EngineOverWords):
             ModelUnavailableError: The encoder cannot be started.
             FairqrError: Any error of the engine.
         """
-        texts = TextReader(lexical, encoder, await EncoderMark.of(encoder))
+        texts = TextReader(lexical, await KeptVectors.of(encoder), with_terms=False)
         found = await lexical.search(Background.sample())
         sample = await texts.read([id_ for hits in found for id_ in hits.ids], progress)
         texts.background = Background.of(texts.stacked(sample.values()))
@@ -281,7 +276,7 @@ class EncodedPoolEngine(EngineOverWords):
     async def _estimated(self, query: Query, hits: Hits, leading: Hits, texts: Texts) -> Hits:
         if not query.is_ranking:
             return hits
-        asked = await encode_query(self._texts.encoder, query.words, self._texts.dimensions)
+        asked = await self._texts.vectors.encode_query(query.words)
         pool = leading.ids[: self.options.pool]
         candidates = self._texts.stacked(texts[id_] for id_ in pool)
         # Other texts may be known from other queries, but a score must not depend on these.
@@ -391,7 +386,7 @@ class TextRelevance:
             ModelUnavailableError: The encoder cannot be started.
             FairqrError: Any error of the engine.
         """
-        texts = TextReader(engine, encoder, await EncoderMark.of(encoder), with_terms=True)
+        texts = TextReader(engine, await KeptVectors.of(encoder), with_terms=True)
         samples = [Background.sample()] if "new_queries" in engine.capabilities else []
         if len({*queries}) >= FEWEST_QUERIES:
             # By their hashes, so that the order of the queries does not choose.
@@ -440,7 +435,7 @@ class TextRelevance:
             return None
         words = sendable(query)[:LONGEST]
         (vector,) = await self._texts.vectors.encode([words])
-        scores = bm25(terms_of(words), terms, self.reference)
+        scores = bm25(hashed_terms(words), terms, self.reference)
         sharing = np.argsort(-scores, kind="stable")[: np.count_nonzero(scores) * by_words]
         movers = sharing.tolist(), vectors
         similarity = self._texts.likeness(vector, vectors, movers, self.options)

@@ -34,13 +34,12 @@ from fairqr.retrieval.engines.engine import (
     best_first,
     require_groups,
 )
-from fairqr.retrieval.engines.tantivy.analysis import ANALYZER_NAME, english_analyzer
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.ranking import best_positions
 from fairqr.retrieval.sources.documents import MAX_ID_BYTES, Document
 from fairqr.retrieval.sources.schema import Schema
 from fairqr.retrieval.texts.sendable import sendable
-from fairqr.retrieval.texts.words import composed
+from fairqr.retrieval.texts.words import ANALYZER_NAME, composed, english_analyzer
 
 Addresses = list[tantivy.DocAddress]
 Attributes = Sequence[str] | None

@@ -29,7 +29,6 @@ from fairqr.base.errors import (
     IndexUnavailableError,
     IndexVersionError,
 )
-from fairqr.retrieval.engines.tantivy.analysis import ANALYZER_NAME, english_analyzer
 from fairqr.retrieval.engines.tantivy.engine import (
     ID_COLUMNS,
     Manifest,
@@ -42,7 +41,7 @@ from fairqr.retrieval.sources.corpus import Corpus
 from fairqr.retrieval.sources.documents import Document, Progress, chunks
 from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.schema import Schema
-from fairqr.retrieval.texts.words import composed
+from fairqr.retrieval.texts.words import ANALYZER_NAME, composed, english_analyzer
 
 Announce = Callable[[str], Progress]
 """Called with the name of what is being made; returns the callback for the number of documents."""
@@ -78,7 +77,9 @@ class EmbeddedIndexes:
             IndexNotFoundError: There is no such index.
             IndexVersionError: It is damaged, or was written by another version.
         """
-        return await asyncio.to_thread(self._open, name, shown or name)
+        engine = await asyncio.to_thread(self._open, name)
+        engine.name = shown or name
+        return engine
 
     def version(self, name: str) -> str:
         """Return the current version of an index, if there is one; each build makes a new one."""
@@ -101,8 +102,7 @@ class EmbeddedIndexes:
             BuildInProgressError: Another process is writing to the same index.
         """
         manifest = await asyncio.to_thread(_manifest, corpus, source)
-        labels = await self._labels(manifest)
-        return await self._build(name, name, corpus, manifest, labels, progress)
+        return await self._build(name, corpus, manifest, await self._labels(manifest), progress)
 
     async def up_to_date(
         self,
@@ -132,14 +132,9 @@ class EmbeddedIndexes:
             return engine
         labels = await self._labels(manifest, announced(announce, f"labels of {shown}"))
         progress = announced(announce, shown)
-        while True:
-            try:
-                return await self._build(
-                    name, shown, corpus, manifest, labels, progress, share=True
-                )
-            except BuildInProgressError:
-                # Not in a thread: many may be waiting, and there are few threads.
-                await asyncio.sleep(WAIT_SECONDS)
+        engine = await self._build(name, corpus, manifest, labels, progress, share=True)
+        engine.name = shown
+        return engine
 
     async def upsert(
         self, name: str, documents: Iterable[Document], progress: Progress | None = None
@@ -180,7 +175,6 @@ class EmbeddedIndexes:
     async def _build(
         self,
         name: str,
-        shown: str,
         corpus: Corpus,
         manifest: Manifest,
         labels: LabelReader,
@@ -188,7 +182,7 @@ class EmbeddedIndexes:
         *,
         share: bool = False,
     ) -> TantivyEngine:
-        """Build an index and open it, or with ``share`` open what another made of this corpus."""
+        """Build an index and open it; with ``share``, use what others make of this corpus."""
         # With the groups that label files name.
         manifest = manifest.model_copy(update={"corpus_schema": labels.schema})
         index, stop = self._folder / name, threading.Event()
@@ -202,7 +196,7 @@ class EmbeddedIndexes:
         def work() -> TantivyEngine:
             if share:
                 with contextlib.suppress(IndexNotFoundError, IndexVersionError):
-                    made = self._open(name, shown)
+                    made = self._open(name)
                     if made.manifest.fingerprint == manifest.fingerprint:
                         return made
             old = self.version(name)
@@ -216,14 +210,20 @@ class EmbeddedIndexes:
                 raise
             # Readers of the old version keep their files open.
             _remove_versions(index, keep=new.name)
-            return self._open(name, shown)
+            return self._open(name)
 
-        try:
-            return await self._locked(name, work)
-        except asyncio.CancelledError:
-            # The thread continues alone; this makes it leave everything unchanged.
-            stop.set()
-            raise
+        while True:
+            try:
+                return await self._locked(name, work)
+            except asyncio.CancelledError:
+                # The thread continues alone; this makes it leave everything unchanged.
+                stop.set()
+                raise
+            except BuildInProgressError:
+                if not share:
+                    raise
+                # Not in a thread: many may be waiting, and there are few threads.
+                await asyncio.sleep(WAIT_SECONDS)
 
     async def _labels(self, manifest: Manifest, progress: Progress | None = None) -> LabelReader:
         return await LabelReader.open(
@@ -238,11 +238,11 @@ class EmbeddedIndexes:
             return self._folder / name / version
         raise _no_such(name)
 
-    def _open(self, name: str, shown: str) -> TantivyEngine:
+    def _open(self, name: str) -> TantivyEngine:
         while True:
             folder = self._current(name)
             try:
-                return TantivyEngine(folder, shown)
+                return TantivyEngine(folder, name)
             except IndexVersionError:
                 # A build may have replaced the version in the meantime.
                 if self._current(name) == folder:

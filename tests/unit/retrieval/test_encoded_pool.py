@@ -24,7 +24,6 @@ from fairqr.retrieval.fairness.relevance import (
     SAMPLE_WORDS,
     fused_best,
     moved_toward,
-    rank_evidence,
 )
 from fairqr.retrieval.sources.documents import Document
 from fairqr.retrieval.sources.retriever_parameters import Hybrid
@@ -94,7 +93,8 @@ async def test_estimates_are_those_of_the_definition(
     ids = list(dict.fromkeys(id_ for hits in sample for id_ in hits.ids))
     background = np.array([vectors[id_] for id_ in ids]) @ moved
     likeness = (own @ moved - background.mean()) / background.std()
-    expected = CALIBRATED.rank.probability(rank_evidence(by_words.ids, by_words.ids), likeness)
+    ranks = 61 / np.arange(61, 61 + len(own))
+    expected = CALIBRATED.rank.probability(ranks, likeness)
     wanted = dict(zip(by_words.ids, expected.tolist(), strict=True))
     assert found.relevance == pytest.approx([wanted[id_] for id_ in found.ids], abs=1e-5)
     if keeps_order:
@@ -125,22 +125,17 @@ async def test_each_parameter_has_an_effect(lexical: TantivyEngine) -> None:
 
 
 async def test_only_the_pool_is_encoded(lexical: TantivyEngine) -> None:
+    """What other queries had encoded stands below this one's pool and changes nothing."""
     encoder = CountingEncoder()
-    engine = await opened(lexical, encoder, pool=7)
+    engine = await opened(lexical, encoder, pool=10)
     sampled = set(encoder.taken())
-    first = await lexical.documents((await hits_of(lexical, "w1", 7)).ids)
-    assert len(await hits_of(engine, "w1", 50)) == 50
-    assert set(encoder.taken()) == {text_of(document) for document in first} - sampled
-
-
-async def test_scores_do_not_depend_on_what_was_asked_before(lexical: TantivyEngine) -> None:
-    """What other queries had encoded stands below this one's pool, where nothing is encoded."""
-    alone = await chances(await opened(lexical, pool=10), "w1", 100)
-    busy = await opened(lexical, pool=10)
-    for word in range(12):
-        await hits_of(busy, f"w{word}", 100)
+    first = await lexical.documents((await hits_of(lexical, "w1", 10)).ids)
+    alone = await chances(engine, "w1", 100)
     assert len(alone) > 20
-    assert await chances(busy, "w1", 100) == alone
+    assert set(encoder.taken()) == {text_of(document) for document in first} - sampled
+    for word in range(12):
+        await hits_of(engine, f"w{word}", 100)
+    assert await chances(engine, "w1", 100) == alone
 
 
 async def test_all_given_documents_are_encoded(lexical: TantivyEngine) -> None:
@@ -155,6 +150,10 @@ async def test_all_given_documents_are_encoded(lexical: TantivyEngine) -> None:
         assert few == pytest.approx({id_: whole[id_] for id_ in few})
     others = [id_ for id_ in searched if searched[id_] != pytest.approx(whole[id_])]
     assert len(others) > 20, "in a search, what is below the pool has no similarity of its own"
+    textless = await opened(PartlyTextless(lexical), keeps_order=True, pool=20)
+    whole = await chances(textless, "w1 w2")
+    given = await chances(textless, "w1 w2", only=[i for i in [*whole][20:] if i[-1] != "0"])
+    assert given == pytest.approx({id_: whole[id_] for id_ in given}, rel=1e-9), "ranks count"
 
 
 @pytest.mark.parametrize("without", [(), ("rescore",)])
@@ -170,18 +169,14 @@ async def test_given_documents_have_the_estimates_of_a_search(
     assert {*given} == {*[*whole][30:35], missed}
     assert 0 < given.pop(missed) < 1
     assert given == pytest.approx({id_: whole[id_] for id_ in given})
-    groups = [Query("", 9, only=("d001", "d002")), Query("w1", 3)]
-    assert await answers_of(engine, groups) == await answers_of(lexical, groups)
-
-
-async def test_ranks_below_the_pool_count_as_much_for_given_documents(
-    lexical: TantivyEngine,
-) -> None:
-    engine = await opened(PartlyTextless(lexical), keeps_order=True, pool=20)
-    whole = await chances(engine, "w1 w2")
-    below = [id_ for id_ in [*whole][20:] if not id_.endswith("0")]
-    given = await chances(engine, "w1 w2", only=below)
-    assert given == pytest.approx({id_: whole[id_] for id_ in given}, rel=1e-9)
+    own = [
+        Query("", 9, only=("d001", "d002")),
+        Query("w1", 3),
+        Query("w1", 0),
+        Query("", 0),
+        Query("w1 w2", 9, every_word=True),
+    ]
+    assert await answers_of(engine, own) == await answers_of(lexical, own)
 
 
 async def test_a_text_is_read_and_encoded_once(
@@ -227,16 +222,6 @@ async def test_another_search_takes_no_vectors_away(
     await hits_of(engine, "w2", 50)
     goes_on.set()
     assert await searching == alone
-
-
-async def test_counts_and_groups_are_the_engines_own(lexical: TantivyEngine) -> None:
-    asked = [
-        Query("w1", 0),
-        Query("", 0),
-        Query("", 9, only=("d001", "d002")),
-        Query("w1 w2", 9, every_word=True),
-    ]
-    assert await answers_of(await opened(lexical), asked) == await answers_of(lexical, asked)
 
 
 async def test_an_index_with_vectors_of_its_own_is_searched_by_them(lexical: TantivyEngine) -> None:

@@ -80,13 +80,12 @@ async def test_worked_lifts(engine: WatchedEngine) -> None:
     assert found["nowhere"].documents == 0
     assert [word for word, it in found.items() if it.is_of_the_topic] == ["atom"]
     assert [word for word, it in found.items() if it.is_of_the_group] == ["she"]
-
-
-async def test_a_product_of_attributes_is_compared_with_independent_shares(
-    engine: WatchedEngine,
-) -> None:
-    found = await said(engine, "she", "female × north")
-    assert found["she"].group_odds == pytest.approx((0.5 / 0.5) / (0.1 / 0.9))
+    # Four in five are men, so that no word's documents could be 1.5 times as often of men.
+    found = await said(engine, "he person", "male")
+    assert [word for word, it in found.items() if it.is_of_the_group] == ["he"]
+    # A product of attributes is compared with independent shares.
+    (both,) = (await said(engine, "she", "female × north")).values()
+    assert both.group_odds == pytest.approx((0.5 / 0.5) / (0.1 / 0.9))
 
 
 async def test_boosting_words_never_make_a_document_a_result(engine: WatchedEngine) -> None:
@@ -105,14 +104,6 @@ async def test_a_keyword_of_several_words_is_of_the_topic_only_if_each_of_them_i
     found = (await said(engine, keywords)).values()
     assert [one.is_of_the_topic for one in found] == [False, False, False, True, False]
     assert [one.documents for one in found] == [0, 10, 0, 10, 10]
-
-
-async def test_words_of_a_large_group_are_known_too(engine: WatchedEngine) -> None:
-    """Four in five are men, so that no word's documents could be 1.5 times as often of men."""
-    found = await said(engine, "he person", "male")
-    assert found["he"].is_of_the_group
-    assert found["person"].group_odds == pytest.approx(1)
-    assert not found["person"].is_of_the_group
 
 
 # --- retrieved texts --------------------------------------------------------------------------
@@ -153,20 +144,16 @@ def test_a_word_of_the_topic_stands_in_many_of_the_best_results() -> None:
 
 def test_a_word_of_the_group_raises_its_odds() -> None:
     # One in five is a woman; of those with "Curie", two in three.
-    assert found_for("Curie").group_odds == pytest.approx(2 / (1 / 4))
-    assert found_for("Curie").is_of_the_group
-    assert found_for("she").group_odds == math.inf
-    assert found_for("he").group_odds == 0
-    assert found_for("person").group_odds == pytest.approx(1)
-    assert not found_for("person").is_of_the_group
+    for word, odds in (("Curie", 2 / (1 / 4)), ("she", math.inf), ("he", 0), ("person", 1)):
+        found = found_for(word)
+        assert (found.group_odds, found.is_of_the_group) == (pytest.approx(odds), odds > 1)
 
 
 @pytest.mark.parametrize("keyword", ["physicist", "nowhere", "the", "", "–", "atom canvas"])
 def test_own_unknown_stop_and_no_words_are_no_evidence(keyword: str) -> None:
     """Nor are several words that no text has together."""
     nothing = found_for(keyword)
-    assert not nothing.is_of_the_topic
-    assert not nothing.is_of_the_group
+    assert (nothing.is_of_the_topic, nothing.is_of_the_group) == (False, False)
 
 
 def test_nothing_retrieved_and_nobody_labelled_are_no_evidence() -> None:
@@ -203,17 +190,15 @@ def test_odds_of_two_groups_are_each_others_inverse(
 # "Woman scientist", and other plain words.
 IN_SCRIPTS = {
     "Hindi": ["महिला", "वैज्ञानिक", "हिंदी", "कर्मचारियों"],
-    "Bengali": ["মহিলা", "বিজ্ঞানী", "বাংলাদেশের", "কৃষ্ণ"],
-    "Tamil": ["பெண்", "விஞ்ஞானி", "தமிழ்நாட்டில்", "ஸ்ரீ"],
+    "Tamil": ["பெண்", "விஞ்ஞானி", "ஸ்ரீ"],
     "Thai": ["ผู้หญิง", "นักวิทยาศาสตร์", "น้ำ"],
     "Arabic": ["امرأة", "عالِمَة", "مُهَنْدِسَة"],
     "Persian": ["می‌خواهم", "دانشمند"],
     "Hebrew": ["שָׁלוֹם", "מדענית"],
-    "Chinese": ["女性", "科学家", "三"],
+    "Chinese": ["女性", "科学家"],
     "Japanese": ["女性", "がくしゃ", "カ\u3099クシャ"],
-    "Korean": ["여성", "과학자", unicodedata.normalize("NFD", "과학자")],
-    "Latin": ["Élan", unicodedata.normalize("NFD", "Ångström"), "straße", "café"],
-    "Vietnamese": ["nữ", unicodedata.normalize("NFD", "khoa"), "phụ"],
+    "Korean": ["여성", unicodedata.normalize("NFD", "과학자")],
+    "Latin": [unicodedata.normalize("NFD", "Ångström"), "straße", "café", "nữ"],
     "Burmese": ["အမျိုးသမီး"],
 }
 # Devanagari, Bengali, Tamil and Thai; Arabic, Han, Latin, and accents alone.
@@ -245,18 +230,13 @@ def test_words_of_any_script_come_back_whole(words: list[str], between: str) -> 
     assert words_in(between.join(words)) == words
 
 
-@given(in_scripts)
-def test_a_word_is_known_again_in_each_unicode_form_and_case(word: str) -> None:
-    forms = [unicodedata.normalize(form, word) for form in ("NFC", "NFD")]
-    assert folded_words(forms[0]) == folded_words(forms[1])
-    assert folded_words(word) == folded_words(word.lower())
-    for form in forms:
-        assert clean_keywords([form], known=[word]) == []
-
-
 @given(st.lists(in_scripts, max_size=5), st.lists(in_scripts, max_size=3))
 def test_no_keyword_is_broken_or_lost(proposed: list[str], known: list[str]) -> None:
-    """What is new is shown whole, and what is not shown is known."""
+    """What is new is shown whole, and what is not shown is known, in each form and case."""
+    for word in known:
+        for form in (unicodedata.normalize("NFC", word), unicodedata.normalize("NFD", word)):
+            assert folded_words(form) == folded_words(word.lower())
+            assert clean_keywords([form], known=[word]) == []
     kept = clean_keywords(proposed, known=known, limit=5)
     assert set(kept) <= set(proposed)
     for word in proposed:

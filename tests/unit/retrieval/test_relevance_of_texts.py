@@ -21,13 +21,13 @@ from fairqr.retrieval.engines.hybrid.texts import (
     TextRelevance,
     bm25,
     end_of,
-    terms_of,
+    hashed_terms,
 )
-from fairqr.retrieval.engines.tantivy.analysis import english_analyzer
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
 from fairqr.retrieval.fairness.relevance import CALIBRATED, SAMPLE_WORDS
 from fairqr.retrieval.pools.retrievers import MemoryIndex
 from fairqr.retrieval.sources.documents import Document
+from fairqr.retrieval.texts.words import english_analyzer
 from tests.unit.engines import WatchedEngine
 from tests.unit.retrieval.embedded import built, upsert
 from tests.unit.retrieval.vector_encoders import (
@@ -122,16 +122,16 @@ async def test_estimates_are_those_of_the_definition(lexical: TantivyEngine) -> 
 @pytest.mark.parametrize("query", ["w1", "w0 w5 w5", "people", "nothing of that"])
 def test_bm25_is_that_of_an_index_if_the_statistics_are_its_own(query: str) -> None:
     texts = [text_of(document) for document in DOCUMENTS]
-    terms = [*map(terms_of, texts)]
-    scores = bm25(terms_of(query), terms, Reference(terms))
+    terms = [*map(hashed_terms, texts)]
+    scores = bm25(hashed_terms(query), terms, Reference(terms))
     assert scores == pytest.approx(MemoryIndex(texts).scores(query), rel=1e-4)
 
 
 def test_a_word_that_all_of_the_pool_have_counts() -> None:
     """Its weight comes from the sample; by the pool's own statistics it had next to none."""
-    pool = [*map(terms_of, [*(f"w1 w1 w{n}" for n in range(2, 10)), "w1 w8 w9"])]
-    sample = Reference([terms_of(f"w{n} w{n + 1}") for n in range(2, 9)])
-    (word,) = query = terms_of("w1")
+    pool = [*map(hashed_terms, [*(f"w1 w1 w{n}" for n in range(2, 10)), "w1 w8 w9"])]
+    sample = Reference([hashed_terms(f"w{n} w{n + 1}") for n in range(2, 9)])
+    (word,) = query = hashed_terms("w1")
     assert Reference(pool).weight(int(word)) < 0.06
     assert sample.weight(int(word)) > 2
     scores = bm25(query, pool, sample)

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.engines.tantivy.analysis import terms_of
 from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.rerankers.base import Candidates, min_max
 from fairqr.retrieval.rerankers.mmr import (
@@ -23,6 +22,7 @@ from fairqr.retrieval.rerankers.mmr import (
     TfIdfSimilarity,
     maximal_marginal_relevance,
 )
+from fairqr.retrieval.texts.words import terms_of
 from tests.unit.engines import ranked
 
 Make = Callable[..., Candidates]
