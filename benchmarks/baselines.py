@@ -10,14 +10,9 @@ from measuring import Row, in_turns, median
 from scipy.stats import binom
 from workspace import Workspace
 
-from fairqr.retrieval.rerankers.deltr import TOP_WEIGHT, contrast, deltr_loss
-from fairqr.retrieval.rerankers.diversification import (
-    Aspects,
-    Pm2Objective,
-    XquadObjective,
-    diversified,
-)
-from fairqr.retrieval.rerankers.fa_ir_tables import fair_table
+from fairqr.retrieval.rerankers.diversification import Aspects, Pm2, Xquad
+from fairqr.retrieval.rerankers.fa_ir import fair_table
+from fairqr.retrieval.rerankers.learning import TOP_WEIGHT, contrast, deltr_loss
 
 K, PROPORTION, ALPHA = 100, 0.5, 0.1
 PROPORTIONS = (0.1, 0.25, 0.4, 0.5, 0.6, 0.75, 0.9)
@@ -33,7 +28,7 @@ def baseline_rows(workspace: Workspace) -> Iterator[Row]:
     taken = in_turns(
         {
             # Tables are kept, so that each round asks for another one.
-            "ours": lambda number: fair_table(K, [PROPORTION], ALPHA - 1e-9 * (number + 9)),
+            "ours": lambda number: fair_table(K, (PROPORTION,), ALPHA - 1e-9 * (number + 9)),
             "bisection": lambda _: bisected_table(K, PROPORTION, ALPHA),
         },
         workspace.rounds(5),
@@ -47,7 +42,7 @@ def baseline_rows(workspace: Workspace) -> Iterator[Row]:
         "bisection of α, a table each",
         theirs,
     )
-    worst = max(fair_table(K, [p], ALPHA).failure_probability for p in PROPORTIONS)
+    worst = max(fair_table(K, (p,), ALPHA).failure_probability for p in PROPORTIONS)
     yield Row(
         "baselines",
         f"FA*IR, largest failure probability for {len(PROPORTIONS)} values of p",
@@ -103,8 +98,8 @@ def _diversified(workspace: Workspace) -> Iterator[Row]:
     aspects = Aspects(relevance, memberships, np.full(GROUPS, 1 / GROUPS))
     taken = in_turns(
         {
-            "xQuAD": lambda _: diversified(XquadObjective(aspects, 0.5), aspects, SHOWN),
-            "PM-2": lambda _: diversified(Pm2Objective(aspects, 0.5), aspects, SHOWN),
+            "xQuAD": lambda _: Xquad().order(aspects, SHOWN),
+            "PM-2": lambda _: Pm2().order(aspects, SHOWN),
         },
         workspace.rounds(20),
     )

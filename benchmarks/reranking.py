@@ -13,8 +13,7 @@ from workspace import Workspace
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.fairness.best_ranking import best_ranking
 from fairqr.retrieval.fairness.objective import RankingObjective
-from fairqr.retrieval.fairness.ranking import Ranking
-from fairqr.retrieval.fairness.rerank import reciprocal_rank_fusion
+from fairqr.retrieval.fairness.ranking import Ranking, reciprocal_rank_fusion
 
 POOL = 1_000
 SHOWN = 20

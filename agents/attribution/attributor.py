@@ -1,14 +1,19 @@
-"""The interface of attributors, which judge whether a document entails an answer."""
+"""The interface of attributors, which judge whether a document entails an answer; their names."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
 from urllib.parse import parse_qsl
 
+from pydantic import BaseModel, ConfigDict, Field
+
+from fairqr.agents.models.cache import ReplyCache, cache_key
 from fairqr.agents.models.replies import Status, Usage
 from fairqr.base.errors import InputError
+from fairqr.retrieval.sources.schema import validated
 
 VerdictStatus = Literal[Status, "empty_answer", "empty_document", "answer_too_long"]
 """``empty_answer`` and ``empty_document``: there is nothing to judge. ``answer_too_long``: the
@@ -68,8 +73,7 @@ class Attributor(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class AttributorName:
+class AttributorName(BaseModel):
     """The parts of an attributor's name, such as ``transformers:org/model?threshold=0.7``.
 
     Results state the name, and it opens the same attributor again.
@@ -81,48 +85,30 @@ class AttributorName:
             default rule.
         entailment: The number of the model's output for entailment, from 0; by default it is looked
             up.
-
-    Raises:
-        InputError: The threshold is not above 0 and at most 1.
     """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: str
     model: str = ""
-    threshold: float | None = None
+    threshold: float | None = Field(None, gt=0, le=1)
     entailment: int | None = None
 
-    def __post_init__(self) -> None:
-        if self.threshold is not None and not 0 < self.threshold <= 1:
-            raise InputError(
-                f"The threshold of attribution must be above 0 and at most 1, not "
-                f"{self.threshold:g}."
-            )
-
     @classmethod
-    def parse(cls, text: str) -> AttributorName:
+    def parse(cls, text: str, **more: object) -> AttributorName:
         """Read a name.
 
+        Args:
+            text: The name.
+            more: Values that win over those in the name.
+
         Raises:
-            InputError: An option is unknown, occurs twice, or is not a number.
+            InputError: An option is unknown or out of range.
         """
         named, _, options = text.partition("?")
         kind, _, model = named.partition(":")
-        pairs = parse_qsl(options, keep_blank_values=True)
-        values = dict(pairs)
-        if not values.keys() <= {"threshold", "entailment"} or len(values) < len(pairs):
-            raise InputError(
-                f"'{options}' are not options of the attributor '{named}'; write options such as "
-                "threshold=0.7 and entailment=2, each once, joined by '&'."
-            )
-        try:
-            threshold = float(values["threshold"]) if "threshold" in values else None
-            entailment = int(values["entailment"]) if "entailment" in values else None
-        except ValueError:
-            raise InputError(
-                f"The options of the attributor '{text}' must be numbers, such as threshold=0.7 "
-                "and entailment=2."
-            ) from None
-        return cls(kind, model, threshold, entailment)
+        given = {"kind": kind, "model": model, **dict(parse_qsl(options, keep_blank_values=True))}
+        return validated(cls, given | more, f"The attributor '{text}'", InputError)
 
     def __str__(self) -> str:
         options = [] if self.entailment is None else [f"entailment={self.entailment}"]
@@ -153,3 +139,71 @@ def without_words(pair: Pair) -> Verdict | None:
     if not any(map(str.isalnum, pair.premise)):
         return Verdict("empty_document", message="The document has no words.")
     return None
+
+
+class CachedAttributor(ABC):
+    """Judges each pair once, even if it occurs several times in a call or in earlier calls.
+
+    Only verdicts with status ``ok`` are kept. The usage of a kept verdict states its original cost
+    as cached, and of equal pairs in a call only the first has the cost.
+
+    Args:
+        name: The full name.
+        cache: Where to keep verdicts; optional.
+
+    Attributes:
+        name: The full name, for results.
+        identity: Everything that a verdict depends on, such as the weights and the threshold; empty
+            before ``start()``.
+    """
+
+    def __init__(self, name: AttributorName, cache: ReplyCache | None = None) -> None:
+        self.name, self.identity = str(name), ""
+        self._cache = cache
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Prepare for work; raises ModelUnavailableError if something is missing."""
+
+    @abstractmethod
+    async def judge_new(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        """Return a verdict for each of different pairs, after the start."""
+
+    async def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        """Look up all pairs, and judge those that are not in the cache."""
+        await self.start()
+        keys = {
+            it: cache_key(attributor=self.identity, premise=it.premise, hypothesis=it.hypothesis)
+            for it in pairs
+        }
+        kept = await self._cache.get_many([*keys.values()]) if self._cache else {}
+        known = {it: found for it, key in keys.items() if (found := _read(kept.get(key, {})))}
+        if asked := [it for it in keys if it not in known]:
+            judged = dict(zip(asked, await self.judge_new(asked), strict=True))
+            if self._cache:
+                good = {keys[it]: _written(one) for it, one in judged.items() if one.status == "ok"}
+                await self._cache.put_many(good)
+            known |= judged
+        verdicts = []
+        for it in pairs:
+            verdicts.append(known[it])
+            known[it] = replace(known[it], usage=Usage())
+        return verdicts
+
+
+def _written(verdict: Verdict) -> dict[str, Any]:
+    usage = verdict.usage
+    return {
+        "attributed": verdict.attributed,
+        "score": verdict.score,
+        "calls": usage.model_calls + usage.cached_calls,
+        "tokens": usage.prompt_tokens + usage.completion_tokens + usage.cached_tokens,
+    }
+
+
+def _read(kept: Mapping[str, Any]) -> Verdict | None:
+    """Return a kept verdict, or None if there is none or another version of fairqr kept it."""
+    if kept.keys() != {"attributed", "score", "calls", "tokens"}:
+        return None
+    usage = Usage(cached_calls=kept["calls"], cached_tokens=kept["tokens"])
+    return Verdict("ok", kept["attributed"], kept["score"], usage=usage)

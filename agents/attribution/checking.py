@@ -162,7 +162,7 @@ async def check_attributor(
     right, positive = cells[True, True] + cells[False, False], sum(label for label, _ in good)
     commoner = max(positive, len(good) - positive)
     finding: Finding = "unclear"
-    interval = binomial_interval(right, len(good)) if good else None
+    interval = binomial_interval(right, len(good))
     scores = [it.score for _, it in good if it.score is not None]
     if len(good) >= LEAST_PAIRS and 0 < positive < len(good) and interval:
         finding = "better" if interval.low > commoner / len(good) else "chance"
@@ -198,10 +198,8 @@ def identity_of(attributor: Attributor) -> str | None:
     Returns:
         64 hexadecimal digits, or None if it is unknown before the attributor is started.
     """
-    try:
-        return _hash(getattr(attributor, "identity", attributor.name))
-    except RuntimeError:
-        return None
+    identity = getattr(attributor, "identity", attributor.name)
+    return _hash(identity) if identity else None
 
 
 def remember(check: AttributorCheck) -> bool:
@@ -242,15 +240,10 @@ def unchecked_warning(attributor: Attributor) -> str | None:
     of_name = [it for it in known_checks() if it.attributor == name]
     checks = [it for it in of_name if identity in (None, it.identity)]
     if not checks:
-        was = f"The attributor '{name}' was never checked"
-        if of_name:
-            was = (
-                f"The attributor '{name}' was checked with other weights, another server or other "
-                "prompts"
-            )
         return (
-            f"{was}, so its verdicts may be worth nothing; "
-            f"try: fairqr attribution check notables --attributor '{name}'."
+            f"The attributor '{name}' was never checked with these weights, this server and these "
+            "prompts, so its verdicts may be worth nothing; try: fairqr attribution check notables "
+            f"--attributor '{name}'."
         )
     check = min(checks, key=lambda it: it.finding == "better")
     if check.finding == "better":
@@ -259,7 +252,7 @@ def unchecked_warning(attributor: Attributor) -> str | None:
 
 
 def area_under_curve(labels: ArrayLike, scores: ArrayLike) -> float | None:
-    """Return the area under the ROC curve (Hanley and McNeil 1982), from the ranks of the scores.
+    """Return the area under the ROC curve (Hanley and McNeil 1982).
 
     It is the probability that a random positive has a greater score than a random negative. Equal
     scores count half.
@@ -271,13 +264,12 @@ def area_under_curve(labels: ArrayLike, scores: ArrayLike) -> float | None:
     Returns:
         The area in [0, 1], or None if one class is missing.
     """
-    positive = np.asarray(labels, dtype=bool)
-    ones, zeros = int(positive.sum()), int((~positive).sum())
-    if not ones or not zeros:
+    positive, values = np.asarray(labels, dtype=bool), np.asarray(scores)
+    ones, zeros = values[positive], np.sort(values[~positive])
+    if not len(ones) or not len(zeros):
         return None
-    _, places, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]  # equal values get their mean rank
-    return float((ranks[positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))
+    below = zeros.searchsorted(ones) + zeros.searchsorted(ones, side="right")
+    return float(below.mean() / 2 / len(zeros))
 
 
 def _hash(text: str) -> str:

@@ -7,20 +7,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fairqr.agents.attribution.attributor import AttributorName, Pair, Verdict, without_words
+from fairqr.agents.attribution.attributor import (
+    AttributorName,
+    CachedAttributor,
+    Pair,
+    Verdict,
+    without_words,
+)
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.question import Question
 from fairqr.agents.models.replies import Usage
 from fairqr.base.errors import InputError
-from fairqr.base.loops import PerLoop
+from fairqr.base.loops import PerLoop, run_together
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import fence
 
 DEFAULT_THRESHOLD = 0.5
 YES, NO = "Yes", "No"
-
-PARALLEL = 8
-"""The default number of questions that are open at once."""
 
 STRETCH = 4000
 """How many characters of a document one question contains; that fits the embedded model."""
@@ -39,7 +42,7 @@ _SCHEMA: dict[str, Any] = {
 }
 
 
-class LlmAttributor:
+class LlmAttributor(CachedAttributor):
     """Judges with a chat model.
 
     The score is P(Yes) / (P(Yes) + P(No)) for the first token of the reply. If the provider gives
@@ -52,7 +55,7 @@ class LlmAttributor:
         name: Its threshold is in (0, 1] and defaults to 0.5.
         prompts: Contains ``attribute`` and ``attribute_json``; defaults to the shipped prompts and
             the user's own.
-        concurrency: How many questions are open at once over all calls; at least 1.
+        at_once: How many questions are open at once over all calls; at least 1.
 
     Raises:
         InputError: The concurrency is less than 1, or a threshold was chosen for a model that is
@@ -60,38 +63,23 @@ class LlmAttributor:
     """
 
     def __init__(
-        self,
-        model: ChatModel,
-        name: AttributorName,
-        prompts: PromptLibrary | None = None,
-        concurrency: int = PARALLEL,
+        self, model: ChatModel, name: AttributorName, prompts: PromptLibrary | None, at_once: int
     ) -> None:
-        if concurrency < 1:
-            raise InputError(f"The concurrency must be at least 1, not {concurrency}.")
+        if at_once < 1:
+            raise InputError(f"The concurrency must be at least 1, not {at_once}.")
         if name.threshold is not None and not model.gives_probabilities:
             raise InputError(_no_threshold(model.name))
+        # The chat model caches its replies; here equal pairs within a call are merged.
+        super().__init__(name.model_copy(update={"model": model.name}))
         prompts = prompts or PromptLibrary()
         self._model = model
-        self._name = AttributorName("llm", model.name, name.threshold)
+        self._chosen, self._threshold = name.threshold, name.threshold or DEFAULT_THRESHOLD
         self._weighed, self._asked = prompts.get("attribute"), prompts.get("attribute_json")
-        self._concurrency = concurrency
+        versions = f"{self._weighed.sha256}+{self._asked.sha256}"
+        asked = f"llm:{model.name} is={model.fingerprint}"
+        self.identity = f"{asked} threshold={self._threshold:g} prompts={versions}"
+        self._at_once = at_once
         self._places: PerLoop[asyncio.Semaphore] = PerLoop()
-
-    @property
-    def _threshold(self) -> float:
-        return self._name.threshold or DEFAULT_THRESHOLD
-
-    @property
-    def name(self) -> str:
-        """``llm:``, the model, and the threshold if one was chosen."""
-        return str(self._name)
-
-    @property
-    def identity(self) -> str:
-        """Everything that a verdict depends on."""
-        prompts = f"{self._weighed.sha256}+{self._asked.sha256}"
-        model = f"llm:{self._model.name} is={self._model.fingerprint}"
-        return f"{model} threshold={self._threshold:g} prompts={prompts}"
 
     async def start(self) -> None:
         """Start the model.
@@ -101,19 +89,9 @@ class LlmAttributor:
         """
         await self._model.start("choice")
 
-    async def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        """Ask about all pairs, several at a time.
-
-        Raises:
-            ModelUnavailableError: The model cannot be started.
-        """
-        await self.start()
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._judge(pair)) for pair in pairs]
-        except ExceptionGroup as failed:
-            raise failed.exceptions[0] from None  # the first error; it stopped the others
-        return [task.result() for task in tasks]
+    async def judge_new(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        """Ask about all pairs, several at a time."""
+        return await run_together(map(self._judge, pairs))
 
     async def _judge(self, pair: Pair) -> Verdict:
         if empty := without_words(pair):
@@ -121,7 +99,7 @@ class LlmAttributor:
         if len(pair.hypothesis) > LONGEST_ANSWER:
             why = f"The answer has {len(pair.hypothesis):,} characters; a model is asked about at "
             return Verdict("answer_too_long", message=f"{why}most {LONGEST_ANSWER:,}.")
-        places = self._places.get() or self._places.setdefault(asyncio.Semaphore(self._concurrency))
+        places = self._places.get() or self._places.setdefault(asyncio.Semaphore(self._at_once))
         found = []
         for stretch in stretches(pair.premise):
             async with places:
@@ -146,7 +124,7 @@ class LlmAttributor:
             return Verdict("ok", score >= self._threshold, score, usage=choice.usage)
         if choice.status != "unsupported":
             return Verdict(choice.status, message=choice.message, usage=choice.usage)
-        if self._name.threshold is not None:
+        if self._chosen is not None:
             message = _no_threshold(self._model.name)
             return Verdict("unsupported", message=message, usage=choice.usage)
         reply = await self._model.ask(Question(self._asked, values, _SCHEMA, _verdict_of))

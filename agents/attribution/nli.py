@@ -16,7 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from fairqr.agents.attribution.attributor import AttributorName, Pair, Verdict, without_words
+from fairqr.agents.attribution.attributor import (
+    AttributorName,
+    CachedAttributor,
+    Pair,
+    Verdict,
+    without_words,
+)
+from fairqr.agents.models.cache import ReplyCache
 from fairqr.base.errors import ModelUnavailableError, one_line
 from fairqr.base.files import sha256_of
 from fairqr.base.neural import Pretrained, load_pretrained, token_limit
@@ -43,7 +50,7 @@ Window = dict[str, list[int]]
 tokenizer's outputs, special tokens included."""
 
 
-class TransformersAttributor:
+class TransformersAttributor(CachedAttributor):
     """Judges with any model that transformers loads as a sequence classifier, in float32.
 
     A long document is read in overlapping windows. Its score is the greatest of all windows, and it
@@ -56,25 +63,11 @@ class TransformersAttributor:
             for entailment.
     """
 
-    def __init__(self, name: AttributorName) -> None:
-        model = name.model or DEFAULT_NLI_MODEL
-        self._name = AttributorName("transformers", model, name.threshold, name.entailment)
-        self._loaded: Pretrained | None = None
+    def __init__(self, name: AttributorName, cache: ReplyCache | None = None) -> None:
+        self._parts = name.model_copy(update={"model": name.model or DEFAULT_NLI_MODEL})
+        super().__init__(self._parts, cache)
         self._entailment = self._longest = 0
-        self._fingerprint = ""
-
-    @property
-    def name(self) -> str:
-        """The kind, the model, and the options."""
-        return str(self._name)
-
-    @property
-    def identity(self) -> str:
-        """Everything that a verdict depends on, the weights included; only known after start."""
-        if self._loaded is None:
-            raise RuntimeError("Call start() first.")
-        weights, output = self._fingerprint, self._entailment
-        return f"{self.name} weights={weights} output={output} at={self._longest}"
+        self._loaded: Pretrained
 
     async def start(self) -> None:
         """Load the model.
@@ -82,28 +75,27 @@ class TransformersAttributor:
         Raises:
             ModelUnavailableError: It cannot be loaded, or does not say which output is entailment.
         """
-        await self._model()
-
-    async def _model(self) -> Pretrained:
-        if self._loaded is not None:
-            return self._loaded
-        loaded = await load_pretrained("AutoModelForSequenceClassification", self._name.model)
+        if self.identity:
+            return
+        loaded = self._loaded = await load_pretrained(
+            "AutoModelForSequenceClassification", self._parts.model
+        )
         if not loaded.tokenizer.is_fast:
             raise ModelUnavailableError(
                 f"The model of {self.name} only has a slow tokenizer, which cannot cut "
                 "documents into windows; choose a model with a tokenizer.json."
             )
         config = loaded.model.config
-        self._entailment = entailment_index(config.id2label, self.name, self._name.entailment)
+        self._entailment = entailment_index(config.id2label, self.name, self._parts.entailment)
         self._longest = token_limit(config, loaded.tokenizer)
-        of_folder = await asyncio.to_thread(fingerprint_of, Path(self._name.model))
-        self._fingerprint = of_folder or getattr(config, "_commit_hash", None) or ""
-        self._loaded = loaded
-        return loaded
+        of_folder = await asyncio.to_thread(fingerprint_of, Path(self._parts.model))
+        weights = of_folder or getattr(config, "_commit_hash", None) or ""
+        output = f"output={self._entailment} at={self._longest}"
+        self.identity = f"{self.name} weights={weights} {output}"
 
-    async def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+    async def judge_new(self, pairs: Sequence[Pair]) -> list[Verdict]:
         """Judge all windows of all pairs; windows of similar length share a batch."""
-        loaded = await self._model()
+        loaded = self._loaded
         found: dict[int, Verdict] = {}
         windows: list[tuple[int, Window]] = []
         for number, pair in enumerate(pairs):
@@ -125,22 +117,19 @@ class TransformersAttributor:
                     found[number] = Verdict("unavailable", message=message)
                 else:
                     rows.setdefault(number, []).append(row)
-        judged = {number: self._verdict(np.stack(held), loaded) for number, held in rows.items()}
+        judged = {number: self._verdict(np.stack(held)) for number, held in rows.items()}
         return [found.get(number) or judged[number] for number in range(len(pairs))]
 
-    def _verdict(self, logits: FloatArray, loaded: Pretrained) -> Verdict:
+    def _verdict(self, logits: FloatArray) -> Verdict:
         """Return the verdict on a pair from the logits of its windows, shape (windows, labels)."""
-        if logits.shape[1] != len(loaded.model.config.id2label):
-            message = f"The model of {self.name} has more or fewer outputs than labels."
-            return Verdict("parse_error", message=message)
         if not np.isfinite(logits).all():
             message = f"The model of {self.name} gave numbers that are not finite."
             return Verdict("parse_error", message=message)
         weights = np.exp(logits - logits.max(axis=1, keepdims=True))
         of_entailment = weights[:, self._entailment]
         score = float((of_entailment / weights.sum(axis=1)).max())
-        if self._name.threshold is not None:
-            return Verdict("ok", score >= self._name.threshold, score)
+        if self._parts.threshold is not None:
+            return Verdict("ok", score >= self._parts.threshold, score)
         others = np.delete(logits, self._entailment, axis=1).max(axis=1)
         return Verdict("ok", bool((logits[:, self._entailment] > others).any()), score)
 
@@ -219,17 +208,13 @@ def entailment_index(labels: Mapping[int, str], name: str, chosen: int | None = 
     """
     named = [i for i, it in labels.items() if re.sub(r"[\W_]", "", it.lower()) in _ENTAILMENT]
     found = named if chosen is None else [i for i in labels if i == chosen]
-    if len(labels) >= 2 and len(found) == 1:
-        return found[0]
-    if len(labels) < 2:
-        why = "is not a classifier of entailment; choose one with at least two labels"
-    elif chosen is not None:
-        why = f"has no output {chosen}"
-    else:
-        state = f"state it, as in '{name.partition('?')[0]}?entailment=2'"
-        why = f"does not say which output is entailment; {state}"
-    shown = ", ".join(f"{index}={labels[index]}" for index in sorted(labels)[:8]) or "none"
-    raise ModelUnavailableError(f"The model of {name} {why}. Its labels are {shown}.")
+    if len(labels) < 2 or len(found) != 1:
+        shown = ", ".join(f"{index}={labels[index]}" for index in sorted(labels)[:8]) or "none"
+        raise ModelUnavailableError(
+            f"The model of {name} does not say which output of several is entailment; state "
+            f"it, as in '{name.partition('?')[0]}?entailment=2'. Its labels are {shown}."
+        )
+    return found[0]
 
 
 def fingerprint_of(folder: Path) -> str:

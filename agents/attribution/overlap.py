@@ -32,18 +32,9 @@ class OverlapAttributor:
     """
 
     def __init__(self, name: AttributorName) -> None:
-        self._name = name
+        self.name = str(name)
         self._threshold = name.threshold or DEFAULT_THRESHOLD
-
-    @property
-    def name(self) -> str:
-        """``overlap``, and the threshold if one was chosen."""
-        return str(self._name)
-
-    @property
-    def identity(self) -> str:
-        """Everything that a verdict depends on."""
-        return f"overlap threshold={self._threshold:g}"
+        self.identity = f"overlap threshold={self._threshold:g}"
 
     async def start(self) -> None:
         """Do nothing; this attributor needs no preparation."""

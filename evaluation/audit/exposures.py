@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fairqr.retrieval.fairness.best_ranking import attainable
+from fairqr.retrieval.fairness.best_ranking import supply as supply_of
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.exposure import LOG2, Discount, FloatArray, normalise
 from fairqr.retrieval.fairness.relevance import LIKELY
-from fairqr.retrieval.fairness.supply import attainable
-from fairqr.retrieval.fairness.supply import supply as supply_of
 from fairqr.retrieval.fairness.target import Part, Target
 
 ROUNDING = 1e-9

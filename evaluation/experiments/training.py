@@ -17,17 +17,23 @@ from fairqr.retrieval.fairness.dimension import Dimension, dimensions_of
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.fairness.table import DocumentTable
-from fairqr.retrieval.rerankers.deltr import DeltrTraining, train_deltr
-from fairqr.retrieval.rerankers.dlf import DlfTraining, train_dlf
-from fairqr.retrieval.rerankers.examples import Examples, TargetOf, gather_examples
-from fairqr.retrieval.rerankers.learning import TrainedModel
+from fairqr.retrieval.rerankers.learning import (
+    DeltrTraining,
+    Example,
+    TargetOf,
+    TrainedModel,
+    Training,
+    gather_examples,
+    train_deltr,
+    train_dlf,
+)
 from fairqr.retrieval.sources.schema import validated
 
-Trainer = Callable[[Examples, Any], TrainedModel]
+Trainer = Callable[[Sequence[Example], Any], TrainedModel]
 
 TRAINED: dict[str, tuple[type[Any], Trainer]] = {
     "deltr": (DeltrTraining, train_deltr),
-    "dlf": (DlfTraining, train_dlf),
+    "dlf": (Training, train_dlf),
 }
 """The options and the training of each method that has weights."""
 
@@ -51,13 +57,8 @@ def folds_of(topics: Sequence[str], folds: int) -> list[list[str]]:
 
 
 async def gather(
-    engine: SearchEngine,
-    queries: Mapping[str, str],
-    qrels: Qrels,
-    context: Context,
-    *,
-    depth: int,
-) -> Examples:
+    engine: SearchEngine, queries: Mapping[str, str], qrels: Qrels, context: Context, *, depth: int
+) -> list[Example]:
     """Collect what to train on; the target is the one that a search estimates.
 
     Args:
@@ -95,7 +96,7 @@ async def _target_at_query_time(
 
 
 async def train(
-    method: str, examples: Examples, topics: Collection[str], options: Mapping[str, Any]
+    method: str, examples: Sequence[Example], topics: Collection[str], options: Mapping[str, Any]
 ) -> TrainedModel:
     """Train on the examples of some topics.
 
@@ -104,4 +105,5 @@ async def train(
     """
     model, trainer = TRAINED[method]
     checked = validated(model, dict(options), f"The training of {method}", InputError)
-    return await asyncio.to_thread(trainer, examples.only(topics), checked)
+    chosen = [example for example in examples if example.topic in topics]
+    return await asyncio.to_thread(trainer, chosen, checked)

@@ -25,10 +25,10 @@ from fairqr.graph.search.ranking_context import READS, RankingSettings
 from fairqr.retrieval.encoders.opening import AUTO
 from fairqr.retrieval.fairness.divergence import DEFAULT_SMOOTHING, DEFAULT_THRESHOLD, Direction
 from fairqr.retrieval.fairness.exposure import Discount
-from fairqr.retrieval.fairness.rerank import RRF_K
+from fairqr.retrieval.fairness.ranking import RRF_K
 from fairqr.retrieval.fairness.target import DEFAULT_TARGET, Target
 from fairqr.retrieval.rerankers.fair import HEAVIEST, WithinGroups
-from fairqr.retrieval.rerankers.registry import RERANKERS
+from fairqr.retrieval.rerankers.registry import ABOUT, RERANKERS
 
 __all__ = [
     "METHODS",
@@ -121,7 +121,7 @@ class Strategy:
 
 def _baseline(step: FinalStep) -> Strategy:
     """Return plain retrieval with this re-ranker as its final step."""
-    return Strategy(RERANKERS[step].about, final_step=step)
+    return Strategy(ABOUT[step], final_step=step)
 
 
 def _ranked(ranker: RankerName) -> Strategy:

@@ -21,12 +21,12 @@ from fairqr.graph.search.model_ranking import ModelRanking
 from fairqr.graph.search.round_lists import RoundLists, scores_of, scores_of_given
 from fairqr.graph.search.state import FairListRecord, ObjectiveRecord
 from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.fairness.best_ranking import supply
 from fairqr.retrieval.fairness.objective import Quality
 from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.fairness.relevance import LIKELY
-from fairqr.retrieval.fairness.supply import supply
-from fairqr.retrieval.rerankers.base import Candidates, Reranker, candidates_of
-from fairqr.retrieval.rerankers.fair import FairOptions, chances_of, objective_of, take_step
+from fairqr.retrieval.rerankers.base import Candidates, Reranker
+from fairqr.retrieval.rerankers.fair import FairStep, chances_of, objective_of
 from fairqr.retrieval.rerankers.registry import open_reranker
 
 
@@ -70,7 +70,7 @@ async def best_final(
     if by_model is None and fair:
         measured = Measurement(fair["exposure"], fair["divergences"], fair["unknown"])
         return Final(fair["iteration"], Ranking(fair["ids"], fair["scores"]), measured)
-    step = await final_step(engine, context)
+    step = await final_step(context)
     original_scores: Mapping[str, float] = {}
     if context.strategy.rerank == "original_query":
         ids = list(dict.fromkeys(id_ for number in rounds for id_ in lists.pool(number)))
@@ -85,19 +85,21 @@ async def best_final(
             if by_its_order is None and by_model.lists:
                 break  # it re-ranked other rounds, and the budget has no room for this one
             order = by_its_order or order
-        finals.append(await _final(lists, number, order, step))
+        finals.append(await _final(engine, lists, number, order, step))
         if rank_key(finals[-1].measured.divergences) <= (0, context.threshold):
             return finals[-1]
     return min(finals, key=lambda final: rank_key(final.measured.divergences))
 
 
-async def _final(lists: RoundLists, number: int, order: Ranking, step: Reranker | None) -> Final:
+async def _final(
+    engine: SearchEngine, lists: RoundLists, number: int, order: Ranking, step: Reranker | None
+) -> Final:
     """Apply the final step, if there is one, to the ordered pool of a round."""
     state, context = lists.state, lists.context
     if step is None:
         ranking = order.top(context.k)
         return Final(number, ranking, lists.measured(ranking.ids))
-    last = await step.rerank(state["query"], _candidates(lists, order), context.k)
+    last = await step.rerank(engine, state["query"], _candidates(lists, order), context.k)
     scores = dict(zip(order.ids, order.scores, strict=True))
     ranking = Ranking(last.ranking.ids, [scores[id_] for id_ in last.ranking.ids])
     return Final(number, ranking, lists.measured(ranking.ids), last.warnings)
@@ -110,7 +112,7 @@ def _candidates(lists: RoundLists, order: Ranking) -> Candidates:
     if lists.chances is not None:
         # What only a refined query found may have no estimate: then nothing speaks for it.
         relevance = np.array([lists.chances.get(id_, 0.0) for id_ in order.ids])
-    return candidates_of(
+    return Candidates.of(
         lists.table, order, lists.dimensions, targets, lists.context.discount, relevance=relevance
     )
 
@@ -118,10 +120,10 @@ def _candidates(lists: RoundLists, order: Ranking) -> Candidates:
 def fair_list(lists: RoundLists, number: int) -> FairListRecord:
     """Apply the fair step to all documents that were found up to a round."""
     context, order = lists.context, lists.retrieved(number)
-    options = FairOptions(
+    fair_step = FairStep(
         weight=context.fairness_weight, order=context.order, pursue=context.pursued
     )
-    step = take_step(_candidates(lists, order), options, context.k)
+    step = fair_step.take(_candidates(lists, order), context.k)
     taken = [order.ids[place] for place in step.positions]
     measured = lists.measured(taken)
     relevance = None
@@ -204,7 +206,7 @@ def judged(lists: RoundLists, final: Sequence[str], fair: FairListRecord) -> Jud
     return Judged(final_quality, plain_quality, weight, could)
 
 
-async def final_step(engine: SearchEngine, context: Context) -> Reranker | None:
+async def final_step(context: Context) -> Reranker | None:
     """Return the re-ranker of the final step; None for the fair step, which rounds take.
 
     Raises:
@@ -214,4 +216,4 @@ async def final_step(engine: SearchEngine, context: Context) -> Reranker | None:
     if name in ("none", "fair"):
         return None
     # Opening may read weights from a file.
-    return await asyncio.to_thread(open_reranker, name, context.options, engine=engine)
+    return await asyncio.to_thread(open_reranker, name, context.options)

@@ -153,7 +153,7 @@ class Nodes:
                 )
             await refiner.start()
         # Find wrong options and missing weights now.
-        await final_step(self._engine, context)
+        await final_step(context)
         if (ranker := self._ranker_for(context)) is not None:
             await ranker.start()
         original = QueryRecord(text=query, boost="", attribute=None, group=None)

@@ -17,8 +17,7 @@ from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require, 
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.divergence import kullback_leibler
 from fairqr.retrieval.fairness.exposure import FloatArray, exposure_and_unknown
-from fairqr.retrieval.fairness.ranking import Ranking
-from fairqr.retrieval.fairness.rerank import reciprocal_rank_fusion
+from fairqr.retrieval.fairness.ranking import Ranking, reciprocal_rank_fusion
 from fairqr.retrieval.fairness.table import DocumentTable, decoded
 
 IDS_AT_ONCE = 10_000

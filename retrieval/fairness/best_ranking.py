@@ -22,7 +22,7 @@ import functools
 import numpy as np
 from numpy.typing import NDArray
 
-from fairqr.retrieval.fairness.exposure import FloatArray, distinct_rows
+from fairqr.retrieval.fairness.exposure import Discount, FloatArray, distinct_rows, exposure
 from fairqr.retrieval.fairness.objective import DIGITS, Positions, RankingObjective, fairness
 
 PRICES = np.array([0.0, *np.geomspace(1 / 32, 64, 14), 1e6])
@@ -66,6 +66,44 @@ def best_ranking(objective: RankingObjective, order: Positions | None = None) ->
     starts = best[: max(2, STARTS // pool.length**2)]
     ends = [_improved(pool, sequences[start]) for start in starts]
     return pool.positions(max(ends, key=lambda end: end[:2])[2])
+
+
+def attainable(memberships: FloatArray, discount: Discount, length: int) -> FloatArray:
+    """Return the most exposure that each group could get by itself, shape (G,).
+
+    All its documents stand first, and others fill the remaining ranks.
+
+    Args:
+        memberships: Of the documents to rank, shape (n, G).
+        discount: The weight of each rank.
+        length: How many ranks there are.
+    """
+    weights = discount.weights(min(length, len(memberships)))
+    # Those with the largest share of the group first.
+    first = -np.sort(-memberships, axis=0)[: len(weights)]
+    return np.asarray(weights @ first / (weights.sum() or 1.0))
+
+
+def supply(
+    memberships: FloatArray, target: FloatArray, discount: Discount, length: int
+) -> FloatArray:
+    """Return the exposure that documents could give to each group, shape (G,).
+
+    That is the target itself where each group could reach its share; that ranks are whole is not
+    held against an engine. Otherwise it is the exposure of the ranking that comes nearest to the
+    target; zeros if no document has a label.
+
+    Args:
+        memberships: Of the documents that are relevant, shape (n, G).
+        target: ε*, shape (G,).
+        discount: The weight of each rank.
+        length: How many ranks there are.
+    """
+    if (attainable(memberships, discount, length) >= target - 10**-DIGITS).all():
+        return target
+    alike = np.ones(len(memberships))
+    nearest = RankingObjective(alike, [memberships], [target], length, np.inf, discount)
+    return exposure(memberships[best_ranking(nearest)], discount)
 
 
 class _Pool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,7 +57,7 @@ class Dimension:
         """
         if all(factor.confusion is None for factor in self.factors):
             return None
-        return _kron([rows / rows.sum(axis=1, keepdims=True) for rows in self.counted])
+        return _kron(rows / rows.sum(axis=1, keepdims=True) for rows in self.counted)
 
     @property
     def counted(self) -> list[FloatArray]:
@@ -76,7 +77,7 @@ class Dimension:
         Args:
             shares: For each attribute, the shares of its groups in the whole corpus.
         """
-        return _kron([shares[factor.name] for factor in self.factors])
+        return _kron(shares[factor.name] for factor in self.factors)
 
 
 def factors_of(name: str) -> list[str]:
@@ -84,12 +85,9 @@ def factors_of(name: str) -> list[str]:
     return name.replace("*", TIMES).split(TIMES)
 
 
-def _kron(parts: Sequence[FloatArray]) -> FloatArray:
+def _kron(parts: Iterable[FloatArray]) -> FloatArray:
     """Return the Kronecker product, in which the last part varies fastest."""
-    product, *others = parts
-    for part in others:
-        product = np.asarray(np.kron(product, part))
-    return product
+    return functools.reduce(lambda one, other: np.asarray(np.kron(one, other)), parts)
 
 
 def _product(factors: Sequence[Attribute]) -> Attribute:
@@ -97,7 +95,7 @@ def _product(factors: Sequence[Attribute]) -> Attribute:
     groups = tuple(f" {TIMES} ".join(combination) for combination in every)
     population: dict[str, float] | None = None
     if all(factor.population for factor in factors):
-        shares = _kron([np.array(f.ordered(f.population or {})) for f in factors])
+        shares = _kron(np.array(f.ordered(f.population or {})) for f in factors)
         population = dict(zip(groups, shares.tolist(), strict=True))
     # We do not check it again: the checks are for what users write.
     return Attribute.model_construct(

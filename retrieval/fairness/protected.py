@@ -56,23 +56,22 @@ class ProtectedGroup:
             InputError: A group does not exist or is on both sides, a side is empty, or both sides
                 are called the same.
         """
-        known, shown = attribute.groups, one_line(text, 100)
+        known = attribute.groups
         # The name of a group may contain "not" or "vs".
         parts = [text] if text.strip() in known else re.split(r"\s+vs\.?\s+", text, maxsplit=1)
         first, *second = (part.strip() for part in parts)
         negated = first.startswith("not ") and first not in known
-        if negated and second:
-            raise InputError(f"'{shown}' has both 'not' and 'vs'; write one of them.")
         named = _groups(first.removeprefix("not ") if negated else first, attribute)
         rest = tuple(group for group in known if group not in named)
         other = _groups(second[0], attribute) if second else rest
-        if not other or not rest or {*named} & {*other}:
+        if not other or not rest or {*named} & {*other} or (negated and second):
             raise InputError(
-                f"'{shown}' needs groups of {attribute.name} on both sides, each on one of them."
+                f"'{one_line(text, 100)}' needs groups of {attribute.name} on both sides, each on "
+                "one of them; write A, 'not A' or 'A vs B'."
             )
         sides = (other, named) if negated else (named, other)
-        words = _checked(words) if words else (_word(*sides), _word(*reversed(sides)))
-        return cls(attribute.name, attribute.universe, *sides, words)
+        words = words or (_word(*sides), _word(*reversed(sides)))
+        return cls(attribute.name, attribute.universe, *sides, _checked(words))
 
     def sides_of(self, memberships: ArrayLike) -> NDArray[np.int8]:
         """Return the side of each document: 1 protected, 0 not protected, −1 undecided.
@@ -117,10 +116,14 @@ def _checked(words: tuple[str, str]) -> tuple[str, str]:
     return one, other
 
 
+def listed_groups(text: str, known: Sequence[str]) -> tuple[str, ...]:
+    """Return names that are separated by commas; the name of a group may itself contain one."""
+    names = [text] if text.strip() in known else text.split(",")
+    return tuple(dict.fromkeys(name.strip() for name in names))
+
+
 def _groups(text: str, attribute: Attribute) -> tuple[str, ...]:
-    # The name of a group may contain a comma.
-    names = [text.strip()] if text.strip() in attribute.groups else text.split(",")
-    found = tuple(dict.fromkeys(name.strip() for name in names))
+    found = listed_groups(text, attribute.groups)
     for name in found:
         if name not in attribute.groups:
             raise InputError(
@@ -131,7 +134,6 @@ def _groups(text: str, attribute: Attribute) -> tuple[str, ...]:
 
 
 def _word(groups: Sequence[str], others: Sequence[str]) -> str:
-    adjectives = [_ADJECTIVES.get(group, group) for group in groups]
     if len(groups) > 1 and len(others) == 1:
-        return f"non-{_ADJECTIVES.get(others[0], others[0])}"
-    return " or ".join(adjectives)
+        return f"non-{_word(others, groups)}"
+    return " or ".join(_ADJECTIVES.get(group, group) for group in groups)

@@ -1,4 +1,4 @@
-"""A ranking: document ids with scores, in a repeatable order."""
+"""A ranking: document ids with scores, in a repeatable order; and the fusion of several."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from fairqr.retrieval.fairness.exposure import FloatArray
+
+RRF_K = 60
 
 
 class Reordered(Sequence[str]):
@@ -88,6 +92,33 @@ class Ranking:
         """Return the first n documents."""
         return Ranking(self.ids[:n], self.scores[:n])
 
-    def reordered(self, positions: Sequence[int]) -> list[str]:
-        """Return the ids at these positions, in that order."""
-        return [self.ids[position] for position in positions]
+
+def reciprocal_rank_fusion(
+    rankings: Sequence[Ranking],
+    weights: Sequence[float] | None = None,
+    k: int = RRF_K,
+    *,
+    shares: Sequence[FloatArray | None] | None = None,
+) -> Ranking:
+    """Fuse rankings: score(d) = Σ_i w_i·s_i(d) / (k + rank_i(d)).
+
+    With all s_i(d) = 1 this is the fusion of Cormack, Clarke & Büttcher (2009).
+
+    Args:
+        rankings: The rankings. A document that a ranking lacks gets nothing from it.
+        weights: One for each ranking; 1 by default.
+        k: Large values make the first ranks weigh less.
+        shares: For each ranking of n documents, the share of its weight that each one gets, shape
+            (n,), in [0, 1]; None means all of it. A document that gets nothing at all is left out.
+    """
+    scores: dict[str, float] = {}
+    weights = weights or [1.0] * len(rankings)
+    for ranking, weight, own in zip(
+        rankings, weights, shares or [None] * len(rankings), strict=True
+    ):
+        parts = np.ones(len(ranking)) if own is None else own
+        gains = weight * parts / (k + np.arange(1, len(ranking) + 1))
+        for id_, gain in zip(ranking.ids, gains.tolist(), strict=True):
+            if gain:
+                scores[id_] = scores.get(id_, 0.0) + gain
+    return Ranking.of(scores)

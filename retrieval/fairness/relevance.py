@@ -28,7 +28,7 @@ import numpy as np
 from fairqr.retrieval.encoders.encoder import Float32Array, unit_rows
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.fairness.exposure import FloatArray
-from fairqr.retrieval.fairness.rerank import RRF_K
+from fairqr.retrieval.fairness.ranking import RRF_K
 from fairqr.retrieval.sources.retriever_parameters import Hybrid
 
 Item = TypeVar("Item", int, str)

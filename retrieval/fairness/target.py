@@ -70,15 +70,13 @@ class Target(BaseModel):
                     f"'{text}' is not a target; write each name once, as in "
                     "retrieved:0.5,population:0.5 or gender=female:0.5,male:0.5."
                 )
-            unknown = [name for name in weights if name not in PARTS]
-            if unknown and not equals:
+            if unknown := [name for name in weights if not equals and name not in PARTS]:
                 raise TargetError(
                     f"The target has no part '{unknown[0]}'; use {', '.join(PARTS)}, "
                     "or write shares of groups, such as gender=female:0.5,male:0.5."
                 )
-            held, name = (
-                (described["shares"], attribute.strip()) if equals else (described, "parts")
-            )
+            held = described["shares"] if equals else described
+            name = attribute.strip() if equals else "parts"
             if name in held:
                 raise TargetError(f"The target gives {name} twice; give one mixture only.")
             held[name] = weights
@@ -95,15 +93,11 @@ class Target(BaseModel):
         """
         groups = {attribute.name: attribute.universe for attribute in attributes}
         for name, shares in self.shares.items():
-            if name not in groups:
+            if others := [group for group in shares if group not in groups.get(name, ())]:
+                measured = "; ".join(f"{it} ({', '.join(own)})" for it, own in groups.items())
                 raise TargetError(
-                    f"The target names the attribute '{name}', which is not measured; "
-                    f"measured: {', '.join(groups)}."
-                )
-            if others := [group for group in shares if group not in groups[name]]:
-                raise TargetError(
-                    f"The target names the group '{others[0]}', which '{name}' does not have; "
-                    f"its groups are {', '.join(groups[name])}."
+                    f"The target names the group '{others[0]}' of '{name}', which is not measured; "
+                    f"measured: {measured}."
                 )
         lacking = self.without_population(attributes)
         if lacking and self.parts != DEFAULT_TARGET.parts:

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
 
-from fairqr.base.errors import InputError, first_problem, one_line
+from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.exposure import LOG2, Discount, FloatArray
 from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.fairness.table import DocumentTable
 
 
-class RerankOptions(BaseModel):
-    """Base of re-rankers' options; each field has a default, a range and a description."""
+@dataclass(frozen=True, slots=True)
+class Reranked:
+    """The first k documents in their new order.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    Attributes:
+        ranking: The documents, with the re-ranker's scores, which never increase.
+        warnings: What users should know, such as a constraint that could not be met.
+    """
+
+    ranking: Ranking
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,46 +53,49 @@ class Candidates:
     discount: Discount = LOG2
     relevance: FloatArray | None = None
 
-    def __post_init__(self) -> None:
-        shapes = [(len(self.ranking), len(groups)) for groups in self.groups]
-        if not self.dimensions or len(self.dimensions) != len(shapes):
-            raise ValueError("candidates need the groups of each of one or more dimensions")
-        if [np.shape(members) for members in self.memberships] != shapes:
-            raise ValueError(f"the memberships must have the shapes {shapes}")
-        if [np.shape(target) for target in self.targets] != [shape[1:] for shape in shapes]:
-            raise ValueError("each target must have one share for each group of its dimension")
+    @classmethod
+    def of(
+        cls,
+        table: DocumentTable,
+        ranking: Ranking,
+        dimensions: Sequence[Dimension],
+        targets: Sequence[FloatArray],
+        discount: Discount = LOG2,
+        *,
+        relevance: FloatArray | None = None,
+    ) -> Candidates:
+        """Return the candidates of a ranking, with the groups that a table has of them."""
+        memberships = [table.memberships(dimension, ranking.ids) for dimension in dimensions]
+        names = [dimension.name for dimension in dimensions]
+        groups = [dimension.groups for dimension in dimensions]
+        return cls(ranking, memberships, targets, names, groups, discount, relevance)
 
     def __len__(self) -> int:
         return len(self.ranking)
 
+    def taken(self, positions: NDArray[np.intp], warnings: tuple[str, ...] = ()) -> Reranked:
+        """Return the documents at these positions, in that order; the scores are 1/rank."""
+        return Reranked(by_rank([self.ranking.ids[place] for place in positions]), warnings)
 
-@dataclass(frozen=True, slots=True)
-class Reranked:
-    """The first k documents in their new order.
 
-    Attributes:
-        ranking: The documents, with the re-ranker's scores, which never increase.
-        warnings: What users should know, such as a constraint that could not be met.
+class Reranker(BaseModel):
+    """Puts retrieved documents into another order.
+
+    Its fields are its options; each has a range and a description. The first line of a re-ranker's
+    docstring says to users what it does and where it comes from.
     """
 
-    ranking: Ranking
-    warnings: tuple[str, ...] = ()
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
-
-class Reranker(Protocol):
-    """Puts retrieved documents into another order."""
-
-    @property
-    def name(self) -> str:
-        """Its name in the registry."""
-        ...
-
-    async def rerank(self, query: str, candidates: Candidates, k: int) -> Reranked:
+    async def rerank(
+        self, engine: SearchEngine, query: str, candidates: Candidates, k: int
+    ) -> Reranked:
         """Return the first min(k, n) documents in the new order.
 
         The same input gives the same output.
 
         Args:
+            engine: The engine that has the documents.
             query: The original query.
             candidates: Documents with their memberships and targets.
             k: How many documents to return, at least 1.
@@ -93,66 +103,11 @@ class Reranker(Protocol):
         Raises:
             InputError: An option does not fit these candidates.
         """
-        ...
+        return candidates.taken(self.positions(candidates, k))
 
-
-def candidates_of(
-    table: DocumentTable,
-    ranking: Ranking,
-    dimensions: Sequence[Dimension],
-    targets: Sequence[FloatArray],
-    discount: Discount = LOG2,
-    *,
-    relevance: FloatArray | None = None,
-) -> Candidates:
-    """Build the candidates for a re-ranker.
-
-    Args:
-        table: Has the groups of the documents.
-        ranking: The ranking to re-rank.
-        dimensions: The dimensions to measure exposure over.
-        targets: ε* of each dimension, shape (G_a,).
-        discount: The weight of each rank.
-        relevance: The probability that each document is relevant, if it is estimated.
-    """
-    return Candidates(
-        ranking=ranking,
-        memberships=[table.memberships(dimension, ranking.ids) for dimension in dimensions],
-        targets=targets,
-        dimensions=[dimension.name for dimension in dimensions],
-        groups=[dimension.groups for dimension in dimensions],
-        discount=discount,
-        relevance=relevance,
-    )
-
-
-Options = TypeVar("Options", bound=RerankOptions)
-
-
-def read_options(name: str, model: type[Options], options: Mapping[str, object]) -> Options:
-    """Check the options of a re-ranker.
-
-    Raises:
-        InputError: An option is missing, unknown or out of range; the message names it.
-    """
-    known = ", ".join(model.model_fields) or "none"
-    for option in options:
-        if option not in model.model_fields:
-            raise InputError(
-                f"The re-ranker {name} has no option '{one_line(option, 60)}'; it has {known}."
-            )
-    try:
-        return model.model_validate(dict(options))
-    except ValidationError as error:
-        where, reason = first_problem(error)
-        if error.errors()[0]["type"] == "missing":
-            what = str(model.model_fields[where].description)
-            raise InputError(
-                f"The re-ranker {name} needs the option '{where}': {what[0].lower()}{what[1:]}"
-            ) from None
-        raise InputError(
-            f"The option '{where or 'options'}' of {name} is wrong: {one_line(reason)}."
-        ) from None
+    def positions(self, candidates: Candidates, k: int) -> NDArray[np.intp]:
+        """Return the positions of the first min(k, n) documents; the scores are then 1/rank."""
+        raise NotImplementedError
 
 
 def by_rank(ids: Sequence[str]) -> Ranking:

@@ -1,13 +1,15 @@
-"""Methods that diversify search results, with the groups as aspects of a query: xQuAD and PM-2.
+"""Methods that diversify search results: MMR by texts, xQuAD and PM-2 by groups as aspects.
 
 They place one document at a time: that of the largest value, given those above it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,33 +17,112 @@ from pydantic import Field
 
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.fairness.exposure import FloatArray
-from fairqr.retrieval.rerankers.base import Candidates, Reranked, RerankOptions, by_rank, min_max
+from fairqr.retrieval.fairness.ranking import Ranking
+from fairqr.retrieval.rerankers.base import Candidates, Reranked, Reranker, min_max
+from fairqr.retrieval.texts.words import terms_of
+
+Similarity = Callable[[int], FloatArray]
+"""Returns the similarity, in [−1, 1], of the document at a position to each, shape (n,)."""
 
 
-class XquadOptions(RerankOptions):
-    """Options of xQuAD. The papers tune λ and state no default."""
+class Mmr(Reranker):
+    """MMR, which avoids near-duplicates and ignores groups (Carbonell & Goldstein 1998).
 
-    diversity: float = Field(
-        0.5,
-        ge=0,
-        le=1,
-        description="λ: 0 ranks by relevance alone, 1 by the coverage of groups alone.",
+    Relevance is the current score, min-max normalised over the pool; similarity is the cosine of
+    TF-IDF vectors of title and text. The scores of the result are the marginal relevances at which
+    documents were chosen; they never increase.
+    """
+
+    trade_off: float = Field(
+        0.7, ge=0, le=1, description="λ: 1 ranks by relevance alone, 0 by novelty alone."
     )
 
+    async def rerank(
+        self, engine: SearchEngine, query: str, candidates: Candidates, k: int
+    ) -> Reranked:
+        """See :meth:`fairqr.retrieval.rerankers.base.Reranker.rerank`."""
+        # The first of equal marginal relevances wins, and that must be the first id.
+        pairs = sorted(zip(candidates.ranking.ids, candidates.ranking.scores, strict=True))
+        ids = [id_ for id_, _ in pairs]
+        found = {document.id: document for document in await engine.documents(ids)}
+        texts = [f"{found[id_].title} {found[id_].text}" if id_ in found else "" for id_ in ids]
+        relevance = min_max([score for _, score in pairs])
+        order, scores = await asyncio.to_thread(
+            lambda: maximal_marginal_relevance(
+                relevance, tf_idf_similarity(texts), self.trade_off, k
+            )
+        )
+        return Reranked(Ranking([ids[position] for position in order], scores.tolist()))
 
-class Pm2Options(RerankOptions):
-    """Options of PM-2. The paper tunes λ and states no default."""
 
-    focus: float = Field(
-        0.5,
-        ge=0,
-        le=1,
-        description="λ: at 1, each rank goes to the group whose turn it is; below 1, a more "
-        "relevant document of another group can win.",
-    )
+def maximal_marginal_relevance(
+    relevance: FloatArray, similarity: Similarity, trade_off: float, k: int
+) -> tuple[NDArray[np.intp], FloatArray]:
+    """Choose one by one argmax_i λ·rel_i − (1−λ)·max_{j chosen} sim(i, j).
+
+    The maximum is at least 0, also over no documents. Ties go to the first position. The values
+    never increase.
+
+    Args:
+        relevance: The relevance on the same scale as the similarity, shape (n,).
+        similarity: The similarity between documents; called once for each chosen document.
+        trade_off: λ in [0, 1].
+        k: How many to choose.
+
+    Returns:
+        The positions of min(k, n) documents in the order of choice, and their values.
+    """
+    count = min(k, len(relevance))
+    order, values = np.empty(count, dtype=np.intp), np.empty(count)
+    gain = trade_off * relevance
+    closest = np.zeros_like(gain)
+    left = np.ones(len(gain), dtype=bool)
+    for place in range(count):
+        marginal = np.where(left, gain - (1 - trade_off) * closest, -np.inf)
+        best = int(marginal.argmax())
+        order[place], values[place] = best, marginal[best]
+        left[best] = False
+        if place + 1 < count:
+            closest = np.maximum(closest, similarity(best))
+    return order, values
 
 
-@dataclass(frozen=True, slots=True)
+def tf_idf_similarity(texts: Sequence[str]) -> Similarity:
+    """Return the cosines between the TF-IDF vectors of texts, in [0, 1].
+
+    The weight of a term is (1 + ln tf)·ln((1+n)/(1+df)), with words stemmed as in the index.
+    Document frequencies are counted in the pool: a word that all candidates have, such as one of
+    the query, says nothing about their differences, and we need no request to the index.
+
+    Args:
+        texts: The n texts. One without words has similarity 0 to all, including itself.
+    """
+    n = len(texts)
+    numbers: dict[str, int] = {}
+    terms = [[numbers.setdefault(term, len(numbers)) for term in terms_of(text)] for text in texts]
+    size = max(len(numbers), 1)
+    rows = np.repeat(np.arange(n), [len(own) for own in terms])
+    columns = np.array([number for own in terms for number in own], dtype=np.intp)
+    cells, frequency = np.unique(rows * size + columns, return_counts=True)
+    rows, columns = np.divmod(cells, size)
+    idf = np.log((1 + n) / (1 + np.bincount(columns, minlength=size)))
+    weights = (1 + np.log(frequency)) * idf[columns]
+    norms = np.sqrt(np.bincount(rows, weights=weights**2, minlength=n))
+    # Zero if all of a document's terms are in every document.
+    weights /= np.where(norms > 0, norms, 1.0)[rows]
+    starts = np.searchsorted(rows, np.arange(n + 1))
+
+    def cosines(position: int) -> FloatArray:
+        own = slice(starts[position], starts[position + 1])
+        dense = np.zeros(size)
+        dense[columns[own]] = weights[own]
+        products = np.bincount(rows, weights=weights * dense[columns], minlength=n)
+        return products.astype(np.float64, copy=False)
+
+    return cosines
+
+
+@dataclass(frozen=True)
 class Aspects:
     """The groups of all attributes, side by side.
 
@@ -68,87 +149,82 @@ class Aspects:
             weights=np.concatenate(candidates.targets) / len(candidates.targets),
         )
 
-    @property
+    @cached_property
     def coverage(self) -> FloatArray:
         """P(d|a), shape (n, G).
 
         A document serves a group as much as it is relevant and belongs to the group.
         """
-        coverage: FloatArray = self.relevance[:, np.newaxis] * self.memberships
-        return coverage
+        return self.relevance[:, np.newaxis] * self.memberships
 
 
-class Objective(Protocol):
-    """What a greedy method maximises at each rank."""
+class Diversifier(Reranker):
+    """Gives each rank to the document with the largest value; the scores are 1/rank."""
 
-    def values(self, is_left: NDArray[np.bool_]) -> FloatArray:
+    @abstractmethod
+    def values(self, aspects: Aspects, above: list[int], is_left: NDArray[np.bool_]) -> FloatArray:
         """Return the value of each document for the next rank, shape (n,).
 
         Args:
+            aspects: The groups.
+            above: The positions of the labelled documents above, from the first rank on.
             is_left: Whether a document can still be placed, shape (n,).
         """
-        ...
 
-    def place(self, position: int) -> None:
-        """Record that this document has the next rank."""
-        ...
+    def order(self, aspects: Aspects, k: int) -> NDArray[np.intp]:
+        """Return the positions of min(k, n) documents in their new order.
 
+        Ties go to the first position. A document without any label keeps its place, as in the
+        exposure-aware step: missing knowledge must not count against it.
+        """
+        is_left = np.asarray(aspects.memberships.any(axis=1))
+        order = np.arange(min(k, len(is_left)), dtype=np.intp)
+        above: list[int] = []
+        for rank in np.flatnonzero(is_left[: len(order)]):
+            values = self.values(aspects, above, is_left)
+            order[rank] = best = int(np.where(is_left, values, -np.inf).argmax())
+            is_left[best] = False
+            above.append(best)
+        return order
 
-def diversified(objective: Objective, aspects: Aspects, k: int) -> NDArray[np.intp]:
-    """Give each rank to the document with the largest value.
-
-    Ties go to the first position. A document without any label keeps its place, as in the
-    exposure-aware step: missing knowledge must not count against it.
-
-    Returns:
-        The positions of min(k, n) documents in their new order.
-    """
-    is_left = np.asarray(aspects.memberships.any(axis=1))
-    order = np.arange(min(k, len(is_left)), dtype=np.intp)
-    for rank in np.flatnonzero(is_left[: len(order)]):
-        best = int(np.where(is_left, objective.values(is_left), -np.inf).argmax())
-        order[rank] = best
-        is_left[best] = False
-        objective.place(best)
-    return order
+    def positions(self, candidates: Candidates, k: int) -> NDArray[np.intp]:
+        """See :meth:`fairqr.retrieval.rerankers.base.Reranker.positions`."""
+        return self.order(Aspects.of(candidates), k)
 
 
-class XquadObjective:
-    """The objective of xQuAD (Santos, Macdonald & Ounis 2010).
+class Xquad(Diversifier):
+    """xQuAD, which favours relevant documents of groups not yet shown (Santos et al. 2010).
 
-    With S the documents above, the next one is argmax_d of
+    The papers tune λ and state no default. With S the documents above, the next one is argmax_d of
 
         (1−λ)·P(d|q) + λ·Σ_a P(a|q)·P(d|a)·Π_{s∈S} (1 − P(s|a)).
 
     The product says how little S covers a group. It falls fast: one document that is certainly
     relevant and in the group makes it 0, so the target decides which groups come first, not how
     many documents each gets. Here P(d|q) is the relevance, and P(d|a) is relevance × membership.
-
-    Args:
-        aspects: The groups.
-        diversity: λ in [0, 1].
     """
 
-    def __init__(self, aspects: Aspects, diversity: float) -> None:
-        self._coverage = aspects.coverage
-        self._relevance = (1 - diversity) * aspects.relevance
-        # λ·P(a|q)·Π(1 − P(s|a)), shape (G,).
-        self._uncovered = diversity * aspects.weights
+    diversity: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="λ: 0 ranks by relevance alone, 1 by the coverage of groups alone.",
+    )
 
-    def values(self, is_left: NDArray[np.bool_]) -> FloatArray:
-        """See :meth:`fairqr.retrieval.rerankers.diversification.Objective.values`."""
-        return np.asarray(self._relevance + (self._coverage * self._uncovered).sum(axis=1))
+    def values(self, aspects: Aspects, above: list[int], is_left: NDArray[np.bool_]) -> FloatArray:
+        """See :meth:`fairqr.retrieval.rerankers.diversification.Diversifier.values`."""
+        covered = aspects.coverage[above]
+        uncovered = np.vstack([self.diversity * aspects.weights, 1 - covered]).prod(axis=0)
+        by_relevance = (1 - self.diversity) * aspects.relevance
+        return np.asarray(by_relevance + (aspects.coverage * uncovered).sum(axis=1))
 
-    def place(self, position: int) -> None:
-        """See :meth:`fairqr.retrieval.rerankers.diversification.Objective.place`."""
-        self._uncovered = self._uncovered * (1 - self._coverage[position])
 
+class Pm2(Diversifier):
+    """PM-2, which shares out ranks like seats in an election (Dang & Croft 2012).
 
-class Pm2Objective:
-    """The objective of PM-2 (Dang & Croft 2012), which builds on Sainte-Laguë's method for seats.
-
-    A rank is a seat, and v_a = P(a|q) are the votes of a group that has s_a seats so far. The next
-    seat is due to the group a* with the largest quotient q_a = v_a/(2·s_a + 1), and goes to
+    It builds on Sainte-Laguë's method; the paper tunes λ and states no default. A rank is a seat,
+    and v_a = P(a|q) are the votes of a group that has s_a seats so far. The next seat is due to the
+    group a* with the largest quotient q_a = v_a/(2·s_a + 1), and goes to
 
         argmax_d λ·q_a*·P(d|a*) + (1−λ)·Σ_{a≠a*} q_a·P(d|a),
 
@@ -156,52 +232,22 @@ class Pm2Objective:
     is relevance × membership, and that share is the membership; the unknown part of a document
     takes its part of the seat for no group. No seat is due to a group without remaining documents
     of relevance above 0, as a party gets no more seats once its list is used up.
-
-    Args:
-        aspects: The groups.
-        focus: λ in [0, 1].
     """
 
-    def __init__(self, aspects: Aspects, focus: float) -> None:
-        self._focus = focus
-        self._votes = aspects.weights
-        self._memberships = aspects.memberships
-        self._coverage = aspects.coverage
-        self._seats = np.zeros_like(aspects.weights)
+    focus: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="λ: at 1, each rank goes to the group whose turn it is; below 1, a more "
+        "relevant document of another group can win.",
+    )
 
-    def values(self, is_left: NDArray[np.bool_]) -> FloatArray:
-        """See :meth:`fairqr.retrieval.rerankers.diversification.Objective.values`."""
-        quotients = self._votes / (2 * self._seats + 1)
-        has_documents = self._coverage[is_left].any(axis=0)
+    def values(self, aspects: Aspects, above: list[int], is_left: NDArray[np.bool_]) -> FloatArray:
+        """See :meth:`fairqr.retrieval.rerankers.diversification.Diversifier.values`."""
+        seats = aspects.memberships[above].sum(axis=0)
+        quotients = aspects.weights / (2 * seats + 1)
+        has_documents = aspects.coverage[is_left].any(axis=0)
         due = np.where(has_documents, quotients, -1).argmax()
-        factors = (1 - self._focus) * quotients
-        factors[due] = self._focus * quotients[due]
-        return np.asarray((self._coverage * factors).sum(axis=1))
-
-    def place(self, position: int) -> None:
-        """See :meth:`fairqr.retrieval.rerankers.diversification.Objective.place`."""
-        self._seats = self._seats + self._memberships[position]
-
-
-class AspectReranker:
-    """Places documents one by one to maximise an objective over groups; the scores are 1/rank."""
-
-    def __init__(self, name: str, objective: Callable[[Aspects], Objective]) -> None:
-        self.name = name
-        self._objective = objective
-
-    async def rerank(self, query: str, candidates: Candidates, k: int) -> Reranked:
-        """See :meth:`fairqr.retrieval.rerankers.base.Reranker.rerank`."""
-        aspects = Aspects.of(candidates)
-        positions = diversified(self._objective(aspects), aspects, k)
-        return Reranked(by_rank(candidates.ranking.reordered(positions.tolist())))
-
-
-def xquad(options: XquadOptions, engine: SearchEngine) -> AspectReranker:
-    """Return xQuAD."""
-    return AspectReranker("xquad", lambda aspects: XquadObjective(aspects, options.diversity))
-
-
-def pm2(options: Pm2Options, engine: SearchEngine) -> AspectReranker:
-    """Return PM-2."""
-    return AspectReranker("pm2", lambda aspects: Pm2Objective(aspects, options.focus))
+        factors = (1 - self.focus) * quotients
+        factors[due] = self.focus * quotients[due]
+        return np.asarray((aspects.coverage * factors).sum(axis=1))

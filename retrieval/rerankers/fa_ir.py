@@ -1,27 +1,49 @@
-"""FA*IR: the best ranking in which every prefix passes a test of fair representation."""
+"""FA*IR: the best ranking in which every prefix passes a test of fair representation.
+
+We model a ranking of k documents as k draws, each of group g with probability p_g. Its prefix of
+length i passes the test of a group if the number τ_i of its documents has
+BinomCDF(τ_i; i, p_g) > α_c, and the ranking passes if all its prefixes do (Zehlike et al. 2017).
+
+Each group has a test of its own, all with the same α_c. By Boole's inequality, the probability
+that a fair ranking fails some test is at most the sum of the tests' failure probabilities, so we
+keep that sum at or below α. For one group this is exactly FA*IR. For several groups it is a bound:
+a fair ranking fails less often than α, since one ranking may fail several tests and is then counted
+more than once.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import bisect
+import functools
+import math
 from collections import deque
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
 
 from fairqr.base.errors import InputError
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.rerankers.base import Candidates, Reranked, RerankOptions, by_rank
-from fairqr.retrieval.rerankers.fa_ir_tables import FairTable, fair_table
-from fairqr.retrieval.rerankers.protection import (
-    PROTECTED_HELP,
-    choose_protected,
-    group_of_each,
-)
+from fairqr.retrieval.rerankers.base import Candidates, Reranked, Reranker
+from fairqr.retrieval.rerankers.protection import PROTECTED_HELP, choose_protected, group_of_each
+
+IntArray = NDArray[np.intp]
+
+ROUNDING = 1e-11
+"""Two probabilities with a smaller relative difference than this count as equal."""
 
 
-class FairTopKOptions(RerankOptions):
-    """Options of FA*IR."""
+class FairTopK(Reranker):
+    """FA*IR, which lifts protected groups until each prefix passes a test (Zehlike et al. 2017).
+
+    With several groups, there is a test of each, bounded by Boole's inequality. A document belongs
+    to the group with its largest share; see
+    :func:`fairqr.retrieval.rerankers.protection.group_of_each`. The order within a group stays. A
+    document only moves up if a prefix would fail without it. The scores are 1/rank.
+    """
 
     protected: str | None = Field(None, description=PROTECTED_HELP)
     proportion: float | None = Field(
@@ -38,86 +60,204 @@ class FairTopKOptions(RerankOptions):
         "more protected documents.",
     )
 
-
-class FairTopKReranker:
-    """FA*IR (Zehlike et al. 2017); with several groups, a test of each with a joint bound.
-
-    A document belongs to the group with its largest share; see
-    :func:`fairqr.retrieval.rerankers.protection.group_of_each`. The order within a group stays. A
-    document only moves up if a prefix would fail without it. The scores are 1/rank.
-    """
-
-    name = "fa-ir"
-
-    def __init__(self, options: FairTopKOptions, engine: SearchEngine | None = None) -> None:
-        self._options = options
-
-    async def rerank(self, query: str, candidates: Candidates, k: int) -> Reranked:
+    async def rerank(
+        self, engine: SearchEngine, query: str, candidates: Candidates, k: int
+    ) -> Reranked:
         """See :meth:`fairqr.retrieval.rerankers.base.Reranker.rerank`."""
         length = min(k, len(candidates))
         if length == 0:
-            return Reranked(by_rank([]))
-        protected = choose_protected([candidates], length, self._options.protected)
-        groups = list(protected.groups)
-        proportions = tuple(candidates.targets[protected.dimension][groups].tolist())
-        if self._options.proportion is not None:
+            return candidates.taken(np.arange(0))
+        dimension, groups = choose_protected([candidates], length, self.protected)
+        proportions = tuple(candidates.targets[dimension][groups].tolist())
+        if self.proportion is not None:
             if len(groups) > 1:
                 raise InputError(
                     "The option 'proportion' of fa-ir needs one protected group, not "
                     f"{len(groups)}; name one with 'protected', or remove 'proportion'."
                 )
-            proportions = (self._options.proportion,)
-        belongs = group_of_each(candidates.memberships[protected.dimension])
+            proportions = (self.proportion,)
+        belongs = group_of_each(candidates.memberships[dimension])
         # 0 is the rest, and i the i-th protected group.
-        kinds = np.zeros(len(candidates), dtype=np.intp)
-        for kind, group in enumerate(groups, start=1):
-            kinds[belongs == group] = kind
-        alpha = self._options.alpha
+        kinds = (belongs[:, None] == groups) @ np.arange(1, len(groups) + 1)
         # This takes a while for many groups or a long ranking.
-        positions, failed = await asyncio.to_thread(
-            lambda: fair_top_k(kinds, fair_table(length, proportions, alpha), length)
-        )
+        table = await asyncio.to_thread(fair_table, length, proportions, self.alpha)
+        positions, failed = await asyncio.to_thread(fair_top_k, kinds, table.minimum)
         warnings: tuple[str, ...] = ()
         if failed:
             left = np.delete(kinds, positions[:failed])
-            names = [candidates.groups[protected.dimension][group] for group in groups]
+            names = [candidates.groups[dimension][group] for group in groups]
             lacking = [name for kind, name in enumerate(names, start=1) if kind not in left]
             why = f", because there are too few of {', '.join(lacking)}" if lacking else ""
             warnings = (
                 f"The first {failed} results fail FA*IR's test. No order of the "
                 f"{len(candidates)} candidates passes it{why}.",
             )
-        return Reranked(by_rank(candidates.ranking.reordered(positions.tolist())), warnings)
+        return candidates.taken(positions, warnings)
 
 
-def fair_top_k(groups: NDArray[np.intp], table: FairTable, k: int) -> tuple[NDArray[np.intp], int]:
+def fair_top_k(groups: IntArray, minimum: IntArray) -> tuple[IntArray, int]:
     """Fill the ranks from the top, each with the best document that still lets the test pass.
 
     Args:
         groups: The group of each document from best to worst, shape (n,): 0 for the rest, i for the
             i-th protected group of the table.
-        table: The table for rankings of k documents.
-        k: At most n.
+        minimum: The table for rankings of k ≤ n documents, shape (k, G).
 
     Returns:
         The positions of k documents in their new order; and the length of the first prefix that
         fails the test, or 0. A prefix fails only if no order of these documents passes; it is then
         as long as possible.
     """
-    kinds = table.minimum.shape[1] + 1
-    queues = [deque(np.flatnonzero(groups == kind).tolist()) for kind in range(kinds)]
-    limited = table.limited([len(queue) for queue in queues[1:]])
-    counts, failed = np.zeros(kinds, dtype=np.intp), 0
+    k, number = minimum.shape
+    queues = [deque(np.flatnonzero(groups == kind).tolist()) for kind in range(number + 1)]
+    # More documents of a group than there are cannot be placed.
+    limited = np.minimum(minimum, [len(queue) for queue in queues[1:]])
+    counts, failed = np.zeros(number + 1, dtype=np.intp), 0
     order = np.empty(k, dtype=np.intp)
-    for length in range(1, k + 1):
+    for rank in range(k):
         # One always fits: a fair ranking passes with probability above 0, so the tests do not
         # contradict each other, and the limited table asks for no document that is not there.
         for _, kind in sorted((queue[0], kind) for kind, queue in enumerate(queues) if queue):
             counts[kind] += 1
-            if limited.is_open(counts[1:].tolist(), length):
+            if can_pass(limited[rank:], counts[1:]):
                 break
             counts[kind] -= 1
-        order[length - 1] = queues[kind].popleft()
-        if not failed and not table.passes_at(counts[1:].tolist(), length):
-            failed = length
+        order[rank] = queues[kind].popleft()
+        if not failed and np.any(counts[1:] < minimum[rank]):
+            failed = rank + 1
     return order, failed
+
+
+def can_pass(minimum: IntArray, counts: IntArray) -> bool:
+    """Return whether a prefix passes and can be continued to k with every prefix passing.
+
+    It can if, at every later length, at most as many documents are missing as ranks are left.
+
+    Args:
+        minimum: The rows of the table from this prefix on.
+        counts: How many documents of each group the prefix has, shape (G,).
+    """
+    lacking = np.maximum(minimum - counts, 0).sum(axis=1)
+    return bool(np.all(lacking <= np.arange(len(lacking))))
+
+
+@dataclass(frozen=True, slots=True)
+class FairTable:
+    """The minimum number of documents of each group in each prefix.
+
+    Attributes:
+        minimum: Shape (k, G); each is at most one more than that of the prefix before.
+        significance: α_c of each test.
+        failure_probability: An upper bound; exact for one group, but for rounding.
+    """
+
+    minimum: IntArray
+    significance: float
+    failure_probability: float
+
+
+@functools.lru_cache(maxsize=256)
+def fair_table(k: int, proportions: tuple[float, ...], alpha: float) -> FairTable:
+    """Return the table with the model-adjusted significance.
+
+    α_c is the largest value at which a random ranking fails with probability at most α. The table,
+    and with it this probability, is a step function of α_c: it only changes where α_c reaches a
+    value of BinomCDF(τ; i, p). It never decreases, so a binary search over these values finds the
+    last allowed step. (Searching tables rather than numbers follows Zehlike, Sühr & Castillo 2020.)
+    We can skip the steps below α/(k·G), because there all tests together reject with probability at
+    most α.
+
+    Args:
+        k: The length of the ranking, at least 1.
+        proportions: The proportion of each protected group, in [0, 1]; those of a target may sum to
+            slightly more than 1.
+        alpha: The allowed probability of rejecting a fair ranking, in (0, 1).
+
+    Returns:
+        The table. Its ``significance`` is where its step starts, or the lowest one. A step that
+        exactly reaches α may be refused because of rounding, as with p = 0.95 and α = 0.05.
+    """
+    total = max(1.0, math.fsum(proportions))
+    shares = [proportion / total for proportion in proportions]
+    lowest = alpha / k / len(shares)
+    steps = [TableSteps(k, share, lowest, alpha) for share in shares]
+
+    def failure(significance: float) -> float:
+        return sum(
+            failure_probability(own.minimum(significance), share, limit=alpha)
+            for own, share in zip(steps, shares, strict=True)
+        )
+
+    every = np.unique(np.concatenate([own.significances for own in steps])).tolist()
+    # The first one is allowed, as said above.
+    significance = every[bisect.bisect_right(every, alpha, lo=1, key=failure) - 1]
+    minimum = np.column_stack([own.minimum(significance) for own in steps])
+    return FairTable(minimum, significance, failure(significance))
+
+
+def failure_probability(minimum: ArrayLike, proportion: float, limit: float = 1.0) -> float:
+    """Return the probability that k random draws fail a table at any prefix.
+
+    We carry the distribution of the number of protected draws from prefix to prefix; the part below
+    the minimum fails and is removed. So each ranking is counted where it first fails.
+
+    Args:
+        minimum: The minimum of each prefix, shape (k,).
+        proportion: p, the probability that a draw is protected.
+        limit: The sum may stop once it is above this.
+    """
+    needed = np.asarray(minimum, dtype=np.intp)
+    # A count that has reached the largest minimum can no longer fail, so we need not follow it.
+    alive = np.zeros(int(needed.max(initial=0)) + 1)
+    alive[0] = 1.0
+    failed = 0.0
+    for least in needed.tolist():
+        drawn = alive * proportion
+        alive *= 1 - proportion
+        alive[1:] += drawn[:-1]
+        if least:
+            failed += float(alive[:least].sum())
+            alive[:least] = 0.0
+        if failed > limit:
+            break
+    return failed
+
+
+class TableSteps:
+    """The values at which the table changes, from ``lowest`` to ``highest`` significance.
+
+    Attributes:
+        significances: ``lowest``, and each value of the CDF up to ``highest``, increasing.
+    """
+
+    def __init__(self, k: int, proportion: float, lowest: float, highest: float) -> None:
+        self._base = np.zeros(k, dtype=np.intp)
+        rows, values = [], []
+        mass = np.zeros(k + 1)
+        mass[0] = 1.0
+        for i in range(1, k + 1):
+            drawn = mass[:i] * proportion
+            mass[:i] *= 1 - proportion
+            mass[1 : i + 1] += drawn
+            cdf = np.cumsum(mass[: i + 1])
+            bounds = [_raised(lowest), _raised(highest)]
+            first, end = np.searchsorted(cdf, bounds, side="right").tolist()
+            self._base[i - 1] = first
+            values.append(cdf[first:end])
+            rows.append(np.full(end - first, i - 1))
+        self._rows = np.concatenate(rows)
+        self._values = np.concatenate(values)
+        every = np.sort(self._values)
+        # Of values that only differ by rounding, the last one counts.
+        differs = np.append(every[1:] > _raised(every[:-1]), True)[: len(every)]
+        self.significances = np.concatenate([[lowest], every[differs]])
+
+    def minimum(self, significance: float) -> IntArray:
+        """Return for each prefix the smallest τ with CDF(τ) > α_c, shape (k,)."""
+        reached = self._rows[self._values <= _raised(significance)]
+        return self._base + np.bincount(reached, minlength=len(self._base))
+
+
+def _raised(probability: Any) -> Any:
+    """Return the number just above a probability, allowing for rounding."""
+    return probability * (1 + ROUNDING)

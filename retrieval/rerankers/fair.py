@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -9,13 +10,11 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.fairness.best_ranking import best_ranking
-from fairqr.retrieval.fairness.exposure import FloatArray, exposure
+from fairqr.retrieval.fairness.exposure import LOG2, Discount, FloatArray, distinct_rows, exposure
 from fairqr.retrieval.fairness.objective import DIGITS, Positions, Quality, RankingObjective
 from fairqr.retrieval.fairness.relevance import LIKELY, relevance_by_rank
-from fairqr.retrieval.fairness.rerank import exposure_aware
-from fairqr.retrieval.rerankers.base import Candidates, Reranked, RerankOptions, by_rank
+from fairqr.retrieval.rerankers.base import Candidates, Reranker
 
 WithinGroups = Literal["engine", "estimated"]
 """The order of documents of the same groups."""
@@ -28,8 +27,29 @@ HEAVIEST = 1e6
 """Beyond this weight of fairness, relevance no longer counts."""
 
 
-class FairOptions(RerankOptions):
-    """Options of the step; target, discount and relevance come with the candidates."""
+@dataclass(frozen=True, slots=True)
+class FairOrder:
+    """The result of the fair step.
+
+    Attributes:
+        positions: The first k candidates in their new order.
+        weight: The weight of fairness that led to it, of the pursued dimensions if there are any.
+        quality: Its expected relevance and fairness, and the objective at this weight.
+        missed: By how many points a group of a pursued dimension is from its target; 0 if by at
+            most one.
+    """
+
+    positions: Positions
+    weight: float
+    quality: Quality
+    missed: int
+
+
+class FairStep(Reranker):
+    """The fair step: the ranking of the highest expected relevance × fairness (fairqr).
+
+    Target, discount and relevance come with the candidates.
+    """
 
     weight: float | None = Field(
         None,
@@ -50,72 +70,35 @@ class FairOptions(RerankOptions):
         "point of the nearest that any of these weights comes.",
     )
 
+    def positions(self, candidates: Candidates, k: int) -> Positions:
+        """See :meth:`fairqr.retrieval.rerankers.base.Reranker.positions`."""
+        return self.take(candidates, k).positions
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """The result of the step.
-
-    Attributes:
-        positions: The first k candidates in their new order.
-        weight: The weight of fairness that led to it, of the pursued dimensions if there are any.
-        quality: Its expected relevance and fairness, and the objective at this weight.
-        missed: By how many points a group of a pursued dimension is from its target; 0 if by at
-            most one.
-    """
-
-    positions: Positions
-    weight: float
-    quality: Quality
-    missed: int
-
-
-class FairReranker:
-    """Returns the ranking of the highest objective; the scores are 1/rank."""
-
-    name = "fair"
-
-    def __init__(self, options: FairOptions, engine: SearchEngine | None = None) -> None:
-        self._options = options
-
-    async def rerank(self, query: str, candidates: Candidates, k: int) -> Reranked:
-        """See :meth:`fairqr.retrieval.rerankers.base.Reranker.rerank`."""
-        positions = take_step(candidates, self._options, k).positions
-        return Reranked(by_rank(candidates.ranking.reordered(positions.tolist())))
-
-
-def take_step(candidates: Candidates, options: FairOptions, k: int) -> Step:
-    """Take the step.
-
-    Args:
-        candidates: Documents in the engine's order, with their relevance, memberships and targets.
-        options: The weight of fairness, and the order within groups.
-        k: The number of ranks.
-    """
-    chances = chances_of(candidates)
-    order = None
-    if options.order == "engine" and candidates.relevance is not None:
-        order = np.argsort(chances.round(DIGITS) < LIKELY, kind="stable")
-    weights = PURSUED if options.weight is None else (options.weight,)
-    tried: list[tuple[float, float, Positions, RankingObjective]] = []
-    for weight in weights:
-        objective = objective_of(candidates, options.pursue, weight, k)
-        positions = best_ranking(objective, order)
-        miss = _miss(candidates, positions, options.pursue)
-        tried.append((miss, weight, positions, objective))
-        if miss <= NEAR or not options.pursue:
-            break
-    nearest = min(miss for miss, *_ in tried)
-    enough = NEAR if nearest <= NEAR else nearest + NEAR
-    miss, weight, positions, objective = next(one for one in tried if one[0] <= enough)
-    missed = 0 if miss <= NEAR else max(2, round(100 * miss))
-    return Step(positions, weight, objective.quality(positions), missed)
+    def take(self, candidates: Candidates, k: int) -> FairOrder:
+        """Take the step over candidates in the engine's order, to fill k ranks."""
+        order = None
+        if self.order == "engine" and candidates.relevance is not None:
+            order = np.argsort(candidates.relevance.round(DIGITS) < LIKELY, kind="stable")
+        tried: list[tuple[float, float, Positions, RankingObjective]] = []
+        for weight in PURSUED if self.weight is None else (self.weight,):
+            objective = objective_of(candidates, self.pursue, weight, k)
+            positions = best_ranking(objective, order)
+            miss = _miss(candidates, positions, self.pursue)
+            tried.append((miss, weight, positions, objective))
+            if miss <= NEAR or not self.pursue:
+                break
+        nearest = min(miss for miss, *_ in tried)
+        enough = NEAR if nearest <= NEAR else nearest + NEAR
+        miss, weight, positions, objective = next(one for one in tried if one[0] <= enough)
+        missed = 0 if miss <= NEAR else max(2, round(100 * miss))
+        return FairOrder(positions, weight, objective.quality(positions), missed)
 
 
 def chances_of(candidates: Candidates) -> FloatArray:
     """Return the probability that each candidate is relevant, by its rank if none is estimated."""
     if candidates.relevance is None:
         return relevance_by_rank(len(candidates))
-    return np.asarray(candidates.relevance, dtype=np.float64)
+    return candidates.relevance
 
 
 def objective_of(
@@ -128,13 +111,9 @@ def objective_of(
     weights = [
         weight if not pursued or _is_among(pursued, name) else 1.0 for name in candidates.dimensions
     ]
+    relevance, memberships = chances_of(candidates), candidates.memberships
     return RankingObjective(
-        chances_of(candidates),
-        candidates.memberships,
-        candidates.targets,
-        k,
-        weights,
-        candidates.discount,
+        relevance, memberships, candidates.targets, k, weights, candidates.discount
     )
 
 
@@ -150,25 +129,70 @@ def _miss(candidates: Candidates, positions: Positions, pursued: Sequence[str]) 
     by_name = zip(candidates.dimensions, candidates.memberships, candidates.targets, strict=True)
     misses = [0.0]
     for name, own, target in by_name:
-        if not _is_among(pursued, name):
-            continue
         reached = exposure(own[positions], candidates.discount)
-        if reached.any():
+        if _is_among(pursued, name) and reached.any():
             misses.append(float(np.abs(reached - target).max().round(DIGITS)))
     return max(misses)
 
 
-class ExposureAwareReranker:
-    """Fills the ranks one by one toward the target; the scores are 1/rank."""
+class ExposureAwareStep(Reranker):
+    """Fills the ranks one by one toward the target of exposure (after Singh & Joachims 2018)."""
 
-    name = "exposure-aware"
-
-    def __init__(self, options: RerankOptions, engine: SearchEngine | None = None) -> None:
-        pass
-
-    async def rerank(self, query: str, candidates: Candidates, k: int) -> Reranked:
-        """See :meth:`fairqr.retrieval.rerankers.base.Reranker.rerank`."""
-        positions = exposure_aware(
+    def positions(self, candidates: Candidates, k: int) -> Positions:
+        """See :meth:`fairqr.retrieval.rerankers.base.Reranker.positions`."""
+        return exposure_aware(
             candidates.memberships, candidates.targets, discount=candidates.discount, length=k
         )
-        return Reranked(by_rank(candidates.ranking.reordered(positions.tolist())))
+
+
+def exposure_aware(
+    memberships: Sequence[FloatArray],
+    targets: Sequence[FloatArray],
+    *,
+    discount: Discount = LOG2,
+    length: int,
+) -> Positions:
+    """Fill a ranking rank by rank toward a target of exposure.
+
+    At each rank, a group is owed its share ε*_g of all exposure given out so far (including this
+    rank), minus the exposure it has had. We take the membership pattern that is owed most, summed
+    over its groups and over the attributes, and place its best document. So the order within a
+    pattern stays, and documents without any label keep their place.
+
+    Args:
+        memberships: One array (n, G_a) for each attribute a, rows from best to worst.
+        targets: One array (G_a,) for each attribute.
+        discount: The weight of each rank.
+        length: How many ranks to fill.
+
+    Returns:
+        The positions of min(length, n) documents in their new order.
+    """
+    members = np.concatenate(memberships, axis=1, dtype=np.float64)
+    is_labelled: list[bool] = list(np.any(members, axis=1))
+    size, last = min(length, len(members)), len(members)
+    patterns, numbers = distinct_rows(members)
+    waiting: list[deque[int]] = [deque() for _ in patterns]
+    for position, number in enumerate(numbers.tolist()):
+        if is_labelled[position]:
+            waiting[number].append(position)
+    # The first document of each pattern; ``last`` if none is left.
+    heads = np.array([own[0] if own else last for own in waiting])
+    # What a document of each pattern gives to each attribute, repeated for each group.
+    sizes = [len(target) for target in targets]
+    given = np.add.reduceat(patterns, np.cumsum([0, *sizes[:-1]]), axis=1)
+    target = np.concatenate(targets)
+    # What groups are owed after a document of a pattern: the target's share of the exposure that
+    # the document gives out in each attribute, minus what it gives to the group itself.
+    owed_after = target * np.repeat(given, sizes, axis=1) - patterns
+    order, due = np.arange(size, dtype=np.intp), np.zeros(len(target))
+    for rank, weight in enumerate(discount.weights(size).tolist()):
+        if not is_labelled[rank]:
+            continue
+        owed = np.where(heads < last, patterns @ (due + weight * target), -np.inf)
+        tied = np.flatnonzero(owed >= owed.max() - 1e-12)
+        best = int(tied[heads[tied].argmin()])
+        order[rank] = waiting[best].popleft()
+        heads[best] = waiting[best][0] if waiting[best] else last
+        due += weight * owed_after[best]
+    return order

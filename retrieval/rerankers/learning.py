@@ -1,11 +1,13 @@
-"""Linear models that learn from lists: training, scores, and files of their weights."""
+"""The trained re-rankers: DELTR and DLF, linear models that learn from judged lists."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,63 +15,132 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError,
 
 from fairqr.base.errors import InputError, first_problem, one_line
 from fairqr.base.files import write_beside
-from fairqr.retrieval.fairness.exposure import FloatArray
-from fairqr.retrieval.rerankers.base import Candidates
-from fairqr.retrieval.rerankers.examples import FEATURES
+from fairqr.retrieval.engines.engine import Query, SearchEngine, lexical_of, require
+from fairqr.retrieval.fairness.dimension import Dimension
+from fairqr.retrieval.fairness.divergence import DEFAULT_SMOOTHING, smooth
+from fairqr.retrieval.fairness.exposure import INVERSE_LOG, LOG2, Discount, FloatArray, normalise
+from fairqr.retrieval.fairness.ranking import Ranking
+from fairqr.retrieval.fairness.table import DocumentTable
+from fairqr.retrieval.rerankers.base import Candidates, Reranked, Reranker, min_max
+from fairqr.retrieval.rerankers.protection import PROTECTED_HELP, choose_protected, group_of_each
+from fairqr.retrieval.texts.words import terms_of
+
+TargetOf = Callable[[Ranking, DocumentTable], Sequence[FloatArray]]
+"""Returns the targets of the dimensions for the retrieved documents and their groups."""
 
 Loss = Callable[[FloatArray], tuple[float, FloatArray]]
 """Takes scores, shape (Q, N), and returns the loss and its gradient by the scores."""
 
+FEATURES = ("bm25_min_max", "bm25_log", "reciprocal_rank", "title_coverage", "text_length_log")
+"""The names of the columns of :func:`features`."""
 
-class Training(BaseModel):
-    """Options of every training."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    l2: float = Field(
-        1e-3, ge=0, description="The weight of ½·|w|², which keeps the weights small."
-    )
-    iterations: int = Field(200, ge=1, le=100_000, description="The maximum number of steps.")
+TARGET_DEPTH = 500
+"""How many documents the target of a topic is estimated from."""
 
 
 @dataclass(frozen=True, slots=True)
-class Minimum:
-    """The result of a training.
+class Example:
+    """One topic to learn from; all topics of a training have the same dimensions.
 
     Attributes:
-        weights: The best weights found, shape (F,).
-        loss: The loss at these weights.
-        iterations: The number of steps taken.
+        topic: The topic's id.
+        candidates: The documents retrieved for it.
+        features: The features of the documents, shape (n, F).
+        grades: The grades, at least 0, shape (n,); an unjudged document has 0.
     """
 
-    weights: FloatArray
-    loss: float
-    iterations: int
+    topic: str
+    candidates: Candidates
+    features: FloatArray
+    grades: FloatArray
 
 
-def fit(features: FloatArray, loss: Loss, start: FloatArray, options: Training) -> Minimum:
-    """Minimise loss(X·w) + ½·l2·|w|² by L-BFGS (Liu & Nocedal 1989), with scipy.
+async def features(engine: SearchEngine, query: str, ranking: Ranking) -> FloatArray:
+    """Return the features of a ranking's documents, shape (n, 5).
 
-    It ends when the gradient is nearly 0, when no step lowers the loss any more, or after the given
-    number of steps.
+    ===================  =====================================================================
+    ``bm25_min_max``     BM25 of the document for the query, min-max over the n
+    ``bm25_log``         ln(1 + BM25)
+    ``reciprocal_rank``  1/rank in the ranking, which may come from another retriever
+    ``title_coverage``   the share of the query's distinct words that the title has
+    ``text_length_log``  ln(1 + the number of words in the text), stop words left out
+    ===================  =====================================================================
+
+    A document that has since been deleted has zeros in place of missing texts and scores.
 
     Args:
-        features: X, shape (Q, N, F).
-        loss: The loss of scores.
-        start: The initial weights, shape (F,).
-        options: The options of the training.
+        engine: The engine that has the documents.
+        query: The original query.
+        ranking: The n documents, from best to worst.
     """
-    from scipy import optimize
+    lexical = lexical_of(engine)
+    require(lexical, "rescore", "A trained re-ranker")
+    (rescored,) = await lexical.search([Query(query, len(ranking), only=tuple(ranking.ids))])
+    score_of = dict(zip(rescored.ids, rescored.scores, strict=True))
+    scores = np.array([max(0.0, score_of.get(id_, 0.0)) for id_ in ranking.ids])
+    found = {document.id: document for document in await engine.documents(ranking.ids)}
+    wanted = set(terms_of(query))
+    coverage, lengths = np.zeros(len(ranking)), np.zeros(len(ranking))
+    for row, id_ in enumerate(ranking.ids):
+        if id_ in found:
+            lengths[row] = len(terms_of(found[id_].text))
+            coverage[row] = len(wanted & set(terms_of(found[id_].title))) / (len(wanted) or 1)
+    ranks = np.arange(1, len(ranking) + 1)
+    columns = [min_max(scores), np.log1p(scores), 1 / ranks, coverage, np.log1p(lengths)]
+    return np.column_stack(columns)
 
-    def objective(weights: FloatArray) -> tuple[float, FloatArray]:
-        value, slope = loss(features @ weights)
-        decay = options.l2 * float(weights @ weights) / 2
-        return value + decay, np.tensordot(slope, features, axes=2) + options.l2 * weights
 
-    steps = options.iterations
-    limits = {"maxiter": steps, "maxfun": 50 * steps, "gtol": 1e-7, "ftol": 0.0}
-    found = optimize.minimize(objective, start, jac=True, method="L-BFGS-B", options=limits)
-    return Minimum(np.asarray(found.x, dtype=np.float64), float(found.fun), int(found.nit))
+async def gather_examples(
+    engine: SearchEngine,
+    topics: Mapping[str, str],
+    qrels: Mapping[str, Mapping[str, int]],
+    dimensions: Sequence[Dimension],
+    target_of: TargetOf,
+    *,
+    depth: int = 200,
+    discount: Discount = LOG2,
+) -> list[Example]:
+    """Run a search for each topic, and look up everything that training needs.
+
+    We leave out a topic that retrieves nothing, or has no relevant judged document.
+
+    Args:
+        engine: The engine to search.
+        topics: The query of each topic.
+        qrels: The grade of each judged document, by topic.
+        dimensions: The dimensions to measure exposure over.
+        target_of: Returns ε* of a topic; in training it should be estimated as at query time.
+        depth: How many documents to learn from.
+        discount: The weight of each rank.
+
+    Returns:
+        The examples in order of topic, so that the same topics always give the same weights.
+
+    Raises:
+        InputError: There is nothing to learn from.
+    """
+    examples = []
+    for topic in sorted(topics):
+        judged = qrels.get(topic, {})
+        if not any(grade > 0 for grade in judged.values()):
+            continue
+        (hits,) = await engine.search([Query(topics[topic], max(depth, TARGET_DEPTH))])
+        if not hits.ids:
+            continue
+        table = DocumentTable()
+        table.add(hits.ids, hits.memberships)
+        retrieved = Ranking(hits.ids, hits.scores)
+        ranking, targets = retrieved.top(depth), target_of(retrieved, table)
+        examples.append(
+            Example(
+                topic,
+                Candidates.of(table, ranking, dimensions, targets, discount),
+                await features(engine, topics[topic], ranking),
+                np.array([max(0, judged.get(id_, 0)) for id_ in ranking.ids], dtype=np.float64),
+            )
+        )
+    Lists.of(examples)
+    return examples
 
 
 def padded(lists: Sequence[FloatArray]) -> FloatArray:
@@ -123,37 +194,16 @@ class LinearModel(BaseModel):
 
     features: tuple[str, ...]
     means: tuple[FiniteFloat, ...]
-    scales: tuple[FiniteFloat, ...]
+    scales: tuple[Annotated[FiniteFloat, Field(gt=0)], ...]
     weights: tuple[FiniteFloat, ...]
 
     @model_validator(mode="after")
     def _columns_fit(self) -> Self:
-        columns = len(self.features)
-        if not len(self.means) == len(self.scales) == len(self.weights) == columns:
+        if self.features[: len(FEATURES)] != FEATURES:
+            raise ValueError("this version of fairqr has other features")
+        if not len(self.means) == len(self.scales) == len(self.weights) == len(self.features):
             raise ValueError("the columns of the weights do not fit each other")
-        if not all(scale > 0 for scale in self.scales):
-            raise ValueError("a scale is not above 0")
         return self
-
-    @classmethod
-    def of(
-        cls, names: Sequence[str], lists: Sequence[FloatArray], weights: FloatArray
-    ) -> LinearModel:
-        """Return the model with weights that were learned on standardised features.
-
-        Args:
-            names: The name of each column; columns beyond those of the lists stay as they are.
-            lists: The features of each list, shape (n, F).
-            weights: The weight of each column, shape (F + columns that stay,).
-        """
-        means, scales = standardisation(lists)
-        rest = len(names) - len(means)
-        return cls(
-            features=tuple(names),
-            means=(*means.tolist(), *[0.0] * rest),
-            scales=(*scales.tolist(), *[1.0] * rest),
-            weights=tuple(weights.tolist()),
-        )
 
     def scores(self, features: FloatArray) -> FloatArray:
         """Return the score of each document, shape (n,), from its features, shape (n, F)."""
@@ -161,13 +211,100 @@ class LinearModel(BaseModel):
         return np.asarray(standardised @ np.array(self.weights))
 
 
-def standardisation(lists: Sequence[FloatArray]) -> tuple[FloatArray, FloatArray]:
-    """Return the mean and the deviation of each column over all lists, 1 if it does not vary."""
-    rows = np.concatenate(lists)
-    deviations = rows.std(axis=0)
-    # A constant column may deviate by rounding.
-    varies = deviations > 1e-9 * (1 + np.abs(rows).max(axis=0))
-    return rows.mean(axis=0), np.where(varies, deviations, 1.0)
+class Training(BaseModel):
+    """Options of every training."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    l2: float = Field(
+        1e-3, ge=0, description="The weight of ½·|w|², which keeps the weights small."
+    )
+    iterations: int = Field(200, ge=1, le=100_000, description="The maximum number of steps.")
+
+
+@dataclass(frozen=True, slots=True)
+class Lists:
+    """The examples of a training, padded to the same length.
+
+    Attributes:
+        columns: The features, standardised over all documents, shape (Q, N, F).
+        grades: Shape (Q, N).
+        mask: Which positions have a document, shape (Q, N).
+        means, scales: The standardisation of each feature.
+    """
+
+    columns: FloatArray
+    grades: FloatArray
+    mask: NDArray[np.bool_]
+    means: FloatArray
+    scales: FloatArray
+
+    @classmethod
+    def of(cls, examples: Sequence[Example]) -> Lists:
+        """Return the lists of examples.
+
+        Raises:
+            InputError: No example has both relevant and other candidates.
+        """
+        if not any(len(set(item.grades.tolist())) > 1 for item in examples):
+            raise InputError(
+                "There is nothing to train on: no topic has both relevant and other documents "
+                "among its candidates; check that the judgements fit the topics and the corpus."
+            )
+        rows = np.concatenate([item.features for item in examples])
+        means, scales = rows.mean(axis=0), rows.std(axis=0)
+        # A constant column may deviate by rounding.
+        scales[scales <= 1e-9 * (1 + np.abs(rows).max(axis=0))] = 1.0
+        return cls(
+            columns=padded([(item.features - means) / scales for item in examples]),
+            grades=padded([item.grades for item in examples]),
+            mask=padded([np.ones(len(item.grades)) for item in examples]) > 0,
+            means=means,
+            scales=scales,
+        )
+
+    def fit(
+        self,
+        loss: Loss,
+        options: Training,
+        more: Mapping[str, FloatArray] | None = None,
+        start: FloatArray | None = None,
+    ) -> tuple[LinearModel, float, int]:
+        """Minimise loss(X·w) + ½·l2·|w|² by L-BFGS (Liu & Nocedal 1989), with scipy.
+
+        It ends when the gradient is nearly 0, when no step lowers the loss any more, or after the
+        given number of steps.
+
+        Args:
+            loss: The loss of scores.
+            options: The options of the training.
+            more: Columns beside the features by name, each of shape (Q, N); they stay as they are.
+            start: The initial weights; 0 by default.
+
+        Returns:
+            The model, its loss, and the number of steps taken.
+        """
+        from scipy import optimize
+
+        more = more or {}
+        columns = np.concatenate([self.columns, *(it[..., None] for it in more.values())], axis=2)
+
+        def objective(weights: FloatArray) -> tuple[float, FloatArray]:
+            value, slope = loss(columns @ weights)
+            decay = options.l2 * float(weights @ weights) / 2
+            return value + decay, np.tensordot(slope, columns, axes=2) + options.l2 * weights
+
+        steps = options.iterations
+        limits = {"maxiter": steps, "maxfun": 50 * steps, "gtol": 1e-7, "ftol": 0.0}
+        begin = np.zeros(columns.shape[2]) if start is None else start
+        found = optimize.minimize(objective, begin, jac=True, method="L-BFGS-B", options=limits)
+        model = LinearModel(
+            features=(*FEATURES, *more),
+            means=(*self.means.tolist(), *[0.0] * len(more)),
+            scales=(*self.scales.tolist(), *[1.0] * len(more)),
+            weights=tuple(found.x.tolist()),
+        )
+        return model, float(found.fun), int(found.nit)
 
 
 class TrainedModel(BaseModel):
@@ -201,48 +338,371 @@ class TrainedModel(BaseModel):
         try:
             return cls.model_validate_json(path.read_bytes())
         except OSError as error:
-            raise InputError(
-                f"The weights {path} cannot be read: {error.strerror or error}."
-            ) from None
+            reason = error.strerror
         except ValidationError as error:
-            where, reason = first_problem(error)
-            raise InputError(
-                f"{path} does not contain weights of {cls.kind} (wrong at {where or 'the file'}: "
-                f"{one_line(reason, 120)}); write them with 'fairqr train {cls.kind}'."
-            ) from None
-
-
-def check_features(kind: str, path: Path, model: LinearModel, others: Sequence[str] = ()) -> None:
-    """Refuse weights of other features than those of this version, followed by others.
-
-    Raises:
-        InputError: They are of others.
-    """
-    if model.features != (*FEATURES, *others):
+            where, problem = first_problem(error)
+            reason = f"wrong at {where or 'the file'}: {one_line(problem, 120)}"
         raise InputError(
-            f"{path} was trained on other features than this version of fairqr has; train it again "
-            f"with 'fairqr train {kind}'."
+            f"{path} does not contain weights of {cls.kind} ({reason}); write them with 'fairqr "
+            f"train {cls.kind}'."
         )
 
 
-def group_positions(
-    kind: str, candidates: Candidates, dimension: str, groups: tuple[str, ...]
-) -> tuple[int, list[int]]:
-    """Return the positions of a trained dimension and its groups among the candidates'.
+class TrainedReranker(Reranker):
+    """Orders by a trained model; the scores are the model's."""
+
+    model_type: ClassVar[type[TrainedModel]]
+
+    weights: Path = Field(description="The file of weights that 'fairqr train' wrote.")
+    _model: Any = None
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Read the weights."""
+        self._model = self.model_type.load(self.weights)
+
+    async def rerank(
+        self, engine: SearchEngine, query: str, candidates: Candidates, k: int
+    ) -> Reranked:
+        """See :meth:`fairqr.retrieval.rerankers.base.Reranker.rerank`."""
+        if not len(candidates):
+            return Reranked(Ranking([], []))
+        columns = await features(engine, query, candidates.ranking)
+        scores = self.scores(columns, candidates).tolist()
+        return Reranked(Ranking.of(zip(candidates.ranking.ids, scores, strict=True)).top(k))
+
+    @abstractmethod
+    def scores(self, columns: FloatArray, candidates: Candidates) -> FloatArray:
+        """Return the score of each candidate, shape (n,), from its features, shape (n, F)."""
+
+
+def sha256_of(examples: Sequence[Example]) -> str:
+    """Return a hash of everything that training sees, in hexadecimal."""
+    digest = hashlib.sha256("\x00".join(FEATURES).encode())
+    for item in examples:
+        digest.update(f"\x00{item.topic}\x00{item.candidates.dimensions}".encode())
+        arrays = [item.features, item.grades]
+        for array in [*arrays, *item.candidates.memberships, *item.candidates.targets]:
+            digest.update(np.ascontiguousarray(array, dtype="<f8").tobytes())
+    return digest.hexdigest()
+
+
+def trained_dimension(kind: str, candidates: Candidates, name: str, groups: Sequence[str]) -> int:
+    """Return the position of a dimension, with these groups, that weights were trained for.
 
     Raises:
         InputError: The dimension or a group is not measured here.
     """
-    if dimension not in candidates.dimensions:
-        raise InputError(
-            f"These weights of {kind} were trained for the attribute '{dimension}', but this "
-            f"search measures {', '.join(candidates.dimensions)}; use weights trained for that."
-        )
-    position = list(candidates.dimensions).index(dimension)
-    known = list(candidates.groups[position])
-    if missing := [group for group in groups if group not in known]:
-        raise InputError(
-            f"These weights of {kind} were trained for the group '{missing[0]}', which "
-            f"'{dimension}' does not have here; train on this corpus, with 'fairqr train {kind}'."
-        )
-    return position, [known.index(group) for group in groups]
+    for position, known in enumerate(candidates.groups):
+        if candidates.dimensions[position] == name and set(groups) <= set(known):
+            return position
+    raise InputError(
+        f"These weights of {kind} were trained for {name}={','.join(groups)}, which this search "
+        f"does not measure; train on this corpus and for {', '.join(candidates.dimensions)}, with "
+        f"'fairqr train {kind}'."
+    )
+
+
+TOP_WEIGHT = float(INVERSE_LOG.weights(1)[0])
+"""v(1) = 1/ln 2, the weight of the first rank in the paper."""
+
+
+class DeltrTraining(Training):
+    """Options of DELTR's training."""
+
+    gamma: float = Field(
+        1e3, ge=0, description="γ, the weight of the penalty on disparate exposure."
+    )
+    protected: str | None = Field(None, description=PROTECTED_HELP)
+    k: int = Field(20, ge=1, description="How many ranks to check for under-representation.")
+    seed: int = Field(0, ge=0, description="The seed of the initial weights.")
+
+
+class DeltrModel(TrainedModel):
+    """Trained weights.
+
+    Attributes:
+        dimension: The attribute that it was trained for.
+        protected: Its protected groups.
+        model: The model of the features; the last one marks protected documents.
+        training: The options of the training.
+        loss: The final loss over the examples.
+        iterations: The number of steps taken.
+    """
+
+    kind: ClassVar[str] = "deltr"
+
+    name: Literal["deltr"] = "deltr"
+    dimension: str
+    protected: tuple[str, ...]
+    model: LinearModel
+    training: DeltrTraining
+    loss: float
+    iterations: int
+
+
+class Deltr(TrainedReranker):
+    """DELTR, a linear model trained for relevance and equal exposure (Zehlike & Castillo 2020)."""
+
+    model_type = DeltrModel
+
+    def scores(self, columns: FloatArray, candidates: Candidates) -> FloatArray:
+        """See :meth:`fairqr.retrieval.rerankers.learning.TrainedReranker.scores`."""
+        model: DeltrModel = self._model
+        place = trained_dimension("deltr", candidates, model.dimension, model.protected)
+        mark = _mark(candidates, place, model.protected)
+        return model.model.scores(np.column_stack([columns, mark]))
+
+
+def contrast(protected: FloatArray) -> FloatArray:
+    """Return v(1)/|G0| for unprotected documents and −v(1)/|G1| for protected ones, shape (n,).
+
+    So E(G0) − E(G1) = Σ_i contrast_i·P_f(i). It is 0 for a list without both kinds, since their
+    exposures cannot be compared.
+
+    Args:
+        protected: 1 for each protected document, otherwise 0, shape (n,).
+    """
+    ours, others = protected.sum(), (1 - protected).sum()
+    if not ours or not others:
+        return np.zeros_like(protected)
+    return np.asarray(TOP_WEIGHT * ((1 - protected) / others - protected / ours))
+
+
+def deltr_loss(
+    scores: FloatArray,
+    grades: FloatArray,
+    mask: NDArray[np.bool_],
+    contrasts: FloatArray,
+    gamma: float,
+) -> tuple[float, FloatArray]:
+    """Return the loss of DELTR and its gradient by the scores, shape (Q, N).
+
+    With P_s = softmax(s) over a list, it is the mean over the lists of
+
+        −Σ_i P_y(i)·ln P_f(i) + γ·max(0, E(G0) − E(G1))²,   E(G) = mean over G of P_f(i)·v(1)
+
+    where G1 is protected (Zehlike & Castillo 2020). With the contrast c, the penalty is
+    γ·max(0, d)² with d = Σ_i c_i·P_f(i), and ∂d/∂f_i = P_f(i)·(c_i − d).
+
+    Args:
+        scores: f, shape (Q, N).
+        grades: y, shape (Q, N).
+        mask: Which positions have a document, shape (Q, N).
+        contrasts: c of each list, shape (Q, N).
+        gamma: γ ≥ 0.
+    """
+    loss, slope, given = list_cross_entropy(grades, scores, mask)
+    disparity = (contrasts * given).sum(axis=1)
+    excess = np.maximum(disparity, 0.0)
+    loss += gamma * float((excess**2).mean())
+    change = 2 * gamma / len(excess) * excess[:, None]
+    return loss, slope + change * given * (contrasts - disparity[:, None])
+
+
+def train_deltr(examples: Sequence[Example], options: DeltrTraining) -> DeltrModel:
+    """Train DELTR on topics.
+
+    The features are standardised over all documents, the mark of the protected group is not. By
+    default, the protected group is the one that lacks most exposure on average over the topics.
+
+    Raises:
+        InputError: There is nothing to learn from, or a protected group does not exist.
+    """
+    lists = Lists.of(examples)
+    every = [item.candidates for item in examples]
+    dimension, groups = choose_protected(every, options.k, options.protected)
+    protected = tuple(every[0].groups[dimension][group] for group in groups)
+    marks = [_mark(candidates, dimension, protected) for candidates in every]
+    contrasts = padded([contrast(mark) for mark in marks])
+
+    def loss(scores: FloatArray) -> tuple[float, FloatArray]:
+        return deltr_loss(scores, lists.grades, lists.mask, contrasts, options.gamma)
+
+    start = np.random.default_rng(options.seed).normal(0.0, 0.01, size=len(FEATURES) + 1)
+    model, value, iterations = lists.fit(loss, options, {"protected": padded(marks)}, start)
+    return DeltrModel(
+        trained_on=sha256_of(examples),
+        topics=len(examples),
+        dimension=every[0].dimensions[dimension],
+        protected=protected,
+        model=model,
+        training=options,
+        loss=value,
+        iterations=iterations,
+    )
+
+
+def _mark(candidates: Candidates, dimension: int, protected: Sequence[str]) -> FloatArray:
+    """Return 1 for each document of a protected group, otherwise 0, shape (n,)."""
+    groups = [candidates.groups[dimension].index(name) for name in protected]
+    return np.isin(group_of_each(candidates.memberships[dimension]), groups).astype(np.float64)
+
+
+class DlfModel(TrainedModel):
+    """Trained weights.
+
+    Attributes:
+        dimensions: The attributes that it was trained for, and the groups of each.
+        relevance: The relevance model.
+        fairness: The fairness model; its last columns are the target features.
+        training: The options of the training.
+        relevance_loss: The final loss of the relevance model over the examples.
+        fairness_loss: The final loss of the fairness model over the examples.
+    """
+
+    kind: ClassVar[str] = "dlf"
+
+    name: Literal["dlf"] = "dlf"
+    dimensions: dict[str, tuple[str, ...]]
+    relevance: LinearModel
+    fairness: LinearModel
+    training: Training
+    relevance_loss: float
+    fairness_loss: float
+
+    def scores(self, features: FloatArray, target_features: FloatArray, alpha: float) -> FloatArray:
+        """Return α·relevance + (1−α)·fairness of each document, shape (n,).
+
+        Args:
+            features: The features, shape (n, F).
+            target_features: The target feature of each attribute, shape (n, A).
+            alpha: The weight of the relevance model, in [0, 1].
+        """
+        relevance = self.relevance.scores(features)
+        deviation = float(relevance.std())
+        # Equal scores may deviate by rounding.
+        varies = deviation > 1e-9 * (1 + float(np.abs(relevance).max(initial=0.0)))
+        relevance = (relevance - relevance.mean()) / (deviation if varies else 1.0)
+        fairness = self.fairness.scores(np.column_stack([features, target_features]))
+        return np.asarray(alpha * relevance + (1 - alpha) * fairness)
+
+
+class Dlf(TrainedReranker):
+    """DLF from its abstract: blends models of relevance and of the target (Chen & Fang 2023).
+
+    It follows "Learn to be Fair without Labels: a Distribution-based Learning Framework for Fair
+    Ranking" (ICTIR 2023, arXiv 2405.17798), as far as its abstract and summaries go:
+
+    - no document needs a fairness label, because the loss compares the exposure that the scores
+      give with the target distribution ε*, by a differentiable KL divergence;
+    - the fairness model and the relevance model are trained separately, and their scores are
+      blended with a weight α, which sets the trade-off;
+    - it can learn for several attributes at once.
+
+    We decided the following, because those sources leave it open or the paper does it differently:
+
+    - both models are linear; the paper's fairness model reads Sentence-BERT embeddings of the text,
+      ours the features in :func:`features` and the memberships;
+    - it sees the target of each query through one feature for each attribute, Σ_g
+      m_ig·ln(ε*_g/π_g), with π the shares of the groups among the candidates;
+    - exposure is that of the first draw from softmax(scores), as in DELTR;
+    - the relevance model is ListNet (Cao et al. 2007). We standardise its scores within the query
+      before blending, because their scale only reflects the grades. The scores of the fairness
+      model stay as they are: if the candidates are near the target, they hardly differ.
+    """
+
+    model_type = DlfModel
+
+    alpha: float = Field(
+        0.6, ge=0, le=1, description="α: 1 ranks by the relevance model, 0 by the fairness model."
+    )
+
+    def scores(self, columns: FloatArray, candidates: Candidates) -> FloatArray:
+        """See :meth:`fairqr.retrieval.rerankers.learning.TrainedReranker.scores`."""
+        model: DlfModel = self._model
+        places = [trained_dimension("dlf", candidates, *it) for it in model.dimensions.items()]
+        told = [target_feature(candidates, place) for place in places]
+        return model.scores(columns, np.column_stack(told), self.alpha)
+
+
+def target_feature(candidates: Candidates, dimension: int) -> FloatArray:
+    """Return Σ_g m_ig·ln(ε*_g/π_g) of each document, shape (n,), for one of the dimensions.
+
+    π_g is the share of the group among the documents; both distributions are smoothed alike. If
+    each document belongs to one group, scores equal to this feature make the exposure of the first
+    draw from their softmax equal to the target. A document without a label has 0.
+    """
+    members, target = candidates.memberships[dimension], candidates.targets[dimension]
+    shares = normalise(members.sum(axis=0))
+    return np.asarray(members @ np.log(smooth(target) / smooth(shares)))
+
+
+def distribution_loss(
+    scores: FloatArray,
+    mask: NDArray[np.bool_],
+    memberships: Sequence[FloatArray],
+    targets: Sequence[FloatArray],
+) -> tuple[float, FloatArray]:
+    """Return the loss of the fairness model and its gradient by the scores, shape (Q, N).
+
+    The loss is KL(ε*‖ε) in nats, with both distributions smoothed alike, averaged over the lists
+    and attributes. ε_g = Σ_i P_i·m_ig / Σ_ih P_i·m_ih is the exposure of the first draw from
+    P = softmax(scores). A list without any label of an attribute is left out of the average.
+
+    With e the smoothed ε, λ the smoothing and T = Σ_ih P_i·m_ih, the gradient follows from
+    ∂KL/∂ε_g = −(1−λ)·ε*_g/e_g =: u_g,  v_i = Σ_g m_ig·(u_g − Σ_h u_h·ε_h)/T  and
+    ∂KL/∂s_i = P_i·(v_i − Σ_j P_j·v_j).
+
+    Args:
+        scores: Shape (Q, N).
+        mask: Which positions have a document, shape (Q, N).
+        memberships: For each attribute, shape (Q, N, G_a).
+        targets: For each attribute, shape (Q, G_a).
+    """
+    given = np.exp(log_softmax(scores, mask))
+    slope = np.zeros_like(given)
+    loss = 0.0
+    for members, target in zip(memberships, targets, strict=True):
+        exposures = np.einsum("qn,qng->qg", given, members)
+        total = exposures.sum(axis=1, keepdims=True)
+        labelled = total > 0
+        count = max(1, int(labelled.sum())) * len(targets)
+        total = np.where(labelled, total, 1.0)
+        exposures = exposures / total
+        wanted, shown = smooth(target), smooth(exposures)
+        loss += float((labelled * wanted * np.log(wanted / shown)).sum()) / count
+        by_exposure = -(1 - DEFAULT_SMOOTHING) * labelled * wanted / shown
+        by_exposure -= (by_exposure * exposures).sum(axis=1, keepdims=True)
+        by_draw = np.einsum("qng,qg->qn", members, by_exposure / total)
+        slope += given * (by_draw - (given * by_draw).sum(axis=1, keepdims=True)) / count
+    return loss, slope
+
+
+def train_dlf(examples: Sequence[Example], options: Training) -> DlfModel:
+    """Train both models of the reconstruction of DLF on topics.
+
+    The relevance model learns from the grades, the fairness model only from memberships and
+    targets. The features are standardised over all documents, the target features are not. The
+    training is deterministic: both models start at zero.
+
+    Raises:
+        InputError: There is nothing to learn from.
+    """
+    lists = Lists.of(examples)
+    every = [item.candidates for item in examples]
+    dimensions = dict(enumerate(every[0].dimensions))
+    memberships = [padded([it.memberships[a] for it in every]) for a in dimensions]
+    targets = [np.array([it.targets[a] for it in every]) for a in dimensions]
+    told = {
+        f"target({name})": padded([target_feature(it, a) for it in every])
+        for a, name in dimensions.items()
+    }
+
+    def by_relevance(scores: FloatArray) -> tuple[float, FloatArray]:
+        return list_cross_entropy(lists.grades, scores, lists.mask)[:2]
+
+    def by_distribution(scores: FloatArray) -> tuple[float, FloatArray]:
+        return distribution_loss(scores, lists.mask, memberships, targets)
+
+    relevance, relevance_loss, _ = lists.fit(by_relevance, options)
+    fairness, fairness_loss, _ = lists.fit(by_distribution, options, told)
+    return DlfModel(
+        trained_on=sha256_of(examples),
+        topics=len(examples),
+        dimensions={name: tuple(every[0].groups[a]) for a, name in dimensions.items()},
+        relevance=relevance,
+        fairness=fairness,
+        training=options,
+        relevance_loss=relevance_loss,
+        fairness_loss=fairness_loss,
+    )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fairqr.base.errors import InputError, one_line
 from fairqr.retrieval.fairness.exposure import FloatArray, exposure
+from fairqr.retrieval.fairness.protected import listed_groups
 from fairqr.retrieval.rerankers.base import Candidates
 from fairqr.retrieval.sources.schema import UNKNOWN
 
@@ -17,19 +17,6 @@ PROTECTED_HELP = (
     "The groups to protect, such as female or continent=Africa,Asia; 'all' for every group that "
     "lacks exposure in the first k. Defaults to the group that lacks most."
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Protected:
-    """Groups of one dimension.
-
-    Attributes:
-        dimension: Its position among the dimensions of the candidates.
-        groups: Their positions in that dimension, without repeats.
-    """
-
-    dimension: int
-    groups: tuple[int, ...]
 
 
 def group_of_each(memberships: FloatArray) -> NDArray[np.intp]:
@@ -42,16 +29,17 @@ def group_of_each(memberships: FloatArray) -> NDArray[np.intp]:
     Args:
         memberships: Shape (n, G); rows sum to at most 1.
     """
-    members = np.asarray(memberships, dtype=np.float64)
-    largest = members.max(axis=1, initial=0.0)
-    unknown = 1 - members.sum(axis=1)
+    largest = memberships.max(axis=1, initial=0.0)
+    unknown = 1 - memberships.sum(axis=1)
     # Rounding must not make one of two equal halves smaller.
     known = (largest > 0) & (largest >= unknown - 1e-9)
-    return np.where(known, members.argmax(axis=1), -1)
+    return np.where(known, memberships.argmax(axis=1), -1)
 
 
-def choose_protected(lists: Sequence[Candidates], k: int, named: str | None = None) -> Protected:
-    """Return the groups to protect.
+def choose_protected(
+    lists: Sequence[Candidates], k: int, named: str | None = None
+) -> tuple[int, list[int]]:
+    """Return the dimension and the groups to protect, by their positions in the candidates.
 
     Args:
         lists: The candidates; several lists over the same dimensions count by their mean.
@@ -66,47 +54,33 @@ def choose_protected(lists: Sequence[Candidates], k: int, named: str | None = No
         return _named(lists[0], named)
     lacks = []
     for dimension, groups in enumerate(lists[0].groups):
-        lack = np.mean([_lack(candidates, dimension, k) for candidates in lists], axis=0)
+        shown = [exposure(it.memberships[dimension], it.discount, k) for it in lists]
+        wanted = [it.targets[dimension] for it in lists]
+        lack = np.mean(np.subtract(wanted, shown), axis=0)
         lack[[group == UNKNOWN for group in groups]] = -np.inf
         lacks.append(lack)
     worst = int(np.argmax([lack.max() for lack in lacks]))
-    most = int(lacks[worst].argmax())
-    if named is None:
-        return Protected(worst, (most,))
-    lacking = np.flatnonzero(lacks[worst] > 0).tolist()
-    return Protected(worst, tuple(lacking) or (most,))
+    lacking = np.flatnonzero(lacks[worst] > 0).tolist() if named else []
+    return worst, lacking or [int(lacks[worst].argmax())]
 
 
-def _lack(candidates: Candidates, dimension: int, k: int) -> FloatArray:
-    shown = exposure(candidates.memberships[dimension], candidates.discount, k)
-    return np.asarray(candidates.targets[dimension] - shown)
-
-
-def _named(candidates: Candidates, text: str) -> Protected:
+def _named(candidates: Candidates, text: str) -> tuple[int, list[int]]:
     prefix, _, names = text.partition("=")
     if prefix.strip() not in candidates.dimensions:
         prefix, names = "", text
-    every = [group for groups in candidates.groups for group in groups]
-    # The name of a group may contain a comma.
-    parts = [names] if names.strip() in every else names.split(",")
-    wanted = list(dict.fromkeys(part.strip() for part in parts if part.strip()))
+    known = list(zip(candidates.dimensions, candidates.groups, strict=True))
     found = [
-        position
-        for position, dimension in enumerate(candidates.dimensions)
+        (place, [groups.index(name) for name in wanted])
+        for place, (dimension, groups) in enumerate(known)
         if prefix.strip() in ("", dimension)
-        and wanted
-        and set(wanted) <= set(candidates.groups[position])
+        and set(wanted := listed_groups(names, groups)) <= set(groups)
     ]
     if not found:
-        known = "; ".join(
-            f"{dimension}={','.join(groups)}"
-            for dimension, groups in zip(candidates.dimensions, candidates.groups, strict=True)
-        )
+        choices = "; ".join(f"{dimension}={','.join(groups)}" for dimension, groups in known)
         raise InputError(
-            f"There is no group '{one_line(text, 100)}' to protect; choose among {known}."
+            f"There is no group '{one_line(text, 100)}' to protect; choose among {choices}."
         )
     if len(found) > 1:
-        named = " or ".join(f"{candidates.dimensions[d]}={','.join(wanted)}" for d in found)
+        named = " or ".join(f"{known[place][0]}={names.strip()}" for place, _ in found)
         raise InputError(f"Several attributes have '{one_line(text, 100)}'; write {named}.")
-    groups = candidates.groups[found[0]]
-    return Protected(found[0], tuple(groups.index(name) for name in wanted))
+    return found[0]

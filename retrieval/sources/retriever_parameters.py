@@ -8,7 +8,7 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fairqr.base.errors import InputError, first_problem, one_line
-from fairqr.retrieval.fairness.rerank import RRF_K
+from fairqr.retrieval.fairness.ranking import RRF_K
 
 Count = Annotated[int, Field(ge=1, le=10_000)]
 

@@ -36,7 +36,7 @@ from fairqr.graph.service.http.app import create_app
 from fairqr.graph.service.http.parts import Parts
 from fairqr.graph.service.problems import STATUSES
 from fairqr.graph.step_data import StepData
-from fairqr.retrieval.rerankers.registry import RERANKERS
+from fairqr.retrieval.rerankers.registry import ABOUT, RERANKERS
 from fairqr.retrieval.sources.retriever_parameters import Hybrid
 from fairqr.retrieval.sources.schema import Attribute
 from fairqr.retrieval.sources.source import (
@@ -106,8 +106,8 @@ def parameters() -> Iterator[str]:
     yield from _parameters([ProbeSettings], "probe.")
     yield "## Options of the final step\n\nSet them as `options.NAME`.\n"
     for name, entry in RERANKERS.items():
-        yield f"### {name}\n\n{entry.about[0].upper()}{entry.about[1:]}.\n"
-        yield from _parameters([entry.options_model()], "options.")
+        yield f"### {name}\n\n{ABOUT[name]}.\n"
+        yield from _parameters([entry], "options.")
     yield "## The retriever hybrid\n"
     yield "Set them as `--retriever hybrid:feedback=20`, or `hybrid:ENCODER,feedback=20`.\n"
     yield from _parameters([Hybrid])

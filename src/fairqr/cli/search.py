@@ -43,7 +43,7 @@ def _explain_methods(method: str | None) -> str | None:
     from fairqr.cli.parameters import parameters_of
     from fairqr.graph.search.context import METHODS
     from fairqr.graph.search.ranking_context import READS
-    from fairqr.retrieval.rerankers.registry import RERANKERS
+    from fairqr.retrieval.rerankers.registry import ABOUT, RERANKERS, TRAINED
 
     typer.echo("Methods (--method):")
     for name, strategy in METHODS.items():
@@ -61,9 +61,9 @@ def _explain_methods(method: str | None) -> str | None:
         "\nFinal steps (--set final_step=NAME) and their options (--set options.NAME=VALUE):"
     )
     for step, entry in RERANKERS.items():
-        trained = "; needs weights, see 'fairqr train --help'" if entry.is_trained else ""
-        typer.echo(f"  {step}: {entry.about}{trained}")
-        for option in parameters_of([entry.options_model()]):
+        trained = "; needs weights, see 'fairqr train --help'" if step in TRAINED else ""
+        typer.echo(f"  {step}: {ABOUT[step]}{trained}")
+        for option in parameters_of([entry]):
             typer.echo(f"      {option.name}: {option.help}")
     raise typer.Exit
 

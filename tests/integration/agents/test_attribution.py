@@ -118,7 +118,10 @@ class TestCheck:
         ("arguments", "words"),
         [
             (["PAIRS", "--attributor", "bert"], "There is no attributor 'bert'; choose overlap"),
-            (["PAIRS", "--attributor", "overlap", "--threshold", "2"], "at most 1, not 2"),
+            (
+                ["PAIRS", "--attributor", "overlap", "--threshold", "2"],
+                "is wrong at threshold: Input should be less",
+            ),
             (["none.jsonl", "--attributor", "overlap"], "none.jsonl cannot be read"),
             (["BROKEN", "--attributor", "overlap"], "line 2: entailed"),
             (["EMPTY", "--attributor", "overlap"], "has no pairs"),

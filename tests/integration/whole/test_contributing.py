@@ -73,30 +73,25 @@ class ShelfSource(Source):
 """
 
 RERANKER = """
+import numpy as np
 from pydantic import Field
 
-from fairqr.retrieval.rerankers.base import Reranked, RerankOptions, by_rank
+from fairqr.retrieval.rerankers.base import Reranker
 
 
-class ReverseOptions(RerankOptions):
+class Reverse(Reranker):
+    \"\"\"The reverse (nobody 2026).\"\"\"
+
     skip: int = Field(0, ge=0, description="How many documents to leave out at the end.")
 
-
-class ReverseReranker:
-    name = "reverse"
-
-    def __init__(self, options, engine):
-        self._skip = options.skip
-
-    async def rerank(self, query, candidates, k):
-        ids = list(candidates.ranking.ids)
-        return Reranked(by_rank(ids[: len(ids) - self._skip][::-1][:k]))
+    def positions(self, candidates, k):
+        return np.arange(len(candidates) - self.skip)[::-1][:k]
 """
 
-ENTRY = """RERANKERS = {
-    "reverse": RerankerEntry(
-        "the reverse", "nobody 2026", ("reverse", "ReverseOptions", "ReverseReranker")
-    ),
+ENTRY = """from fairqr.retrieval.rerankers.reverse import Reverse
+
+RERANKERS: dict[str, type[Reranker]] = {
+    "reverse": Reverse,
 """
 
 MEASURE = """
@@ -134,7 +129,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with (package / "retrieval/sources/source.py").open("a") as file:
         file.write(SOURCE)
     (package / "retrieval/rerankers/reverse.py").write_text(RERANKER)
-    edited(package / "retrieval/rerankers/registry.py", "RERANKERS = {\n", ENTRY)
+    edited(
+        package / "retrieval/rerankers/registry.py",
+        "RERANKERS: dict[str, type[Reranker]] = {\n",
+        ENTRY,
+    )
     (package / "evaluation/measures/twice.py").write_text(MEASURE)
     edited(
         package / "evaluation/measures/text.py",
@@ -182,7 +181,7 @@ def test_an_engine_and_a_re_ranker(site: Path) -> None:
     assert [place["id"] for place in result["ranking"]] == ["c", "b"]
     assert "What c tells." in said(site, *search, *steps)
     assert "tells." not in said(site, *search, *steps, "--set", "passages=no")
-    assert "reverse: the reverse (nobody 2026)" in said(site, "search", "--method", "help")
+    assert "reverse: The reverse (nobody 2026)" in said(site, "search", "--method", "help")
 
 
 def test_a_measure(site: Path) -> None:

@@ -578,7 +578,7 @@ class TestTargets:
             ("relevence:1", "has no part 'relevence'"),
             ("relevance:0.4,population:0.4", "must sum to 1, not 0.8"),
             ("gender=female:0.5,neither:0.5", "names the group 'neither'"),
-            ("colour=red:1", "names the attribute 'colour', which is not measured"),
+            ("colour=red:1", "the group 'red' of 'colour', which is not measured"),
         ],
     )
     def test_that_do_not_fit_are_refused(self, scan: Groups, target: str, words: str) -> None:

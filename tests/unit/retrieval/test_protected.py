@@ -61,7 +61,7 @@ def test_sides_are_read_and_named(
         ("", None, "no group ''"),
         ("unknown", None, "no group 'unknown'"),
         ("female,", None, "no group ''"),
-        ("not female vs male", None, "has both 'not' and 'vs'"),
+        ("not female vs male", None, "needs groups of gender on both sides"),
         ("female vs not male", None, "no group 'not male'"),
         ("female vs male vs non-binary", None, "no group 'male vs non-binary'"),
         ("female vs female, male", None, "groups of gender on both sides, each on one of them"),

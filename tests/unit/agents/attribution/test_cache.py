@@ -10,27 +10,37 @@ from pathlib import Path
 
 import pytest
 
-from fairqr.agents.attribution.attributor import AttributorName, Pair, Verdict
-from fairqr.agents.attribution.opening import CachedAttributor
+from fairqr.agents.attribution.attributor import (
+    AttributorName,
+    CachedAttributor,
+    Pair,
+    Verdict,
+)
 from fairqr.agents.attribution.overlap import OverlapAttributor
 from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.replies import Usage
 
 
-class Counting(OverlapAttributor):
+class Counting(CachedAttributor):
     """Overlap, which remembers what it was asked and fails on some pairs."""
 
-    def __init__(self, threshold: float | None = None) -> None:
-        super().__init__(AttributorName("overlap", threshold=threshold))
+    def __init__(self, cache: ReplyCache | None, threshold: float | None = None) -> None:
+        name = AttributorName(kind="overlap", threshold=threshold)
+        super().__init__(name, cache)
         self.asked: list[Pair] = []
+        self._overlap = OverlapAttributor(name)
+        self.identity = self._overlap.identity
 
-    async def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+    async def start(self) -> None:
+        """Nothing is needed."""
+
+    async def judge_new(self, pairs: Sequence[Pair]) -> list[Verdict]:
         self.asked += pairs
         return [
             Verdict("timeout", message="Too late.", usage=Usage(model_calls=1))
             if "slow" in pair.premise
             else Verdict(v.status, v.attributed, v.score, v.message, Usage(1, 0, 20, 1))
-            for pair, v in zip(pairs, await super().judge(pairs), strict=True)
+            for pair, v in zip(pairs, await self._overlap.judge(pairs), strict=True)
         ]
 
 
@@ -45,17 +55,17 @@ def cache(tmp_path: Path) -> ReplyCache:
 class TestCachedAttributor:
     async def test_equal_pairs_of_a_call_are_judged_once(self) -> None:
         """Also without a cache; the cost stands with the first of them."""
-        inner = Counting()
-        verdicts = await CachedAttributor(inner, None).judge([A, B, A, B, A])
+        inner = Counting(None)
+        verdicts = await inner.judge([A, B, A, B, A])
         assert inner.asked == [A, B]
         assert [verdict.attributed for verdict in verdicts] == [True, False, True, False, True]
         assert [verdict.usage.model_calls for verdict in verdicts] == [1, 1, 0, 0, 0]
 
     async def test_what_was_judged_is_not_asked_again(self, cache: ReplyCache) -> None:
         """The verdict is the same, and says what it cost when it was reached."""
-        first = await CachedAttributor(Counting(), cache).judge([A, B])
-        inner = Counting()
-        again = await CachedAttributor(inner, cache).judge([B, A, Pair("new", "new")])
+        first = await Counting(cache).judge([A, B])
+        inner = Counting(cache)
+        again = await inner.judge([B, A, Pair("new", "new")])
         assert inner.asked == [Pair("new", "new")]
         assert [(v.attributed, v.score) for v in again[:2]] == [
             (v.attributed, v.score) for v in first[::-1]
@@ -65,8 +75,8 @@ class TestCachedAttributor:
     async def test_failures_are_not_kept(self, cache: ReplyCache) -> None:
         """What failed may heal, and what is empty costs nothing."""
         for _ in range(2):
-            inner = Counting()
-            verdicts = await CachedAttributor(inner, cache).judge([SLOW, EMPTY, A])
+            inner = Counting(cache)
+            verdicts = await inner.judge([SLOW, EMPTY, A])
             assert [verdict.status for verdict in verdicts] == ["timeout", "empty_answer", "ok"]
         assert inner.asked == [SLOW, EMPTY]
 
@@ -74,30 +84,30 @@ class TestCachedAttributor:
         self, cache: ReplyCache
     ) -> None:
         """So is an exchanged premise and hypothesis."""
-        await CachedAttributor(Counting(), cache).judge([B])
-        inner = Counting(threshold=0.2)
-        await CachedAttributor(inner, cache).judge([B])
-        other = Counting()
-        await CachedAttributor(other, cache).judge([Pair(B.hypothesis, B.premise)])
+        await Counting(cache).judge([B])
+        inner = Counting(cache, threshold=0.2)
+        await inner.judge([B])
+        other = Counting(cache)
+        await other.judge([Pair(B.hypothesis, B.premise)])
         assert inner.asked == [B]
         assert len(other.asked) == 1
 
     async def test_many_pairs_are_looked_up_together(self, cache: ReplyCache) -> None:
         """More than SQLite takes in one statement."""
         pairs = [Pair(f"word{n}", f"word{n // 2}") for n in range(1700)]
-        first = await CachedAttributor(Counting(), cache).judge(pairs)
-        inner = Counting()
-        again = await CachedAttributor(inner, cache).judge(pairs)
+        first = await Counting(cache).judge(pairs)
+        inner = Counting(cache)
+        again = await inner.judge(pairs)
         assert inner.asked == []
         assert [v.attributed for v in again] == [v.attributed for v in first]
 
     async def test_a_damaged_cache_forgets_and_judging_goes_on(self, cache: ReplyCache) -> None:
         """A file that is no database, and rows that nobody here wrote."""
-        await CachedAttributor(Counting(), cache).judge([A, B])
+        await Counting(cache).judge([A, B])
         with sqlite3.connect(cache.path) as connection:
             connection.execute('UPDATE kept SET value = \'{"attributed": "yes"}\'')
-        inner = Counting()
-        assert [v.attributed for v in await CachedAttributor(inner, cache).judge([A, B])] == [
+        inner = Counting(cache)
+        assert [v.attributed for v in await inner.judge([A, B])] == [
             True,
             False,
         ]
@@ -105,13 +115,13 @@ class TestCachedAttributor:
         cache.close()
         for path in cache.path.parent.glob("verdicts.sqlite*"):
             path.write_bytes(b"no database at all" * 100)
-        inner = Counting()
-        assert (await CachedAttributor(inner, cache).judge([A]))[0].attributed is True
+        inner = Counting(cache)
+        assert (await inner.judge([A]))[0].attributed is True
         assert inner.asked == [A]
 
     async def test_verdicts_live_in_the_file_of_the_replies(self, cache: ReplyCache) -> None:
         """One file, one table; nothing of a document stands in it."""
-        await CachedAttributor(Counting(), cache).judge([Pair("SECRETWORD", "SECRETWORD")])
+        await Counting(cache).judge([Pair("SECRETWORD", "SECRETWORD")])
         assert await cache.get_many(["none"]) == {}
         with sqlite3.connect(cache.path) as connection:
             rows = connection.execute("SELECT key, value FROM kept").fetchall()
@@ -120,24 +130,19 @@ class TestCachedAttributor:
 
     async def test_another_process_finds_them(self, cache: ReplyCache) -> None:
         """It judges nothing."""
-        await CachedAttributor(Counting(), cache).judge([A, B])
+        await Counting(cache).judge([A, B])
         script = """
 import asyncio, sys
 from pathlib import Path
-from fairqr.agents.attribution.attributor import AttributorName, Pair
-from fairqr.agents.attribution.opening import CachedAttributor
-from fairqr.agents.attribution.overlap import OverlapAttributor
+from fairqr.agents.attribution.attributor import Pair
 from fairqr.agents.models.cache import ReplyCache
+from tests.unit.agents.attribution.test_cache import Counting
 
-class Never(OverlapAttributor):
-    async def judge(self, pairs):
-        raise AssertionError(pairs)
-
-judge = CachedAttributor(Never(AttributorName("overlap")), ReplyCache(Path(sys.argv[1])))
+judge = Counting(ReplyCache(Path(sys.argv[1])))
 verdicts = asyncio.run(judge.judge([Pair("red", "red"), Pair("red", "blue")]))
-print([verdict.attributed for verdict in verdicts])
+print(judge.asked, [verdict.attributed for verdict in verdicts])
 """
         done = subprocess.run(
             [sys.executable, "-c", script, cache.path], capture_output=True, text=True, check=True
         )
-        assert done.stdout == "[True, False]\n"
+        assert done.stdout == "[] [True, False]\n"

@@ -211,7 +211,7 @@ class TestRemembering:
         remember(good.model_copy(update=renamed))
         assert unchecked_warning(one) is None
         warning = unchecked_warning(two) or ""
-        assert "was checked with other weights, another server or other prompts" in warning
+        assert "was never checked with these weights, this server and these prompts" in warning
         remember(good.model_copy(update={**renamed, "identity": identity_of(two)}))
         assert unchecked_warning(one) is unchecked_warning(two) is None
 
@@ -242,4 +242,4 @@ class TestRemembering:
         gc.collect()
         exchanged = open_attributor(f"transformers:{folder}")
         await exchanged.start()
-        assert "was checked with other weights" in (unchecked_warning(exchanged) or "")
+        assert "was never checked with these weights" in (unchecked_warning(exchanged) or "")

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fairqr.agents.attribution.attributor import AttributorName, Pair
 from fairqr.agents.attribution.opening import ATTRIBUTORS, DEFAULT_ATTRIBUTOR, open_attributor
@@ -21,45 +19,29 @@ pytestmark = pytest.mark.usefixtures("clean_environment")
 
 class TestNames:
     @pytest.mark.parametrize(
-        ("written", "name"),
+        ("written", "parts"),
         [
-            ("overlap", AttributorName("overlap")),
-            ("transformers:a/b", AttributorName("transformers", "a/b")),
-            ("transformers:./f?threshold=0.7", AttributorName("transformers", "./f", 0.7)),
-            (
-                "transformers:a/b?entailment=2&threshold=0.5",
-                AttributorName("transformers", "a/b", 0.5, 2),
-            ),
-            ("llm:local:smollm2-135m", AttributorName("llm", "local:smollm2-135m")),
+            ("overlap", ("overlap", "", None, None)),
+            ("transformers:a/b", ("transformers", "a/b", None, None)),
+            ("transformers:./f?threshold=0.7", ("transformers", "./f", 0.7, None)),
+            ("transformers:a/b?entailment=2&threshold=0.5", ("transformers", "a/b", 0.5, 2)),
+            ("llm:local:smollm2-135m", ("llm", "local:smollm2-135m", None, None)),
         ],
     )
-    def test_a_name_is_read_and_written(self, written: str, name: AttributorName) -> None:
+    def test_a_name_is_read_and_written(self, written: str, parts: tuple[object, ...]) -> None:
         """What is written is read again as the same."""
-        assert AttributorName.parse(written) == name
+        name = AttributorName.parse(written)
+        assert (name.kind, name.model, name.threshold, name.entailment) == parts
         assert str(name) == written
-
-    @given(
-        st.sampled_from(["overlap", "transformers"]),
-        st.sampled_from(["", "a/b", "x:y"]),
-        st.none() | st.sampled_from([0.01, 0.5, 1.0]),
-        st.none() | st.integers(0, 9),
-    )
-    def test_every_name_is_read_again(
-        self, kind: str, model: str, threshold: float | None, entailment: int | None
-    ) -> None:
-        """Whatever its parts."""
-        name = AttributorName(kind, model, threshold, entailment)
-        assert AttributorName.parse(str(name)) == name
 
     @pytest.mark.parametrize(
         ("written", "words"),
         [
-            ("overlap?limit=3", "'limit=3' are not options"),
-            ("overlap?threshold=0.1&threshold=0.2", "each once"),
-            ("overlap?threshold=half", "must be numbers"),
-            ("overlap?threshold=0", "above 0 and at most 1, not 0"),
-            ("overlap?threshold=nan", "above 0 and at most 1, not nan"),
-            ("transformers:a?entailment=1.5", "must be numbers"),
+            ("overlap?limit=3", "wrong at limit: Extra inputs are not permitted"),
+            ("overlap?threshold=half", "wrong at threshold: Input should be a valid number"),
+            ("overlap?threshold=0", "wrong at threshold: Input should be greater than 0"),
+            ("overlap?threshold=nan", "wrong at threshold"),
+            ("transformers:a?entailment=1.5", "wrong at entailment: Input should be a valid int"),
         ],
     )
     def test_wrong_options_are_refused(self, written: str, words: str) -> None:
@@ -105,7 +87,7 @@ class TestOpening:
 
     def test_other_wrong_words_are_refused(self) -> None:
         """A threshold out of range, an option that does not belong, a chat model misnamed."""
-        with pytest.raises(InputError, match=r"at most 1, not 1\.5"):
+        with pytest.raises(InputError, match="less than or equal to 1"):
             open_attributor("overlap", threshold=1.5)
         with pytest.raises(InputError, match="leave entailment= out"):
             open_attributor("overlap?entailment=1")

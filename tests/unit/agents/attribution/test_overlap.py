@@ -11,7 +11,7 @@ from fairqr.agents.attribution.overlap import OverlapAttributor, content_words
 
 
 async def score(premise: str, hypothesis: str) -> float | None:
-    (verdict,) = await OverlapAttributor(AttributorName("overlap")).judge(
+    (verdict,) = await OverlapAttributor(AttributorName(kind="overlap")).judge(
         [Pair(premise, hypothesis)]
     )
     return verdict.score
@@ -45,21 +45,21 @@ class TestOverlap:
         """At the threshold a document counts as used."""
         pair = Pair("red green", "red blue")
         for threshold, used in ((0.5, True), (0.51, False)):
-            judge = OverlapAttributor(AttributorName("overlap", threshold=threshold))
+            judge = OverlapAttributor(AttributorName(kind="overlap", threshold=threshold))
             (verdict,) = await judge.judge([pair])
             assert verdict.attributed is used
 
     async def test_nothing_to_judge(self) -> None:
         """Neither an answer nor a document without a word is judged."""
         pairs = [Pair("a text", " …! "), Pair("", "an answer"), Pair("\n", "")]
-        verdicts = await OverlapAttributor(AttributorName("overlap")).judge(pairs)
+        verdicts = await OverlapAttributor(AttributorName(kind="overlap")).judge(pairs)
         statuses = [verdict.status for verdict in verdicts]
         assert statuses == ["empty_answer", "empty_document", "empty_answer"]
 
     @given(st.text(), st.text())
     async def test_any_text_is_judged_or_has_no_words(self, premise: str, hypothesis: str) -> None:
         """No text raises; a text always holds itself; more text never lowers the score."""
-        judge = OverlapAttributor(AttributorName("overlap"))
+        judge = OverlapAttributor(AttributorName(kind="overlap"))
         alone, itself, longer = await judge.judge(
             [
                 Pair(premise, hypothesis),

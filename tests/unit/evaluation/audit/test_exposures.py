@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairqr.evaluation.audit.exposures import Answer, Choices, measure_answer
+from fairqr.retrieval.fairness.best_ranking import attainable, supply
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.divergence import kullback_leibler
 from fairqr.retrieval.fairness.exposure import LOG2, FloatArray, exposure, normalise
-from fairqr.retrieval.fairness.supply import attainable, supply
 from fairqr.retrieval.fairness.target import Target
 from fairqr.retrieval.sources.schema import Attribute
 

@@ -322,8 +322,8 @@ async def test_an_audit_says_first_what_it_will_ask(engine: Breaking, tmp_path: 
             ["population:1", "kind=a:0.5,b:0.5"],
             "no population for 'gender×kind'; add one, measure no combinations",
         ),
-        ("gendre=female:0.5,male:0.5", "names the attribute 'gendre', which is not measured"),
-        ("gender=female:0.5,men:0.5", "names the group 'men', which 'gender' does not have"),
+        ("gendre=female:0.5,male:0.5", "the group 'female' of 'gendre', which is not measured"),
+        ("gender=female:0.5,men:0.5", "the group 'men' of 'gender', which is not measured"),
     ],
 )
 async def test_a_target_that_cannot_be_computed_is_refused_before_anything_is_asked(

@@ -1,7 +1,10 @@
-"""xQuAD and PM-2 over groups: against their formulas in fractions, by hand, and by properties."""
+"""xQuAD, PM-2 and MMR: against their definitions written out, by hand, and by properties."""
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -16,18 +19,27 @@ from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.rerankers.base import Candidates, min_max
 from fairqr.retrieval.rerankers.diversification import (
     Aspects,
-    Objective,
-    Pm2Objective,
-    XquadObjective,
-    diversified,
+    Diversifier,
+    Mmr,
+    Pm2,
+    Xquad,
+    maximal_marginal_relevance,
+    tf_idf_similarity,
 )
 from fairqr.retrieval.rerankers.registry import open_reranker
+from fairqr.retrieval.texts.words import terms_of
+from tests.unit.engines import ranked
 
 Make = Callable[..., Candidates]
-Method = Callable[[Aspects, float], Objective]
-METHODS: dict[str, Method] = {"xquad": XquadObjective, "pm2": Pm2Objective}
+Method = Callable[[float], Diversifier]
+METHODS: dict[str, Method] = {
+    "xquad": lambda share: Xquad(diversity=share),
+    "pm2": lambda share: Pm2(focus=share),
+}
 EPSILON = Fraction(1, 10**9)
 QUARTERS = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])
+WORDS = st.lists(st.sampled_from(["river", "city", "city's", "running", "runs", "the"]))
+TEXTS = st.lists(WORDS.map(" ".join), min_size=1, max_size=9)
 
 
 @st.composite
@@ -105,7 +117,7 @@ def test_each_rank_goes_to_a_document_with_the_largest_value_by_the_formula(
     eighths: int,
 ) -> None:
     share = eighths / 8
-    order = diversified(METHODS[name](aspects, share), aspects, k).tolist()
+    order = METHODS[name](share).order(aspects, k).tolist()
     assert len(order) == len(set(order)) == min(k, len(aspects.relevance))
     labelled = aspects.memberships.any(axis=1).tolist()
     # Documents without a label keep their places, and are nobody's seat.
@@ -144,9 +156,9 @@ def test_xquad_by_hand() -> None:
     given = Aspects(
         np.array([1, 0.8, 0.6, 0.5, 0.4]), np.array(men + women), np.array([0.25, 0.75])
     )
-    assert diversified(XquadObjective(given, 0.5), given, 5).tolist() == [0, 1, 3, 2, 4]
+    assert Xquad(diversity=0.5).order(given, 5).tolist() == [0, 1, 3, 2, 4]
     # Groups alone: men are covered by the first, women by halves; then nothing tells them apart.
-    assert diversified(XquadObjective(given, 1.0), given, 5).tolist() == [0, 3, 4, 1, 2]
+    assert Xquad(diversity=1.0).order(given, 5).tolist() == [0, 3, 4, 1, 2]
 
 
 def test_pm2_by_hand() -> None:
@@ -163,13 +175,13 @@ def test_pm2_by_hand() -> None:
     given = Aspects(
         np.array([1, 0.9, 0.8, 0.7, 0.5, 0.4]), np.array(men + women), np.array([0.4, 0.6])
     )
-    assert diversified(Pm2Objective(given, 1.0), given, 6).tolist() == [0, 4, 1, 5, 2, 3]
-    assert diversified(Pm2Objective(given, 0.5), given, 6).tolist() == [0, 4, 1, 2, 3, 5]
+    assert Pm2(focus=1.0).order(given, 6).tolist() == [0, 4, 1, 5, 2, 3]
+    assert Pm2(focus=0.5).order(given, 6).tolist() == [0, 4, 1, 2, 3, 5]
 
 
 @given(given=aspects(), k=st.integers(1, 10))
 def test_xquad_without_diversity_leaves_the_order(given: Aspects, k: int) -> None:
-    order = diversified(XquadObjective(given, 0.0), given, k).tolist()
+    order = Xquad(diversity=0.0).order(given, k).tolist()
     assert order == list(range(min(k, len(given.relevance))))
 
 
@@ -184,7 +196,7 @@ def test_a_single_group_changes_nothing(
 ) -> None:
     members = np.array([[float(row not in unknown)] for row in range(len(relevance))])
     given = Aspects(np.array(sorted(relevance, reverse=True)), members, np.ones(1))
-    order = diversified(METHODS[name](given, share), given, 20).tolist()
+    order = METHODS[name](share).order(given, 20).tolist()
     assert order == list(range(len(relevance)))
 
 
@@ -213,7 +225,7 @@ def test_pm2_gives_out_ranks_as_sainte_lague_does(
     groups = len(weights)
     belongs = np.random.default_rng(seed).permutation(np.repeat(np.arange(groups), 20))
     given = Aspects(np.ones(len(belongs)), np.eye(groups)[belongs], np.array(weights))
-    order = diversified(Pm2Objective(given, share), given, k)
+    order = Pm2(focus=share).order(given, k)
     counts = np.bincount(belongs[order], minlength=groups)
     if share > 0.5:
         assert counts.tolist() == sainte_lague(weights, k)
@@ -242,9 +254,9 @@ async def test_scores_are_normalised_and_attributes_stand_side_by_side(
     assert aspects.weights.tolist() == [0.25, 0.25, 0.125, 0.375]
     assert aspects.memberships.shape == (6, 4)
     for name, method in METHODS.items():
-        result = await open_reranker(name, engine=engine).rerank("q", both, 4)
-        order = diversified(method(aspects, 0.5), aspects, 4)
-        assert result.ranking.ids == both.ranking.reordered(order.tolist())
+        result = await open_reranker(name).rerank(engine, "q", both, 4)
+        order = method(0.5).order(aspects, 4)
+        assert result.ranking.ids == [both.ranking.ids[place] for place in order]
         assert result.ranking.scores == [1, 1 / 2, 1 / 3, 1 / 4]
         # A man from Africa leads; now a woman and Europe are both wanting.
         assert result.ranking.ids[1] == "d003"
@@ -255,11 +267,11 @@ async def test_documents_without_a_label_keep_their_places(
     name: str, engine: SearchEngine, make_candidates: Make
 ) -> None:
     candidates = make_candidates("?mm?mffm", 0.9, [20, 19, 18, 17, 16, 15, 14, 1])
-    result = await open_reranker(name, engine=engine).rerank("q", candidates, 5)
+    result = await open_reranker(name).rerank(engine, "q", candidates, 5)
     assert [result.ranking.ids[rank] for rank in (0, 3)] == ["d000", "d003"]
     assert set(result.ranking.ids) & {"d005", "d006"}
     unlabelled = make_candidates("????")
-    same = await open_reranker(name, engine=engine).rerank("q", unlabelled, 3)
+    same = await open_reranker(name).rerank(engine, "q", unlabelled, 3)
     assert same.ranking.ids == unlabelled.ranking.ids[:3]
 
 
@@ -271,12 +283,110 @@ async def test_the_option_is_the_formulas_trade_off(
     aspects = Aspects.of(candidates)
     orders = set()
     for share in (0.25, 0.5, 1.0):
-        result = await open_reranker(name, {option: str(share)}, engine=engine).rerank(
-            "q", candidates, 10
-        )
-        order = diversified(METHODS[name](aspects, share), aspects, 10).tolist()
+        result = await open_reranker(name, {option: str(share)}).rerank(engine, "q", candidates, 10)
+        order = METHODS[name](share).order(aspects, 10).tolist()
         assert result.ranking == Ranking(
-            candidates.ranking.reordered(order), [1 / rank for rank in range(1, 11)]
+            [candidates.ranking.ids[place] for place in order], [1 / rank for rank in range(1, 11)]
         )
         orders.add(tuple(order))
     assert len(orders) > 1
+
+
+# MMR.
+
+
+def cosines(texts: list[str]) -> list[list[float]]:
+    """TF-IDF cosines by the formula, a pair at a time."""
+    counts = [Counter(terms_of(text)) for text in texts]
+    df = Counter(term for count in counts for term in count)
+    vectors = [
+        {
+            term: (1 + math.log(tf)) * math.log((1 + len(texts)) / (1 + df[term]))
+            for term, tf in count.items()
+        }
+        for count in counts
+    ]
+
+    def cosine(a: dict[str, float], b: dict[str, float]) -> float:
+        norms = math.hypot(*a.values()) * math.hypot(*b.values())
+        return sum(a[t] * b[t] for t in a.keys() & b.keys()) / norms if norms else 0.0
+
+    return [[cosine(a, b) for b in vectors] for a in vectors]
+
+
+def greedy(
+    relevance: list[float], similar: list[list[float]], trade_off: float, k: int
+) -> list[int]:
+    chosen: list[int] = []
+    while len(chosen) < min(k, len(relevance)):
+        left = [i for i in range(len(relevance)) if i not in chosen]
+        chosen.append(
+            max(
+                left,
+                key=lambda i: (
+                    trade_off * relevance[i]
+                    - (1 - trade_off) * max([0.0, *(similar[i][j] for j in chosen)])
+                ),
+            )
+        )
+    return chosen
+
+
+@given(texts=TEXTS)
+def test_the_similarity_is_the_cosine_of_tf_idf_vectors(texts: list[str]) -> None:
+    found, expected = tf_idf_similarity(texts), cosines(texts)
+    for position in range(len(texts)):
+        assert found(position) == pytest.approx(expected[position], abs=1e-12)
+
+
+@given(data=st.data(), n=st.integers(1, 12), k=st.integers(1, 14), trade_off=st.floats(0, 1))
+def test_it_chooses_what_the_definition_chooses(
+    data: st.DataObject, n: int, k: int, trade_off: float
+) -> None:
+    """Numbers of few digits, so that equal values are equal in both."""
+    grid = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])
+    relevance = data.draw(st.lists(grid, min_size=n, max_size=n))
+    half = data.draw(st.lists(grid, min_size=n * n, max_size=n * n))
+    similar = [[half[min(i, j) * n + max(i, j)] for j in range(n)] for i in range(n)]
+    trade_off = round(trade_off * 8) / 8
+    order, values = maximal_marginal_relevance(
+        np.array(relevance), lambda i: np.array(similar[i]), trade_off, k
+    )
+    assert order.tolist() == greedy(relevance, similar, trade_off, k)
+    assert all(a >= b for a, b in itertools.pairwise(values.tolist()))
+
+
+async def test_relevance_alone_leaves_the_order_and_novelty_alone_avoids_repeats(
+    engine: SearchEngine, make_candidates: Make
+) -> None:
+    found = await ranked(engine, "physics chemistry", 40)
+    candidates = replace(make_candidates("m" * len(found)), ranking=found)
+    plain = await Mmr(trade_off=1).rerank(engine, "q", candidates, 40)
+    assert plain.ranking.ids == found.ids
+    assert plain.ranking.scores == pytest.approx(min_max(found.scores).tolist())
+    # Most of the best documents are of one subject; a novel second one is of the other.
+    novel = await Mmr(trade_off=0.3).rerank(engine, "q", candidates, 2)
+    assert {id_[:-2] for id_ in novel.ranking.ids} == {"physics", "chemistry"}
+
+
+async def test_it_is_the_brute_force_over_texts_of_an_index(
+    engine: SearchEngine, make_candidates: Make
+) -> None:
+    found = await ranked(engine, "botany optics", 25)
+    candidates = replace(make_candidates("m" * len(found)), ranking=found)
+    by_id = sorted(zip(found.ids, found.scores, strict=True))
+    texts = [f"{d.title} {d.text}" for d in await engine.documents([id_ for id_, _ in by_id])]
+    expected = greedy(min_max([s for _, s in by_id]).tolist(), cosines(texts), 0.6, 10)
+    result = await Mmr(trade_off=0.6).rerank(engine, "q", candidates, 10)
+    assert result.ranking.ids == [by_id[position][0] for position in expected]
+
+
+async def test_equal_values_stand_in_order_of_id_and_deleted_documents_are_kept(
+    engine: SearchEngine, make_candidates: Make
+) -> None:
+    ranking = Ranking(["x", "b", "a"], [1.0, 1.0, 1.0])
+    candidates = replace(make_candidates("mmm"), ranking=ranking)
+    result = await Mmr().rerank(engine, "q", candidates, 5)
+    assert result.ranking.ids == ["a", "b", "x"]
+    empty = await Mmr().rerank(engine, "q", make_candidates(""), 5)
+    assert empty.ranking == Ranking([], [])

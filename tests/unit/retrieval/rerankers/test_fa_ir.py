@@ -1,369 +1,365 @@
-"""FA*IR over candidates: one group and several, and pools that cannot pass."""
+"""FA*IR: its tables, and its rankings of candidates of one group and of several."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from fractions import Fraction
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fairqr.base.errors import InputError
 from fairqr.retrieval.fairness.ranking import Ranking
-from fairqr.retrieval.rerankers.base import Candidates
-from fairqr.retrieval.rerankers.fa_ir import FairTopKOptions, FairTopKReranker, fair_top_k
-from fairqr.retrieval.rerankers.fa_ir_tables import FairTable, fair_table
+from fairqr.retrieval.rerankers.base import Candidates, Reranked, by_rank
+from fairqr.retrieval.rerankers.fa_ir import (
+    FairTable,
+    FairTopK,
+    TableSteps,
+    failure_probability,
+    fair_table,
+    fair_top_k,
+)
 from fairqr.retrieval.rerankers.protection import choose_protected
 from fairqr.retrieval.sources.schema import UNKNOWN
 
 Make = Callable[..., Candidates]
+PROPORTIONS = st.fractions(Fraction(1, 50), Fraction(49, 50), max_denominator=50)
+ALPHAS = st.sampled_from([Fraction(1, 100), Fraction(1, 20), Fraction(1, 10), Fraction(3, 10)])
 
 
-async def reranked(candidates: Candidates, k: int, **options: object) -> tuple[list[str], int]:
-    reranker = FairTopKReranker(FairTopKOptions.model_validate(options))
-    result = await reranker.rerank("q", candidates, k)
-    assert result.ranking.scores == [1 / rank for rank in range(1, len(result.ranking) + 1)]
-    return result.ranking.ids, len(result.warnings)
+def unadjusted_table(k: int, p: float, alpha: float) -> FairTable:
+    """The table at α_c = α, which a fair ranking fails more often than α."""
+    minimum = TableSteps(k, p, alpha, alpha).minimum(alpha)
+    return FairTable(minimum[:, None], alpha, failure_probability(minimum, p))
 
 
-def orders(kinds: np.ndarray, k: int, number: int) -> Iterator[tuple[int, ...]]:
-    """All ways to fill k ranks that keep the order inside each kind."""
-    of_kind = [np.flatnonzero(kinds == kind).tolist() for kind in range(number)]
-    for sequence in itertools.product(range(number), repeat=k):
-        if all(sequence.count(kind) <= len(own) for kind, own in enumerate(of_kind)):
-            heads = [iter(own) for own in of_kind]
-            yield tuple(next(heads[kind]) for kind in sequence)
+def needed(table: FairTable) -> tuple[int, ...]:
+    """The minimum of each prefix, of the only group."""
+    return tuple(table.minimum[:, 0].tolist())
 
 
-# One group.
+def exact_cdf(successes: int, trials: int, p: Fraction) -> Fraction:
+    terms = range(min(successes, trials) + 1)
+    return sum(
+        (math.comb(trials, n) * p**n * (1 - p) ** (trials - n) for n in terms), start=Fraction(0)
+    )
 
 
-@settings(max_examples=60)
-@given(labels=st.text("fm?b", min_size=1, max_size=40), k=st.integers(1, 40), p=st.floats(0.05, 1))
-def test_the_result_passes_wherever_the_pool_allows_it(labels: str, k: int, p: float) -> None:
-    k = min(k, len(labels))
-    # A document of both groups belongs to the first.
-    protected = np.array([label in "fb" for label in labels])
-    table = fair_table(k, (p,), 0.1)
-    order, failed = fair_top_k(protected.astype(np.intp), table, k)
-    assert len(set(order.tolist())) == k
-    counts = np.cumsum(protected[order])
-    needed = table.minimum[:, 0]
-    # No more can be placed than there are.
-    assert np.all(counts >= np.minimum(needed, protected.sum()))
-    assert (failed == 0) == bool(np.all(counts >= needed))
-    for kind in (True, False):
-        own = [position for position in order if protected[position] == kind]
-        assert own == sorted(own)
-
-
-@settings(max_examples=40)
-@given(labels=st.text("fm", min_size=6, max_size=12))
-def test_no_ranking_that_passes_puts_better_documents_first(labels: str) -> None:
-    """Of all orders that pass, the result is the first in lexicographic order of the positions."""
-    k = 5
-    kinds = np.array([int(label == "f") for label in labels])
-    table = fair_table(k, [0.6], 0.3)
-    order, failed = fair_top_k(kinds, table, k)
-    passing = [
-        subset for subset in orders(kinds, k, 2) if passes(table, kinds[list(subset)].tolist())
+def exact_table(k: int, p: Fraction, significance: Fraction) -> np.ndarray:
+    """The definition, in exact arithmetic."""
+    found = [
+        next(t for t in range(i + 1) if exact_cdf(t, i, p) > significance) for i in range(1, k + 1)
     ]
-    assert bool(passing) == (failed == 0)
-    if passing:
-        assert tuple(order.tolist()) == min(passing)
+    return np.array(found)[:, None]
 
 
-async def test_a_worked_example(make_candidates: Make) -> None:
-    """Where the minimum rises, there a woman is placed, and the best one that is left."""
-    assert fair_table(10, [0.5], 0.1).minimum[:, 0].tolist() == [0, 0, 0, 0, 1, 1, 1, 2, 2, 3]
-    ids, warned = await reranked(make_candidates("m" * 15 + "f" * 5), 10)
-    women = ["d015", "d016", "d017"]
-    men = [f"d{number:03}" for number in range(7)]
-    assert ids == [*men[:4], women[0], *men[4:6], women[1], men[6], women[2]]
-    assert not warned
+def passes(minimum: np.ndarray, sequence: Sequence[int]) -> bool:
+    """Whether each prefix of a sequence of kinds, 0 for the rest, has what the table asks for."""
+    kinds = np.arange(1, minimum.shape[1] + 1)
+    counts = (np.array(sequence)[:, None] == kinds).cumsum(axis=0)
+    return bool((counts >= minimum[: len(sequence)]).all())
 
 
-async def test_a_list_that_passes_is_left_alone(make_candidates: Make) -> None:
-    candidates = make_candidates("fmfmfmfmfmfm")
-    assert await reranked(candidates, 10) == (candidates.ranking.ids[:10], 0)
-
-
-async def test_too_few_protected_documents_are_placed_and_said(make_candidates: Make) -> None:
-    reranker = FairTopKReranker(FairTopKOptions())
-    result = await reranker.rerank("q", make_candidates("m" * 30 + "f", target=0.9), 20)
-    assert len(result.ranking) == 20
-    assert "d030" in result.ranking.ids[:2]
-    assert "too few of female" in result.warnings[0]
-    none = await reranker.rerank("q", make_candidates("m" * 30), 20)
-    assert none.ranking.ids == [f"d{number:03}" for number in range(20)]
-    assert len(none.warnings) == 1
-
-
-async def test_edges_of_the_pool(make_candidates: Make) -> None:
-    assert await reranked(make_candidates(""), 5) == ([], 0)
-    assert await reranked(make_candidates("m"), 5) == (["d000"], 0)
-    assert (await reranked(make_candidates("mf"), 5))[0] == ["d000", "d001"]
-    assert (await reranked(make_candidates("????"), 3))[0] == ["d000", "d001", "d002"]
-
-
-async def test_the_group_that_lacks_most_is_protected_unless_another_is_named(
-    make_candidates: Make,
-) -> None:
-    men_first, women_first = (
-        make_candidates("m" * 20 + "f" * 20),
-        make_candidates("f" * 20 + "m" * 20),
-    )
-    for candidates in (men_first, women_first):
-        ids, _ = await reranked(candidates, 20)
-        assert any(int(id_[1:]) >= 20 for id_ in ids)
-        named = "gender=female" if candidates is women_first else "male"
-        assert (await reranked(candidates, 20, protected=named))[0] == candidates.ranking.ids[:20]
-
-
-async def test_documents_without_a_label_are_not_protected_by_themselves(
-    make_candidates: Make,
-) -> None:
-    """They may be a group of their own, which lacks most here."""
-    base = make_candidates("m" * 20 + "f" * 10 + "?" * 20)
-    members = np.column_stack([base.memberships[0], 1 - base.memberships[0].sum(axis=1)])
-    candidates = Candidates(
-        base.ranking,
-        [members],
-        [np.array([0.3, 0.1, 0.6])],
-        ["gender"],
-        [["female", "male", UNKNOWN]],
-    )
-    assert choose_protected([candidates], 20).groups == (0,)
-    assert choose_protected([candidates], 20, "all").groups == (0,)
-    assert choose_protected([candidates], 20, UNKNOWN).groups == (2,)
-
-
-def test_a_group_may_have_a_comma_or_an_equals_sign_in_its_name() -> None:
-    members = np.eye(3)
-    candidates = Candidates(
-        Ranking(["a", "b", "c"], [3.0, 2.0, 1.0]),
-        [members],
-        [np.full(3, 1 / 3)],
-        ["home"],
-        [["Congo, Republic", "x=y", "z"]],
-    )
-    assert choose_protected([candidates], 3, "Congo, Republic").groups == (0,)
-    assert choose_protected([candidates], 3, "home=Congo, Republic").groups == (0,)
-    assert choose_protected([candidates], 3, "z,x=y").groups == (2, 1)
-
-
-async def test_the_proportion_is_the_targets_share_unless_it_is_given(
-    make_candidates: Make,
-) -> None:
-    labels = "m" * 30 + "f" * 30
-
-    async def women(**options: object) -> int:
-        ids, _ = await reranked(make_candidates(labels, target=0.3), 20, **options)
-        return sum(int(id_[1:]) >= 30 for id_ in ids)
-
-    assert await women() == fair_table(20, [0.3], 0.1).minimum[-1, 0]
-    assert await women(proportion=0.8) == fair_table(20, [0.8], 0.1).minimum[-1, 0]
-
-
-@pytest.mark.parametrize("named", ["nobody", "gender=nobody", "age=female", "", ",", "female,x"])
-async def test_groups_that_do_not_exist_are_named(make_candidates: Make, named: str) -> None:
-    with pytest.raises(InputError, match=r"gender=female,male"):
-        await reranked(make_candidates("mf"), 2, protected=named)
-
-
-async def test_a_name_that_stands_in_two_attributes_has_to_be_told_apart() -> None:
-    members = np.array([[1.0, 0.0], [0.0, 1.0]])
-    candidates = Candidates(
-        Ranking(["a", "b"], [2.0, 1.0]),
-        [members, members],
-        [np.array([0.5, 0.5])] * 2,
-        ["origin", "home"],
-        [["here", "there"]] * 2,
-    )
-    with pytest.raises(InputError, match="origin=here or home=here"):
-        await reranked(candidates, 2, protected="here")
-    await reranked(candidates, 2, protected="home=here")
-
-
-# Several groups.
-
-
-def sequences(k: int, groups: int) -> itertools.product[tuple[int, ...]]:
-    return itertools.product(range(groups + 1), repeat=k)
-
-
-def enumerated_failure(table: FairTable, k: int, shares: tuple[Fraction, ...]) -> Fraction:
-    """Sum the probabilities of all sequences of groups with a prefix that fails."""
-    rest = 1 - sum(shares)
+def enumerated_failure(minimum: np.ndarray, shares: Sequence[Fraction]) -> Fraction:
+    """Sum the probabilities of all sequences of kinds with a prefix that fails."""
+    chances = [1 - sum(shares), *shares]
+    every = itertools.product(range(len(chances)), repeat=len(minimum))
     return sum(
         (
-            math.prod((shares[kind - 1] if kind else rest for kind in sequence), start=Fraction(1))
-            for sequence in sequences(k, len(shares))
-            if not passes(table, list(sequence))
+            math.prod((chances[kind] for kind in sequence), start=Fraction(1))
+            for sequence in every
+            if not passes(minimum, sequence)
         ),
         start=Fraction(0),
     )
 
 
+def exact_adjusted(k: int, p: Fraction, alpha: Fraction) -> tuple[np.ndarray, Fraction]:
+    """Try every step of the failure probability, in exact arithmetic and by enumeration."""
+    steps = {exact_cdf(t, i, p) for i in range(1, k + 1) for t in range(i + 1)}
+    best = exact_table(k, p, Fraction(0)), Fraction(0)
+    for step in sorted(step for step in steps if step <= alpha):
+        table = exact_table(k, p, step)
+        failure = enumerated_failure(table, [p])
+        if failure > alpha:
+            break
+        best = table, failure
+    return best
+
+
 @pytest.mark.parametrize(
-    "shares",
+    ("p", "minimum"),
     [
-        (Fraction(1, 3), Fraction(1, 3)),
-        (Fraction(1, 2), Fraction(1, 5)),
-        (Fraction(1, 2), Fraction(1, 2)),
-        (Fraction(1, 4), Fraction(1, 3), Fraction(1, 3)),
+        # Zehlike et al. 2017 give these rows for α = 0.1 and k = 1 to 12; the row of p = 0.5 is
+        # also in the documentation of fair-search for Elasticsearch, "The Theory".
+        (0.1, (0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)),
+        (0.2, (0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1)),
+        (0.3, (0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 2)),
+        (0.4, (0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 3)),
+        (0.5, (0, 0, 0, 1, 1, 1, 2, 2, 3, 3, 3, 4)),
+        (0.6, (0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5)),
+        (0.7, (0, 1, 1, 2, 2, 3, 3, 4, 5, 5, 6, 6)),
+        # From the tests of fairsearchcore 1.0.4.
+        (0.25, (0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 3)),
     ],
 )
-def test_the_bound_holds_over_all_sequences(shares: tuple[Fraction, ...]) -> None:
+def test_the_published_unadjusted_tables(p: float, minimum: tuple[int, ...]) -> None:
+    assert needed(unadjusted_table(len(minimum), p, 0.1)) == minimum
+
+
+def test_published_corrections_fail_too_often_and_ours_do_not() -> None:
+    """The documentation of fair-search names α_c = 0.0207 for k = 100, p = 0.5 and α = 0.1.
+
+    The README of fairsearchcore has the second table; ours is the next one that asks for less. Its
+    third figure is right.
+    """
+    assert unadjusted_table(100, 0.5, 0.0207).failure_probability > 0.1
+    ours = fair_table(100, (0.5,), 0.1)
+    assert 0.020 < ours.significance < 0.0207
+    assert 0.0999 < ours.failure_probability <= 0.1
+    theirs = (0,) * 8 + (1,) * 7 + (2,) * 5
+    assert failure_probability(theirs, 0.25) == pytest.approx(0.10515247355215251)
+    ours = fair_table(20, (0.25,), 0.1)
+    assert needed(ours) == (0,) * 9 + (1,) * 6 + (2,) * 5
+    assert ours.failure_probability == pytest.approx(0.0897221672)
+    assert fair_table(10, (0.2,), 0.15).failure_probability == pytest.approx(0.1342177280000001)
+
+
+@settings(max_examples=60)
+@given(k=st.integers(1, 9), p=PROPORTIONS, alpha=ALPHAS)
+def test_the_table_is_the_least_conservative_one_by_exhaustive_enumeration(
+    k: int, p: Fraction, alpha: Fraction
+) -> None:
+    table = fair_table(k, (float(p),), float(alpha))
+    minimum, failure = exact_adjusted(k, p, alpha)
+    # Where it is α exactly, a float for p may lie on either side: 1 − 0.95 is above 0.05.
+    assume(failure != alpha)
+    assert table.minimum.tolist() == minimum.tolist()
+    assert table.failure_probability == pytest.approx(float(failure), rel=1e-9, abs=1e-15)
+
+
+@settings(max_examples=60)
+@given(k=st.integers(1, 300), p=st.floats(0, 1), alpha=st.floats(1e-6, 0.999))
+def test_it_never_rejects_fair_rankings_more_often_than_alpha(
+    k: int, p: float, alpha: float
+) -> None:
+    table = fair_table(k, (p,), alpha)
+    assert table.failure_probability <= alpha
+    assert failure_probability(needed(table), p) == table.failure_probability
+    assert set(np.diff((0, *needed(table))).tolist()) <= {0, 1}
+    # And it is never stricter than the table without the adjustment.
+    assert np.all(table.minimum <= unadjusted_table(k, p, alpha).minimum)
+
+
+def test_the_failure_probability_is_the_one_that_simulation_finds() -> None:
+    table = unadjusted_table(40, 0.4, 0.1)
+    draws = np.random.default_rng(7).random((100_000, 40)) < 0.4
+    failed = np.any(np.cumsum(draws, axis=1) < np.array(needed(table)), axis=1).mean()
+    # Four standard errors.
+    assert failed == pytest.approx(table.failure_probability, abs=4 * 0.5 / math.sqrt(100_000))
+    assert table.failure_probability > 0.1
+
+
+@pytest.mark.parametrize(
+    ("p", "minimum"),
+    [
+        (0.5, (0,)),
+        (0.95, (1,)),
+        (0.0, (0,) * 50),
+        (1e-300, (0,) * 50),
+        (1.0, tuple(range(1, 51))),
+        (1 - 1e-12, tuple(range(1, 51))),
+        # Fails with probability 1/8 exactly, which is not above it.
+        (0.5, (0, 0, 1)),
+    ],
+)
+def test_the_edges(p: float, minimum: tuple[int, ...]) -> None:
+    alpha = 0.125 if len(minimum) == 3 else 0.1
+    table = fair_table(len(minimum), (p,), alpha)
+    assert needed(table) == minimum
+    assert table.failure_probability <= alpha
+    tiny = fair_table(1_000, (0.5,), 1e-200)
+    assert 0 < tiny.failure_probability <= 1e-200
+    assert needed(tiny)[-1] > 0
+
+
+@pytest.mark.parametrize("shares", [(3, 3), (2, 5), (2, 2), (4, 3, 3)])
+def test_the_bound_holds_over_all_sequences(shares: tuple[int, ...]) -> None:
     """A fair ranking fails at most as often as the table says, which is at most α."""
-    table = fair_table(6, tuple(map(float, shares)), 0.3)
-    exact = float(enumerated_failure(table, 6, shares))
+    parts = [Fraction(1, share) for share in shares]
+    table = fair_table(6, tuple(map(float, parts)), 0.3)
+    exact = float(enumerated_failure(table.minimum, parts))
     assert 0 < exact <= table.failure_probability + 1e-12
     assert table.failure_probability <= 0.3
+    # Shares of a target may sum to a little above 1.
+    above = fair_table(20, (1 / 3 + 1e-9,) * 3, 0.1)
+    assert np.array_equal(above.minimum, fair_table(20, (1 / 3,) * 3, 0.1).minimum)
 
 
-@settings(max_examples=25)
+def orders(kinds: np.ndarray, k: int, number: int) -> list[tuple[int, ...]]:
+    """All ways to fill k ranks that keep the order inside each kind."""
+    of_kind = [np.flatnonzero(kinds == kind).tolist() for kind in range(number)]
+    found = []
+    for sequence in itertools.product(range(number), repeat=k):
+        if all(sequence.count(kind) <= len(own) for kind, own in enumerate(of_kind)):
+            heads = [iter(own) for own in of_kind]
+            found.append(tuple(next(heads[kind]) for kind in sequence))
+    return found
+
+
+@settings(max_examples=100)
 @given(
-    k=st.integers(1, 25),
-    weights=st.lists(st.floats(0.01, 1), min_size=2, max_size=4),
-    alpha=st.floats(0.01, 0.3),
+    labels=st.lists(st.integers(0, 2), min_size=6, max_size=10),
+    shares=st.sampled_from([(0.6,), (0.4, 0.35), (0.3, 0.3), (0.25, 0.6)]),
+    alpha=st.sampled_from([0.1, 0.3]),
 )
-def test_several_groups_never_reject_fair_rankings_more_often_than_alpha(
-    k: int, weights: list[float], alpha: float
+def test_the_best_ranking_that_passes_is_found_wherever_there_is_one(
+    labels: list[int], shares: tuple[float, ...], alpha: float
 ) -> None:
-    """By the bound, and in a simulation."""
-    shares = tuple(weight / sum(weights) for weight in weights[1:])
-    table = fair_table(k, shares, alpha)
-    assert table.failure_probability <= alpha
-    draws = np.random.default_rng(3).choice(
-        len(weights), size=(400, k), p=[1 - sum(shares), *shares]
-    )
-    failed = sum(not passes(table, row.tolist()) for row in draws) / len(draws)
-    allowed = table.failure_probability
-    assert failed <= allowed + 5 * math.sqrt(allowed * (1 - allowed) / len(draws)) + 0.01
+    """Brute force over all orders: documents of a group, or of the rest, may run out.
+
+    Of those that pass, the result is the first in lexicographic order of the positions.
+    """
+    kinds = np.minimum(labels, len(shares))
+    minimum = fair_table(6, shares, alpha).minimum
+    found, failed = fair_top_k(kinds, minimum)
+    assert len(set(found.tolist())) == 6
+    every = orders(kinds, 6, len(shares) + 1)
+    if passing := [order for order in every if passes(minimum, kinds[list(order)].tolist())]:
+        assert not failed
+        assert tuple(found.tolist()) == min(passing)
+    else:
+        fits = [n for order in every for n in range(6) if passes(minimum, kinds[list(order[:n])])]
+        assert failed == max(fits) + 1
 
 
-def passes(table: FairTable, sequence: list[int]) -> bool:
-    counts = [0] * table.minimum.shape[1]
-    for length, kind in enumerate(sequence, start=1):
-        if kind:
-            counts[kind - 1] += 1
-        if not table.passes_at(tuple(counts), length):
-            return False
-    return True
-
-
-@settings(max_examples=25)
-@given(order=st.permutations("0" * 20 + "1" * 15 + "2" * 15), weight=st.floats(0.1, 0.45))
-def test_with_enough_of_each_group_every_prefix_passes(order: list[str], weight: float) -> None:
-    table = fair_table(15, (weight, 0.3), 0.1)
-    kinds = np.array([int(kind) for kind in order])
-    found, failed = fair_top_k(kinds, table, 15)
-    assert failed == 0
-    assert passes(table, kinds[found].tolist())
-
-
-def test_documents_rise_only_where_a_prefix_would_fail() -> None:
-    """Brute force: of all sequences that pass, the result has the best documents first."""
-    kinds = np.array([0, 0, 0, 0, 0, 0, 1, 0, 2, 1, 2, 2, 1])
-    table = fair_table(6, (0.4, 0.35), 0.3)
-    found, failed = fair_top_k(kinds, table, 6)
-    best = min(order for order in orders(kinds, 6, 3) if passes(table, kinds[list(order)].tolist()))
-    assert not failed
-    assert tuple(found.tolist()) == best
+@settings(max_examples=60)
+@given(labels=st.text("fm?b", min_size=1, max_size=40), k=st.integers(1, 40), p=st.floats(0.05, 1))
+def test_the_result_passes_wherever_the_pool_allows_it(labels: str, k: int, p: float) -> None:
+    # A document of both groups belongs to the first.
+    protected = np.array([label in "fb" for label in labels])
+    minimum = fair_table(min(k, len(labels)), (p,), 0.1).minimum
+    order, failed = fair_top_k(protected.astype(np.intp), minimum)
+    counts = np.cumsum(protected[order])
+    # No more can be placed than there are.
+    assert np.all(counts >= np.minimum(minimum[:, 0], protected.sum()))
+    assert (failed == 0) == bool(np.all(counts >= minimum[:, 0]))
+    for kind in (True, False):
+        own = [position for position in order.tolist() if protected[position] == kind]
+        assert own == sorted(own)
 
 
 def test_counts_that_pass_but_lead_nowhere_are_avoided() -> None:
     """Groups of equal shares need one more at the same rank, so one of them has to come before."""
-    table = fair_table(20, (0.3, 0.3), 0.1)
-    last = next(n for n in range(1, 20) if table.minimum[n].sum() == 2)
-    assert table.passes_at((0, 0), last)
-    assert not any(table.passes_at(counts, last + 1) for counts in [(1, 0), (0, 1)])
-    assert not table.limited((20, 20)).is_open((0, 0), last)
+    minimum = fair_table(20, (0.3, 0.3), 0.1).minimum
+    assert 1 not in minimum.sum(axis=1)
     kinds = np.array([0] * 20 + [1] * 10 + [2] * 10)
-    found, failed = fair_top_k(kinds, table, 20)
+    found, failed = fair_top_k(kinds, minimum)
     assert failed == 0
-    assert passes(table, kinds[found].tolist())
+    assert passes(minimum, kinds[found].tolist())
 
 
-@settings(max_examples=80)
-@given(
-    labels=st.lists(st.integers(0, 2), min_size=6, max_size=10),
-    shares=st.sampled_from([(0.4, 0.35), (0.3, 0.3), (0.25, 0.6)]),
-    alpha=st.sampled_from([0.1, 0.3]),
-)
-def test_a_ranking_that_passes_is_found_wherever_there_is_one(
-    labels: list[int], shares: tuple[float, ...], alpha: float
+async def reranked(candidates: Candidates, k: int, **options: object) -> Reranked:
+    result = await FairTopK.model_validate(options).rerank(Mock(), "q", candidates, k)
+    assert result.ranking.scores == [1 / rank for rank in range(1, len(result.ranking) + 1)]
+    return result
+
+
+def three_groups(labels: str, target: Sequence[float], last: str = "C") -> Candidates:
+    ranking = by_rank([f"d{n:02}" for n in range(len(labels))])
+    members = np.array([[label == group for group in "ABC"] for label in labels], dtype=float)
+    return Candidates(ranking, [members], [np.array(target)], ["place"], [["A", "B", last]])
+
+
+async def test_a_worked_example(make_candidates: Make) -> None:
+    """Where the minimum rises, there a woman is placed, and the best one that is left."""
+    table = fair_table(10, (0.5,), 0.1)
+    assert needed(table) == (0, 0, 0, 0, 1, 1, 1, 2, 2, 3)
+    found = await reranked(make_candidates("m" * 15 + "f" * 5), 10)
+    women, men = ["d015", "d016", "d017"], [f"d{number:03}" for number in range(7)]
+    assert found.ranking.ids == [*men[:4], women[0], *men[4:6], women[1], men[6], women[2]]
+    assert not found.warnings
+    even = make_candidates("fmfmfmfmfmfm")
+    assert (await reranked(even, 10)).ranking.ids == even.ranking.ids[:10]
+
+
+async def test_too_few_protected_documents_are_placed_and_said(make_candidates: Make) -> None:
+    found = await reranked(make_candidates("m" * 30 + "f", target=0.9), 20)
+    assert len(found.ranking) == 20
+    assert "d030" in found.ranking.ids[:2]
+    assert "too few of female" in found.warnings[0]
+    none = await reranked(make_candidates("m" * 30), 20)
+    assert none.ranking.ids == [f"d{number:03}" for number in range(20)]
+    assert len(none.warnings) == 1
+    # A group that has documents left is not said to lack them.
+    lacking = await reranked(three_groups("A" * 12 + "C" * 8, (0.2, 0.5, 0.3)), 12, protected="B,C")
+    assert "20 candidates passes it, because there are too few of B." in lacking.warnings[0]
+
+
+@pytest.mark.parametrize("labels", ["", "m", "mf", "????"])
+async def test_edges_of_the_pool(make_candidates: Make, labels: str) -> None:
+    candidates = make_candidates(labels)
+    assert (await reranked(candidates, 3)).ranking.ids == candidates.ranking.ids[:3]
+
+
+async def test_the_group_that_lacks_most_is_protected_unless_others_are_named(
+    make_candidates: Make,
 ) -> None:
-    """Brute force over all orders: documents of a group, or of the rest, may run out."""
-    k, kinds = 6, np.array(labels)
-    table = fair_table(k, shares, alpha)
-    found, failed = fair_top_k(kinds, table, k)
-    assert sorted(set(found.tolist())) == sorted(found.tolist())
-    every = [(order, kinds[list(order)].tolist()) for order in orders(kinds, k, 3)]
-    passing = [order for order, sequence in every if passes(table, sequence)]
-    if passing:
-        assert not failed
-        assert tuple(found.tolist()) == min(passing)
-    else:
-        longest = max(
-            length
-            for _, sequence in every
-            for length in range(k)
-            if passes(table, sequence[:length])
-        )
-        assert failed == longest + 1
-
-
-async def test_a_group_that_has_documents_left_is_not_said_to_lack_them() -> None:
-    labels = "A" * 12 + "C" * 8
-    candidates = Candidates(
-        Ranking([f"d{n:02}" for n in range(20)], [float(-n) for n in range(20)]),
-        [np.array([[label == group for group in "ABC"] for label in labels], dtype=float)],
-        [np.array([0.2, 0.5, 0.3])],
-        ["place"],
-        [list("ABC")],
-    )
-    result = await FairTopKReranker(FairTopKOptions(protected="B,C")).rerank("q", candidates, 12)
-    assert len(result.ranking) == 12
-    assert (
-        "No order of the 20 candidates passes it, because there are too few of B."
-        in result.warnings[0]
-    )
-
-
-def test_where_one_group_is_absent_the_others_are_still_placed() -> None:
-    kinds = np.array([0] * 30 + [1] * 10)
-    table = fair_table(20, (0.3, 0.3), 0.1)
-    found, failed = fair_top_k(kinds, table, 20)
-    assert failed > 0
-    assert np.count_nonzero(kinds[found] == 1) >= 2
-    assert passes(table, kinds[found[: failed - 1]].tolist())
-    assert not passes(table, kinds[found[:failed]].tolist())
-
-
-def test_shares_of_a_target_may_sum_to_a_little_above_1() -> None:
-    table = fair_table(20, (1 / 3 + 1e-9,) * 3, 0.1)
-    assert np.array_equal(table.minimum, fair_table(20, (1 / 3,) * 3, 0.1).minimum)
-
-
-async def test_all_groups_that_lack_exposure_are_protected_at_once() -> None:
+    for labels, named in (("m" * 20 + "f" * 20, "male"), ("f" * 20 + "m" * 20, "gender=female")):
+        candidates = make_candidates(labels)
+        assert max((await reranked(candidates, 20)).ranking.ids) >= "d020"
+        same = await reranked(candidates, 20, protected=named)
+        assert same.ranking.ids == candidates.ranking.ids[:20]
     labels = "A" * 40 + "B" * 20 + "C" * 20
-    candidates = Candidates(
-        Ranking([f"d{n:02}" for n in range(80)], [float(-n) for n in range(80)]),
-        [np.array([[label == group for group in "ABC"] for label in labels], dtype=float)],
-        [np.full(3, 1 / 3)],
-        ["place"],
-        [list("ABC")],
-    )
-    ids, warned = await reranked(candidates, 20, protected="all")
-    found = [labels[int(id_[1:])] for id_ in ids]
-    assert found.count("B") >= 2
-    assert found.count("C") >= 2
-    assert not warned
+    candidates = three_groups(labels, [1 / 3] * 3)
+    found = await reranked(candidates, 20, protected="all")
+    placed = [labels[int(id_[1:])] for id_ in found.ranking.ids]
+    assert min(placed.count("B"), placed.count("C")) >= 2
+    assert not found.warnings
     with pytest.raises(InputError, match="one protected group"):
         await reranked(candidates, 20, protected="B,C", proportion=0.3)
+
+
+def test_documents_without_a_label_are_not_protected_by_themselves() -> None:
+    """They may be a group of their own, which lacks most here."""
+    candidates = three_groups("B" * 20 + "A" * 10 + "C" * 20, (0.3, 0.1, 0.6), UNKNOWN)
+    assert choose_protected([candidates], 20) == (0, [0])
+    assert choose_protected([candidates], 20, "all") == (0, [0])
+    assert choose_protected([candidates], 20, UNKNOWN) == (0, [2])
+
+
+def test_a_group_may_have_a_comma_or_an_equals_sign_in_its_name() -> None:
+    groups = [["Congo, Republic", "x=y", "z"]]
+    candidates = Candidates(Ranking([], []), [], [], ["home"], groups)
+    assert choose_protected([candidates], 3, "Congo, Republic") == (0, [0])
+    assert choose_protected([candidates], 3, "home=Congo, Republic") == (0, [0])
+    assert choose_protected([candidates], 3, "z,x=y") == (0, [2, 1])
+
+
+async def test_the_proportion_is_the_targets_share_unless_it_is_given(
+    make_candidates: Make,
+) -> None:
+    candidates = make_candidates("m" * 30 + "f" * 30, target=0.3)
+    for share, options in ((0.3, {}), (0.8, {"proportion": 0.8})):
+        found = await reranked(candidates, 20, **options)
+        women = sum(id_ >= "d030" for id_ in found.ranking.ids)
+        assert women == fair_table(20, (share,), 0.1).minimum[-1, 0]
+
+
+@pytest.mark.parametrize("named", ["nobody", "gender=nobody", "age=female", "", ",", "female,x"])
+def test_groups_that_do_not_exist_are_named(make_candidates: Make, named: str) -> None:
+    with pytest.raises(InputError, match=r"gender=female,male"):
+        choose_protected([make_candidates("mf")], 2, named)
+
+
+def test_a_name_that_stands_in_two_attributes_has_to_be_told_apart() -> None:
+    groups = [["here", "there"]] * 2
+    candidates = Candidates(Ranking([], []), [], [], ["origin", "home"], groups)
+    with pytest.raises(InputError, match="origin=here or home=here"):
+        choose_protected([candidates], 2, "here")
+    assert choose_protected([candidates], 2, "home=here") == (1, [0])

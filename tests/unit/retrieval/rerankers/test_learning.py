@@ -1,63 +1,349 @@
-"""Learning from lists: the optimiser, the softmax over padded lists, and scaled features."""
+"""DELTR and DLF: their losses and gradients, and what training does to exposure and relevance."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from fairqr.retrieval.fairness.exposure import FloatArray
+from fairqr.base.errors import InputError
+from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.fairness.dimension import Dimension
+from fairqr.retrieval.fairness.divergence import kullback_leibler
+from fairqr.retrieval.fairness.exposure import FloatArray, exposure, normalise
+from fairqr.retrieval.fairness.ranking import Ranking
+from fairqr.retrieval.fairness.table import DocumentTable
+from fairqr.retrieval.rerankers import learning
+from fairqr.retrieval.rerankers.base import Candidates
 from fairqr.retrieval.rerankers.learning import (
+    FEATURES,
+    DeltrTraining,
+    DlfModel,
+    Example,
+    Lists,
     Training,
-    fit,
-    list_cross_entropy,
-    log_softmax,
     padded,
-    standardisation,
+    target_feature,
+    train_deltr,
+    train_dlf,
 )
+from fairqr.retrieval.rerankers.registry import open_reranker
+
+Make = Callable[..., Candidates]
+Loss = Callable[[FloatArray], tuple[float, FloatArray]]
+WEIGHTS = st.lists(st.floats(-2, 2), min_size=3, max_size=3).map(np.array)
+MASK = np.arange(7) < np.array([[7], [4], [5]])
+
+
+def softmax(values: FloatArray) -> FloatArray:
+    return np.asarray(np.exp(values) / np.exp(values).sum())
+
+
+def check(loss: Loss, columns: FloatArray, at: FloatArray, expected: float, kink: float) -> None:
+    """The loss is the expected one, and its gradient that of finite differences."""
+    found, slope = loss(columns @ at)
+    assert found == pytest.approx(expected)
+    for moved in np.eye(3) * 1e-6:
+        numeric = (loss(columns @ (at + moved))[0] - loss(columns @ (at - moved))[0]) / 2e-6
+        gradient = np.tensordot(slope, columns, axes=2) @ moved / 1e-6
+        # A penalty has a kink in its slope, which a difference smooths.
+        assert gradient == pytest.approx(numeric, rel=1e-4, abs=kink)
+
+
+@given(seed=st.integers(0, 1_000), gamma=st.sampled_from([0.0, 1.0, 100.0]), at=WEIGHTS)
+def test_deltrs_loss_is_the_formula(seed: int, gamma: float, at: FloatArray) -> None:
+    """Of Zehlike & Castillo 2020, a list at a time; one list has no protected document."""
+    random = np.random.default_rng(seed)
+    columns, grades = random.normal(size=(3, 7, 3)), random.normal(size=(3, 7)) * MASK
+    protected = (random.random((3, 7)) < 0.4) * [[1.0], [1.0], [0.0]]
+    expected, contrasts = 0.0, np.zeros((3, 7))
+    for row, held in enumerate(MASK):
+        drawn, mark = softmax(columns[row][held] @ at), protected[row][held]
+        contrasts[row][held] = learning.contrast(mark)
+        expected -= (softmax(grades[row][held]) * np.log(drawn)).sum() / 3
+        if 0 < mark.sum() < len(mark):
+            apart = drawn[mark == 0].mean() - drawn[mark == 1].mean()
+            expected += gamma * max(0.0, apart / np.log(2)) ** 2 / 3
+
+    def loss(scores: FloatArray) -> tuple[float, FloatArray]:
+        return learning.deltr_loss(scores, grades, MASK, contrasts, gamma)
+
+    check(loss, columns, at, expected, 1e-6 * (1 + gamma))
+
+
+@given(seed=st.integers(0, 1_000), at=WEIGHTS)
+def test_dlfs_loss_is_the_formula(seed: int, at: FloatArray) -> None:
+    """The mean over attributes of the mean KL over the lists that have a label of it."""
+    random = np.random.default_rng(seed)
+    columns = random.normal(size=(3, 7, 3))
+    members = [random.dirichlet(np.ones(size), (3, 7)) * MASK[..., None] for size in (2, 4)]
+    members[0] *= random.random((3, 7, 1))
+    members[1][2] = 0.0
+    targets = [random.dirichlet(np.ones(size), 3) for size in (2, 4)]
+    means = []
+    for own, target in zip(members, targets, strict=True):
+        shown = [softmax(columns[row][MASK[row]] @ at) @ own[row][MASK[row]] for row in range(3)]
+        pairs = zip(target, shown, strict=True)
+        means.append(np.mean([kullback_leibler(t, normalise(s)) for t, s in pairs if s.sum()]))
+
+    def loss(scores: FloatArray) -> tuple[float, FloatArray]:
+        return learning.distribution_loss(scores, MASK, members, targets)
+
+    check(loss, columns, at, float(np.mean(means)), 1e-6)
+
+
+@given(
+    labels=st.text("fm", min_size=2, max_size=30).filter(lambda it: len({*it}) > 1), data=st.data()
+)
+def test_the_target_feature_gives_the_target_where_documents_have_one_group(
+    labels: str, data: st.DataObject
+) -> None:
+    share = data.draw(st.floats(0.05, 0.95))
+    members = np.array([[label == "f", label == "m"] for label in labels], dtype=np.float64)
+    target, ranking = np.array([share, 1 - share]), Ranking([], [])
+    one, none = (
+        target_feature(Candidates(ranking, [own], [target], [], []), 0)
+        for own in (members, np.zeros((3, 2)))
+    )
+    assert softmax(one) @ members == pytest.approx(target, abs=2e-3)
+    assert none.tolist() == [0.0] * 3
+
+
+def test_the_loss_of_listnet_by_hand() -> None:
+    """Two documents, the first relevant: P_y = (e/(e+1), 1/(e+1)); scores equal, P_f = ½."""
+    grades, scores = np.array([[1.0, 0.0, 9.0]]), np.array([[0.3, 0.3, 700.0]])
+    mask = np.array([[True, True, False]])  # what is padding does not take part
+    loss, gradient, drawn = learning.list_cross_entropy(grades, scores, mask)
+    first = np.e / (np.e + 1)
+    assert loss == pytest.approx(np.log(2))
+    assert gradient[0] == pytest.approx([0.5 - first, 0.5 - (1 - first), 0])
+    assert drawn[0] == pytest.approx([0.5, 0.5, 0])
 
 
 @pytest.mark.parametrize("l2", [0.0, 0.5])
 def test_the_optimiser_solves_least_squares_with_decay(l2: float) -> None:
     """And every further step lowers the loss."""
     random = np.random.default_rng(3)
-    features, goal = random.normal(size=(3, 5, 4)), random.normal(size=(3, 5))
+    columns, goal = random.normal(size=(3, 5, len(FEATURES))), random.normal(size=(3, 5))
+    lists = Lists(columns, goal, goal < 9, np.zeros(len(FEATURES)), np.ones(len(FEATURES)))
 
     def loss(scores: FloatArray) -> tuple[float, FloatArray]:
         return float(((scores - goal) ** 2).sum()) / 2, scores - goal
 
-    losses = [fit(features, loss, np.zeros(4), Training(l2=l2, iterations=n)).loss for n in (1, 3)]
-    found = fit(features, loss, np.zeros(4), Training(l2=l2))
-    assert losses[0] > losses[1] >= found.loss
-    rows = features.reshape(-1, 4)
-    exact = np.linalg.solve(rows.T @ rows + l2 * np.eye(4), rows.T @ goal.reshape(-1))
-    assert found.weights == pytest.approx(exact, abs=1e-5)
-    assert 0 < found.iterations < 100
+    found = [lists.fit(loss, Training(l2=l2, iterations=n)) for n in (1, 3, 200)]
+    assert found[0][1] > found[1][1] >= found[2][1]
+    rows = columns.reshape(15, -1)
+    exact = np.linalg.solve(rows.T @ rows + l2 * np.eye(len(FEATURES)), rows.T @ goal.reshape(-1))
+    assert found[2][0].weights == pytest.approx(exact, abs=1e-5)
+    assert 0 < found[2][2] < 100
 
 
-def test_padding_does_not_take_part_in_the_softmax() -> None:
-    lists = [np.array([1.0, 2.0, 3.0]), np.array([700.0, -700.0])]
-    mask = padded([np.ones(3), np.ones(2)]) > 0
-    given_ = np.exp(log_softmax(padded(lists), mask))
-    for row, scores in zip(given_, lists, strict=True):
-        alone = np.exp(scores - scores.max())
-        assert row[: len(scores)] == pytest.approx(alone / alone.sum())
-        assert row[len(scores) :].tolist() == [0.0] * (3 - len(scores))
+def biased_examples(make: Make, seed: int) -> list[Example]:
+    """Relevance follows the first feature, which rates the protected group too low."""
+    random = np.random.default_rng(seed)
+    examples = []
+    for topic in range(15):
+        labels = random.choice(["f", "m"], 40, p=[0.35, 0.65])
+        merit = random.normal(size=40)
+        rated = merit - 1.5 * (labels == "f")
+        order = np.argsort(-rated)
+        candidates = make("".join(labels[order]), target=0.5)
+        # The last three say nothing.
+        columns = np.column_stack([rated, random.normal(size=40), *np.full((3, 40), 0.1)])[order]
+        grades = (merit > 0.5).astype(np.float64)[order]
+        examples.append(Example(f"t{topic:02}", candidates, columns, grades))
+    return examples
 
 
-def test_the_loss_of_listnet_by_hand() -> None:
-    """Two documents, the first relevant: P_y = (e/(e+1), 1/(e+1)); scores equal, P_f = ½."""
-    grades, scores = np.array([[1.0, 0.0]]), np.array([[0.3, 0.3]])
-    loss, gradient, given_ = list_cross_entropy(grades, scores, np.ones((1, 2), dtype=bool))
-    first = np.e / (np.e + 1)
-    assert loss == pytest.approx(np.log(2))
-    assert gradient == pytest.approx(np.array([[0.5 - first, 0.5 - (1 - first)]]))
-    assert given_ == pytest.approx(np.array([[0.5, 0.5]]))
+def shares(
+    examples: Sequence[Example], scores: Callable[[Example], FloatArray]
+) -> tuple[float, float]:
+    """The women's mean exposure and the relevant documents' mean share in the first 10."""
+    women, relevant = [], []
+    for item in examples:
+        order = np.argsort(-scores(item))[:10]
+        women.append(exposure(item.candidates.memberships[0][order])[0])
+        relevant.append(item.grades[order].mean())
+    return float(np.mean(women)), float(np.mean(relevant))
 
 
-def test_features_are_standardised_over_all_lists_and_constants_are_left() -> None:
-    lists = [np.array([[1.0, 0.1], [3.0, 0.1]]), np.array([[5.0, 0.1]])]
-    means, scales = standardisation(lists)
-    rows = (np.concatenate(lists) - means) / scales
-    assert rows[:, 0].mean() == pytest.approx(0)
-    assert rows[:, 0].std() == pytest.approx(1)
-    assert rows[:, 1] == pytest.approx(np.zeros(3))
+def test_the_penalty_of_deltr_raises_the_exposure_of_the_protected_group(
+    make_candidates: Make,
+) -> None:
+    """As published: γ = 0 learns relevance, and the more γ, the less disparity on new lists."""
+    fresh, women = biased_examples(make_candidates, 2), []
+    for gamma in (0.0, 10.0, 1000.0):
+        model = train_deltr(biased_examples(make_candidates, 1), DeltrTraining(gamma=gamma)).model
+
+        def scores(item: Example, model: Any = model) -> FloatArray:
+            mark = item.candidates.memberships[0][:, 0]
+            return np.asarray(model.scores(np.column_stack([item.features, mark])))
+
+        women.append(shares(fresh, scores)[0])
+    assert women[0] == pytest.approx(0.35, abs=0.1)
+    assert women[0] < women[1] < women[2]
+    blind = shares(fresh, lambda item: item.features[:, 0])
+    assert blind[0] < women[0] - 0.1
+
+
+def dlf_scores(model: DlfModel, alpha: float) -> Callable[[Example], FloatArray]:
+    def scores(item: Example) -> FloatArray:
+        every = range(len(item.candidates.dimensions))
+        told = np.column_stack([target_feature(item.candidates, a) for a in every])
+        return model.scores(item.features, told, alpha)
+
+    return scores
+
+
+def test_alpha_trades_relevance_for_exposure_near_the_target(make_candidates: Make) -> None:
+    """Trained on some topics, tried on others; no label of fairness is used."""
+    model = train_dlf(biased_examples(make_candidates, 1), Training())
+    fresh = biased_examples(make_candidates, 2)
+    found = [shares(fresh, dlf_scores(model, alpha)) for alpha in (1.0, 0.6, 0.3, 0.0)]
+    women, relevant = zip(*found, strict=True)
+    assert women[0] < 0.1
+    assert women[0] < women[1] < women[2] < women[3]
+    assert women[2] == pytest.approx(0.5, abs=0.2)
+    # The groups have equal merit, so near the target relevance is no lower than where it was.
+    assert relevant[2] >= relevant[0] - 0.02
+    assert relevant[2] > relevant[3]
+
+
+def test_the_fairness_model_learns_from_the_target_alone(make_candidates: Make) -> None:
+    examples = biased_examples(make_candidates, 3)
+    model = train_dlf(examples, Training())
+    assert model.fairness.features == (*FEATURES, "target(gender)")
+    assert model.fairness.weights[-1] == pytest.approx(1.0, abs=0.1)
+    assert (model.fairness.means[-1], model.fairness.scales[-1]) == (0, 1)
+    assert model.fairness_loss < 0.02
+    other = train_dlf([replace(it, grades=it.grades[::-1].copy()) for it in examples], Training())
+    assert other.fairness == model.fairness
+    assert other.relevance != model.relevance
+    assert other.trained_on != model.trained_on
+
+
+def test_training_lowers_the_losses_and_repeats_itself(make_candidates: Make) -> None:
+    examples = biased_examples(make_candidates, 4)
+    short, long = (train_dlf(examples, Training(iterations=n)) for n in (1, 100))
+    assert long.relevance_loss < short.relevance_loss
+    assert long.fairness_loss < short.fairness_loss
+    assert train_dlf(examples, Training(iterations=100)) == long
+    deltr = train_deltr(examples, DeltrTraining(gamma=10.0))
+    assert train_deltr(examples, DeltrTraining(gamma=10.0)) == deltr
+    # Another start ends at the same place. The mark of the group is not standardised.
+    other = train_deltr(examples, DeltrTraining(gamma=10.0, seed=9))
+    assert other.model.weights == pytest.approx(deltr.model.weights, abs=1e-3)
+    assert (deltr.protected, deltr.model.features[-1]) == (("female",), "protected")
+    assert (deltr.model.means[-1], deltr.model.scales[-2:]) == (0, (1, 1))
+    rows = np.concatenate([item.features for item in examples])
+    standard = (rows - deltr.model.means[:-1]) / deltr.model.scales[:-1]
+    assert standard.mean(axis=0) == pytest.approx(np.zeros(5), abs=1e-9)
+    assert standard[:, :2].std(axis=0) == pytest.approx(np.ones(2))
+
+
+def test_several_attributes_are_learned_for_at_once(make_candidates: Make) -> None:
+    random, examples = np.random.default_rng(5), []
+    for item in biased_examples(make_candidates, 5):
+        origin = np.eye(3)[random.choice(3, len(item.grades), p=[0.7, 0.2, 0.1])]
+        both = Candidates(
+            item.candidates.ranking,
+            [*item.candidates.memberships, origin],
+            [*item.candidates.targets, np.full(3, 1 / 3)],
+            ["gender", "origin"],
+            [["female", "male"], ["a", "b", "c"]],
+        )
+        examples.append(replace(item, candidates=both))
+    model = train_dlf(examples, Training())
+    assert model.dimensions == {"gender": ("female", "male"), "origin": ("a", "b", "c")}
+    assert model.fairness.weights[-2:] == pytest.approx([1.0, 1.0], abs=0.3)
+    before, after = np.zeros(2), np.zeros(2)
+    for item in examples:
+        drawn = softmax(dlf_scores(model, 0.0)(item))
+        pairs = zip(item.candidates.memberships, item.candidates.targets, strict=True)
+        for attribute, (members, target) in enumerate(pairs):
+            before[attribute] += kullback_leibler(target, normalise(members.sum(axis=0)))
+            after[attribute] += kullback_leibler(target, drawn @ members)
+    assert np.all(after < before / 2)
+
+
+def test_lists_without_labels_or_with_two_documents_do_no_harm(make_candidates: Make) -> None:
+    grades = np.array([1.0, 0.0, 0.0, 0.0])
+    nobody = Example("t", make_candidates("????"), np.ones((4, 5)), grades)
+    model = train_dlf([nobody], Training())
+    assert model.fairness_loss == 0
+    assert np.isfinite(dlf_scores(model, 0.5)(nobody)).all()
+    two = Example("t", make_candidates("mf"), np.ones((2, 5)), np.array([0.0, 1.0]))
+    assert np.isfinite(train_deltr([two], DeltrTraining()).model.weights).all()
+
+
+@pytest.fixture
+async def examples(
+    engine: SearchEngine, topics: dict[str, str], qrels: dict[str, dict[str, int]]
+) -> list[Example]:
+    def even(retrieved: Ranking, table: DocumentTable) -> list[FloatArray]:
+        return [np.array([0.5, 0.5])]
+
+    dimension = Dimension.named(engine.schema, "gender")
+    return await learning.gather_examples(engine, topics, qrels, [dimension], even, depth=30)
+
+
+async def test_examples_hold_features_grades_and_groups(examples: list[Example]) -> None:
+    first = examples[0]
+    assert [item.topic for item in examples] == [f"t{number}" for number in range(6)]
+    assert first.features.shape == (30, len(FEATURES))
+    assert np.isfinite(first.features).all()
+    assert first.grades.tolist() == [int(id_[-2:]) % 2 == 0 for id_ in first.candidates.ranking.ids]
+    column = dict(zip(FEATURES, first.features.T, strict=True))
+    assert column["reciprocal_rank"].tolist() == [1 / rank for rank in range(1, 31)]
+    assert (column["title_coverage"] == first.grades).all()
+    assert (column["bm25_min_max"].min(), column["bm25_min_max"].max()) == (0, 1)
+    assert np.exp(column["bm25_log"]) - 1 == pytest.approx(first.candidates.ranking.scores)
+
+
+async def test_features_do_without_documents_that_are_gone(engine: SearchEngine) -> None:
+    rows = await learning.features(engine, "physics", Ranking(["physics00", "gone"], [2.0, 1.0]))
+    assert np.isfinite(rows).all()
+    assert rows[1].tolist() == [0.0, 0.0, 0.5, 0.0, 0.0]
+    assert (await learning.features(engine, "physics", Ranking([], []))).shape == (0, 5)
+
+
+@pytest.mark.parametrize("name", ["deltr", "dlf"])
+async def test_a_trained_model_puts_relevant_and_protected_documents_higher(
+    name: str, engine: SearchEngine, examples: list[Example], make_candidates: Make, tmp_path: Path
+) -> None:
+    """Trained on five topics, used on the sixth; what it was not trained for is refused."""
+    path, women = tmp_path / "weights.json", []
+    for gamma, alpha in ((0.0, 1.0), (1e4, 0.6)):
+        if name == "dlf":
+            train_dlf(examples[:5], Training()).save(path)
+        else:
+            train_deltr(examples[:5], DeltrTraining(gamma=gamma)).save(path)
+        options = {"weights": str(path)} | ({"alpha": str(alpha)} if name == "dlf" else {})
+        reranker = open_reranker(name, options)
+        found = (await reranker.rerank(engine, "optics", examples[5].candidates, 10)).ranking
+        assert found.scores == sorted(found.scores, reverse=True)
+        assert name == "dlf" or all(int(id_[-2:]) % 2 == 0 for id_ in found.ids)
+        members = [[int(id_[-2:]) >= 20, int(id_[-2:]) < 20] for id_ in found.ids]
+        women.append(float(exposure(members)[0]))
+    assert women[0] < women[1]
+    assert (await reranker.rerank(engine, "q", make_candidates(""), 5)).ranking == Ranking([], [])
+    pair = make_candidates("fm")
+    for other in (replace(pair, dimensions=["age"]), replace(pair, groups=[["w", "m"]])):
+        with pytest.raises(InputError, match=r"trained for gender=female.*train on this corpus"):
+            await reranker.rerank(engine, "q", other, 2)
+
+
+def test_what_nothing_can_be_learned_from_is_refused(make_candidates: Make) -> None:
+    examples = biased_examples(make_candidates, 1)
+    for items in ([], [replace(item, grades=np.zeros_like(item.grades)) for item in examples]):
+        with pytest.raises(InputError, match="nothing to train on"):
+            train_deltr(items, DeltrTraining())
+    with pytest.raises(InputError, match="no group 'nobody' to protect"):
+        train_deltr(examples, DeltrTraining(protected="nobody"))
+    assert padded([np.ones(2), np.ones(1)]).tolist() == [[1, 1], [1, 0]]

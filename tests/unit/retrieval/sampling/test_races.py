@@ -9,9 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairqr.retrieval.sampling import races
-from fairqr.retrieval.sampling.plackett_luce import stream_of
-from fairqr.retrieval.sampling.races import LazyRace, close_gaps, dense_race, race
+from fairqr.retrieval.sampling import plackett_luce
+from fairqr.retrieval.sampling.plackett_luce import (
+    BLOCKS,
+    LazyRace,
+    close_gaps,
+    dense_race,
+    race,
+    stream_of,
+)
 from tests.unit.retrieval.sampling.enumeration import (
     SIGNIFICANCE,
     class_probabilities,
@@ -51,14 +57,16 @@ def lazy_in_short_rounds(weights: np.ndarray, stream: np.random.Generator) -> np
 
 
 # More clocks than are run at once give parts that follow each other in one array.
-@pytest.mark.parametrize(("cells", "blocks"), [(races.CELLS, races.BLOCKS), (50_000, 2)])
+@pytest.mark.parametrize(
+    ("cells", "blocks"), [(plackett_luce.CELLS, plackett_luce.BLOCKS), (50_000, 2)]
+)
 @pytest.mark.parametrize("draw", [dense, lazy, lazy_in_short_rounds])
 @pytest.mark.parametrize("case", WEIGHTS)
 def test_ordered_triples_have_their_probabilities(
     draw: Draw, case: str, cells: int, blocks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(races, "CELLS", cells)
-    monkeypatch.setattr(races, "BLOCKS", blocks)
+    monkeypatch.setattr(plackett_luce, "CELLS", cells)
+    monkeypatch.setattr(plackett_luce, "BLOCKS", blocks)
     weights = WEIGHTS[case]
     drawn = draw(np.array(weights), stream_of(4, draw.__name__, case))
     expected = probabilities(weights, PLACES)
@@ -74,7 +82,7 @@ def test_short_rounds_that_start_anew_would_be_found_out() -> None:
     kept = np.empty((0, PLACES), dtype=np.intp)
     while len(kept) < SAMPLES:
         events = fresh._round(SAMPLES, PLACES, 1, stream)
-        drawn = races._first_distinct(events, PLACES)
+        drawn = plackett_luce._first_distinct(events, PLACES)
         kept = np.vstack((kept, drawn[drawn[:, -1] >= 0]))
     assert p_value(kept[:SAMPLES], probabilities(weights, PLACES)) < SIGNIFICANCE
 
@@ -96,11 +104,11 @@ class Greatest(np.random.Generator):
         return np.ones(size)  # type: ignore[call-overload, no-any-return]
 
 
-@pytest.mark.parametrize("blocks", [3, races.BLOCKS])
+@pytest.mark.parametrize("blocks", [3, BLOCKS])
 def test_rounding_up_to_the_total_gives_an_item_with_weight(
     blocks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(races, "BLOCKS", blocks)
+    monkeypatch.setattr(plackett_luce, "BLOCKS", blocks)
     prepared = LazyRace(np.log([0.5, 1.0, 0.25, 1.0, 2.0, 30.0, 40.0, 50.0]), 3)
     assert prepared._tail((2, 2), Greatest(np.random.PCG64(0))).tolist() == [[4, 4], [4, 4]]
 
@@ -160,9 +168,9 @@ def test_closed_gaps_keep_the_order_and_all_differences_that_matter(values: list
     assert closed.max() == 0
     order = np.argsort(log_weights)
     steps, wanted = np.diff(closed[order]), np.diff(log_weights[order])
-    near = wanted <= races.GAP
+    near = wanted <= plackett_luce.GAP
     assert np.allclose(steps[near], wanted[near], rtol=1e-9, atol=1e-3)
-    assert (steps[~near] >= races.GAP * (1 - 1e-9)).all()
+    assert (steps[~near] >= plackett_luce.GAP * (1 - 1e-9)).all()
 
 
 @settings(max_examples=60)
@@ -177,8 +185,8 @@ def test_the_heaviest_are_found_from_a_part_of_the_items(
     values = np.array(numbers, dtype=float)
     size = data.draw(st.integers(1, len(values)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(races, "SOME", some)
-        found = races._heaviest(values, size)
+        patch.setattr(plackett_luce, "SOME", some)
+        found = plackett_luce._heaviest(values, size)
     assert len(set(found.tolist())) == size
     assert sorted(values[found]) == sorted(numbers)[-size:]
     assert values[found[0]] == values[found].min()
