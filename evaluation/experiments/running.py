@@ -35,7 +35,7 @@ from fairqr.graph.usage import usage_of
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.encoders.encoder import PROBE
 from fairqr.retrieval.encoders.opening import AUTO, Retriever, automatic
-from fairqr.retrieval.engines.elasticsearch.engine import FieldHybridEngine
+from fairqr.retrieval.engines.elasticsearch.vectors import FieldHybridEngine
 from fairqr.retrieval.engines.engine import Query, SearchEngine
 from fairqr.retrieval.engines.hybrid.embedded import HybridEngine
 from fairqr.retrieval.engines.hybrid.texts import EncodedPoolEngine

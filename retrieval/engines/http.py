@@ -8,17 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import math
 import ssl
 from collections.abc import Callable
-from contextvars import ContextVar
 from functools import partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 from urllib.parse import quote, urlsplit
 
-from fairqr.base.errors import ConfigError, IndexUnavailableError, QueryError, SourceError, one_line
+import httpx
+
+from fairqr.base.errors import (
+    ConfigError,
+    FairqrError,
+    IndexUnavailableError,
+    QueryError,
+    SourceError,
+    one_line,
+)
 from fairqr.base.loops import PerLoop
 from fairqr.base.retries import with_retries
 from fairqr.retrieval.engines.engine import EngineInfo, Query
@@ -32,31 +39,10 @@ from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.source import HttpSource
 from fairqr.retrieval.texts.sendable import sendable
 
-if TYPE_CHECKING:
-    import httpx
-
-ENOUGH = 10
-"""If none of this many documents has a label, or a text, the source names the wrong place."""
-
 SAMPLES = ("the", "new", "information")
 SAMPLE_HITS = 100
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-
-_is_ours = ContextVar("is_ours", default=False)
-"""Whether the current task sends a request to an endpoint."""
-
-
-def _log_without_parameters(record: logging.LogRecord) -> bool:
-    """Remove the parameters of our requests from httpx's log, because they may contain keys."""
-    if _is_ours.get() and isinstance(record.args, tuple):
-        record.args = tuple(
-            arg.copy_with(query=None) if hasattr(arg, "copy_with") else arg for arg in record.args
-        )
-    return True
-
-
-logging.getLogger("httpx").addFilter(_log_without_parameters)
 
 
 class HttpEngine(SearchOnlyEngine):
@@ -80,35 +66,24 @@ class HttpEngine(SearchOnlyEngine):
             await client.aclose()
 
     async def _answer(self, text: str, n: int) -> ScoredDocuments:
-        import httpx
-
-        url = _filled_url(self.source, text, n)
         body = self.source.body and fill_template(self.source.body, text, n)
-        _is_ours.set(True)  # Each query has its own task.
+        filled = _filled_url(self.source, text, n)
         try:
-            answer = await with_retries(partial(self._request, url, body))
-        except httpx.HTTPStatusError as error:
-            raise self._refusal(error.response) from None
-        except httpx.ConnectError as error:
-            raise IndexUnavailableError(
-                f"{self._shown} cannot be reached ({one_line(error, 150)}); check that it is "
-                "running and that 'url' is right."
-            ) from None
+            answer = await with_retries(partial(self._request, httpx.URL(filled), body))
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            # The error's text may quote a header, and so a secret.
-            raise IndexUnavailableError(
-                f"{self._shown} broke off the connection ({type(error).__name__}); try again later."
-            ) from None
+            raise self._told(error) from None
         return await asyncio.to_thread(self._reader.read, answer)
 
-    async def _request(self, url: str, body: Any) -> bytes:
+    async def _request(self, url: httpx.URL, body: Any) -> bytes:
         seconds, most = self.source.timeout, self.source.max_bytes
         client, answer = self._client(), bytearray()
+        # Parameters may contain keys, and the client logs the address that it is given.
+        shown, target = url.copy_with(query=None), {"target": url.raw_path}
         try:
             async with (
                 self._limits,
                 asyncio.timeout(seconds),
-                client.stream(self.source.method, url, json=body) as response,
+                client.stream(self.source.method, shown, json=body, extensions=target) as response,
             ):
                 response.raise_for_status()
                 async for part in response.aiter_raw():  # Unpacked, it could be gigabytes.
@@ -126,30 +101,27 @@ class HttpEngine(SearchOnlyEngine):
             ) from None
         return bytes(answer)
 
-    def _refusal(self, response: httpx.Response) -> Exception:
-        status = response.status_code
-        if status == 429 or status >= 500:
-            return IndexUnavailableError(
-                f"{self._shown} answered {status} on every attempt; try again later."
-            )
-        if status in (401, 403):
-            return IndexUnavailableError(
-                f"{self._shown} refused access ({status}); set 'credentials' to an entry that it "
-                "accepts."
-            )
-        if response.has_redirect_location:
-            target = one_line(_without_parameters(response.headers["location"]), 200)
-            return SourceError(
-                f"{self._shown} redirects to {target}, which we do not follow; if you trust that "
-                "address, write it in 'url'."
-            )
-        return SourceError(f"{self._shown} answered {status}; correct 'url', 'method' or 'body'.")
+    def _told(self, error: Exception) -> FairqrError:
+        """Return our error for one of the client, whose text may quote a header, and a secret."""
+        kind: type[FairqrError] = IndexUnavailableError
+        if isinstance(error, httpx.ConnectError):
+            said = f"cannot be reached ({one_line(error, 150)}); start it, or check its 'url'"
+        elif not isinstance(error, httpx.HTTPStatusError):
+            said = f"broke off the connection ({type(error).__name__}); try again later"
+        elif (status := error.response.status_code) in (401, 403):
+            said = f"refused access ({status}); set 'credentials' to an entry that it accepts"
+        elif status == 429 or status >= 500:
+            said = f"answered {status} on every attempt; try again later"
+        else:
+            kind, said = SourceError, f"answered {status}; correct 'url', 'method' or 'body'"
+            if error.response.has_redirect_location:
+                target = one_line(_without_parameters(error.response.headers["location"]), 200)
+                said = f"redirects to {target}, which we do not follow; if you trust it, set 'url'"
+        return kind(f"{self._shown} {said}.")
 
     def _client(self) -> httpx.AsyncClient:
         if client := self._clients.get():
             return client
-        import httpx
-
         plain = {"User-Agent": "fairqr", "Accept": "application/json"}
         client = httpx.AsyncClient(
             headers={**plain, "Accept-Encoding": "identity", **self._headers},
@@ -262,7 +234,7 @@ async def check(engine: HttpEngine) -> SourceReport:
     """Send sample queries, and report what they find and its labels.
 
     Raises:
-        SourceError: A field of labels, titles, texts or links is in none of ten or more hits.
+        SourceError: None of ten or more hits has a label in a group.
     """
     source = engine.source
     for sample in (source.sample,) if source.sample else SAMPLES:
@@ -270,22 +242,12 @@ async def check(engine: HttpEngine) -> SourceReport:
         if hits.ids:
             break
     documents = await engine.documents(hits.ids)
-    empty = [f"'field: {it.field}' of {it.name}" for it in engine.labels.unlabelled(documents)]
-    empty += (
-        f"'{name}: {expression}'"
-        for name, expression, found in (
-            ("title", source.title, [it.title for it in documents]),
-            ("text", source.text, [it.text for it in documents]),
-            ("link", source.link, [it.fields.get(source.link or "") for it in documents]),
-        )
-        if found and expression and not any(found)
-    )
-    if empty and len(documents) >= ENOUGH:
-        raise SourceError(
-            f"In the source '{engine.name}', {empty[0]} finds nothing in any of {len(documents)} "
-            "hits; correct it."
-        )
-    remarks = [f"{where} finds nothing in the hits; correct it." for where in empty]
+    remarks = [
+        f"'{name}: {expression}' finds nothing in the hits; correct it."
+        for name in ("title", "text", "link")
+        if (expression := getattr(source, name))
+        and not any(getattr(it, name, it.fields.get(expression)) for it in documents)
+    ]
     if not documents:
         remarks = ["No sample query found anything; set 'sample' to a query that finds something."]
     elif len(documents) < SAMPLE_HITS:

@@ -81,9 +81,6 @@ class LangChainEngine(SearchOnlyEngine):
         self._limits = RequestLimits(CONCURRENCY)
         self._shown = f"The retriever '{name}' ({kind.__name__})"
 
-    async def aclose(self) -> None:
-        """Do nothing: the wrapped object belongs to the caller."""
-
     async def _answer(self, text: str, n: int) -> ScoredDocuments:
         found = (await self._found(text, n))[:n]
         documents: dict[str, Document] = {}
@@ -100,15 +97,7 @@ class LangChainEngine(SearchOnlyEngine):
                 )
             elif first.text != document.text:
                 warnings[SHARED_ID] = None
-        missing = [
-            f"None of the documents found has '{field}' in its metadata, which '{option}' names; "
-            "correct it, or remove it."
-            for option, field in self._fields.items()
-            if found and all(self._value(option, passage) is None for passage, _ in found)
-        ]
-        return ScoredDocuments(
-            [*documents.values()], _never_increasing(scores), [*warnings, *missing]
-        )
+        return ScoredDocuments([*documents.values()], _never_increasing(scores), [*warnings])
 
     def _document(self, passage: Passage) -> Document:
         id_ = self._own_id(passage)

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
+from concurrent.futures import Future
 from typing import Any, cast
 
 from fairqr.base.errors import InputError
@@ -32,11 +32,11 @@ class RequestLimits:
         self._free = concurrency
         self._spacing = 1 / requests_per_second if requests_per_second else 0.0
         self._next_start = 0.0
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: deque[Future[None]] = deque()
         self._lock = threading.Lock()
 
     async def __aenter__(self) -> None:
-        place = asyncio.get_running_loop().create_future()
+        place = Future[None]()
         with self._lock:
             if self._free:
                 self._free -= 1
@@ -44,15 +44,12 @@ class RequestLimits:
             else:
                 self._waiting.append(place)
         try:
-            await place
-            if (seconds := self._seconds_to_start()) > 0:
-                await asyncio.sleep(seconds)
+            if not place.done():
+                await asyncio.wrap_future(place)
+            if self._spacing:
+                await asyncio.sleep(self._seconds_to_start())
         except BaseException:
-            with self._lock:
-                waits = place in self._waiting
-                if waits:
-                    self._waiting.remove(place)
-            if not waits:  # We got the place while the wait was cancelled.
+            if not place.cancel():  # We already had the place.
                 await self.__aexit__()
             raise
 
@@ -60,24 +57,17 @@ class RequestLimits:
         with self._lock:
             while self._waiting:
                 place = self._waiting.popleft()
-                with suppress(RuntimeError):  # Its loop is closed; nobody waits there any more.
-                    place.get_loop().call_soon_threadsafe(_give, place)
+                if place.set_running_or_notify_cancel():
+                    place.set_result(None)
                     return
             self._free += 1
 
     def _seconds_to_start(self) -> float:
-        if not self._spacing:
-            return 0.0
         with self._lock:
             now = time.monotonic()
             start = max(now, self._next_start)
             self._next_start = start + self._spacing
         return start - now
-
-
-def _give(place: asyncio.Future[None]) -> None:
-    if not place.done():
-        place.set_result(None)
 
 
 class _EngineAtRate:

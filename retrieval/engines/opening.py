@@ -9,6 +9,7 @@ import re
 from itertools import islice
 from pathlib import Path
 from pkgutil import resolve_name
+from typing import Any
 
 from fairqr.base.errors import InputError, ModelUnavailableError, UnsupportedError
 from fairqr.base.settings import data_dir
@@ -57,47 +58,31 @@ async def open_source(
         FairqrError: The source cannot be searched as described.
     """
     store = store or data_dir()
+    field = source.vectors if isinstance(source, ElasticsearchSource) else None
+    made_by = field.embeddings if field else None
+    if retriever == AUTO:
+        retriever = "bm25" if isinstance(source, RunSource) else automatic(made_by)
+    asked = Retriever.of(retriever, made_by)  # Refuse a wrong name before we open anything.
     if isinstance(source, TantivySource):
-        retriever = Retriever.of(retriever)  # Refuse a wrong name before we index anything.
-        indexes = EmbeddedIndexes(store / "indexes")
         corpus = Corpus(
             source.path(source.documents), Schema(attributes=source.attributes), source.folder
         )
-        index = index_of_source(source)
-        engine = await indexes.up_to_date(
-            index, corpus, str(corpus.path), progress, shown=source.name
+        engine: Any = await EmbeddedIndexes(store / "indexes").up_to_date(
+            index_of_source(source), corpus, str(corpus.path), progress, shown=source.name
         )
-        return await with_retriever(engine, retriever, progress)
-    own = source.vectors if isinstance(source, ElasticsearchSource) else None
-    if retriever == AUTO:
-        is_run = isinstance(source, RunSource)
-        retriever = "bm25" if is_run else automatic(own.embeddings if own else None)
-    # An encoder alone is meant for the engine's own vectors; a hybrid works over any engine.
-    kind = retriever.kind if isinstance(retriever, Retriever) else retriever
-    is_hybrid = isinstance(kind, str) and kind.strip().startswith("hybrid")
-    if is_hybrid and not isinstance(source, RunSource):
-        # Refuse it before we open anything.
-        asked = Retriever.of(retriever, own.embeddings if own else None)
-        lexical = await open_source(source, store=store, progress=progress)
-        if own and asked.encoder and asked.encoder.name == own.embeddings:
-            from fairqr.retrieval.engines.elasticsearch.engine import FieldHybridEngine
-
-            if over_field := await FieldHybridEngine.open(lexical, asked.encoder, asked.hybrid):
-                return over_field
-        return await with_retriever(lexical, asked, progress)
-    if retriever != "bm25" and not source.has_vectors:
-        raise UnsupportedError(
-            f"The source '{source.name}' only ranks in its own way; leave the retriever out."
-        )
+        return await with_retriever(engine, asked, progress)
     told = announced(progress, f"labels of {source.name}")
     labels = await LabelReader.open(
         source.attributes, source.folder, store=store / "labels", progress=told
     )
-    if isinstance(retriever, Retriever):
-        retriever = retriever.encoder or "bm25"
-    by = {} if retriever == "bm25" else {"retriever": retriever}
-    attached: SearchEngine = await resolve_name(source.opener)(source, labels, **by)
-    return attached
+    engine = await resolve_name(source.opener)(source, labels)
+    if field and asked.encoder and asked.kind == "hybrid" and asked.encoder.name == made_by:
+        from fairqr.retrieval.engines.elasticsearch.vectors import FieldHybridEngine
+
+        found = await FieldHybridEngine.open(engine, field.field, asked.encoder, asked.hybrid)
+        if found is not None:
+            return found
+    return await with_retriever(engine, asked, progress)
 
 
 async def check_source(source: Source, *, progress: Announce | None = None) -> SourceReport:
@@ -152,7 +137,12 @@ async def with_retriever(
     from fairqr.retrieval.engines.hybrid.embedded import HybridEngine, VectorEngine, encoder_names
     from fairqr.retrieval.engines.hybrid.texts import EncodedPoolEngine
 
+    keeps_order = not isinstance(engine, TantivyEngine)
     try:
+        if keeps_order and (asked.kind == "dense" or "new_queries" not in engine.capabilities):
+            raise UnsupportedError(
+                f"The source '{engine.name}' only ranks in its own way; leave the retriever out."
+            )
         if isinstance(engine, TantivyEngine):
             told = announced(progress, f"vectors of {engine.name}")
             if asked.kind == "dense":
@@ -160,7 +150,6 @@ async def with_retriever(
             if asked.encoder.name in await asyncio.to_thread(encoder_names, engine.folder):
                 return await HybridEngine.open(engine, asked.encoder, told, asked.hybrid)
         told = announced(progress, f"texts of {engine.name}")
-        keeps_order = not isinstance(engine, TantivyEngine)
         return await EncodedPoolEngine.open(
             engine, asked.encoder, told, asked.hybrid, keeps_order=keeps_order
         )

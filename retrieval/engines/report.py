@@ -6,9 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from pydantic import BaseModel, ConfigDict
 
+from fairqr.base.errors import SourceError, one_line
 from fairqr.retrieval.engines.engine import NOT_TOLD, Capability, Hits, SearchEngine
 
 SAMPLE_SIZE = 5
+
+ENOUGH = 10
+"""If none of this many documents has a label in a group, the source names the wrong field."""
 
 
 class _Frozen(BaseModel):
@@ -92,16 +96,24 @@ class SourceReport(_Frozen):
 
 
 def remarks_on_labels(attributes: Sequence[AttributeReport]) -> Iterator[str]:
-    """Yield a remark on each attribute with labels that belong to no group."""
+    """Yield a remark on each attribute with labels that belong to no group.
+
+    Raises:
+        SourceError: Many documents were checked, and no label belongs to a group.
+    """
     for attribute in attributes:
-        if attribute.documents and not attribute.labelled:
-            yield (
-                f"{attribute.name}: none of the checked documents has a group, so its exposure "
-                f"cannot be measured; correct '{attribute.origin}', or the groups."
-            )
-            continue
         missing = attribute.without_group
-        if missing:
+        if attribute.documents and not attribute.labelled:
+            held = ", ".join(one_line(value.value, 30) for value in missing[:10])
+            held = f"contains {held}, none of which is in a group" if held else "is empty"
+            said = (
+                f"The field '{attribute.origin}' of the attribute '{attribute.name}' {held}; "
+                "correct the field, or list under 'groups' which values belong to which group."
+            )
+            if attribute.documents >= ENOUGH:
+                raise SourceError(said)
+            yield said
+        elif missing:
             documents = sum(value.documents for value in missing)
             where = "1 document" if documents == 1 else f"{documents:,} documents"
             one = len(missing) == 1

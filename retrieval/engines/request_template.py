@@ -23,12 +23,11 @@ def check_template(template: Any, *, needs_query: bool = True) -> None:
     """
     texts = list(_texts(template))
     for text in texts:
-        for placeholder in (QUERY, SIZE):
-            if placeholder in text and text != placeholder:
-                raise ValueError(
-                    f"body has {placeholder} inside '{one_line(text, 80)}'; make it a value of "
-                    "its own"
-                )
+        if (QUERY in text or SIZE in text) and text not in (QUERY, SIZE):
+            held = QUERY if QUERY in text else SIZE
+            raise ValueError(
+                f"body has {held} inside '{one_line(text, 80)}'; make it a value of its own"
+            )
     if needs_query and QUERY not in texts:
         raise ValueError(f'body needs the value "{QUERY}" where the words of the query belong')
 

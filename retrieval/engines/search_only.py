@@ -1,8 +1,8 @@
-"""The common part of engines that can only search: HTTP endpoints and LangChain's objects."""
+"""The common part of engines that can only search: runs, HTTP endpoints, LangChain's objects."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from threading import Lock
 from typing import NamedTuple
@@ -13,6 +13,7 @@ from fairqr.retrieval.engines.engine import (
     EngineInfo,
     Hits,
     Query,
+    SearchEngine,
     best_first,
     require,
     require_groups,
@@ -67,23 +68,38 @@ class ScoredDocuments(NamedTuple):
     warnings: Sequence[str] = ()
 
 
-class SearchOnlyEngine(ABC):
-    """An engine that answers words with whole documents; see :class:`SearchEngine`.
-
-    It can only read documents that a search has returned, and forgets the oldest of them.
-    """
+class LimitedEngine(SearchEngine):
+    """What engines share that only answer queries; see :class:`SearchEngine`."""
 
     in_process = False
-    capabilities: frozenset[Capability] = frozenset({"new_queries"})
+    capabilities: frozenset[Capability] = frozenset()
     filterable: frozenset[tuple[str, str]] = frozenset()
 
     def __init__(self, info: EngineInfo, labels: LabelReader, retriever: str) -> None:
         self.name, self.schema, self.retriever = info.name, labels.schema, retriever
-        self.labels, self._info, self._seen = labels, info, SeenDocuments()
+        self.labels, self._info = labels, info
 
     async def info(self) -> EngineInfo:
-        """Return what we know of the engine; the number of documents is unknown."""
+        """Return what we know of the engine."""
         return self._info
+
+    async def corpus_shares(self) -> Mapping[str, FloatArray]:
+        """Raise an error, because such an engine does not show all its documents."""
+        require(self, "corpus_shares", "The share of each group in all documents")
+        return {}
+
+
+class SearchOnlyEngine(LimitedEngine):
+    """An engine that answers words with whole documents.
+
+    It can only read documents that a search has returned, and forgets the oldest of them.
+    """
+
+    capabilities: frozenset[Capability] = frozenset({"new_queries"})
+
+    def __init__(self, info: EngineInfo, labels: LabelReader, retriever: str) -> None:
+        super().__init__(info, labels, retriever)
+        self._seen = SeenDocuments()
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
         """Answer all queries, several at a time."""
@@ -98,15 +114,6 @@ class SearchOnlyEngine(ABC):
     async def documents(self, ids: Sequence[str]) -> list[Document]:
         """Return those of these documents that a search has returned, in this order."""
         return self._seen.get(ids)
-
-    async def corpus_shares(self) -> Mapping[str, FloatArray]:
-        """Raise an error, because such an engine does not show all its documents."""
-        require(self, "corpus_shares", "The share of each group in all documents")
-        return {}
-
-    @abstractmethod
-    async def aclose(self) -> None:
-        """Close connections that the engine has opened."""
 
     @abstractmethod
     async def _answer(self, text: str, n: int) -> ScoredDocuments:

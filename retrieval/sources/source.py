@@ -67,8 +67,6 @@ class Source(Described):
     """The function that opens its engine, as ``module:function``; it takes the source and a
     :class:`~fairqr.retrieval.sources.labels.LabelReader`. Its module also has ``check(engine)``,
     and is only imported when it is needed, because clients are slow to import."""
-    has_vectors: ClassVar[bool] = False
-    """Whether the opener also takes ``retriever``, for a search by the engine's own vectors."""
 
     name: SourceName = Field(
         description="The name in commands: a-z, 0-9, dots, dashes, underscores."
@@ -138,7 +136,6 @@ class ElasticsearchSource(Source):
     """An index, an alias or a pattern on an Elasticsearch server, used as it is."""
 
     opener = "fairqr.retrieval.engines.elasticsearch.attaching:open_elasticsearch"
-    has_vectors = True
 
     engine: Literal["elasticsearch"] = "elasticsearch"
     url: Address | tuple[Address, ...] | None = Field(

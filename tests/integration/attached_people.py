@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 
 from fairqr.retrieval.engines.elasticsearch.attaching import open_elasticsearch
 from fairqr.retrieval.engines.elasticsearch.engine import ElasticsearchEngine
@@ -34,7 +33,6 @@ MAPPING: dict[str, Any] = {
         "alive": {"type": "boolean"},
         "place": {"type": "keyword"},
         "jobs": {"type": "nested", "properties": {"field": {"type": "keyword"}}},
-        "origin": {"properties": {"Europe": {"type": "float"}, "Asia": {"type": "float"}}},
         "number": {"type": "keyword"},
         "published": {"type": "boolean"},
         "empty": {"type": "keyword"},
@@ -55,7 +53,6 @@ def _people(count: int) -> list[dict[str, Any]]:
             "alive": number % 3 == 0,
             "place": [PLACES[number % 5], PLACES[(number + 1) % 5]][: 1 + number % 2],
             "jobs": [{"field": "science"}, {"field": ["art", "science"][number % 2]}],
-            "origin": {"Europe": 2, "Asia": 1} if number % 4 else {"Asia": 0.5},
             "number": f"n{number:03}",
             "published": number % 10 != 9,
         }
@@ -81,9 +78,8 @@ LABELS: dict[str, Any] = {
     "alive": {"field": "alive", "groups": {"yes": True, "no": False}},
     "place": {"field": "place", "groups": PLACES},
     "job": {"field": "jobs.field", "groups": ["science", "art"]},
-    "origin": {"field": "origin", "groups": ["Europe", "Asia"]},
 }
-"""Labels of every kind that a server can filter by: 18 groups, and one that is unknown."""
+"""Labels of every kind that a server can filter by: 16 groups, and one that is unknown."""
 
 
 async def compare_groups(engine: ElasticsearchEngine) -> None:
@@ -189,35 +185,14 @@ def described(url: str | Sequence[str] | None, index: str, **changes: Any) -> El
 
 @asynccontextmanager
 async def attached(
-    source: ElasticsearchSource, folder: Path | None = None, **options: Any
+    source: ElasticsearchSource, folder: Path | None = None
 ) -> AsyncIterator[ElasticsearchEngine]:
     """Attach a source for as long as the block runs."""
     labels = await LabelReader.open(
         source.attributes, source.folder, store=(folder or Path("/nowhere")) / "labels"
     )
-    engine = await open_elasticsearch(source, labels, **options)
+    engine = await open_elasticsearch(source, labels)
     try:
         yield engine
     finally:
         await engine.aclose()
-
-
-class Letters:
-    """Encodes a text by which letters it has."""
-
-    name = "letters"
-
-    async def encode_documents(self, texts: list[str]) -> Any:
-        return np.array([[text.count(one) for one in "aeiors"] for text in texts], dtype=float)
-
-    async def encode_query(self, text: str) -> Any:
-        return (await self.encode_documents([text]))[0]
-
-
-async def people_with_vectors() -> dict[str, dict[str, Any]]:
-    """The people with a vector each, but p000."""
-    made = await Letters().encode_documents([person["bio"] for person in PEOPLE.values()])
-    return {
-        id_: {**person, "vector": row.tolist()} if id_ != "p000" else person
-        for (id_, person), row in zip(PEOPLE.items(), made, strict=True)
-    }

@@ -7,7 +7,6 @@ add what they lack: the wait for a busy server, limits on how much we ask, and e
 from __future__ import annotations
 
 import asyncio
-import re
 import ssl
 from collections.abc import Mapping
 from operator import attrgetter
@@ -142,8 +141,7 @@ class Server:
             answer = getattr(answer, "body", answer)
             if not isinstance(answer, Mapping):
                 raise self.another_product()
-            parts = answer.get("responses", [None] if function == "msearch" else ())
-            for part in parts:
+            for part in answer.get("responses", [None] if function == "msearch" else ()):
                 if not isinstance(part, Mapping):
                     raise self.another_product()
                 if part.get("status") in (429, *NODE_FAILED):
@@ -214,22 +212,17 @@ class Server:
         if status is None and "Serialization" not in kind:
             said = f"{kind} {error}"
             why = next(UNREACHABLE[sign] for sign in UNREACHABLE if sign in said)
-            refused = re.search(r"verify failed:? ?([^(\]]*)", said)
-            reason = f" ({refused[1].strip()})" if refused else ""
-            return IndexUnavailableError(f"{self.product} at {self.url} {why}{reason}.")
+            return IndexUnavailableError(f"{self.product} at {self.url} {why}.")
         body = getattr(error, "body", None) or getattr(error, "info", None)
-        if (
-            status in REFUSED
-            or (status or 0) >= 500
-            or (isinstance(body, Mapping) and "error" in body)
-        ):
+        says_why = isinstance(body, Mapping) and "error" in body
+        if says_why or status in REFUSED or (status or 0) >= 500:
             return self.refusal(int(status or 0), body)
         return self.another_product()
 
     def refusal(self, status: int, body: Any) -> FairqrError:
         """Return the error for a response, or a part of one, that is not a success."""
         error = body.get("error") if isinstance(body, Mapping) else None
-        error = error if isinstance(error, Mapping) else {"reason": error or "no reason given"}
+        error = error if isinstance(error, Mapping) else {"reason": error}
         kind = str(error.get("type"))
         if kind == "index_not_found_exception":
             return self.no_index(error.get("index", "that is named"))
@@ -237,15 +230,11 @@ class Server:
             return QueryError(f"The query has more words than {self.product} accepts; shorten it.")
         said = REFUSED.get(status)
         if said is None or kind == "cluster_block_exception":
-            cause = (error.get("root_cause") or [error])[0]
-            why = [
-                one["reason"]
-                for one in (cause, error.get("caused_by"))
-                if isinstance(one, Mapping) and "reason" in one
-            ]
+            causes = (error.get("root_cause") or [error])[0], error.get("caused_by")
+            reasons = [it.get("reason") for it in causes if isinstance(it, Mapping)]
+            why = ": ".join(map(str, filter(None, reasons))) or "no reason given"
             hint = "look into its log, and try again" if status >= 500 else "correct the source"
-            reasons = ": ".join(map(str, why)) or "no reason given"
-            said = f"does not do this ({one_line(reasons, 300)}); {hint}"
+            said = f"does not do this ({one_line(why, 300)}); {hint}"
         return IndexUnavailableError(f"{self.product} at {self.url} {said} (status {status}).")
 
 

@@ -16,46 +16,33 @@ from hashlib import sha256
 from itertools import islice
 from typing import Any
 
-import numpy as np
-
 from fairqr.base.errors import IndexUnavailableError, SourceError
-from fairqr.base.loops import run_together
-from fairqr.retrieval.encoders.encoder import Encoder, EncoderMark, Float32Array, encode_query
 from fairqr.retrieval.engines.elasticsearch.client import Body, Server
 from fairqr.retrieval.engines.elasticsearch.mapping import (
     ALL,
+    NONE,
+    VECTORS,
+    WORDS,
     HitReader,
     IndexMapping,
-    check_fields,
     values_of,
     warnings_of,
 )
-from fairqr.retrieval.engines.elasticsearch.queries import MOST_CANDIDATES, Queries, VectorSearch
 from fairqr.retrieval.engines.engine import (
     NOT_TOLD,
     Capability,
     EngineInfo,
-    EngineOverWords,
     Hits,
     Query,
-    SearchEngine,
     best_first,
-    first_of,
     require,
     require_groups,
 )
+from fairqr.retrieval.engines.request_template import fill_template
 from fairqr.retrieval.fairness.exposure import FloatArray
-from fairqr.retrieval.fairness.relevance import (
-    CALIBRATED,
-    Background,
-    fused_best,
-    moved_toward,
-    rank_evidence,
-)
 from fairqr.retrieval.sources.documents import Document
 from fairqr.retrieval.sources.labels import LabelReader
-from fairqr.retrieval.sources.retriever_parameters import Hybrid
-from fairqr.retrieval.sources.source import ElasticsearchSource
+from fairqr.retrieval.sources.source import ElasticsearchSource, QueryFields
 from fairqr.retrieval.texts.sendable import sendable
 
 Search = tuple[Query, Body]
@@ -70,14 +57,19 @@ SHARES_SECONDS = 600.0
 TIME_FOR_PARTS = 0.8
 """The share of the time limit after which the server should return a partial answer, if allowed."""
 
-SAMPLED, SEED = 500, 1
-"""On notables, the estimates are off by .03 on average with 500 documents, by .06 with 200."""
+RANDOM = {"seed": 1, "field": "_seq_no"}
+
+OTHER_RANKINGS = ("knn", "retriever", "rank", "sub_searches", "rescore", "collapse")
+"""Parts of a source's own request that affect the ranking beyond its query."""
+
+NOT_NEEDED = ("aggregations", "aggs", "highlight", "suggest", "explain", "profile")
 
 
 class ElasticsearchEngine:
     """An attached index; :class:`SearchEngine` documents its methods."""
 
     in_process = False
+    retriever = "bm25"
 
     def __init__(
         self,
@@ -85,43 +77,48 @@ class ElasticsearchEngine:
         server: Server,
         labels: LabelReader,
         mapping: IndexMapping,
-        vectors: VectorSearch | None = None,
     ) -> None:
         """Take what we read when attaching the index.
 
         Raises:
             SourceError: The source does not fit the mapping.
         """
-        check_fields(source, mapping)
         self.source, self.server, self.labels, self.mapping = source, server, labels, mapping
-        self.name, self.schema, self.vectors = source.name, labels.schema, vectors
-        self.retriever = f"dense:{vectors.encoder.name}" if vectors else "bm25"
+        self.name, self.schema, self.most = source.name, labels.schema, mapping.window
+        every = frozenset(held.type for held in mapping.fields.values())
+        for name in filter(None, (source.title, *source.text, source.link)):
+            mapping.require(name, "a title, a text or a link", every)
+        for name in () if source.body else source.searched_fields:
+            if "*" not in name:
+                mapping.require(name.partition("^")[0], "a field to search", WORDS)
+        if source.vectors:
+            mapping.require(source.vectors.field, "the field of vectors", VECTORS)
         self.reader = HitReader(source.id, labels.field_attributes, mapping)
-        self.queries = Queries(source, self.reader)
-        self.filterable = self.queries.filterable
-        if vectors and not vectors.filters_first:
-            self.filterable = frozenset()
-        by_query = self.queries.by_query
-        can: dict[Capability, bool] = {
+        # Only a query can also score given documents, count, and be limited to a group.
+        by_query = source.body is None or (
+            "query" in source.body and not {*OTHER_RANKINGS} & {*source.body}
+        )
+        if source.filter and not by_query:
+            raise SourceError(
+                "The filter cannot be added to this body, because the body ranks by more than its "
+                "query; put the filter into the body."
+            )
+        self.filterable = frozenset(
+            (label.attribute.name, group)
+            for label in self.reader.labels
+            for group in label.attribute.groups
+            if by_query and label.query(group) is not None
+        )
+        can: dict[Capability, object] = {
             "new_queries": True,
             "read_by_id": True,
-            "rescore": vectors.filters_first if vectors else by_query,
+            "rescore": by_query,
             "document_frequencies": by_query,
-            "corpus_shares": bool(self.reader.labels),
-            "within_group": bool(self.filterable),
-            "vectors": vectors is not None,
+            "corpus_shares": self.reader.labels,
+            "within_group": self.filterable,
         }
         self.capabilities = frozenset(capability for capability, able in can.items() if able)
         self._shares: tuple[float, Mapping[str, FloatArray]] = (-math.inf, {})
-        # A search by vectors looks at no more candidates than this.
-        self.most = min(mapping.window, MOST_CANDIDATES) if vectors else mapping.window
-
-    @property
-    def lexical(self) -> ElasticsearchEngine:
-        """The engine that matches words over the same documents."""
-        if self.vectors is None:
-            return self
-        return ElasticsearchEngine(self.source, self.server, self.labels, self.mapping)
 
     async def info(self) -> EngineInfo:
         """Return what we know of the index."""
@@ -141,10 +138,7 @@ class ElasticsearchEngine:
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
         """Answer all queries in one request, each with at most ``n`` hits."""
         require_groups(self, queries)
-        vectors: Sequence[Any] = [None] * len(queries)
-        if self.vectors:
-            vectors = await run_together(map(self.vectors.encode, queries))
-        return await self.run(list(map(self.plan, queries, vectors)))
+        return await self.run([self.plan(self.sought(query), query.n) for query in queries])
 
     async def run(self, plans: Sequence[Plan]) -> list[Hits]:
         """Carry out plans side by side; one request sends all that they ask for next."""
@@ -161,10 +155,11 @@ class ElasticsearchEngine:
             answers = {number: list(islice(found, len(own))) for number, own in asked.items()}
         return [results[number] for number in range(len(plans))]
 
-    def plan(self, query: Query, vector: list[float] | None = None) -> Plan:
-        """Answer a query by the source's own ranking, or by its vector."""
-        (hits,) = yield from self.found([self.sought(query, vector)])
-        wanted = query.n if query.only is None else min(query.n, len(query.only))
+    def plan(self, search: Search, n: int) -> Plan:
+        """Answer a query of n hits by one search; a warning says if the server returns fewer."""
+        (hits,) = yield from self.found([search])
+        query, _ = search
+        wanted = n if query.only is None else min(n, len(query.only))
         if not len(hits) == self.most < wanted:
             return hits
         said = f"'{self.source.index}' returns at most {self.most:,} hits at once, not {wanted:,}."
@@ -176,26 +171,68 @@ class ElasticsearchEngine:
         pairs = zip(searches, answers, strict=True)
         return [self._hits(query, answer) for (query, _), answer in pairs]
 
-    def sought(self, query: Query, vector: list[float] | None = None) -> Search:
-        """Return the search that answers a query, for no more hits than the server allows.
-
-        Args:
-            query: The query.
-            vector: Its vector, if this searches by vectors.
+    def sought(self, query: Query) -> Search:
+        """Return the search that answers a query by its words, or counts what matches them.
 
         Raises:
             UnsupportedError: The source's own request cannot answer it.
         """
-        text, boost = sendable(query.text), sendable(query.boost)
-        query = replace(query, text=text, boost=boost, n=min(query.n, self.most))
-        if query.n < 1 and text:
+        query = replace(query, text=sendable(query.text), boost=sendable(query.boost))
+        if query.n < 1 and query.text:
             require(self, "document_frequencies", "Counting the documents that match")
-        if query.n > 0 and query.only is not None and text:
+        if query.n > 0 and query.only is not None and query.text:
             require(self, "rescore", "Ranking given documents")
-        if self.vectors is None or query.n < 1 or query.every_word:
-            return query, self.queries.ranking(query)
-        near = self.vectors.ranking(query, vector, self.queries.filters(query))
-        return query, {"query": near, **self.queries.reading(query)}
+        filters, body = self.filters(query), dict[str, Any]()
+        if query.only is not None and query.n > 0:
+            wanted = [self._matching(query)] if query.text else []
+            body = {"bool": {"filter": filters, "should": wanted, "minimum_should_match": 0}}
+            return self.limited(query, {"query": body})
+        if self.source.body is not None and query.n > 0:
+            filled = fill_template(self.source.body, query.words, min(query.n, self.most))
+            body = {key: part for key, part in filled.items() if key not in NOT_NEEDED}
+        if not body or filters or query.every_word:
+            must = [self._matching(query) if query.n > 0 or query.text else ALL]
+            body["query"] = {"bool": {"must": must, "filter": filters}}
+        return self.limited(query, body)
+
+    def limited(self, query: Query, body: Body) -> Search:
+        """Return a search for no more hits than the server allows, with what we read of each."""
+        if query.n < 1:
+            return query, {**body, "size": 0, "track_total_hits": True}
+        size = min(query.n, self.most, math.inf if query.only is None else len(query.only))
+        # We count given documents to find out whether two share an id.
+        counts = {"size": size, "track_total_hits": query.only is not None}
+        return replace(query, n=min(query.n, self.most)), {**body, **counts, **self.reader.request}
+
+    def filters(self, query: Query) -> list[Body]:
+        """Return the source's filter and the filters for what the query is limited to."""
+        filters = [self.source.filter] if self.source.filter else []
+        if query.only is not None:
+            filters.append(self.reader.among(list(dict.fromkeys(query.only))))
+        if query.within is not None:
+            attribute, group = query.within
+            label = next(one for one in self.reader.labels if one.attribute.name == attribute)
+            filters.append(label.query(group) or NONE)
+        return filters
+
+    def _matching(self, query: Query) -> Body:
+        """Return the query for documents that match the words."""
+        if self.source.body is not None:
+            each = query.text.split() if query.every_word else []
+            filled = [fill_template(self.source.body, it, query.n) for it in each or [query.words]]
+            return {"bool": {"must": [body["query"] for body in filled]}}
+        words = self._words(query.text, every=query.every_word)
+        raised = [self._words(query.boost)] if query.boost else []
+        return {"bool": {"must": [words], "should": raised}}
+
+    def _words(self, text: str, *, every: bool = False) -> Body:
+        how = self.source.query or QueryFields()
+        words: Body = {"query": text, "fields": self.source.searched_fields}
+        if every and how.type != "phrase":
+            # The words may be in different fields, each with its own analyzer.
+            words |= {"default_operator": "and", "flags": "WHITESPACE"}
+            return {"simple_query_string": words}
+        return {"multi_match": {**words, "type": how.type, "operator": how.operator}}
 
     def pieces(self, ids: Iterable[str]) -> list[list[str]]:
         """Return distinct ids in pieces that the server returns in one search."""
@@ -230,9 +267,9 @@ class ElasticsearchEngine:
         counted, shares = self._shares
         if time.monotonic() - counted <= SHARES_SECONDS:
             return shares
-        labels = [it for it in self.reader.labels if it.mapped.doc_values and not it.mapped.nested]
+        labels = [label for label in self.reader.labels if label.countable]
         body = {"size": 0, "track_total_hits": True, "query": self.filtered(ALL)}
-        bodies = [{**body, "aggs": label.share_counts()} for label in labels]
+        bodies = [{**body, "aggs": label.counted()} for label in labels]
         answers = await self.msearch(bodies, refuse=False)  # The server may forbid scripts.
         whole, shares = True, {}
         for label, answer in zip(labels, answers, strict=True):
@@ -281,6 +318,12 @@ class ElasticsearchEngine:
         """Return a query, limited to the documents that match the source's filter."""
         return {"bool": {"filter": [query, *([self.source.filter] if self.source.filter else [])]}}
 
+    def sample(self, n: int, request: Mapping[str, Any], matching: Body = ALL) -> Body:
+        """Return the search for n random documents, which are the same each time."""
+        random = {"query": self.filtered(matching), "random_score": RANDOM}
+        query = {"function_score": {**random, "boost_mode": "replace"}}
+        return {"query": query, "size": min(n, self.most), "track_total_hits": True, **request}
+
     def _hits(self, query: Query, answer: Any) -> Hits:
         """Return the hits in the server's response to a query, with their groups."""
         found = answer["hits"]["hits"]
@@ -303,163 +346,5 @@ class ElasticsearchEngine:
         named, link = (self.source.title, *self.source.text), self.source.link
         fields = hit.get("fields", {})
         title, *texts = [" ".join(map(str, values_of(fields, name or ""))) for name in named]
-        more = {link: next(values_of(fields, link), None)} if link else {}
+        more = {link: next(iter(values_of(fields, link)), None)} if link else {}
         return Document("", title, "\n".join(filter(None, texts)), more)
-
-
-class FieldHybridEngine(EngineOverWords):
-    """Estimates how likely documents are relevant, by the server's own ranking and its vectors.
-
-    The server's ranking stays as it is, with its scores. Behind it come documents that are near to
-    the query by their vectors, the most likely ones first; see ``Hits.own``. The server's nearest
-    neighbours are approximate, and the mean and deviation of similarities come from 500 random
-    documents. Within a group, the candidates by words come from the group.
-
-    Three requests answer all queries of a round: one for the best documents by words and by
-    vectors, one for the vectors that move the query's, and one for the neighbours of the moved
-    vector and the cosines of the documents found by words.
-    """
-
-    lexical: ElasticsearchEngine
-    calibrations = CALIBRATED
-
-    def __init__(
-        self,
-        lexical: ElasticsearchEngine,
-        field: VectorSearch,
-        background: Background,
-        options: Hybrid,
-    ) -> None:
-        """Take what :meth:`open` has prepared."""
-        super().__init__(lexical)
-        self.field, self.background, self.options = field, background, options
-        self.retriever = options.named("hybrid", field.encoder.name)
-        self.capabilities: frozenset[Capability] = lexical.capabilities | {"vectors", "relevance"}
-
-    @classmethod
-    async def open(
-        cls, lexical: SearchEngine, encoder: Encoder, options: Hybrid
-    ) -> FieldHybridEngine | None:
-        """Open hybrid retrieval over the field of vectors that the source of an index names.
-
-        One request reads a sample of the vectors.
-
-        Args:
-            lexical: The index; closed if this fails.
-            encoder: The encoder that made the vectors.
-            options: The parameters.
-
-        Returns:
-            The engine, or None if the field cannot be searched so, or the server returns no vectors
-            or no cosines, for instance because it forbids scripts.
-
-        Raises:
-            ModelError: The encoder failed, or its vectors do not fit the field.
-            FairqrError: Any error of the index.
-        """
-        if not isinstance(lexical, ElasticsearchEngine):
-            return None
-        field = VectorSearch(lexical.source, lexical.mapping, encoder)
-        try:
-            mark = await EncoderMark.of(encoder)
-            field.refuse_other(mark.dimensions)
-            vectors = await _sampled(lexical, field, mark.dimensions)
-        except BaseException:
-            await lexical.aclose()
-            raise
-        return cls(lexical, field, Background.of(vectors), options) if vectors.any() else None
-
-    async def search(self, queries: Sequence[Query]) -> list[Hits]:
-        """Answer all queries in at most three requests.
-
-        Behind at most ``n`` hits of the server's own ranking come at most ``pool`` others.
-        """
-        require_groups(self, queries)
-        words = [query.words if query.is_ranking else "" for query in queries]
-        encoder, dimensions = self.field.encoder, self.background.vectors.shape[1]
-        vectors = await run_together(encode_query(encoder, text, dimensions) for text in words)
-        return await self.lexical.run(list(map(self._plan, queries, vectors)))
-
-    def _plan(self, query: Query, vector: Float32Array) -> Plan:
-        """Search by words and vectors, then by the vector moved toward the best of both."""
-        lexical, options = self.lexical, self.options
-        if not query.is_ranking:
-            return (yield from lexical.plan(query))
-        # Ranks are those among all documents, also for a query that is limited to some.
-        whole = replace(query, n=min(options.candidates, lexical.most), only=None, within=None)
-        given = replace(query, n=whole.n if query.only is None else len(query.only) or 1)
-        if query.only is not None and "rescore" not in lexical.capabilities:
-            # A body that cannot score given documents still has their groups.
-            given = replace(given, text="", boost="")
-        near = self._nearest(replace(whole, n=options.depth), vector)
-        own = [] if given == whole else [lexical.sought(given)]
-        leading, nearest, *limited = yield from lexical.found([lexical.sought(whole), near, *own])
-        scored = limited[0] if limited else leading
-        if not (vector.any() or leading.ids):
-            return first_of(scored, query.n)
-        best = fused_best([leading.ids, nearest.ids], options)
-        answers = yield lexical.reading(best, self.field.with_vectors(lexical.reader.request))
-        hits = [hit for answer in answers for hit in answer["hits"]["hits"]]
-        hits.sort(key=lambda hit: best.index(lexical.reader.id_of(hit)))
-        moved = moved_toward(vector, self.field.read(hits, len(vector)), options.weight)
-        wide = [self._nearest(query, moved)] if query.only is None else []
-        compared = [self._compared(query, ids, moved) for ids in lexical.pieces(scored.ids)]
-        found = yield from lexical.found([*wide, *compared])
-        cosines: dict[str, float] = {}
-        for hits_ in found:
-            cosines |= {i: s - 2 for i, s in zip(hits_.ids, hits_.scores, strict=True) if s > 0}
-        behind, there = found[0] if wide else first_of(scored, 0), {*scored.ids}
-        new = [row for row, id_ in enumerate(behind.ids) if id_ not in there]
-        ids = [*scored.ids, *(behind.ids[row] for row in new)]
-        chances = self.calibrations.rank.probability(
-            rank_evidence(ids, leading.ids),
-            self.background.standardised(moved, np.array([cosines.get(i, np.nan) for i in ids])),
-        )
-        own_ = min(len(scored), query.n)
-        # Given documents have none behind them; see ``Hits.own``.
-        order = own_ + np.argsort(-chances[own_:].round(9), kind="stable")[: options.pool]
-        rows = [*range(own_), *(order.tolist() if wide else ())]
-        last = min(0.0, scored.scores[own_ - 1]) if own_ else 0.0
-        memberships = {
-            name: np.concatenate([shares, behind.memberships[name][new]])[rows]
-            for name, shares in scored.memberships.items()
-        }
-        return Hits(
-            [ids[row] for row in rows],
-            [*scored.scores[:own_], *[last] * (len(rows) - own_)],
-            memberships,
-            warnings=tuple(dict.fromkeys(w for one in (scored, *found) for w in one.warnings)),
-            relevance=chances[rows],
-            own=own_,
-        )
-
-    def _nearest(self, query: Query, vector: Float32Array) -> Search:
-        """Return the search for documents with the highest cosines."""
-        queries, asked = self.lexical.queries, replace(query, n=min(query.n, self.lexical.most))
-        near = self.field.nearest(vector, asked.n, queries.filters(asked))
-        return asked, {"query": near, **queries.reading(asked)}
-
-    def _compared(self, query: Query, ids: Sequence[str], vector: Float32Array) -> Search:
-        """Return the search for the cosines of documents."""
-        queries, asked = self.lexical.queries, replace(query, n=len(ids), only=tuple(ids))
-        given = {"bool": {"filter": queries.filters(asked)}}
-        return asked, {"query": self.field.by_cosine(vector, given), **queries.reading(asked)}
-
-
-async def _sampled(
-    lexical: ElasticsearchEngine, field: VectorSearch, dimensions: int
-) -> Float32Array:
-    """Return vectors of random documents; none if the server returns none, or no cosines."""
-    nothing = np.zeros((0, dimensions), dtype=np.float32)
-    if not field.gives_cosines:
-        return nothing
-    probe = np.full(dimensions, 1 / np.sqrt(dimensions), dtype=np.float32)
-    having = lexical.filtered({"exists": {"field": field.field}})
-    random = {"query": having, "random_score": {"seed": SEED, "field": "_seq_no"}}
-    sample: Body = {"query": {"function_score": {**random, "boost_mode": "replace"}}}
-    sample |= {"size": min(SAMPLED, lexical.most), **field.with_vectors(lexical.reader.request)}
-    tried = {"query": field.nearest(probe, 1, []), "size": 1}
-    answers = await lexical.msearch([tried, sample], refuse=False)
-    if any("error" in answer for answer in answers):
-        return nothing
-    return field.read(answers[-1]["hits"]["hits"], dimensions)

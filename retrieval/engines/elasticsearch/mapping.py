@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import date
 from difflib import get_close_matches
 from hashlib import sha256
@@ -22,8 +22,7 @@ import numpy as np
 from fairqr.base.errors import SourceError, one_line
 from fairqr.retrieval.engines.elasticsearch.client import Body, Server
 from fairqr.retrieval.fairness.exposure import FloatArray
-from fairqr.retrieval.sources.schema import UNKNOWN, Attribute, Range, as_text
-from fairqr.retrieval.sources.source import ElasticsearchSource
+from fairqr.retrieval.sources.schema import Attribute, Range, as_text
 
 Hit = Mapping[str, Any]
 
@@ -35,6 +34,7 @@ COLUMNS = frozenset({"boolean", "constant_keyword", "ip", "keyword", "version", 
 COLUMNS |= NUMBERS | DATES
 WORDS = TEXTS | {"constant_keyword", "flattened", "keyword", "wildcard"}
 VECTORS = frozenset({"dense_vector", "knn_vector"})
+WITHOUT_VALUES = TEXTS | {"nested", "object"}
 DEFAULT_WINDOW = 10_000
 
 ALL: Body = {"match_all": {}}
@@ -44,12 +44,12 @@ KEYWORDS = frozenset({"constant_keyword", "keyword", "version", "wildcard"})
 NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d*[1-9])?")
 """A number as we write it; ``1_0``, ``1e1`` and ``10.0`` are not 10."""
 
-MOST_VALUES = 10_000
-SIZE = "doc.containsKey(params.field) ? doc[params.field].size() : 0"
-SHARE_OF_WEIGHTS = (
-    "double all = 0; double own = 0; for (name in params.all) { "
-    "if (!doc.containsKey(name) || doc[name].size() == 0) { continue; } all += doc[name].value; "
-    "if (params.own.contains(name)) { own += doc[name].value; } } return all > 0 ? own / all : 0;"
+MOST_LABELS = 60_000
+"""How many distinct labels we count; by default a server returns up to 65,535 buckets."""
+
+JOINED = (
+    "String all = ''; if (doc.containsKey(params.field)) { for (value in doc[params.field]) "
+    "{ all += value + params.end; } } return all;"
 )
 
 
@@ -65,9 +65,14 @@ class MappedField:
     """
 
     type: str
-    doc_values: bool = False
-    nested: str = ""
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    doc_values: bool
+    nested: str
+    settings: Mapping[str, Any]
+
+    @property
+    def by_column(self) -> bool:
+        """Whether a search can return its values from columns."""
+        return self.doc_values and not self.nested
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +99,7 @@ class IndexMapping:
         Args:
             name: Its name.
             purpose: What needs it, for the message: ``the id``.
-            kinds: The types that it may have; by default all but those of texts.
+            kinds: The types that it may have; by default all but those of texts and objects.
 
         Raises:
             SourceError: There is none, or it has another type.
@@ -105,18 +110,14 @@ class IndexMapping:
             hint = f"did you mean '{near[0]}'?" if near else "correct its name."
             said = f"'{self.index}' has no field '{one_line(name, 100)}' for {purpose}; {hint}"
             raise SourceError(said)
-        unfit = found.type in TEXTS if kinds is None else found.type not in kinds
+        unfit = found.type in WITHOUT_VALUES if kinds is None else found.type not in kinds
         if unfit or (found.nested and kinds is WORDS):
-            below = [key for key, held in self.below(name).items() if held.type == "keyword"]
-            hint = f"'{name}.{below[0]}'" if below else "a field of another type"
+            inside = [key for key in self.fields if key.startswith(f"{name}.")]
+            below = [key for key in inside if self.fields[key].type == "keyword"]
+            hint = f"'{below[0]}'" if below else "a field of another type"
             said = f"The field '{name}' of type {found.type} cannot be {purpose}; name {hint}."
             raise SourceError(said)
         return found
-
-    def below(self, name: str) -> dict[str, MappedField]:
-        """Return the fields inside an object, by the rest of their names."""
-        names = [key for key in self.fields if key.startswith(f"{name}.")]
-        return {key.removeprefix(f"{name}."): self.fields[key] for key in names}
 
 
 async def read_index(server: Server, index: str) -> IndexMapping:
@@ -137,30 +138,14 @@ async def read_index(server: Server, index: str) -> IndexMapping:
             settings = state.get("settings", {}).get("index", {})
             windows.append(int(settings.get("max_result_window", DEFAULT_WINDOW)))
             # If indices of a pattern differ, the first one counts.
-            fields = {**dict(_fields(state.get("mappings", {}))), **fields}
+            fields = {**_fields(state.get("mappings", {})), **fields}
     except (AttributeError, TypeError, ValueError):  # The JSON is not a mapping.
         raise server.another_product() from None
     fingerprint = sha256(json.dumps([index, {**answer}]).encode()).hexdigest()
     return IndexMapping(index, frozenset(answer), fields, min(windows), fingerprint)
 
 
-def check_fields(source: ElasticsearchSource, mapping: IndexMapping) -> None:
-    """Check the fields that a source searches and reads texts from.
-
-    Raises:
-        SourceError: A field is missing, or cannot be searched by words.
-    """
-    every = frozenset(held.type for held in mapping.fields.values())
-    for name in filter(None, (source.title, *source.text, source.link)):
-        mapping.require(name, "a title, a text or a link", every)
-    for name in () if source.body else source.searched_fields:
-        if "*" not in name:
-            mapping.require(name.partition("^")[0], "a field to search", WORDS)
-    if source.vectors:
-        mapping.require(source.vectors.field, "the field of vectors", VECTORS)
-
-
-def _fields(mappings: Mapping[str, Any]) -> Iterator[tuple[str, MappedField]]:
+def _fields(mappings: Mapping[str, Any]) -> dict[str, MappedField]:
     found = dict(_properties(mappings.get("properties", {}), "", ""))
     for name, settings in mappings.get("runtime", {}).items():
         # A runtime field hides a mapped field of the same name.
@@ -168,9 +153,8 @@ def _fields(mappings: Mapping[str, Any]) -> Iterator[tuple[str, MappedField]]:
     for name, held in found.items():
         if held.type == "alias":
             target = found.get(str(held.settings.get("path")), held)
-            yield name, replace(target, settings={**target.settings, **held.settings})
-        else:
-            yield name, held
+            found[name] = replace(target, settings={**target.settings, **held.settings})
+    return found
 
 
 def _properties(
@@ -192,51 +176,20 @@ class LabelField:
 
     Attributes:
         attribute: The attribute that it labels.
-        name: The name of the field.
         mapped: The field in the mapping.
-        weights: If it is an object of weights, such as ``{Europe: 2, Asia: 1}``, the numbers in it,
-            by the full name of their fields; other fields in it are not read.
     """
 
     attribute: Attribute
-    name: str
     mapped: MappedField
-    weights: Mapping[str, str]
-
-    @classmethod
-    def of(cls, attribute: Attribute, mapping: IndexMapping) -> LabelField:
-        """Find the field of an attribute.
-
-        Raises:
-            SourceError: It is missing, or cannot be read as a label.
-        """
-        name, below = attribute.field, mapping.below(attribute.field)
-        mapped = mapping.require(name, f"the label of '{attribute.name}'")
-        if mapped.type not in ("object", "nested"):
-            return cls(attribute, name, mapped, {})
-        numbers = {key: held for key, held in below.items() if held.type in NUMBERS}
-        if mapped.type != "object" or mapped.nested or not numbers:
-            inner = [key for key, held in below.items() if held.type == "keyword"]
-            raise SourceError(
-                f"The field '{name}' of the attribute '{attribute.name}' is an object without "
-                f"weights; name a field in it, such as '{name}.{[*inner, *below, '…'][0]}'."
-            )
-        columns = MappedField("object", all(held.doc_values for held in numbers.values()))
-        return cls(attribute, name, columns, {f"{name}.{key}": key for key in numbers})
 
     @property
-    def asked(self) -> list[Any]:
-        """The fields to request with each hit."""
-        dated = {"field": self.name, "format": DAY}
-        return [*self.weights] or [dated if self.mapped.type in DATES else self.name]
+    def name(self) -> str:
+        """The name of the field."""
+        return self.attribute.field
 
     def label(self, hit: Hit) -> object:
-        """Return the label of a hit: one value, several, weights, or None."""
-        fields = hit.get("fields", {})
-        if self.weights:
-            held = {key: [*values_of(fields, name)] for name, key in self.weights.items()}
-            return {key: float(values[0]) for key, values in held.items() if values} or None
-        values = [*values_of(fields, self.name)]
+        """Return the label of a hit: one value, several, or None."""
+        values = values_of(hit.get("fields", {}), self.name)
         return values[0] if len(values) == 1 else values or None
 
     def query(self, group: str) -> Body | None:
@@ -250,9 +203,6 @@ class LabelField:
         settings, query = self.mapped.settings, None
         if settings.get("index") is False or "normalizer" in settings:
             return None  # The server would misread the values, or cannot search them.
-        if self.weights:
-            above = [{"range": {name: {"gt": 0}}} for name in self._weights_of(group)]
-            return {"bool": {"should": above}} if above else NONE
         if isinstance(values, Range):
             query = _range_query(self.name, values, kind)
         elif kind in KEYWORDS:
@@ -265,60 +215,32 @@ class LabelField:
             return query
         return {"nested": {"path": self.mapped.nested, "query": query}}
 
-    def queries(self) -> list[Body] | None:
-        """Return the query of each group, or None if the server cannot decide one of them."""
-        queries = [query for group in self.attribute.groups if (query := self.query(group))]
-        return queries if len(queries) == len(self.attribute.groups) else None
+    @property
+    def countable(self) -> bool:
+        """Whether the server can count the labels: it joins dates in another form than hits."""
+        values = self.attribute.values.values()
+        in_ranges = bool(values) and all(isinstance(it, Range) for it in values)
+        return self.mapped.by_column and (in_ranges or self.mapped.type not in DATES)
 
-    def share_counts(self) -> Body:
-        """Return the aggregations that give the share of each group in all documents.
-
-        Scripts sum up weights, and tell documents apart by how many labels share them.
-        """
-        if self.weights:
-            own = [self._weights_of(group) for group in self.attribute.groups]
-            params = [{"all": [*self.weights], "own": names} for names in own]
-            scripts = [{"source": SHARE_OF_WEIGHTS, "params": one} for one in params]
-            return {str(n): {"sum": {"script": script}} for n, script in enumerate(scripts)}
-        script = {"source": SIZE, "params": {"field": self.name}}
-        inner = values_in(self.name, self.mapped, MOST_VALUES)
-        if queries := self.queries():
-            inner["groups"] = {"filters": {"filters": queries}}
-        terms = {"script": script, "value_type": "long", "size": 1000}
-        return {"sizes": {"terms": terms, "aggs": inner}}
+    def counted(self) -> Body:
+        """Return the aggregation that counts the documents with each label, values joined."""
+        script = {"source": JOINED, "params": {"field": self.name, "end": "\0"}}
+        return {"labels": {"terms": {"script": script, "size": MOST_LABELS}}}
 
     def shares(self, answer: Mapping[str, Any]) -> FloatArray | None:
-        """Return the mean membership in each group, from the answer to :meth:`share_counts`.
+        """Return the mean membership in each group, from the answer to :meth:`counted`.
 
-        None if the server could not count the labels.
+        None if the server could not count the labels, or not all of them.
         """
-        found, groups = answer.get("aggregations"), self.attribute.groups
-        if not found:
+        found = answer.get("aggregations", {}).get("labels", {})
+        if found.get("sum_other_doc_count", 1):
             return None
-        sums, sizes = dict.fromkeys(groups, 0.0), found.get("sizes", {"buckets": []})
-        lost = sizes.get("sum_other_doc_count", 0)
-        for number, group in enumerate(groups if self.weights else ()):
-            sums[group] = found[str(number)]["value"]
-        for size in sizes["buckets"]:
-            values, by_value = int(size["key"]), counts_of(size)
-            if values == 1 and "groups" in size:
-                for group, bucket in zip(groups, size["groups"]["buckets"], strict=True):
-                    sums[group] += bucket["doc_count"]
-                continue
-            # A repeated number counts each time in the document's size, but once as a value.
-            lost += values * size["doc_count"] - sum(by_value.values())
-            for value, count in by_value.items():
-                if (own := self.attribute.group_of(value)) is not None:
-                    sums[own] += count / values
-        total = answer["hits"]["total"]["value"]
-        shares: FloatArray = np.array([*sums.values()]) / max(total, 1)
-        if self.attribute.universe[-1] == UNKNOWN:
-            shares = np.append(shares, 1 - shares.sum() if total else 0.0)
-        return None if lost else shares
-
-    def _weights_of(self, group: str) -> list[str]:
-        """Return the fields in an object of weights that count for a group."""
-        return [name for name, key in self.weights.items() if self.attribute.group_of(key) == group]
+        read = json.loads if self.mapped.type in NUMBERS else str
+        labels = [[*map(read, it["key"].split("\0")[:-1])] for it in found["buckets"]]
+        rows = [self.attribute.membership(label, strict=False) for label in labels]
+        counts = np.array([bucket["doc_count"] for bucket in found["buckets"]])
+        table = np.array(rows).reshape(len(rows), len(self.attribute.universe))
+        return np.asarray(counts @ table / max(1, counts.sum()))
 
 
 class HitReader:
@@ -341,20 +263,19 @@ class HitReader:
         Raises:
             SourceError: A field is missing, or cannot be read as an id or a label.
         """
-        self.id, self._mapping = id_, mapping
-        self.labels = [LabelField.of(attribute, mapping) for attribute in attributes]
-        columns: list[Any] = []
-        fields: list[Any] = []
-        for label in self.labels:
-            by_column = label.mapped.doc_values and not label.mapped.nested
-            (columns if by_column else fields).extend(label.asked)
+        self.id, self._mapping, asked = id_, mapping, dict[str, MappedField]()
+        self.labels = [
+            LabelField(it, mapping.require(it.field, f"the label of '{it.name}'"))
+            for it in attributes
+        ]
+        asked |= {label.name: label.mapped for label in self.labels}
         if id_ != "_id":
-            (columns if mapping.require(id_, "the id").doc_values else fields).append(id_)
-        self.request: dict[str, Any] = {
-            "_source": False,
-            "docvalue_fields": columns,
-            "fields": fields,
-        }
+            asked[id_] = mapping.require(id_, "the id")
+        columns, fields = list[Body](), list[Body]()
+        for name, mapped in asked.items():
+            wanted = {"field": name, **({"format": DAY} if mapped.type in DATES else {})}
+            (columns if mapped.by_column else fields).append(wanted)
+        self.request: Body = {"_source": False, "docvalue_fields": columns, "fields": fields}
 
     def ids(self, hits: Sequence[Hit]) -> list[str]:
         """Return the ids of hits.
@@ -372,7 +293,7 @@ class HitReader:
         """Return the id of a hit; for the error see :meth:`ids`."""
         if self.id == "_id":
             return str(hit["_id"])
-        values = [*values_of(hit.get("fields", {}), self.id)]
+        values = values_of(hit.get("fields", {}), self.id)
         if len(values) != 1:
             raise SourceError(
                 f"A document of '{hit['_index']}' has {len(values) or 'no'} values in its id field "
@@ -384,7 +305,7 @@ class HitReader:
         """Return the label of each hit, by attribute."""
         return {label.attribute.name: [label.label(hit) for hit in hits] for label in self.labels}
 
-    def among(self, ids: Sequence[str]) -> dict[str, Any]:
+    def among(self, ids: Sequence[str]) -> Body:
         """Return the query for documents with these ids."""
         return {"ids": {"values": ids}} if self.id == "_id" else {"terms": {self.id: ids}}
 
@@ -411,34 +332,18 @@ def warnings_of(answer: Mapping[str, Any], index: str) -> list[str]:
     return []
 
 
-def values_of(fields: Mapping[str, Any], name: str) -> Iterator[Any]:
-    """Yield the values of a field; in nested documents they are one level deeper."""
-    for path, held in fields.items():
-        if path == name:
-            yield from held
-        elif name.startswith(f"{path}."):
-            for inner in held:
-                if isinstance(inner, Mapping):
-                    yield from values_of(inner, name.removeprefix(f"{path}."))
-
-
-def values_in(name: str, mapped: MappedField, size: int) -> Body:
-    """Return the aggregations that count the documents with each value of a field."""
-    terms: Body = {"field": name, "size": size}
-    if mapped.type in DATES:
-        terms["format"] = DAY
-    if not mapped.nested:
-        return {"values": {"terms": terms}}
-    values = {"terms": terms, "aggs": {"documents": {"reverse_nested": {}}}}
-    return {"nested": {"nested": {"path": mapped.nested}, "aggs": {"values": values}}}
-
-
-def counts_of(found: Mapping[str, Any]) -> dict[object, int]:
-    """Return how many documents have each value, from the answer to :func:`values_in`."""
-    return {
-        bucket.get("key_as_string", bucket["key"]): bucket.get("documents", bucket)["doc_count"]
-        for bucket in found.get("nested", found)["values"]["buckets"]
-    }
+def values_of(fields: Mapping[str, Any], name: str) -> list[Any]:
+    """Return the values of a field; in nested documents they are one level deeper."""
+    if name in fields:
+        return list(fields[name])
+    return [
+        value
+        for path, held in fields.items()
+        if name.startswith(f"{path}.")
+        for inner in held
+        if isinstance(inner, Mapping)
+        for value in values_of(inner, name.removeprefix(f"{path}."))
+    ]
 
 
 def _range_query(name: str, wanted: Range, kind: str) -> Body | None:

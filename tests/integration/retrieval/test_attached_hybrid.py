@@ -12,11 +12,14 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from scipy.stats import chi2
 
-from fairqr.base.errors import ModelError
+from fairqr.base.errors import ModelError, UnsupportedError
 from fairqr.retrieval.encoders.encoder import text_of
 from fairqr.retrieval.encoders.opening import Retriever
-from fairqr.retrieval.engines.elasticsearch.engine import FieldHybridEngine
+from fairqr.retrieval.engines.elasticsearch import engine as engine_module
+from fairqr.retrieval.engines.elasticsearch import vectors as vectors_module
+from fairqr.retrieval.engines.elasticsearch.vectors import FieldHybridEngine
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, lexical_of
 from fairqr.retrieval.engines.opening import open_source
 from fairqr.retrieval.fairness.relevance import CALIBRATED
@@ -311,7 +314,55 @@ async def test_a_group_is_searched_by_words_and_vectors(url: str, tmp_path: Path
             assert counted[0].total == sum(d.fields["gender"] == "male" for d in DOCUMENTS.values())
 
 
-SHORT = {id_: np.round(vector / np.abs(vector).max() * 127) for id_, vector in VECTORS.items()}
+@pytest.mark.parametrize("url", SERVERS, indirect=True)
+async def test_similarities_are_read_against_a_random_sample(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same again each time, and unbiased; only documents with a vector in the filter count."""
+    monkeypatch.setattr(vectors_module, "SAMPLED", 60)
+    some = {id_: VECTORS[id_] for id_ in sorted(VECTORS)[::2]}
+    with index(url, sent(some)) as source:
+        source = source.model_copy(update={"filter": {"term": {"gender": "female"}}})
+        drawn = []
+        for seed in (1, 1, *range(2, 40)):
+            monkeypatch.setitem(engine_module.RANDOM, "seed", seed)
+            async with opened(source, tmp_path) as engine:
+                assert isinstance(engine, FieldHybridEngine)
+                drawn.append(engine.background.vectors)
+    allowed = [id_ for id_ in some if DOCUMENTS[id_].fields["gender"] == "female"]
+    rows = np.array([VECTORS[id_] for id_ in allowed])
+    assert {len(vectors) for vectors in drawn} == {60}
+    assert np.array_equal(drawn[0], drawn[1])
+    assert not np.array_equal(drawn[1], drawn[2])
+    # How often each document is drawn, with those of equal vectors taken together (χ²).
+    kinds, sizes = np.unique(rows.round(5), axis=0, return_counts=True)
+    every = np.concatenate(drawn[1:])
+    times = (np.linalg.norm(kinds[:, None] - every, axis=2) < 1e-4).sum(axis=1)
+    share = 60 / len(rows)
+    expected = sizes * share * len(drawn[1:])
+    assert times.sum() == len(every)
+    spread = ((times - expected) ** 2 / (expected * (1 - share))).sum()
+    assert chi2.sf(spread, len(kinds) - 1) > 1e-4
+
+
+async def test_given_documents_are_estimated_if_the_body_cannot_score_them(
+    elasticsearch_url: str, tmp_path: Path
+) -> None:
+    """Its ranking is not asked for them, and says why where it is."""
+    body = {"query": {"match": {"body": "{{query}}"}}, "rescore": RESCORE}
+    with index(elasticsearch_url, sent()) as source:
+        async with opened(source.model_copy(update={"query": None, "body": body}), tmp_path) as it:
+            assert "rescore" not in it.capabilities
+            whole = await hits_of(it, "w1 w2", 300)
+            wanted = await by_hand(lexical_of(it), VECTORS, "w1 w2")
+            given = await hits_of(it, "w1 w2", 99, only=whole.ids[::9])
+            with pytest.raises(UnsupportedError, match="Ranking given documents needs an engine"):
+                await hits_of(lexical_of(it), "w1 w2", 99, only=whole.ids[::9])
+    assert {*given.ids} == {*whole.ids[::9]}
+    assert estimates(given) == pytest.approx({id_: wanted[id_] for id_ in given.ids}, abs=1e-5)
+
+
+RESCORE = {"window_size": 50, "query": {"rescore_query": {"match": {"title": "{{query}}"}}}}
 LONG = {id_: vector * 3 for id_, vector in VECTORS.items()}
 ELASTICSEARCH, OPENSEARCH = FIELDS.values()
 
@@ -322,7 +373,6 @@ ELASTICSEARCH, OPENSEARCH = FIELDS.values()
         ("elasticsearch", {"similarity": "l2_norm"}, LONG, {}),
         ("elasticsearch", {"similarity": "dot_product"}, VECTORS, {}),
         ("elasticsearch", {"similarity": "max_inner_product"}, LONG, {}),
-        ("elasticsearch", {"element_type": "byte"}, SHORT, {}),
         ("elasticsearch", {"index_options": {"type": "int8_hnsw"}}, VECTORS, {}),
         ("elasticsearch", {}, VECTORS, {"_source": {"excludes": ["vector"]}}),
         ("elasticsearch", {}, VECTORS, {"_source": {"enabled": False}}),
@@ -346,9 +396,7 @@ async def test_cosines_count_however_a_field_is_kept_and_compared(
             for query in QUERIES:
                 found = estimates(await hits_of(engine, query, 300))
                 wanted = await by_hand(lexical_of(engine), exact, query)
-                # A query's vector of bytes is rounded to 1/127 of its largest value.
-                error = 0.02 if "element_type" in field else 1e-4
-                assert found == pytest.approx({id_: wanted[id_] for id_ in found}, abs=error)
+                assert found == pytest.approx({id_: wanted[id_] for id_ in found}, abs=1e-4)
                 best = sorted(wanted, key=lambda id_: -wanted[id_])[:20]
                 assert len({*found} & {*best}) >= 18
 
@@ -376,7 +424,8 @@ async def test_the_field_says_which_encoder_searches_it(
         assert await retriever("hybrid") == "hybrid:minilm"
         assert await retriever("hybrid:minilm,k=9") == "hybrid:minilm,k=9"
         assert await retriever("hybrid:feedback=5") == "hybrid:minilm,feedback=5"
-        assert await retriever("dense") == "dense:minilm"
+        with pytest.raises(UnsupportedError, match="only ranks in its own way"):
+            await retriever("dense")
         texts = "hybrid-pool:minilm"
         assert await retriever("hybrid:minilm", vectors=None) == texts
         assert await retriever("hybrid:minilm", vectors={"field": "vector"}) == texts
@@ -390,8 +439,9 @@ async def test_the_field_says_which_encoder_searches_it(
             server.ask("PUT", "/_cluster/settings", {"transient": {forbid: None}})
     with index(elasticsearch_url, sent({}), field):
         assert await retriever("hybrid") == texts, "no document has a vector"
-    with index(elasticsearch_url, sent({}), {"type": "dense_vector", "dims": 384, "index": False}):
-        assert await retriever("hybrid") == texts
+    for unfit in ({"index": False}, {"element_type": "byte"}):
+        with index(elasticsearch_url, sent({}), {"type": "dense_vector", "dims": 384, **unfit}):
+            assert await retriever("hybrid") == texts
 
 
 async def test_vectors_of_another_size_are_refused(elasticsearch_url: str, tmp_path: Path) -> None:

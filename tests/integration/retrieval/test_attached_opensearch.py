@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
 
@@ -16,21 +15,17 @@ from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.engines.opening import check_source
 from fairqr.retrieval.sources.source import load_source
 from tests.integration.attached_people import (
-    ATTRIBUTES,
     LABELS,
-    MAPPING,
     PEOPLE,
-    Letters,
     Server,
     attached,
     compare_groups,
     described,
     people,
-    people_with_vectors,
     state,
 )
 from tests.integration.counting_proxy import counting_proxy
-from tests.unit.engines import compare_within, hits_of
+from tests.unit.engines import hits_of
 
 pytestmark = pytest.mark.elasticsearch
 
@@ -48,13 +43,7 @@ def server(opensearch_url: str) -> Iterator[Server]:
 async def test_an_index_is_searched_with_its_labels_and_left_as_it_was(server: Server) -> None:
     """One request for all queries; scores, given documents, counts and shares."""
     before = state(server, INDEX)
-    attributes = {
-        **ATTRIBUTES,
-        "era": {"field": "person.born", "groups": {"old": {"lt": 1950}, "young": {"gte": 1950}}},
-        "place": {"field": "place", "groups": ["North.America", "Ärmel"]},
-        "job": {"field": "jobs.field", "groups": ["science", "art"]},
-        "origin": {"field": "origin", "groups": ["Europe", "Asia"]},
-    }
+    attributes = {name: LABELS[name] for name in ("gender", "height", "era", "place", "job")}
     with counting_proxy(server.url) as proxy:
         source = described(proxy.url, INDEX, attributes=attributes, **OPENSEARCH)
         async with attached(source) as engine:
@@ -119,44 +108,10 @@ async def test_the_check_and_the_draft_know_which_server_it_is(
     assert report.sample
 
 
-@pytest.mark.parametrize("engine", ["lucene", "nmslib"])
-async def test_a_field_of_vectors_is_searched(server: Server, engine: str) -> None:
-    """Given documents can be compared exactly where the field's engine filters."""
-    method = {"name": "hnsw", "engine": engine, "space_type": "cosinesimil"}
-    field = {"type": "knn_vector", "dimension": 6, "method": method}
-    mapping = {"properties": {**MAPPING["properties"], "vector": field}}
-    documents = await people_with_vectors()
-    asked = await Letters().encode_query("opera river")
-    cosines = {
-        id_: float(asked @ row / np.linalg.norm(asked) / np.linalg.norm(row))
-        for id_, row in ((i, d["vector"]) for i, d in documents.items() if "vector" in d)
-    }
-    with server.index("hr-vectors", documents, mapping, **{"index.knn": True}):
-        vectors = {"field": "vector", "embeddings": "letters"}
-        source = described(server.url, "hr-vectors", vectors=vectors, **OPENSEARCH)
-        async with attached(source, retriever=Letters()) as attached_:
-            hits = await hits_of(attached_, "opera river", 50)
-            best = sorted(cosines.values(), reverse=True)[:50]
-            assert [cosines[id_] for id_ in hits.ids] == pytest.approx(best, abs=1e-4)
-            assert ("rescore" in attached_.capabilities) == (engine == "lucene")
-            assert ("within_group" in attached_.capabilities) == (engine == "lucene")
-            if engine == "lucene":
-                assert hits.scores == pytest.approx([(1 + one) / 2 for one in best], abs=1e-4)
-                only = (*hits.ids[::-1], "p000", "nobody")
-                again = await hits_of(attached_, "opera river", 99, only=only)
-                assert again.ids[-1] == "p000"
-                assert again.scores == pytest.approx([*hits.scores, 0], abs=1e-4)
-                asked = [Query("opera river", 20), Query("opera", 40, only=only)]
-                compared = await compare_within(attached_, asked, 200, counts=False, rounded=True)
-                assert compared > 40
-
-
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"index": "nothing-here"}, "There is no index 'nothing-here' at http"),
         ({"index": "nothing-*"}, r"There is no index 'nothing-\*' at http"),
-        ({"attributes": {"g": {"field": "headline", "groups": ["F", "M"]}}}, "name 'headline.raw'"),
         ({"filter": {"trem": {"published": True}}}, r"does not do this .*\[trem\]"),
         ({"engine": "elasticsearch"}, "is not Elasticsearch; correct its url, or its engine"),
     ],

@@ -101,10 +101,10 @@ async def test_relevance_feedback_adds_texts_and_counts_to_a_round(
     assert len(asked) <= 2 * (1 + ROUNDS) + 1 + 2 * ROUNDS, asked
 
 
-async def test_a_check_is_eight_requests_and_a_draft_two(proxy: CountingProxy) -> None:
+async def test_a_check_is_seven_requests_and_a_draft_two(proxy: CountingProxy) -> None:
     """As the page on Elasticsearch says."""
     await check_source(described(proxy))
-    assert len(proxy.passed) == 8, [(one.method, one.path) for one in proxy.passed]
+    assert len(proxy.passed) == 7, [(one.method, one.path) for one in proxy.passed]
     proxy.clear()
     await draft(proxy.url, INDEX)
     assert [one.path.rpartition("/")[2] for one in proxy.passed] == [INDEX, "_msearch"]

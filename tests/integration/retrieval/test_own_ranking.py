@@ -17,7 +17,7 @@ from fairqr.graph.search.result import SearchResult
 from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.encoders.opening import Retriever
-from fairqr.retrieval.engines.elasticsearch.engine import FieldHybridEngine
+from fairqr.retrieval.engines.elasticsearch.vectors import FieldHybridEngine
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.engines.hybrid.texts import EncodedPoolEngine
 from fairqr.retrieval.engines.opening import open_source

@@ -556,7 +556,7 @@ async def test_an_engine_is_closed_where_something_fails_after_it_was_opened(
     assert watched.closed == 1
     watched = Silent(plain)
     with pytest.raises(ModelError):
-        await with_retriever(watched, Retriever("dense", Broken()))
+        await with_retriever(watched, Retriever("hybrid", Broken()))
     assert watched.closed == 1
 
 

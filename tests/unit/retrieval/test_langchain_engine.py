@@ -220,17 +220,6 @@ async def test_of_documents_with_the_same_id_the_first_is_kept() -> None:
     assert (await search(over(player(1), player(2), player(1)))).warnings == ()
 
 
-async def test_named_fields_that_no_document_has_are_told() -> None:
-    found = [player(1), player(2, metadata={"doi": 2, "person": {"sex": "F"}})]
-    hits = await search(over(*found, id="doi", title="nose", score="nosuch"))
-    assert (hits.ids, hits.scores) == (["p0001", "2"], [1.0, 0.5])
-    assert hits.warnings == tuple(
-        f"None of the documents found has '{field}' in its metadata, which '{option}' names; "
-        "correct it, or remove it."
-        for option, field in (("title", "nose"), ("score", "nosuch"))
-    )
-
-
 async def test_what_langchain_cannot_do_is_refused() -> None:
     engine = from_langchain(stored(3), schema=SCHEMA)
     for query in (

@@ -93,20 +93,3 @@ async def test_a_cancelled_wait_loses_no_place(steps: int) -> None:
         await server.answer()
     assert len(server.order) >= 3
     assert server.most == 1
-
-
-async def test_a_wait_in_a_loop_that_was_closed_is_passed_over() -> None:
-    server = Server(RequestLimits(1))
-
-    def abandoned() -> None:
-        loop = asyncio.new_event_loop()
-        task = loop.create_task(server.answer())
-        loop.run_until_complete(asyncio.sleep(0))
-        assert not task.done()
-        loop.close()
-        task._log_destroy_pending = False  # type: ignore[attr-defined]
-
-    async with server.limits:
-        await asyncio.to_thread(abandoned)
-    async with asyncio.timeout(PATIENCE):
-        await server.answer()
