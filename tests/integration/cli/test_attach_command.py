@@ -462,7 +462,7 @@ def test_groups_of_a_run_come_from_a_source(
         assert "AWRF@20" in json.dumps(one)
 
 
-def test_an_index_with_vectors_is_searched_by_them(
+def test_an_index_with_vectors_is_estimated_by_them(
     quick: Main,
     elasticsearch_url: str,
     clean_environment: Path,
@@ -478,8 +478,7 @@ def test_an_index_with_vectors_is_searched_by_them(
         source = fill(stack, elasticsearch_url, "made", corpus, vectors, vectors=own)
         assert quick("attach", write_source(source, clean_environment)).code == 0
         run = quick("search", "physicist", "--corpus", "made", "--retriever", "dense", *SEARCH)
-        assert run.result["retriever"] == "dense:minilm"
-        assert len(run.result["ranking"]) == 10
+        assert (run.code, "only ranks in its own way; leave" in run.stderr) == (2, True)
         both = quick("search", "physicist", "--corpus", "made", "--retriever", "hybrid", *SEARCH)
         assert both.result["retriever"] == "hybrid:minilm"
         assert both.result["relevance"] is not None
