@@ -88,6 +88,9 @@ class LimitedEngine(SearchEngine):
         require(self, "corpus_shares", "The share of each group in all documents")
         return {}
 
+    async def aclose(self) -> None:
+        """Close nothing: no connection stays open."""
+
 
 class SearchOnlyEngine(LimitedEngine):
     """An engine that answers words with whole documents.
