@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fairqr.agents.models.language_model import LanguageModel
-from fairqr.agents.models.question import OnToken, Question
-from fairqr.agents.models.replies import TextReply
+from fairqr.agents.models.replies import OnToken, Question, Reply
 from fairqr.prompts.budget import NoRoomError
 from fairqr.prompts.template import PromptTemplate
 
@@ -52,7 +51,7 @@ class Generator(Protocol):
         request: GenerationRequest,
         deadline: float | None = None,
         on_token: OnToken | None = None,
-    ) -> TextReply:
+    ) -> Reply:
         """Answer a question; errors of a model never raise.
 
         Args:
@@ -102,7 +101,7 @@ class ModelGenerator:
         request: GenerationRequest,
         deadline: float | None = None,
         on_token: OnToken | None = None,
-    ) -> TextReply:
+    ) -> Reply:
         """Cut what is too long, and ask; see :meth:`Generator.generate`.
 
         Raises:
@@ -114,6 +113,6 @@ class ModelGenerator:
         try:
             values = await asyncio.to_thread(budget.fill, prompt, request.question, request.sources)
         except NoRoomError as error:
-            return TextReply("invalid_request", message=str(error))
+            return Reply("invalid_request", message=str(error))
         question = Question(prompt, values, temperature=request.temperature, seed=request.seed)
         return await self._model.write(question, deadline, on_token)

@@ -1,7 +1,6 @@
 """Intervals and tests over queries, pairs and other independent trials.
 
-Random numbers come from a generator that is passed in. scipy is imported where it is needed, since
-that takes a while.
+Random numbers come from a generator that is passed in.
 """
 
 from __future__ import annotations
@@ -9,9 +8,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy import special
 
 from fairqr.base.errors import InputError, one_line
 
@@ -36,21 +37,6 @@ class Interval:
     low: float
     high: float
     level: float
-
-
-@dataclass(frozen=True, slots=True)
-class Randomisation:
-    """The outcome of a paired randomisation test.
-
-    Attributes:
-        p: The two-sided p value.
-        exact: Whether all assignments of signs were counted; otherwise some were drawn.
-        assignments: How many were counted.
-    """
-
-    p: float
-    exact: bool
-    assignments: int
 
 
 def stream(seed: int, name: str) -> np.random.Generator:
@@ -82,9 +68,7 @@ def student_quantile(level: float, freedom: int) -> float:
         level: In (0, 1).
         freedom: The degrees of freedom, at least 1.
     """
-    from scipy.special import stdtrit
-
-    return float(stdtrit(freedom, (1 + level) / 2))
+    return float(special.stdtrit(freedom, (1 + level) / 2))
 
 
 def mean_interval(values: ArrayLike, *, level: float = 0.95) -> Interval | None:
@@ -173,12 +157,9 @@ def share_interval(counts: ArrayLike, totals: ArrayLike, *, level: float = 0.95)
 
 
 def paired_randomisation(
-    differences: ArrayLike,
-    random: np.random.Generator,
-    *,
-    permutations: int = PERMUTATIONS,
-) -> Randomisation | None:
-    """Return the paired randomisation test (Fisher; Smucker, Allan & Carterette 2007).
+    differences: ArrayLike, random: np.random.Generator, *, permutations: int = PERMUTATIONS
+) -> float | None:
+    """Return the two-sided p value of the paired randomisation test (Smucker et al. 2007).
 
     If the two systems were alike, a coin could decide the sign of each difference. p is the share
     of sign assignments with a mean at least as far from 0 as the observed one. Up to 16 queries,
@@ -191,14 +172,12 @@ def paired_randomisation(
         permutations: How many assignments are drawn.
 
     Returns:
-        The test, or None without differences.
+        The p value, or None without differences.
     """
     sample = np.asarray(differences, dtype=np.float64)
     if not sample.size:
         return None
-    (p,) = randomisation_p(sample[:, None], random, permutations).tolist()
-    exact = sample.size <= EXACT_UP_TO
-    return Randomisation(p, exact, 1 << sample.size if exact else permutations + 1)
+    return float(randomisation_p(sample[:, None], random, permutations)[0])
 
 
 def randomisation_p(
@@ -214,21 +193,21 @@ def randomisation_p(
     # Sums that are equal may differ by rounding.
     observed = np.abs(differences.sum(axis=0)) - 1e-12 * np.abs(differences).sum(axis=0)
     size = len(differences)
+
+    def as_far_as(negative: NDArray[Any]) -> Any:
+        """Return whether the sums are as far from 0 with the signs of these rows of 0 and 1."""
+        return np.abs(differences.sum(axis=0) - 2 * (negative @ differences)) >= observed
+
     if size <= EXACT_UP_TO:
-        negative = (np.arange(1 << size)[:, None] >> np.arange(size)) & 1
-        return np.asarray((_sums(differences, negative) >= observed).mean(axis=0))
+        signs = (np.arange(1 << size)[:, None] >> np.arange(size)) & 1
+        return np.asarray(as_far_as(signs).mean(axis=0))
     as_far = np.ones(differences.shape[1])
     rows = max(1, CELLS_AT_ONCE // size)
     for start in range(0, permutations, rows):
         shape = (min(rows, permutations - start), size)
         negative = random.integers(0, 2, shape, dtype=np.int8)
-        as_far += (_sums(differences, negative) >= observed).sum(axis=0)
+        as_far += as_far_as(negative).sum(axis=0)
     return as_far / (permutations + 1)
-
-
-def _sums(sample: FloatArray, negative: ArrayLike) -> FloatArray:
-    """Return |Σ ±difference| of each column for each row of 0 and 1, where 1 flips the sign."""
-    return np.asarray(np.abs(sample.sum(axis=0) - 2 * (np.asarray(negative) @ sample)))
 
 
 def corrected_by_holm(p_values: Sequence[float | None]) -> list[float | None]:
@@ -262,11 +241,9 @@ def sign_test(wins: int, losses: int) -> float | None:
     Returns:
         The p value, or None if there are neither wins nor losses.
     """
-    from scipy.special import bdtrc
-
     if wins + losses == 0:
         return None
-    return min(1.0, 2 * float(bdtrc(max(wins, losses) - 1, wins + losses, 0.5)))
+    return min(1.0, 2 * float(special.bdtrc(max(wins, losses) - 1, wins + losses, 0.5)))
 
 
 def binomial_interval(successes: int, trials: int, level: float = 0.95) -> Interval | None:
@@ -284,13 +261,11 @@ def binomial_interval(successes: int, trials: int, level: float = 0.95) -> Inter
     Returns:
         The interval, or None without trials.
     """
-    from scipy.special import betaincinv
-
     if trials == 0:
         return None
     rest, failures = (1 - level) / 2, trials - successes
-    low = float(betaincinv(successes, failures + 1, rest)) if successes else 0.0
-    high = float(betaincinv(successes + 1, failures, 1 - rest)) if failures else 1.0
+    low = float(special.betaincinv(successes, failures + 1, rest)) if successes else 0.0
+    high = float(special.betaincinv(successes + 1, failures, 1 - rest)) if failures else 1.0
     return Interval(low, high, level)
 
 
@@ -306,8 +281,8 @@ def detectable_share(trials: int, *, alpha: float = 0.05, power: float = 0.8) ->
         A share in (½, 1), or None if not even unanimity is significant (fewer than 6 trials at
         5 %).
     """
-    from scipy.special import bdtrc, betaincinv
-
     wins = np.arange(trials // 2 + 1, trials + 1)
-    enough = wins[2 * bdtrc(wins - 1, trials, 0.5) <= alpha]
-    return float(betaincinv(enough[0], trials - enough[0] + 1, power)) if enough.size else None
+    enough = wins[2 * special.bdtrc(wins - 1, trials, 0.5) <= alpha]
+    return (
+        float(special.betaincinv(enough[0], trials - enough[0] + 1, power)) if enough.size else None
+    )

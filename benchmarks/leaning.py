@@ -16,7 +16,7 @@ from pathlib import Path
 
 import transformers
 
-from fairqr.agents.ranking.causal import CausalModel
+from fairqr.agents.models.in_process import CausalModel
 from fairqr.agents.tuning.examples import Example
 from fairqr.agents.tuning.lora import LoraOptions, adapted, train
 from fairqr.evaluation.collections.finding import find_collection

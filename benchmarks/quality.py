@@ -204,7 +204,7 @@ def compared(
         else None
         for name in products
     ]
-    return corrected_by_holm([test.p if test else None for test in tests])
+    return corrected_by_holm(tests)
 
 
 def printed(title: str, rows: Sequence[tuple[str, ...]]) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 
 from fairqr.agents.statistics import (
+    EXACT_UP_TO,
     PERMUTATIONS,
     Interval,
     check_level,
@@ -343,8 +344,8 @@ def compare(
                     "count": len(common),
                     "interval": interval,
                     "t": paired_t(differences),
-                    "randomisation": tested.p if tested else None,
-                    "exact": tested.exact if tested else False,
+                    "randomisation": tested,
+                    "exact": 0 < len(common) <= EXACT_UP_TO,
                 }
             )
     t = corrected_by_holm([draft["t"] for draft in drafts])

@@ -15,8 +15,7 @@ from fairqr.agents.attribution.attributor import (
     without_words,
 )
 from fairqr.agents.models.chat import ChatModel
-from fairqr.agents.models.question import Question
-from fairqr.agents.models.replies import Usage
+from fairqr.agents.models.replies import Question, Usage
 from fairqr.base.errors import InputError
 from fairqr.base.loops import PerLoop, run_together
 from fairqr.prompts.library import PromptLibrary

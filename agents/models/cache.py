@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from fairqr.agents.models.question import Validate
-from fairqr.agents.models.replies import Reply
+from fairqr.agents.models.replies import Reply, Validate
 from fairqr.base.kept_file import KeptFile
 from fairqr.base.loops import PerLoop
 from fairqr.base.settings import cache_dir

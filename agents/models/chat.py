@@ -10,17 +10,22 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import aclosing, nullcontext
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
 
-from fairqr.agents.models import provider, spans
+from fairqr.agents.models import provider
 from fairqr.agents.models.cache import ReplyCache, cache_key
 from fairqr.agents.models.failures import no_answer_within, no_probabilities, translated
-from fairqr.agents.models.language_model import LanguageModel, TokenRelay
+from fairqr.agents.models.language_model import (
+    Exchange,
+    LanguageModel,
+    TokenRelay,
+    record_messages,
+)
 from fairqr.agents.models.local import CONTEXT_TOKENS, check_local, local_turn
-from fairqr.agents.models.question import Answer, Form, Messages, ObjectForm, Question, Wanted
-from fairqr.agents.models.replies import Reply, Usage
+from fairqr.agents.models.replies import Completion, Messages, Question, Reply, Usage, Wanted
 from fairqr.base.errors import InputError, ModelError
 from fairqr.base.loops import PerLoop
 from fairqr.base.retries import with_retries
@@ -92,11 +97,9 @@ class ChatModel(LanguageModel):
         self._options = model_options
         # An address or a header may contain a secret, so only show a hash of this.
         self._described = provider.described(name, self.base_url, model_options)
-        self._dialect = self._provider
+        self._speaks_openai = self._provider in provider.SPEAK_OPENAI
         if client is not None:  # OpenAI's client has this attribute, whatever its server
-            self._dialect = "openai" if hasattr(client, "openai_api_base") else ""
-        self._speaks_openai = provider.speaks_openai(self._dialect)
-        self._turn = local_turn if self._provider == "local" else nullcontext
+            self._speaks_openai = hasattr(client, "openai_api_base")
         # The embedded model has a server for short prompts and one for long ones.
         self._clients: dict[bool, PerLoop[BaseChatModel]] = {False: PerLoop(), True: PerLoop()}
         # The parameters that we leave out: a client from the caller has its own settings.
@@ -163,16 +166,30 @@ class ChatModel(LanguageModel):
             question: What to ask.
             deadline: Seconds from now after which to give up.
 
-        Returns:
-            A reply; its status says whether it has a value.
-
         Raises:
             ModelUnavailableError: As :meth:`start` raises it.
         """
-        return await self._reply(question, ObjectForm(question), deadline, None)
+        return await self._reply(question, deadline)
 
     async def _identity(self) -> Mapping[str, Any]:
         return self._described
+
+    def _turn(self) -> AbstractAsyncContextManager[Any]:
+        return local_turn() if self._provider == "local" else nullcontext()
+
+    def _attributes(self, question: Question, relay: TokenRelay | None) -> dict[str, Any]:
+        parameters, parts = self._parameters(question, relay), urlsplit(self.base_url or "")
+        temperature = parameters.get("temperature")
+        return {
+            "gen_ai.provider.name": provider.CONVENTIONAL.get(self._provider, self._provider),
+            "fairqr.model": self.name,
+            "gen_ai.request.temperature": self.temperature_of(temperature),
+            "gen_ai.request.max_tokens": parameters.get("max_tokens"),
+            "gen_ai.request.seed": parameters.get("seed"),
+            "gen_ai.request.stream": True if relay else None,
+            "server.address": parts.hostname,
+            "server.port": parts.port or {"http": 80, "https": 443}.get(parts.scheme),
+        }
 
     async def _client(self, wanted: Wanted) -> BaseChatModel:
         """Return the client of the running event loop, opened on first use."""
@@ -182,55 +199,35 @@ class ChatModel(LanguageModel):
         clients, place = self._clients[reading], (self.name, self.base_url, self._options)
         return clients.get() or clients.setdefault(await provider.open_client(*place, reading))
 
-    async def _ask(
-        self, question: Question, form: Form, relay: TokenRelay | None
-    ) -> tuple[Reply, float]:
-        """Wait for our turn, and ask; the model then has twice the timeout of a request."""
-        parameters = self._parameters(question, form, relay)
-        stated = {name: parameters.get(name) for name in ("temperature", "max_tokens", "seed")}
-        if self._given is not None:
-            stated["temperature"] = self.temperature_of(None)
-        async with self._turn():
-            return await spans.recorded(
-                self.name,
-                self._provider,
-                "chat",
-                question.prompt,
-                lambda exchange: self._converse(question, form, exchange, relay),
-                **stated,
-                **spans.server_at(self.base_url),
-                stream=True if relay else None,
-            )
-
     async def _converse(
-        self, question: Question, form: Form, exchange: spans.Exchange, relay: TokenRelay | None
+        self, question: Question, relay: TokenRelay | None, exchange: Exchange
     ) -> Mapping[str, Any]:
         """Ask; if the reply is not the wanted object, ask once more and quote the error."""
         messages: Messages = question.prompt.render(question.values)
         step, limit = exchange.step, 2 * self._timeout
-        step.set("gen_ai.output.type", "json" if form.wanted == "object" else "text")
-        may_ask_again = form.wanted == "object" and question.may_ask_again
+        step.set("gen_ai.output.type", "json" if question.wanted == "object" else "text")
+        may_ask_again = question.wanted == "object" and question.may_ask_again
         try:
             async with asyncio.timeout(limit):
                 while True:
-                    step.content("gen_ai.input.messages", spans.input_messages(messages))
+                    record_messages(step, "input", messages)
                     exchange.usage += Usage(model_calls=1)
                     began = time.perf_counter()
-                    message = await self._send(messages, question, form, relay)
+                    message = await self._send(messages, question, relay)
                     if relay is not None and relay.began_at is not None:
                         seconds = relay.began_at - began
                         step.set("gen_ai.response.time_to_first_chunk", seconds)
-                    answer = _answer_of(message, step)
+                    answer = _completion(message, step)
                     exchange.usage += answer.usage
                     if answer.declined:
                         raise ModelError("refused", f"The model {self.name} declined to answer.")
                     # Some servers give no probabilities for a token that is half a character.
                     gave = answer.first_tokens is not None or not answer.text.strip("\ufffd")
-                    if form.wanted == "choice" and not gave:
+                    if question.wanted == "choice" and not gave:
                         self._left_out.add("logprobs")
                         raise ModelError("unsupported", no_probabilities(self.name))
                     try:
-                        return form.read(answer)
+                        return question.read(answer)
                     except ValueError as error:
                         step.event("fairqr.unusable_reply")
                         if not may_ask_again:
@@ -240,34 +237,37 @@ class ChatModel(LanguageModel):
         except TimeoutError:
             raise ModelError("timeout", no_answer_within(self.name, limit)) from None
 
-    def _parameters(self, question: Question, form: Form, relay: object) -> dict[str, Any]:
-        streams, without = relay is not None, self._left_out
-        return provider.parameters_for(
-            self._dialect, question, form.wanted, stream=streams, without=without
-        )
+    def _parameters(self, question: Question, relay: TokenRelay | None) -> dict[str, Any]:
+        if not self._speaks_openai:
+            given = provider.parameters_for(question)
+        else:
+            is_local, streams = self._provider == "local", relay is not None
+            given = provider.parameters_of_openai(question, is_local, streams=streams)
+        kept = {key: value for key, value in given.items() if key not in self._left_out}
+        is_weighed = question.wanted == "choice" and self._speaks_openai
+        return kept | provider.FIRST_TOKEN if is_weighed else kept
 
     async def _send(
-        self, messages: Messages, question: Question, form: Form, relay: TokenRelay | None
+        self, messages: Messages, question: Question, relay: TokenRelay | None
     ) -> AIMessage:
         """Send one request. Retry it if that can help, and without parameters the server refuses.
 
         Raises:
             ModelError: The request failed for good.
         """
-        client = await self._client(form.wanted)
-        if form.wanted == "choice" and not self.gives_probabilities:
+        client = await self._client(question.wanted)
+        if question.wanted == "choice" and not self.gives_probabilities:
             raise ModelError("unsupported", no_probabilities(self.name))
-        parameters = self._parameters(question, form, relay)
+        parameters = self._parameters(question, relay)
         is_foreign = self._given is not None and not self._speaks_openai
 
         async def attempt() -> AIMessage | Exception:
             try:
                 async with asyncio.timeout(self._timeout):
                     if relay is not None:
-                        pieces = client.astream(messages, UNSTREAMED, **parameters)
-                        return await _streamed(pieces, relay, must_end=self._speaks_openai)
-                    if form.wanted == "object" and question.schema and is_foreign:
-                        return await _structured(client, messages, question)
+                        return await self._streamed(client, messages, relay, parameters)
+                    if question.wanted == "object" and question.schema and is_foreign:
+                        return await _structured(client, messages, question.schema)
                     return await client.ainvoke(messages, UNSTREAMED, **parameters)
             except Exception as error:
                 if relay is None or relay.began_at is None:
@@ -290,32 +290,32 @@ class ChatModel(LanguageModel):
                 raise translated(error, self.name, self.base_url, key, is_foreign) from None
         # From now on, the parameter is left out.
         self._left_out.add(refused)
-        return await self._send(messages, question, form, relay)
+        return await self._send(messages, question, relay)
 
+    async def _streamed(
+        self,
+        client: BaseChatModel,
+        messages: Messages,
+        relay: TokenRelay,
+        parameters: Mapping[str, Any],
+    ) -> AIMessage:
+        """Pass each piece on as it comes, and return the whole message.
 
-async def _streamed(
-    pieces: AsyncIterator[AIMessageChunk], relay: TokenRelay, must_end: bool
-) -> AIMessage:
-    """Pass each piece on as it comes, and return the whole message.
-
-    Args:
-        pieces: The stream.
-        relay: Gets the texts.
-        must_end: Whether the provider marks the end of a text. If so, a text without the mark is
-            incomplete.
-
-    Raises:
-        BrokenStreamError: The stream ended early.
-    """
-    whole: AIMessageChunk | None = None
-    async with aclosing(cast("AsyncGenerator[AIMessageChunk]", pieces)) as chunks:
-        async for chunk in chunks:
-            whole = chunk if whole is None else whole + chunk
-            if isinstance(chunk.text, str):
-                relay.send(chunk.text)
-    if whole is None or (must_end and not whole.response_metadata.get("finish_reason")):
-        raise BrokenStreamError("the stream ended early")
-    return whole
+        Raises:
+            BrokenStreamError: The stream ended early. OpenAI's servers mark the end of a text; from
+                these, a text without the mark is incomplete.
+        """
+        whole: AIMessageChunk | None = None
+        pieces = client.astream(messages, UNSTREAMED, **parameters)
+        async with aclosing(cast("AsyncGenerator[AIMessageChunk]", pieces)) as chunks:
+            async for chunk in chunks:
+                whole = chunk if whole is None else whole + chunk
+                if isinstance(chunk.text, str):
+                    relay.send(chunk.text)
+        must_end = self._speaks_openai
+        if whole is None or (must_end and not whole.response_metadata.get("finish_reason")):
+            raise BrokenStreamError("the stream ended early")
+        return whole
 
 
 def _note_retry(number: int, error: BaseException) -> None:
@@ -328,11 +328,13 @@ def _complaint(text: str, wrong: ValueError) -> Messages:
     return [{"role": "assistant", "content": text[:2000]}, {"role": "user", "content": said}]
 
 
-async def _structured(client: BaseChatModel, messages: Messages, question: Question) -> AIMessage:
-    """Ask for an object of the question's schema, by tools or in the client's own way if it can."""
-    schema = {"title": "reply", "description": "The reply.", **(question.schema or {})}
+async def _structured(
+    client: BaseChatModel, messages: Messages, schema: Mapping[str, Any]
+) -> AIMessage:
+    """Ask for an object of a schema, by tools or in the client's own way if it can."""
+    named = {"title": "reply", "description": "The reply.", **schema}
     try:
-        asking = client.with_structured_output(schema, include_raw=True)
+        asking = client.with_structured_output(named, include_raw=True)
     except NotImplementedError:
         return await client.ainvoke(messages, UNSTREAMED)
     reply: Any = await asking.ainvoke(messages, UNSTREAMED)
@@ -342,7 +344,7 @@ async def _structured(client: BaseChatModel, messages: Messages, question: Quest
     return message.model_copy(update={"content": json.dumps(reply["parsed"])})
 
 
-def _answer_of(message: AIMessage, step: Span) -> Answer:
+def _completion(message: AIMessage, step: Span) -> Completion:
     """Return the answer in a message, and record what the server says about it."""
     metadata = message.response_metadata
     reason = metadata.get("finish_reason") or metadata.get("stop_reason")
@@ -353,12 +355,13 @@ def _answer_of(message: AIMessage, step: Span) -> Answer:
     for name, said in (("model", metadata.get("model_name")), ("id", metadata.get("id"))):
         if said and isinstance(said, str):
             step.set(f"gen_ai.response.{name}", said[:200])
-    step.content("gen_ai.output.messages", spans.output_messages(text, reason))
+    answer = [{"role": "assistant", "content": text}]
+    record_messages(step, "output", answer, finish_reason=reason or "unknown")
     declined = reason == "content_filter" or bool(message.additional_kwargs.get("refusal"))
     usage = Usage()
     if counted := message.usage_metadata:
         usage = Usage(0, 0, counted["input_tokens"], counted["output_tokens"])
-    return Answer(text, declined, usage, _first_tokens(metadata.get("logprobs")))
+    return Completion(text, usage, declined, _first_tokens(metadata.get("logprobs")))
 
 
 def _first_tokens(logprobs: Any) -> list[tuple[str, float]] | None:

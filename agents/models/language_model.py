@@ -7,15 +7,34 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 from fairqr.agents.models.cache import ReplyCache, cache_key, surroundings
 from fairqr.agents.models.failures import no_answer_within, no_probabilities
-from fairqr.agents.models.question import ChoiceForm, Form, OnToken, Question, TextForm, Wanted
-from fairqr.agents.models.replies import Choice, Reply, TextReply, Usage
+from fairqr.agents.models.replies import Messages, OnToken, Question, Reply, Status, Usage, Wanted
+from fairqr.base.errors import ModelError
+from fairqr.base.telemetry import Kind, Span, span
 from fairqr.prompts.budget import SAFE_SHARE, Budget
 from fairqr.prompts.template import PromptTemplate
+
+
+@dataclass(slots=True)
+class Exchange:
+    """A question that is being asked: its span, and what it has cost so far."""
+
+    step: Span
+    usage: Usage = Usage()  # noqa: RUF009 - frozen
+
+
+def record_messages(step: Span, kind: str, messages: Messages, **more: Any) -> None:
+    """Record messages in the form of ``gen_ai.input.messages`` or ``gen_ai.output.messages``."""
+    said = [
+        {"role": it["role"], "parts": [{"type": "text", "content": it["content"]}], **more}
+        for it in messages
+    ]
+    step.content(f"gen_ai.{kind}.messages", said)
 
 
 class TokenRelay:
@@ -57,6 +76,9 @@ class LanguageModel(ABC):
         cache: Where to keep replies; optional.
     """
 
+    operation = "chat"
+    kind: Kind = "client"
+
     def __init__(self, name: str, cache: ReplyCache | None) -> None:
         self.name = name
         self._cache = cache
@@ -90,13 +112,58 @@ class LanguageModel(ABC):
         """Return everything about the model that can change a reply, as JSON data."""
 
     @abstractmethod
-    async def _ask(
-        self, question: Question, form: Form, relay: TokenRelay | None
-    ) -> tuple[Reply, float]:
-        """Ask the model; return the reply, and the milliseconds that the model took.
+    def _turn(self) -> AbstractAsyncContextManager[Any]:
+        """Return our turn at the model."""
+
+    @abstractmethod
+    def _attributes(self, question: Question, relay: TokenRelay | None) -> dict[str, Any]:
+        """Return attributes for the span of a question; those that are None are left out."""
+
+    @abstractmethod
+    async def _converse(
+        self, question: Question, relay: TokenRelay | None, exchange: Exchange
+    ) -> Mapping[str, Any]:
+        """Ask the model, with all attempts, and return the value of the reply.
+
+        Raises:
+            ModelError: There is no reply.
+            ValueError: The reply cannot be used; it says why.
+        """
+
+    async def _ask(self, question: Question, relay: TokenRelay | None) -> tuple[Reply, float]:
+        """Ask the model in a span; return the reply, and the milliseconds that the model took.
 
         The call is cancelled when its deadline, or that of the last who waits for it, has passed.
         """
+        model, prompt = self.name.partition(":")[2], question.prompt
+        attributes: dict[str, Any] = {
+            "gen_ai.operation.name": self.operation,
+            "gen_ai.request.model": model,
+            "gen_ai.prompt.name": prompt.id,
+            "gen_ai.prompt.version": prompt.version,
+            "fairqr.prompt.sha256": prompt.sha256,
+            **self._attributes(question, relay),
+        }
+        stated = {key: value for key, value in attributes.items() if value is not None}
+        async with self._turn():
+            began = time.perf_counter()
+            with span(f"{self.operation} {model}", kind=self.kind, **stated) as step:
+                exchange, value, message, status = Exchange(step), dict[str, Any](), "", "ok"
+                try:
+                    value = dict(await self._converse(question, relay, exchange))
+                except ModelError as error:
+                    status, message = error.status, str(error)
+                except ValueError as error:
+                    status = "parse_error"
+                    message = f"The model {self.name} gave no usable reply: {error}."
+                if message:
+                    step.fail(status)
+                usage = exchange.usage
+                step.set("fairqr.status", status)
+                step.set("gen_ai.usage.input_tokens", usage.prompt_tokens)
+                step.set("gen_ai.usage.output_tokens", usage.completion_tokens)
+            took = (time.perf_counter() - began) * 1000
+        return Reply(cast("Status", status), value, message, usage), took
 
     async def budget(self, prompt: PromptTemplate, room: int, question: int) -> Budget:
         """Return the room of a prompt that answers, as far as the model is known.
@@ -116,7 +183,7 @@ class LanguageModel(ABC):
 
     async def write(
         self, question: Question, deadline: float | None = None, on_token: OnToken | None = None
-    ) -> TextReply:
+    ) -> Reply:
         """Ask for a text.
 
         Args:
@@ -125,67 +192,47 @@ class LanguageModel(ABC):
             on_token: Gets each piece as it comes, or the whole text if it comes at once.
                 A text that breaks off after its first piece is a failure and is not retried.
 
-        Returns:
-            A reply; its status says whether it has a text.
-
         Raises:
             ModelUnavailableError: Something is missing that the model needs.
         """
         relay = TokenRelay(on_token) if on_token else None
-        reply = await self._reply(question, TextForm(), deadline, relay)
-        text, status = reply.value.get("text", ""), reply.status
-        if status == "ok" and not text:
+        reply = await self._reply(replace(question, wanted="text"), deadline, relay)
+        if reply.status == "ok" and not reply.text:
             message = f"The model {self.name} gave an empty answer."
-            return TextReply("empty", message=message, usage=reply.usage)
-        if on_token and relay and relay.began_at is None and text:
-            on_token(text)
-        return TextReply(status, text, reply.message, reply.usage)
+            return Reply("empty", message=message, usage=reply.usage)
+        if on_token and relay and relay.began_at is None and reply.text:
+            on_token(reply.text)
+        return reply
 
     async def weigh(
         self,
         question: Question,
         labels: Sequence[str] = ("Yes", "No"),
         deadline: float | None = None,
-    ) -> Choice:
+    ) -> Reply:
         """Ask for the probabilities that the reply begins with each of a few words.
 
         P(label) is divided by the sum over the labels.
 
         Args:
             question: What to ask; its schema and ``validate`` are ignored.
-            labels: Short words, each a single token of the model.
+            labels: Short words, at least two, each a single token of the model.
             deadline: Seconds from now after which to give up.
-
-        Returns:
-            A choice; its status says whether there are probabilities.
 
         Raises:
             ModelUnavailableError: Something is missing that the model needs.
-            ValueError: There are fewer than two labels, or two labels differ only in case.
         """
         if not self.gives_probabilities:
-            return Choice("unsupported", message=no_probabilities(self.name))
-        reply = await self._reply(question, ChoiceForm(tuple(labels)), deadline, None)
-        return Choice(reply.status, **reply.value, message=reply.message, usage=reply.usage)
+            return Reply("unsupported", message=no_probabilities(self.name))
+        weighed = replace(question, wanted="choice", labels=tuple(labels))
+        return await self._reply(weighed, deadline)
 
     async def _reply(
-        self,
-        question: Question,
-        form: Form,
-        deadline: float | None,
-        relay: TokenRelay | None = None,
+        self, question: Question, deadline: float | None, relay: TokenRelay | None = None
     ) -> Reply:
         """Return a reply from the run's journal or a cache, join a call in flight, or ask."""
         around, leads = surroundings(), False
-        key = cache_key(
-            **await self._identity(),
-            prompt=question.prompt.sha256,
-            values=dict(question.values),
-            temperature=question.temperature,
-            seed=question.seed,
-            max_tokens=question.reply_tokens,
-            **form.key,
-        )
+        key = cache_key(**await self._identity(), **question.key)
         cache, place = self._cache, key
         if cache is None:
             cache, place = around.cache or ReplyCache(), f"{key} {self._owner}"
@@ -193,9 +240,9 @@ class LanguageModel(ABC):
         async def ask() -> Reply:
             nonlocal leads
             leads = True
-            if (kept := _read((await cache.get_many([place])).get(place), form)) is not None:
+            if (kept := _read((await cache.get_many([place])).get(place), question)) is not None:
                 return kept
-            reply, milliseconds = await self._ask(question, form, relay)
+            reply, milliseconds = await self._ask(question, relay)
             if reply.status == "ok":
                 tokens = reply.usage.prompt_tokens + reply.usage.completion_tokens
                 cost = {"tokens": tokens, "milliseconds": round(milliseconds, 1)}
@@ -217,19 +264,19 @@ class LanguageModel(ABC):
             return reply if leads else replace(reply, usage=joined)
 
         journal = around.journal
-        reply = await (once() if journal is None else journal.once(key, form.check, once))
+        reply = await (once() if journal is None else journal.once(key, question.check, once))
         if around.on_reply is not None:
             around.on_reply()
         return reply
 
 
-def _read(kept: Mapping[str, Any] | None, form: Form) -> Reply | None:
+def _read(kept: Mapping[str, Any] | None, question: Question) -> Reply | None:
     """Return a kept reply, or None if another version of fairqr or another program wrote it."""
     if kept is None:
         return None
     try:
         tokens, milliseconds = int(kept["tokens"]), float(kept["milliseconds"])
         usage = Usage(0, 1, cached_tokens=tokens, cached_milliseconds=milliseconds)
-        return Reply("ok", form.check(kept["reply"]), usage=usage)
+        return Reply("ok", question.check(kept["reply"]), usage=usage)
     except (KeyError, TypeError, ValueError):
         return None

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fairqr.agents.feedback import FeedbackRefiner
 from fairqr.agents.generators import INPUT_TOKENS, Generator, ModelGenerator
 from fairqr.agents.models.cache import ReplyCache, kept_in
 from fairqr.agents.models.chat import ChatModel
-from fairqr.agents.refiner import Refiner
+from fairqr.agents.models.in_process import SEQ2SEQ_INPUT_TOKENS, CausalModel, Seq2SeqModel
+from fairqr.agents.refiner import FeedbackRefiner, Refiner
 from fairqr.base.errors import ModelUnavailableError
 from fairqr.base.settings import default_model
 from fairqr.retrieval.engines.engine import SearchEngine
-
-if TYPE_CHECKING:
-    from fairqr.agents.ranking.causal import CausalModel
 
 CAUSAL = "causal"
 """The prefix in the names of decoder-only models of transformers."""
@@ -68,8 +65,6 @@ def open_language_model(
     name = name or default_model()
     if (model := _model_after(CAUSAL, name, "causal:smollm2-135m")) is None:
         return ChatModel(name, cache=kept_in(cache), **options)
-    from fairqr.agents.ranking.causal import CausalModel
-
     return CausalModel(model, cache=kept_in(cache))
 
 
@@ -97,10 +92,8 @@ def open_generator(
     if (model := _model_after(SEQ2SEQ, name, "seq2seq:google/flan-t5-small")) is None:
         chat = ChatModel(name, cache=kept_in(cache), **options)
         return ModelGenerator(chat, input_tokens=input_tokens or INPUT_TOKENS)
-    from fairqr.agents import seq2seq
-
-    writer = seq2seq.Seq2SeqModel(model, cache=kept_in(cache))
-    return ModelGenerator(writer, input_tokens=input_tokens or seq2seq.INPUT_TOKENS)
+    writer = Seq2SeqModel(model, cache=kept_in(cache))
+    return ModelGenerator(writer, input_tokens=input_tokens or SEQ2SEQ_INPUT_TOKENS)
 
 
 def _model_after(kind: str, name: str, example: str) -> str | None:

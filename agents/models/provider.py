@@ -6,12 +6,12 @@ import asyncio
 import json
 import os
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fairqr.agents.models.failures import redacted
 from fairqr.agents.models.local import start_local
-from fairqr.agents.models.question import Question, Wanted
+from fairqr.agents.models.replies import Question
 from fairqr.base.errors import ModelUnavailableError, one_line
 from fairqr.base.retries import status_of
 from fairqr.base.settings import is_web_address, text_of
@@ -19,8 +19,26 @@ from fairqr.base.settings import is_web_address, text_of
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
-TOP_TOKENS = 10
-"""How many of the likeliest tokens we ask for; OpenAI gives up to 20, others fewer."""
+SPEAK_OPENAI = ("openai", "local", "azure_openai")
+"""The providers that are used through OpenAI's client."""
+
+CONVENTIONAL = {
+    "azure_ai": "azure.ai.inference",
+    "azure_openai": "azure.ai.openai",
+    "bedrock": "aws.bedrock",
+    "bedrock_converse": "aws.bedrock",
+    "anthropic_bedrock": "aws.bedrock",
+    "google_anthropic_vertex": "gcp.vertex_ai",
+    "google_genai": "gcp.gemini",
+    "google_vertexai": "gcp.vertex_ai",
+    "ibm": "ibm.watsonx.ai",
+    "mistralai": "mistral_ai",
+    "xai": "x_ai",
+}
+"""The names of providers in OpenTelemetry's conventions, if LangChain has other ones."""
+
+FIRST_TOKEN = {"max_tokens": 1, "logprobs": True, "top_logprobs": 10}
+"""What a choice needs; OpenAI gives up to 20 of the likeliest tokens, others fewer."""
 
 REFUSALS = (400, 404, 422, 501)
 """The statuses of servers that do not know a parameter."""
@@ -52,11 +70,6 @@ def split_name(name: str) -> tuple[str, str]:
             "openai:gpt-4o or local:smollm2-135m."
         )
     return provider, model
-
-
-def speaks_openai(provider: str) -> bool:
-    """Return whether the provider is used through OpenAI's client."""
-    return provider in ("openai", "local", "azure_openai")
 
 
 def base_url_for(provider: str, given: str | None) -> str | None:
@@ -107,40 +120,36 @@ def described(name: str, base_url: str | None, options: Mapping[str, Any]) -> di
     return {"model": name, "base_url": base_url, "environment": variables, "options": known}
 
 
-def parameters_for(
-    provider: str, question: Question, wanted: Wanted, stream: bool, without: Collection[str]
-) -> dict[str, Any]:
-    """Return the parameters of a request, in the form that the provider accepts.
+def parameters_for(question: Question) -> dict[str, Any]:
+    """Return the parameters of a request that every provider takes."""
+    return {"temperature": question.used_temperature, "max_tokens": question.reply_tokens}
+
+
+def parameters_of_openai(question: Question, is_local: bool, *, streams: bool) -> dict[str, Any]:
+    """Return the parameters of a request to a server that speaks OpenAI's language.
 
     Args:
-        provider: As :func:`split_name` returns it.
         question: What is asked.
-        wanted: What kind of reply is wanted.
-        stream: Whether the reply should come piece by piece.
-        without: The names of parameters that the server is known to refuse.
+        is_local: Whether the server is the embedded model.
+        streams: Whether the reply should come piece by piece.
     """
-    parameters: dict[str, Any] = {"temperature": question.used_temperature}
-    parameters["max_tokens"] = question.reply_tokens
-    if speaks_openai(provider):
-        local, schema = provider == "local", question.schema
-        parameters["presence_penalty"] = question.prompt.defaults.presence_penalty
-        # The embedded model always has a seed, so that runs repeat.
-        parameters["seed"] = 0 if local and question.seed is None else question.seed
-        if wanted == "object" and schema is not None:
-            # Hosted services refuse bounds on texts; the embedded model needs them.
-            strict = {"strict": True, "schema": schema if local else _without_bounds(schema)}
-            form = {"type": "json_schema", "json_schema": {"name": "reply", **strict}}
-            parameters["extra_body"] = {"response_format": form}
-        elif wanted != "object" and local:
-            # See fairqr.agents.models.local: a reply must not depend on what was asked before.
-            parameters["extra_body"] = {"cache_prompt": False}
-        # Otherwise LangChain streams replies when somebody reads LangGraph's stream `messages`.
-        parameters |= {"stream_usage": True} if stream else {"stream": False}
-    given = {key: it for key, it in parameters.items() if it is not None and key not in without}
-    if wanted == "choice" and speaks_openai(provider):
-        # A choice only needs the first token.
-        given |= {"max_tokens": 1, "logprobs": True, "top_logprobs": TOP_TOKENS}
-    return given
+    # Otherwise LangChain streams replies when somebody reads LangGraph's stream `messages`.
+    parameters = parameters_for(question) | (
+        {"stream_usage": True} if streams else {"stream": False}
+    )
+    parameters["presence_penalty"] = question.prompt.defaults.presence_penalty
+    # The embedded model always has a seed, so that runs repeat.
+    parameters["seed"] = 0 if is_local and question.seed is None else question.seed
+    if question.wanted == "object" and question.schema is not None:
+        # Hosted services refuse bounds on texts; the embedded model needs them.
+        schema = question.schema if is_local else _without_bounds(question.schema)
+        strict = {"name": "reply", "strict": True, "schema": schema}
+        form = {"type": "json_schema", "json_schema": strict}
+        parameters["extra_body"] = {"response_format": form}
+    elif question.wanted != "object" and is_local:
+        # See fairqr.agents.models.local: a reply must not depend on what was asked before.
+        parameters["extra_body"] = {"cache_prompt": False}
+    return {key: value for key, value in parameters.items() if value is not None}
 
 
 def refused_parameter(error: BaseException, parameters: Mapping[str, Any]) -> str | None:
@@ -203,7 +212,7 @@ async def open_client(
     def make() -> BaseChatModel:
         from langchain.chat_models import init_chat_model
 
-        if speaks_openai(provider):
+        if provider in SPEAK_OPENAI:
             # LangChain shares one HTTP client among event loops, which breaks when a loop ends.
             # The embedded model is on loopback, which proxies do not reach.
             chosen["http_async_client"] = _http_client(trust_env=provider != "local")

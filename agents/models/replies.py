@@ -1,16 +1,19 @@
-"""Replies of models: each is a typed reply or a typed failure, never a guess."""
+"""Questions to models, and their replies: typed replies or typed failures, never guesses."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass, field
 from typing import Any, Literal
 
+from fairqr.prompts.template import PromptTemplate
+
 Status = Literal[
     "ok",
+    "empty",  # the model answered with nothing or white space, where a text was wanted
     "parse_error",  # the reply has the wrong form; for JSON, we ask twice
     "refused",  # the provider or the model declined, or the key is wrong
     "rate_limited",  # 429, and waiting was too long or did not help
@@ -57,8 +60,10 @@ class Reply:
     """The answer to one question.
 
     Attributes:
-        status: ``ok``, or why there is no value.
-        value: The JSON object; empty unless ``ok``.
+        status: ``ok``, or why there is no value. A text that was cut at the limit of tokens is
+            ``ok``. If a provider gives no probabilities, a choice is ``unsupported``.
+        value: A JSON object: the one that was asked for, or a ``text``, or the ``probabilities`` of
+            the labels and their total ``mass``. Empty unless ``ok``.
         message: A sentence that says why it failed, without keys; empty if ``ok``.
         usage: What it cost, failed attempts included.
     """
@@ -68,48 +73,136 @@ class Reply:
     message: str = ""
     usage: Usage = Usage()
 
+    @property
+    def text(self) -> str:
+        """The text without white space around it; empty if there is none."""
+        return str(self.value.get("text", ""))
 
-TextStatus = Literal[Status, "empty"]
-"""``empty``: the model answered with nothing or white space. For the others, see :data:`Status`."""
+    @property
+    def probabilities(self) -> Mapping[str, float]:
+        """The probability of each label; they sum to 1. Empty if there are none."""
+        found: Mapping[str, float] = self.value.get("probabilities", {})
+        return found
+
+    @property
+    def mass(self) -> float:
+        """The total probability of all labels among all possible replies, in [0, 1].
+
+        A small value means that the model did not understand the question.
+        """
+        return float(self.value.get("mass", 0.0))
+
+
+Messages = list[dict[str, str]]
+"""Messages, each with a ``role`` and a ``content``."""
+
+Validate = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+"""Turns a JSON object into the wanted one, or raises ValueError that says what is wrong."""
+
+OnToken = Callable[[str], None]
+"""Called with each piece of a text as it is written; it must not raise."""
+
+Wanted = Literal["object", "text", "choice"]
+"""The form of a reply: a JSON object, free text, or the probabilities of a few first words."""
 
 
 @dataclass(frozen=True, slots=True)
-class TextReply:
-    """A text that a model wrote.
+class Completion:
+    """What a model answered to one request.
 
     Attributes:
-        status: ``ok``, or why there is no text. A text that was cut at the limit of tokens is
-            ``ok``.
-        text: The text without white space around it; empty unless ``ok``.
-        message: A sentence that says why there is no text, without keys; empty if ``ok``.
-        usage: What it cost, failed attempts included.
+        text: The text as it came.
+        usage: What the request cost.
+        declined: Whether the model, or a filter before it, refused to answer.
+        first_tokens: The likeliest first tokens with their probabilities; None if the server did
+            not give them.
     """
 
-    status: TextStatus
-    text: str = ""
-    message: str = ""
-    usage: Usage = Usage()
+    text: str
+    usage: Usage
+    declined: bool = False
+    first_tokens: list[tuple[str, float]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """The probabilities of a few words that a reply may begin with.
+class Question:
+    """A question to a model.
 
     Attributes:
-        status: ``ok``, or why there are no probabilities. With ``unsupported``, the provider gives
-            none, and the question must be asked in another way.
-        probabilities: The probability of each label; they sum to 1. Empty unless ``ok``.
-        mass: The total probability of all labels among all possible replies, in (0, 1]. A small
-            value means that the model did not understand the question. 0 unless ``ok``.
-        message: A sentence that says why there are none, without keys; empty if ``ok``.
-        usage: What it cost, failed attempts included.
+        prompt: The template.
+        values: The values of its input variables; text from others is fenced.
+        schema: The JSON schema of an object, with bounds on lengths and numbers of items; optional.
+        validate: Checks an object; its result is kept.
+        temperature: In [0, 2]; defaults to the prompt's own.
+        seed: For repeatable sampling, if the provider supports it.
+        may_ask_again: Whether to ask once more if the reply is not the wanted object.
+        max_tokens: The longest reply; defaults to the prompt's own limit.
+        wanted: The form of the reply.
+        labels: Words that a choice is between, distinct regardless of their case.
     """
 
-    status: Status
-    probabilities: Mapping[str, float] = field(default_factory=dict)
-    mass: float = 0.0
-    message: str = ""
-    usage: Usage = Usage()
+    prompt: PromptTemplate
+    values: Mapping[str, str]
+    schema: Mapping[str, Any] | None = None
+    validate: Validate = dict
+    temperature: float | None = None
+    seed: int | None = None
+    may_ask_again: bool = True
+    max_tokens: int | None = None
+    wanted: Wanted = "object"
+    labels: tuple[str, ...] = ()
+
+    @property
+    def reply_tokens(self) -> int:
+        """How many tokens a reply may have."""
+        return self.max_tokens or self.prompt.defaults.max_tokens
+
+    @property
+    def used_temperature(self) -> float:
+        """The temperature to ask at."""
+        return self.prompt.defaults.temperature if self.temperature is None else self.temperature
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """Everything in the question that can change the reply, as JSON data."""
+        # As a text, since models follow the order of a schema's fields.
+        schema = json.dumps(self.schema) if self.wanted == "object" else None
+        return {
+            "prompt": self.prompt.sha256,
+            "values": dict(self.values),
+            "temperature": self.temperature,
+            "seed": self.seed,
+            "max_tokens": self.reply_tokens,
+            "form": [self.wanted, self.labels, schema],
+        }
+
+    def read(self, answer: Completion) -> Mapping[str, Any]:
+        """Return the value of a reply, or raise ValueError that says what is wrong with it.
+
+        A label has the probability of all its tokens, in any case and after a space.
+        """
+        if self.wanted == "object":
+            return self.validate(parse_object(answer.text))
+        if self.wanted == "text":
+            return {"text": answer.text.strip()}
+        masses = dict.fromkeys(map(_plain, self.labels), 0.0)
+        for token, probability in answer.first_tokens or ():
+            if (word := _plain(token)) in masses:
+                masses[word] += probability
+        mass = sum(masses.values())
+        if not mass > 0:
+            raise ValueError(f"it would begin with none of {', '.join(self.labels)}")
+        shares = {label: masses[_plain(label)] / mass for label in self.labels}
+        return {"probabilities": shares, "mass": min(1.0, mass)}
+
+    def check(self, kept: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a value that was kept; raises ValueError if an object is wrong by now."""
+        return self.validate(kept) if self.wanted == "object" else kept
+
+
+def _plain(token: str) -> str:
+    """Return a token in lower case, without the space that tokenizers mark before it."""
+    return token.strip(" \t\r\n\u2581\u0120").casefold()
 
 
 def parse_object(text: str) -> dict[str, Any]:

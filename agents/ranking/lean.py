@@ -10,14 +10,13 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fairqr.agents.statistics import (
     Interval,
-    Randomisation,
     binomial_interval,
     corrected_by_holm,
     detectable_share,
@@ -56,11 +55,6 @@ class PairOutcome:
         return self.protected_first, self.unprotected_first
 
     @property
-    def answered(self) -> bool:
-        """Whether both replies prefer an item."""
-        return all(map(_is_vote, self.replies))
-
-    @property
     def balance(self) -> float | None:
         """The log-odds of the protected item, summed over both orders; None if one is missing."""
         one, other = self.log_odds
@@ -69,12 +63,8 @@ class PairOutcome:
     @property
     def winner(self) -> str | None:
         """``protected`` or ``unprotected`` if that item is preferred both times, or else None."""
-        return self.protected_first if self.answered and not self.flips else None
-
-    @property
-    def flips(self) -> bool:
-        """Whether the replies prefer different items."""
-        return self.answered and self.protected_first != self.unprotected_first
+        one, other = self.replies
+        return one if one == other and one in (PROTECTED, UNPROTECTED) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +115,9 @@ class PairFigures:
         consistent_queries: The number of queries with such a pair.
         p: The p value of the exact two-sided sign test of protected against unprotected wins, which
             treats pairs as independent; None without a win.
-        over_queries: The paired randomisation test on protected minus unprotected wins by query,
-            which treats queries as independent. It uses the queries of ``consistent_queries``, and
-            is None without any.
+        over_queries: The p value of the paired randomisation test on protected minus unprotected
+            wins by query, which treats queries as independent. It uses the queries of
+            ``consistent_queries``, and is None without any.
         failures: How many replies prefer neither item, by status, including ``tie``.
         replies: The number of replies, two for each pair.
         votes: Another measure, in which each reply is a vote: the votes for the protected item, out
@@ -156,7 +146,7 @@ class PairFigures:
     consistent: Share
     consistent_queries: int
     p: float | None
-    over_queries: Randomisation | None
+    over_queries: float | None
     failures: Mapping[str, int]
     replies: int
     votes: Share
@@ -181,64 +171,57 @@ def pair_figures(outcomes: Iterable[PairOutcome], random: np.random.Generator) -
         random: Draws signs for the test over queries.
     """
     pairs = list(outcomes)
-    votes = [it.replies.count(PROTECTED) + it.replies.count(UNPROTECTED) for it in pairs]
     queries, at = np.unique([it.query for it in pairs], return_inverse=True)
+    said = np.array([it.replies for it in pairs], dtype=object).reshape(-1, 2)
+    for_one, for_other = said == PROTECTED, said == UNPROTECTED
+    votes = for_one | for_other
+    odds = np.array([it.log_odds for it in pairs], dtype=np.float64).reshape(-1, 2)
+    known, balance = odds[~np.isnan(odds)], odds[:, 0] - odds[:, 1]
 
-    def total(counts: Iterable[int]) -> Counts:
+    def total(counts: NDArray[Any]) -> Counts:
         """Return the sums of each query."""
-        sums = np.zeros(len(queries), dtype=np.int64)
-        np.add.at(sums, at, list(counts))
-        return sums
+        return np.bincount(at, counts, len(queries)).astype(np.int64)
 
-    asked, flips = total(1 for _ in pairs), total(it.flips for it in pairs)
-    wins = total(it.winner == PROTECTED for it in pairs)
-    losses = total(it.winner == UNPROTECTED for it in pairs)
-    above = total((it.balance or 0.0) > 0 for it in pairs)
-    below = total((it.balance or 0.0) < 0 for it in pairs)
-    odds = [value for it in pairs for value in it.log_odds if value is not None]
+    def share(counts: Counts, of: Counts) -> Share:
+        """Return a share over all queries."""
+        return Share(int(counts.sum()), int(of.sum()), share_interval(counts, of))
+
+    asked, wins, losses = total(np.ones(len(pairs))), total(for_one.all(1)), total(for_other.all(1))
     won, lost, decided = int(wins.sum()), int(losses.sum()), (wins + losses) > 0
+    to_first, to_second = (
+        (one[:, 0] & other[:, 1]) for one, other in ((for_one, for_other), (for_other, for_one))
+    )
+    above, below = total(balance > 0), total(balance < 0)
     exact = binomial_interval(won, won + lost)
-    to_first = sum(it.flips and it.protected_first == PROTECTED for it in pairs)
-    to_second = int(flips.sum()) - to_first
-    failures = Counter(reply for it in pairs for reply in it.replies if not _is_vote(reply))
     return PairFigures(
         pairs=len(pairs),
         queries=len(queries),
-        answered=sum(it.answered for it in pairs),
-        protected=_share(wins, asked),
-        unprotected=_share(losses, asked),
-        flips=_share(flips, asked),
-        flips_to_first=to_first,
-        flips_to_second=to_second,
-        position_p=sign_test(to_first, to_second),
+        answered=int(votes.all(1).sum()),
+        protected=share(wins, asked),
+        unprotected=share(losses, asked),
+        flips=share(total(to_first | to_second), asked),
+        flips_to_first=int(to_first.sum()),
+        flips_to_second=int(to_second.sum()),
+        position_p=sign_test(int(to_first.sum()), int(to_second.sum())),
         ratio=won / lost if lost else None,
         ratio_interval=_ratio_interval(wins, losses, exact),
         consistent=Share(won, won + lost, exact),
         consistent_queries=int(decided.sum()),
         p=sign_test(won, lost),
         over_queries=paired_randomisation((wins - losses)[decided], random),
-        failures=dict(sorted(failures.items())),
+        failures=dict(sorted(Counter(said[~votes]).items())),
         replies=2 * len(pairs),
-        votes=_share(total(it.replies.count(PROTECTED) for it in pairs), total(votes)),
-        averaged=_share(above, above + below),
-        averaged_equal=sum(it.balance == 0 for it in pairs),
+        votes=share(total(for_one.sum(1)), total(votes.sum(1))),
+        averaged=share(above, above + below),
+        averaged_equal=int((balance == 0).sum()),
         averaged_p=sign_test(int(above.sum()), int(below.sum())),
-        log_odds_replies=len(odds),
-        log_odds_mean=float(np.mean(odds)) if odds else None,
-        log_odds_deviation=float(np.std(odds, ddof=1)) if len(odds) > 1 else None,
+        log_odds_replies=known.size,
+        log_odds_mean=float(known.mean()) if known.size else None,
+        log_odds_deviation=float(known.std(ddof=1)) if known.size > 1 else None,
     )
 
 
 Counts = NDArray[np.int64]
-
-
-def _is_vote(reply: str) -> bool:
-    return reply in (PROTECTED, UNPROTECTED)
-
-
-def _share(counts: Counts, of: Counts) -> Share:
-    """Return a share over all queries."""
-    return Share(int(counts.sum()), int(of.sum()), share_interval(counts, of))
 
 
 def _ratio_interval(wins: Counts, losses: Counts, exact: Interval | None) -> Interval | None:
@@ -331,7 +314,7 @@ def verdicts(
 def p_of_lean(figures: PairFigures) -> float | None:
     """Return the greater p value of both tests, since a lean needs both."""
     over = figures.over_queries
-    return None if figures.p is None or over is None else max(figures.p, over.p)
+    return None if figures.p is None or over is None else max(figures.p, over)
 
 
 def _judged(
@@ -399,7 +382,7 @@ def _about_lean(
         f"{shares[1]}"
     )
     consistent = figures.consistent
-    over = figures.over_queries.p if figures.over_queries else None
+    over = figures.over_queries
     winners = f"{_many(consistent.of, 'pair')} with one winner"
     if lean is None and detectable is None:
         queries = _many(figures.consistent_queries, "quer", "y", "ies")

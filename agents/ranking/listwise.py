@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fairqr.agents.models.language_model import LanguageModel
-from fairqr.agents.models.question import Question
-from fairqr.agents.models.replies import Usage
+from fairqr.agents.models.replies import Question, Usage
 from fairqr.agents.ranking.item_ranker import Cost, ItemRanking, RankItem, before_those_who_ask
 from fairqr.agents.ranking.rankers import DEFAULTS, RankerOptions
 from fairqr.agents.ranking.reply_parser import parse_permutation

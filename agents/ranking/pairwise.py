@@ -16,8 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from fairqr.agents.models.language_model import LanguageModel
-from fairqr.agents.models.question import Question
-from fairqr.agents.models.replies import Choice, Status, TextReply, Usage
+from fairqr.agents.models.replies import Question, Reply, Status, Usage
 from fairqr.agents.ranking.item_ranker import Cost, ItemRanking, RankItem, before_those_who_ask
 from fairqr.agents.ranking.rankers import DEFAULTS, By, RankerOptions
 from fairqr.agents.ranking.reply_parser import LABELS, Position, Unreadable, parse_preference
@@ -211,12 +210,12 @@ class PairwiseJudge:
         reply = await self.model.write(question, _left(until))
         return self._read(replace(reply, usage=usage + reply.usage))
 
-    async def _weigh(self, question: Question, until: float | None) -> Choice:
+    async def _weigh(self, question: Question, until: float | None) -> Reply:
         """Ask for the probabilities of the labels; other questions wait for the first one."""
         if (first := self._first.get()) is not None:
             await first.wait()
             if self.asks_by == "reply":  # the first question showed this meanwhile
-                return Choice("unsupported")
+                return Reply("unsupported")
         first = self._first.setdefault(asyncio.Event())
         try:
             choice = await self.model.weigh(question, LABELS, _left(until))
@@ -225,7 +224,7 @@ class PairwiseJudge:
         self._unsupported |= choice.status == "unsupported"
         return choice
 
-    def _weighed(self, choice: Choice) -> Preference:
+    def _weighed(self, choice: Reply) -> Preference:
         usage, name = choice.usage, self.model.name
         if choice.status == "parse_error" and usage.prompt_tokens:
             # Neither label is among the likeliest tokens.
@@ -245,7 +244,7 @@ class PairwiseJudge:
             return Preference("tie", None, 0.0, message, usage)
         return Preference("ok", "first" if odds > 0 else "second", odds, usage=usage)
 
-    def _read(self, reply: TextReply) -> Preference:
+    def _read(self, reply: Reply) -> Preference:
         if reply.status != "ok":
             return _failed(reply)
         read = parse_preference(reply.text)
@@ -255,7 +254,7 @@ class PairwiseJudge:
         return Preference(read, message=message, usage=reply.usage)
 
 
-def _failed(reply: Choice | TextReply) -> Preference:
+def _failed(reply: Reply | Reply) -> Preference:
     """Return the failure of a model; a malformed response of a server counts as unavailable."""
     status = "unavailable" if reply.status == "parse_error" else reply.status
     return Preference(status, message=reply.message, usage=reply.usage)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from fairqr.agents.ranking.causal_weights import ABOUT
+from fairqr.agents.models.causal_weights import ABOUT
 from fairqr.base.errors import InputError, ModelUnavailableError
 from fairqr.base.files import write_beside
 from fairqr.base.neural import quiet

@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fairqr.agents.feedback import FeedbackRefiner
 from fairqr.agents.models.opening import open_language_model, open_model
 from fairqr.agents.models.replies import Usage
+from fairqr.agents.refiner import FeedbackRefiner
 from fairqr.base.errors import IndexNotFoundError, InputError, QueryError, UnsupportedError
 from fairqr.evaluation.collections.collection import Collection, Topic
 from fairqr.evaluation.collections.finding import find_collection

@@ -304,7 +304,7 @@ def lean_test(
     if own.sum() * beyond.sum() < 0:
         return float(own.mean()), 1.0
     tests = [paired_randomisation(values, stream(0, name)) for values in (own, beyond)]
-    return float(own.mean()), max(test.p for test in tests if test is not None)
+    return float(own.mean()), max(test for test in tests if test is not None)
 
 
 def _exposure_difference(ratio: Any, share: Any) -> Any:
@@ -381,7 +381,7 @@ def _tested(differences: Any, random: np.random.Generator) -> tuple[object, ...]
     ends = (interval.low, interval.high) if interval else (np.nan, np.nan)
     test = paired_randomisation(differences, random)
     p_t = _or_nan(paired_t(differences))
-    return len(differences), differences.mean(), *ends, p_t, test.p if test else np.nan
+    return len(differences), differences.mean(), *ends, p_t, _or_nan(test)
 
 
 def _or_nan(number: float | None) -> float:

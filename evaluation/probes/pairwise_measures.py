@@ -161,7 +161,6 @@ def figure_row(figures: PairFigures) -> dict[str, Any]:
     :class:`fairqr.agents.ranking.lean.PairFigures`.
     """
     low, high = ends_of(figures.ratio_interval)
-    over = figures.over_queries
     row: dict[str, Any] = {
         "pairs": figures.pairs,
         "queries": figures.queries,
@@ -176,7 +175,7 @@ def figure_row(figures: PairFigures) -> dict[str, Any]:
         "ratio_low": low,
         "ratio_high": high,
         "p_pairs": figures.p,
-        "p_queries": over.p if over else None,
+        "p_queries": figures.over_queries,
         "p_position": figures.position_p,
         "p_averaged": figures.averaged_p,
         "equal": figures.averaged_equal,

@@ -12,9 +12,9 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from fairqr.agents.models.cache import ReplyCache
+from fairqr.agents.models.causal_weights import ABOUT, base_sha256, lasting_name
+from fairqr.agents.models.in_process import CausalModel, encode, label_tokens
 from fairqr.agents.models.opening import CAUSAL
-from fairqr.agents.ranking.causal import CausalModel, encode, label_tokens
-from fairqr.agents.ranking.causal_weights import ABOUT, base_sha256, lasting_name
 from fairqr.agents.ranking.pairwise import PairwiseJudge
 from fairqr.agents.ranking.rankers import RankerOptions
 from fairqr.agents.ranking.reply_parser import LABELS

@@ -27,7 +27,6 @@ from fairqr.agents.statistics import (
     EXACT_UP_TO,
     PERMUTATIONS,
     Interval,
-    Randomisation,
     corrected_by_holm,
     mean_interval,
     paired_randomisation,
@@ -307,7 +306,7 @@ def _exchanged(
     lost: tuple[Floats, Floats],
     observed: float,
     random: np.random.Generator,
-) -> Randomisation:
+) -> float:
     """Test that nothing changed: in each query, a coin says which answers were those before."""
     queries = won[0].size
     exact = queries <= EXACT_UP_TO
@@ -324,8 +323,8 @@ def _exchanged(
     # Equal values differ by rounding.
     as_far = np.abs(_moved(*counts)) >= observed - 1e-9
     if exact:
-        return Randomisation(float(as_far.mean()), True, as_far.size)
-    return Randomisation(float((as_far.sum() + 1) / (as_far.size + 1)), False, as_far.size + 1)
+        return float(as_far.mean())
+    return float((as_far.sum() + 1) / (as_far.size + 1))
 
 
 def _moved(
@@ -359,9 +358,9 @@ def _log_odds_change(groups: Sequence[Sequence[Couple]]) -> Row:
     return row | _change(abs(before) - abs(after), ratio_interval(shrunk, pairs), None)
 
 
-def _change(difference: float, interval: Interval | None, test: Randomisation | None) -> Row:
+def _change(difference: float, interval: Interval | None, p: float | None) -> Row:
     low, high = ends_of(interval)
-    return {"difference": difference, "low": low, "high": high, "p": test.p if test else None}
+    return {"difference": difference, "low": low, "high": high, "p": p}
 
 
 def _counts(

@@ -14,7 +14,7 @@ from fairqr.agents.attribution.attributor import Attributor, Pair, hypothesis_of
 from fairqr.agents.attribution.opening import open_attributor
 from fairqr.agents.generators import GenerationRequest, Generator
 from fairqr.agents.models.opening import open_generator
-from fairqr.agents.models.replies import TextReply, Usage
+from fairqr.agents.models.replies import Reply, Usage
 from fairqr.base.errors import InputError
 from fairqr.evaluation.experiments.engine import Absence, Done, Patience
 from fairqr.evaluation.experiments.folder import spent
@@ -151,9 +151,7 @@ class Answerer:
     def __post_init__(self) -> None:
         self._patience = Patience(self.generator.name)
 
-    async def answer(
-        self, query: RagQuery, ranking: Sequence[int]
-    ) -> tuple[TextReply, float | None]:
+    async def answer(self, query: RagQuery, ranking: Sequence[int]) -> tuple[Reply, float | None]:
         """Return the answer to a query, and its utility: 0 if it is empty, None if it failed.
 
         Args:

@@ -55,7 +55,7 @@ def _family(
         # Rounding alone makes no difference.
         cleaned = np.where(np.abs(sample) > FIXED, sample, 0.0)
         tested = paired_randomisation(cleaned, stream(0, "\n".join(map(str, key))))
-        rows.append((*key, sample.mean(), len(sample), tested.p if tested else None))
+        rows.append((*key, sample.mean(), len(sample), tested))
     found = pd.DataFrame(rows, columns=[*keys, "difference", "queries", "p"])
     found["tests"] = sum(row[-1] is not None for row in rows)
     found["p"] = np.array(corrected_by_holm([row[-1] for row in rows]), dtype=np.float64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict
 
 from fairqr.agents.attribution.attributor import VerdictStatus
-from fairqr.agents.models.replies import TextStatus
+from fairqr.agents.models.replies import Status
 from fairqr.graph.search.context import Method
 from fairqr.graph.usage import UsageReport
 from fairqr.prompts.template import PromptReference
@@ -34,7 +34,7 @@ class RankingAnswer(_Frozen):
 
     ids: list[str]
     samples: int
-    status: TextStatus
+    status: Status
     text: str = ""
     message: str = ""
     used: list[bool | None] = []

@@ -14,8 +14,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from fairqr.agents.generators import GenerationRequest
-from fairqr.agents.models.question import Question
-from fairqr.agents.models.replies import Choice, TextReply
+from fairqr.agents.models.replies import Question, Reply
 from fairqr.agents.refiner import Refinement, RefinementRequest
 
 WORDS: dict[str, list[tuple[str, ...]]] = {
@@ -159,9 +158,9 @@ class EchoingGenerator:
 
     async def generate(
         self, request: GenerationRequest, deadline: float | None = None, on_token: Any = None
-    ) -> TextReply:
+    ) -> Reply:
         """Return the title."""
-        return TextReply("ok", f"It is {request.sources[0]['title']}.")
+        return Reply("ok", {"text": f"It is {request.sources[0]['title']}."})
 
 
 class AlphabeticalModel:
@@ -175,20 +174,20 @@ class AlphabeticalModel:
 
     async def write(
         self, question: Question, deadline: float | None = None, on_token: Any = None
-    ) -> TextReply:
+    ) -> Reply:
         """Order passages."""
         lines = question.values["passages"].splitlines()
         texts = [line.partition("] ")[2] for line in lines]
         order = sorted(range(len(texts)), key=lambda at: (texts[at], at))
-        return TextReply("ok", " > ".join(f"[{at + 1}]" for at in order))
+        return Reply("ok", {"text": " > ".join(f"[{at + 1}]" for at in order)})
 
     async def weigh(
         self, question: Question, labels: Sequence[str] = (), deadline: float | None = None
-    ) -> Choice:
+    ) -> Reply:
         """Choose one of two."""
         first = question.values["first"] <= question.values["second"]
         shares = (0.75, 0.25) if first else (0.25, 0.75)
-        return Choice("ok", dict(zip(labels, shares, strict=True)), 0.9)
+        return Reply("ok", {"probabilities": dict(zip(labels, shares, strict=True)), "mass": 0.9})
 
 
 def rounded(value: Any) -> Any:

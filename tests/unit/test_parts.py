@@ -28,7 +28,7 @@ from fairqr import (
     open_engine,
     search_tool,
 )
-from fairqr.agents.models.replies import TextReply
+from fairqr.agents.models.replies import Reply
 from fairqr.base.errors import IndexNotFoundError, InputError, ModelUnavailableError, QueryError
 from fairqr.retrieval.engines.engine import SearchEngine
 from tests.integration.model_server import write_people
@@ -250,7 +250,7 @@ async def test_each_kind_of_run_takes_its_context_as_one_object(engine: SearchEn
         async def start(self) -> None: ...
 
         async def generate(self, request: Any, deadline: Any = None, on_token: Any = None) -> Any:
-            return TextReply("ok", request.sources[0]["title"])
+            return Reply("ok", {"text": request.sources[0]["title"]})
 
     search = FairSearch(engine, "feedback", generator=Echo(), attributor=None)
     context = AnswerContext(attributes=("gender",), k=4, seed=1, answer=AnswerSettings(samples=3))

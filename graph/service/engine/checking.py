@@ -9,8 +9,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from fairqr.agents.attribution.attributor import AttributorName
-from fairqr.agents.feedback import FeedbackRefiner
 from fairqr.agents.models.opening import CAUSAL, SEQ2SEQ
+from fairqr.agents.refiner import FeedbackRefiner
 from fairqr.base.errors import InputError, QueryError, first_problem, one_line
 from fairqr.base.settings import DEFAULT_POOL
 from fairqr.graph.answer.context import AnswerContext, answer_context

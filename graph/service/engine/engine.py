@@ -11,9 +11,9 @@ from pathlib import Path
 
 import httpx
 
-from fairqr.agents.feedback import FeedbackRefiner
 from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.chat import ChatModel
+from fairqr.agents.refiner import FeedbackRefiner
 from fairqr.base.errors import (
     BudgetError,
     CapError,

@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from fairqr.agents.attribution.attributor import AttributorName
-from fairqr.agents.feedback import FeedbackRefiner
+from fairqr.agents.refiner import FeedbackRefiner
 from fairqr.base.errors import (
     ConfigError,
     IndexNotFoundError,

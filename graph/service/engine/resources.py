@@ -10,11 +10,11 @@ from pydantic import SecretStr
 
 from fairqr.agents.attribution.attributor import Attributor, AttributorName
 from fairqr.agents.attribution.opening import open_attributor
-from fairqr.agents.feedback import FeedbackRefiner
 from fairqr.agents.generators import Generator
 from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.opening import SEQ2SEQ, open_generator, open_model
+from fairqr.agents.refiner import FeedbackRefiner
 from fairqr.graph.answer.builder import build_answer_graph
 from fairqr.graph.probe.builder import build_probe_graph
 from fairqr.graph.search.builder import build_search_graph

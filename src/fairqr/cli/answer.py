@@ -85,11 +85,11 @@ def answer(
 
     async def work() -> tuple[AnswerResult, Mapping[str, str]]:
         from fairqr.agents.attribution.opening import open_attributor
-        from fairqr.agents.feedback import FeedbackRefiner
         from fairqr.agents.generators import INPUT_TOKENS, ModelGenerator
         from fairqr.agents.models.cache import kept_in
         from fairqr.agents.models.chat import ChatModel
         from fairqr.agents.models.opening import SEQ2SEQ, open_generator
+        from fairqr.agents.refiner import FeedbackRefiner
         from fairqr.api import FairSearch
         from fairqr.base.settings import default_model
         from fairqr.cli.render import View

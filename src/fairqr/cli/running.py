@@ -74,8 +74,8 @@ class RunSettings(BaseModel):
 
     async def opened_model(self, name: str, base_url: str | None, *, refines: bool) -> Model | str:
         """Return a model, checked if it refines; feedback, which needs an engine, stays a name."""
-        from fairqr.agents.feedback import FeedbackRefiner
         from fairqr.agents.models.opening import open_language_model
+        from fairqr.agents.refiner import FeedbackRefiner
         from fairqr.graph.search.rankers import require_refines
 
         if name == FeedbackRefiner.name:

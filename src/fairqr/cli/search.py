@@ -189,7 +189,7 @@ async def searched(
     Returns:
         The result, and the passages by the documents' ids.
     """
-    from fairqr.agents.feedback import FeedbackRefiner
+    from fairqr.agents.refiner import FeedbackRefiner
     from fairqr.api import FairSearch
     from fairqr.base.settings import default_corpus, default_model
     from fairqr.cli.render import SearchView, View

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fairqr.agents.models.question import Question
-from fairqr.agents.ranking.causal import CausalModel, encode, label_tokens
+from fairqr.agents.models.in_process import CausalModel, encode, label_tokens
+from fairqr.agents.models.replies import Question
 from fairqr.base.errors import ModelUnavailableError
 from fairqr.base.files import sha256_of
 from fairqr.prompts.template import PromptTemplate

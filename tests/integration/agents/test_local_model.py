@@ -22,7 +22,7 @@ from fairqr.agents.models.local import (
     local_turn,
     start_local,
 )
-from fairqr.agents.models.question import Question
+from fairqr.agents.models.replies import Question
 from fairqr.agents.refiner import LLMRefiner, RefinementRequest
 from fairqr.base.errors import ModelUnavailableError
 from fairqr.base.weights import WEIGHTS, weights_path

@@ -11,8 +11,7 @@ import httpx
 import pytest
 
 from fairqr import FairSearch, SearchResult
-from fairqr.agents.feedback import FeedbackRefiner
-from fairqr.agents.refiner import Refinement, RefinementRequest
+from fairqr.agents.refiner import FeedbackRefiner, Refinement, RefinementRequest
 from fairqr.api import open_engine
 from fairqr.retrieval.engines.elasticsearch.attaching import draft
 from fairqr.retrieval.engines.opening import check_source

@@ -18,8 +18,7 @@ from pydantic import SecretStr
 from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.provider import _http_client, described
-from fairqr.agents.models.question import Question
-from fairqr.agents.models.replies import Usage
+from fairqr.agents.models.replies import Question, Usage
 from fairqr.base.errors import InputError, ModelUnavailableError
 from fairqr.prompts.template import PromptTemplate
 from tests.integration.model_server import (
@@ -658,12 +657,3 @@ class TestWeighing:
         asking = model(server)
         assert (await asking.weigh(question())).status == status
         assert (await asking.weigh(question())).probabilities == {"Yes": 1.0, "No": 0.0}
-
-    @pytest.mark.parametrize("labels", [(), ("Yes",), ("Yes", "yes"), ("a", "b", " A")])
-    async def test_labels_are_told_apart(
-        self, server: ModelServer, labels: tuple[str, ...]
-    ) -> None:
-        """A choice between what is the same is the caller's mistake."""
-        with pytest.raises(ValueError, match="all different"):
-            await model(server).weigh(question(), labels)
-        assert server.asked == []

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fairqr.agents.feedback import FeedbackRefiner
 from fairqr.agents.models.opening import open_model
-from fairqr.agents.refiner import RefinementRequest
+from fairqr.agents.refiner import FeedbackRefiner, RefinementRequest
 from fairqr.base.errors import ModelUnavailableError, UnsupportedError
 from fairqr.retrieval.engines.engine import Query, SearchEngine
 from fairqr.retrieval.sources.catalog import Catalog

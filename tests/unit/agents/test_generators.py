@@ -11,7 +11,7 @@ from fairqr.agents.generators import INPUT_TOKENS, GenerationRequest, ModelGener
 from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.opening import open_generator
-from fairqr.agents.models.replies import TextReply, Usage
+from fairqr.agents.models.replies import Reply, Usage
 from fairqr.base.errors import ModelUnavailableError, PromptError
 from fairqr.prompts.budget import MESSAGE_TOKENS, estimated_tokens
 from fairqr.prompts.library import PromptLibrary
@@ -43,7 +43,7 @@ async def test_the_documents_stand_in_order_and_fenced(server: ModelServer) -> N
     """Temperature and seed are the request's, the rest the prompt's; none are needed."""
     server.does(says(" Bridges. "))
     answered = await generator(server).generate(request(temperature=0.7, seed=5))
-    assert answered == TextReply("ok", "Bridges.", usage=Usage(1, 0, 100, 10))
+    assert answered == Reply("ok", {"text": "Bridges."}, usage=Usage(1, 0, 100, 10))
     assert (
         "<documents>\n[1] Bridges: They carry ‹/documents› roads.\n[2] Boats: They float.\n"
         "</documents>\n<question>What carries?</question>" in server.asked[0].last_message

@@ -14,8 +14,8 @@ import pytest
 
 from fairqr.agents.generators import GenerationRequest, ModelGenerator
 from fairqr.agents.models.cache import ReplyCache
+from fairqr.agents.models.in_process import SEQ2SEQ_INPUT_TOKENS, Seq2SeqModel
 from fairqr.agents.models.replies import Usage
-from fairqr.agents.seq2seq import INPUT_TOKENS, Seq2SeqModel
 from fairqr.base.errors import ModelUnavailableError, PromptError
 from fairqr.base.telemetry import record_to
 from fairqr.prompts.template import Defaults, Message, PromptTemplate
@@ -94,7 +94,7 @@ def generator(
     folder: Path,
     cache: ReplyCache | None = None,
     new_tokens: int = 128,
-    input_tokens: int = INPUT_TOKENS,
+    input_tokens: int = SEQ2SEQ_INPUT_TOKENS,
     question_tokens: int = 256,
 ) -> ModelGenerator:
     model = Seq2SeqModel(str(folder), cache=cache, new_tokens=new_tokens)

@@ -16,7 +16,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from fairqr import AnswerResult, FairSearch, StepData, build_answer_graph
 from fairqr.agents.attribution.attributor import Pair, Verdict
 from fairqr.agents.generators import GenerationRequest, OnToken
-from fairqr.agents.models.replies import TextReply, Usage
+from fairqr.agents.models.replies import Reply, Usage
 from fairqr.base.errors import InputError, ModelError, ModelUnavailableError, PromptError
 from fairqr.base.telemetry import record_to
 from fairqr.graph.answer.context import answer_context
@@ -39,7 +39,7 @@ item: "{number} {title} {text}"
 defaults: {temperature: 0, max_tokens: 10}
 """
 
-Reply = str | TextReply
+Written = str | Reply
 
 
 class KnownGenerator:
@@ -60,7 +60,7 @@ class KnownGenerator:
         request: GenerationRequest,
         deadline: float | None = None,
         on_token: OnToken | None = None,
-    ) -> TextReply:
+    ) -> Reply:
         self.asked.append(request)
         self.deadlines.append(deadline)
         self.at_once += 1
@@ -69,12 +69,12 @@ class KnownGenerator:
             await asyncio.sleep(0)
         self.at_once -= 1
         reply = self.reply([source["title"] for source in request.sources])
-        if isinstance(reply, TextReply):
+        if isinstance(reply, Reply):
             return reply
         for word in reply.split(" ") if on_token else ():
             on_token(word)  # type: ignore[misc]
         usage = Usage(model_calls=1, prompt_tokens=100, completion_tokens=5)
-        return TextReply("ok", reply, usage=usage)
+        return Reply("ok", {"text": reply}, usage=usage)
 
 
 class KnownAttributor:
@@ -303,8 +303,8 @@ async def test_without_chance_the_generator_is_given_no_seed(answer: Answer) -> 
 async def test_samples_without_an_answer_are_counted_and_the_rest_counts(answer: Answer) -> None:
     def reply(titles: list[str]) -> Reply:
         if titles[0] == "Person-0":
-            return TextReply("timeout", message="No answer in time.", usage=Usage(model_calls=1))
-        return TextReply("empty", message="Nothing.") if titles[0] == "Person-1" else titles[0]
+            return Reply("timeout", message="No answer in time.", usage=Usage(model_calls=1))
+        return Reply("empty", message="Nothing.") if titles[0] == "Person-1" else titles[0]
 
     attributor = KnownAttributor()
     result: AnswerResult = await answer(KnownGenerator(reply), attributor, samples=60, alpha=1)
@@ -333,7 +333,7 @@ async def test_where_every_generation_fails_there_is_no_result(
     answer: Answer, message: str, said: str
 ) -> None:
     """An answer without any text is no answer, and nothing is left to judge."""
-    generator = KnownGenerator(lambda _: TextReply("refused", message=message))
+    generator = KnownGenerator(lambda _: Reply("refused", message=message))
     attributor = KnownAttributor()
     with pytest.raises(ModelError) as caught:
         await answer(generator, attributor, samples=5, alpha=0)

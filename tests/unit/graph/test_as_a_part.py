@@ -31,7 +31,7 @@ from fairqr import (
     open_engine,
     search_state_graph,
 )
-from fairqr.agents.models.replies import TextReply, Usage
+from fairqr.agents.models.replies import Reply, Usage
 from fairqr.agents.refiner import Refinement, RefinementRequest
 from fairqr.base.errors import InputError, ModelError
 from fairqr.base.telemetry import record_to
@@ -135,7 +135,7 @@ async def test_the_context_of_an_answer_reaches_the_search_inside_a_stranger(
 
         async def generate(self, request: Any, deadline: Any = None, on_token: Any = None) -> Any:
 
-            return TextReply("ok", request.sources[0]["title"])
+            return Reply("ok", {"text": request.sources[0]["title"]})
 
     context = AnswerContext(attributes=("gender",), k=4, seed=1)
     graph = build_answer_graph(engine, generator=Echo(), context=context)

@@ -19,8 +19,7 @@ from fairqr import (
     build_probe_graph,
     build_search_graph,
 )
-from fairqr.agents.models.question import OnToken, Question, Wanted
-from fairqr.agents.models.replies import Choice, TextReply, Usage
+from fairqr.agents.models.replies import OnToken, Question, Reply, Usage, Wanted
 from fairqr.agents.ranking.lean import VerdictKind
 from fairqr.base.errors import InputError, ModelUnavailableError, PromptError
 from fairqr.base.telemetry import record_to
@@ -105,32 +104,33 @@ class Planted:
 
     async def write(
         self, question: Question, deadline: float | None = None, on_token: OnToken | None = None
-    ) -> TextReply:
+    ) -> Reply:
         self.asked.append(question)
         self.deadlines.append(deadline)
         values = question.values
         if self.writes is not None:
-            return TextReply("ok", self.writes, usage=USAGE)
+            return Reply("ok", {"text": self.writes}, usage=USAGE)
         if "passages" in values:
             worths = self._worths(values["passages"].splitlines(), values["group"])
             order = sorted(range(len(worths)), key=lambda at: -worths[at])
-            return TextReply("ok", " > ".join(f"[{at + 1}]" for at in order), usage=USAGE)
+            text = " > ".join(f"[{at + 1}]" for at in order)
+            return Reply("ok", {"text": text}, usage=USAGE)
         one, other = self._worths([values["first"], values["second"]], values["group"])
-        return TextReply("ok", "A" if one >= other else "B", usage=USAGE)
+        return Reply("ok", {"text": "A" if one >= other else "B"}, usage=USAGE)
 
     async def weigh(
         self,
         question: Question,
         labels: Sequence[str] = ("Yes", "No"),
         deadline: float | None = None,
-    ) -> Choice:
+    ) -> Reply:
         self.asked.append(question)
         self.deadlines.append(deadline)
         values = question.values
         one, other = self._worths([values["first"], values["second"]], values["group"])
         share = 0.8 if one >= other else 0.2
         probabilities = dict(zip(labels, (share, 1 - share), strict=True))
-        return Choice("ok", probabilities, 0.9, usage=USAGE)
+        return Reply("ok", {"probabilities": probabilities, "mass": 0.9}, usage=USAGE)
 
 
 def number_in(title: str) -> int:

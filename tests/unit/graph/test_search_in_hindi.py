@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from fairqr import FairSearch
-from fairqr.agents.feedback import FeedbackRefiner
 from fairqr.agents.models.chat import ChatModel
-from fairqr.agents.refiner import LLMRefiner
+from fairqr.agents.refiner import FeedbackRefiner, LLMRefiner
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.sources.documents import Document

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fairqr.agents.models.replies import Reply, TextReply, Usage
+from fairqr.agents.models.replies import Reply, Usage
 from fairqr.graph.answer.builder import build_answer_graph
 from fairqr.graph.answer.context import answer_context
 from fairqr.graph.search.builder import build_search_graph
@@ -124,7 +124,7 @@ class Slow:
         self.asked += 1
         if self.asked == 3:
             await self.go.wait()
-        return TextReply("ok", f"From {request.sources[0]['title']}.")
+        return Reply("ok", {"text": f"From {request.sources[0]['title']}."})
 
 
 async def test_answers_that_there_are_when_it_is_left_are_not_asked_for_again(

@@ -16,8 +16,7 @@ from fairqr.agents.attribution.attributor import Attributor, Pair
 from fairqr.agents.attribution.llm import LONGEST_ANSWER, STRETCH, stretches
 from fairqr.agents.attribution.opening import open_attributor
 from fairqr.agents.models.chat import ChatModel
-from fairqr.agents.models.question import Wanted
-from fairqr.agents.models.replies import Choice
+from fairqr.agents.models.replies import Reply, Wanted
 from fairqr.base.errors import InputError, ModelUnavailableError
 from tests.integration.model_server import (
     Answer,
@@ -60,7 +59,7 @@ class Watched(ChatModel):
         self.started = wanted
         await super().start(wanted)
 
-    async def weigh(self, *question: Any, **options: Any) -> Choice:
+    async def weigh(self, *question: Any, **options: Any) -> Reply:
         self.under_way += 1
         self.most = max(self.most, self.under_way)
         try:
@@ -72,7 +71,7 @@ class Watched(ChatModel):
 class Gone(ChatModel):
     """Cannot be started any more once it is asked."""
 
-    async def weigh(self, *question: Any, **options: Any) -> Choice:
+    async def weigh(self, *question: Any, **options: Any) -> Reply:
         raise ModelUnavailableError("The weights are gone; pull them again.")
 
 

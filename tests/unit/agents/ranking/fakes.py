@@ -8,8 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fairqr.agents.models.question import OnToken, Question, Wanted
-from fairqr.agents.models.replies import Choice, TextReply, Usage
+from fairqr.agents.models.replies import OnToken, Question, Reply, Usage, Wanted
 from fairqr.agents.ranking.item_ranker import RankItem
 from fairqr.base.errors import ModelUnavailableError
 
@@ -43,10 +42,11 @@ class OrderingModel:
 
     async def write(
         self, question: Question, deadline: float | None = None, on_token: OnToken | None = None
-    ) -> TextReply:
+    ) -> Reply:
         self.asked.append(question)
         order = right_order(question.values["passages"])
-        return TextReply("ok", " > ".join(f"[{it}]" for it in order), usage=Usage(1, 0, 50, 5))
+        text = " > ".join(f"[{it}]" for it in order)
+        return Reply("ok", {"text": text}, usage=Usage(1, 0, 50, 5))
 
 
 class WeighingModel:
@@ -88,17 +88,18 @@ class WeighingModel:
         self, question: Question, deadline: float | None = None, on_token: OnToken | None = None
     ) -> Any:
         await self._take("write", question, deadline)
-        return self._answer or TextReply("ok", self._reply, usage=Usage(1))
+        return self._answer or Reply("ok", {"text": self._reply}, usage=Usage(1))
 
     async def weigh(
         self, question: Question, labels: Sequence[str], deadline: float | None = None
     ) -> Any:
         first, second = await self._take("weigh", question, deadline)
         if self._unsupported:
-            return Choice("unsupported", message="No.", usage=Usage(1))
+            return Reply("unsupported", message="No.", usage=Usage(1))
         share = 1 / (1 + math.exp(-self._odds(first, second)))
         shares = dict(zip(labels, (share, 1 - share), strict=True))
-        return self._answer or Choice("ok", shares, self._mass, usage=Usage(1))
+        value = {"probabilities": shares, "mass": self._mass}
+        return self._answer or Reply("ok", value, usage=Usage(1))
 
     async def _take(self, how: str, question: Question, deadline: float | None) -> tuple[str, str]:
         if self._missing:

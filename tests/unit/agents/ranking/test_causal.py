@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from fairqr.agents.models.cache import ReplyCache
-from fairqr.agents.models.question import Question
-from fairqr.agents.models.replies import Usage
-from fairqr.agents.ranking.causal import CausalModel, encode, label_tokens
-from fairqr.agents.ranking.causal_weights import base_sha256, lasting_name, source_of
+from fairqr.agents.models.causal_weights import base_sha256, lasting_name, source_of
+from fairqr.agents.models.in_process import CausalModel, encode, label_tokens
+from fairqr.agents.models.replies import Question, Usage
 from fairqr.base.errors import InputError, ModelUnavailableError
 from fairqr.base.files import sha256_of
 from fairqr.prompts.template import PromptTemplate

@@ -234,7 +234,7 @@ class TestVerdict:
         if found.lean is not None:
             assert pairs.p is not None
             assert pairs.over_queries is not None
-            assert max(pairs.p, pairs.over_queries.p) <= 0.05
+            assert max(pairs.p, pairs.over_queries) <= 0.05
             assert pairs.consistent_queries >= 6
             assert found.lean == (P if kinds.count("p") > kinds.count("u") else U)
         assert found.kind.startswith("favours") == (

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairqr.agents.models.question import Question
-from fairqr.agents.models.replies import Usage
+from fairqr.agents.models.replies import Question, Usage
 from fairqr.agents.ranking.item_ranker import Cost, ItemRanking, RankItem, Shown
 from fairqr.agents.ranking.listwise import ListwiseRanker, windows
 from fairqr.agents.ranking.rankers import RankerOptions

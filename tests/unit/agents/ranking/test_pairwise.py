@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairqr.agents.models.replies import Choice, TextReply, Usage
+from fairqr.agents.models.replies import Reply, Usage
 from fairqr.agents.ranking.item_ranker import Cost, RankItem, Shown
 from fairqr.agents.ranking.pairwise import PairwiseJudge, PairwiseRanker, most_comparisons
 from fairqr.agents.ranking.rankers import RankerOptions, Strategy
@@ -61,7 +61,8 @@ class TestAsking:
 
     async def test_a_label_that_nobody_expects_has_a_finite_log_odds(self) -> None:
         """A server tells the ten likeliest tokens only."""
-        model = WeighingModel(answer=Choice("ok", {"A": 0.0, "B": 1.0}, 0.9))
+        value = {"probabilities": {"A": 0.0, "B": 1.0}, "mass": 0.9}
+        model = WeighingModel(answer=Reply("ok", value))
         preference = (await judge(model).compare("q", PAIR)).one_first
         assert preference.choice == "second"
         assert preference.log_odds == pytest.approx(math.log(1e-6))
@@ -87,16 +88,16 @@ class TestAsking:
     @pytest.mark.parametrize(
         ("by", "answer", "status"),
         [
-            ("probabilities", Choice("timeout", message="Late.", usage=Usage(1)), "timeout"),
-            ("reply", TextReply("empty", message="Nothing.", usage=Usage(1)), "empty"),
+            ("probabilities", Reply("timeout", message="Late.", usage=Usage(1)), "timeout"),
+            ("reply", Reply("empty", message="Nothing.", usage=Usage(1)), "empty"),
             # A beginning with neither label is told from what is no reply, such as a web page.
             (
                 "probabilities",
-                Choice("parse_error", message="No.", usage=Usage(1, 0, 5)),
+                Reply("parse_error", message="No.", usage=Usage(1, 0, 5)),
                 "neither",
             ),
-            ("probabilities", Choice("parse_error", message="?", usage=Usage(1)), "unavailable"),
-            ("reply", TextReply("parse_error", message="?", usage=Usage(1)), "unavailable"),
+            ("probabilities", Reply("parse_error", message="?", usage=Usage(1)), "unavailable"),
+            ("reply", Reply("parse_error", message="?", usage=Usage(1)), "unavailable"),
         ],
     )
     async def test_a_failure_keeps_its_status_and_message(
@@ -296,7 +297,7 @@ class TestRanking:
 
     @pytest.mark.parametrize("strategy", STRATEGIES)
     async def test_failures_are_counted_and_leave_the_order(self, strategy: Strategy) -> None:
-        model = WeighingModel(answer=Choice("refused", message="No.", usage=Usage(1)))
+        model = WeighingModel(answer=Reply("refused", message="No.", usage=Usage(1)))
         found = await ranker(model, strategy).rank("q", items([1, 2, 3, 4]))
         assert (found.order, found.message) == ((0, 1, 2, 3), "No.")
         assert found.failures == {"refused": found.asked}

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fairqr.agents.models.chat import ChatModel
+from fairqr.agents.models.in_process import CausalModel
 from fairqr.agents.models.opening import open_language_model
-from fairqr.agents.ranking.causal import CausalModel
 from fairqr.agents.ranking.rankers import RANKERS, RankerOptions, open_ranker
 from fairqr.base.errors import InputError, ModelUnavailableError, PromptError
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fairqr.agents.ranking.causal import CausalModel
+from fairqr.agents.models.in_process import CausalModel
 from fairqr.base.errors import InputError
 from fairqr.evaluation.experiments.kinds import RunOptions
 from fairqr.evaluation.probes.collection import (

@@ -10,7 +10,7 @@ from typing import Any
 
 from fairqr.agents.generators import GenerationRequest, OnToken
 from fairqr.agents.models.cache import ReplyCache
-from fairqr.agents.models.replies import TextReply, Usage
+from fairqr.agents.models.replies import Reply, Usage
 from fairqr.evaluation.rag.collection import PoolDocument, RagCollection, RagQuery, RagTask
 from fairqr.evaluation.rag.specification import FairRagExperiment
 from fairqr.evaluation.workers.tools import Tools
@@ -59,20 +59,20 @@ class Namer:
         request: GenerationRequest,
         deadline: float | None = None,
         on_token: OnToken | None = None,
-    ) -> TextReply:
+    ) -> Reply:
         await asyncio.sleep(0)  # others have their turn, as while a model is waited for
         titles = " ".join(source["title"] for source in request.sources)
         self.asked.append((request.question, titles))
         usage = Usage(model_calls=1, prompt_tokens=7, completion_tokens=3)
         match self.ends.get(titles, "ok"):
             case "ok":
-                return TextReply("ok", titles or "nothing", usage=usage)
+                return Reply("ok", {"text": titles or "nothing"}, usage=usage)
             case "empty":
-                return TextReply("empty", usage=usage)
+                return Reply("empty", usage=usage)
             case "cached":
-                return TextReply("ok", titles, usage=Usage(0, 1, 0, 0, 10, 250.0))
+                return Reply("ok", {"text": titles}, usage=Usage(0, 1, 0, 0, 10, 250.0))
             case _:
-                return TextReply("timeout", message="It took too long.", usage=usage)
+                return Reply("timeout", message="It took too long.", usage=usage)
 
 
 async def tools_with(folder: Path, **opened: Any) -> Tools:
