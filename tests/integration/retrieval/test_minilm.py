@@ -1,24 +1,37 @@
-"""MiniLM with its real weights: the reference's vectors, the same bits always, and half weights."""
+"""MiniLM with its real weights: the same vectors always, in an index, and for estimates."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import mannwhitneyu
 
 from fairqr import FairSearch
 from fairqr.base.errors import ModelUnavailableError
+from fairqr.evaluation.collections.finding import find_collection
 from fairqr.retrieval.encoders import minilm as module
-from fairqr.retrieval.encoders.encoder import encode_query
+from fairqr.retrieval.encoders.encoder import Float32Array, encode_query
+from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.encoders.opening import open_encoder
-from tests.integration.model_server import write_people
+from fairqr.retrieval.engines.engine import Query
+from fairqr.retrieval.engines.hybrid.texts import TextRelevance
+from fairqr.retrieval.sources.catalog import Catalog
+from fairqr.retrieval.sources.corpus import Corpus, find_corpus
+from tests.integration.graph.test_run_search import source
+from tests.integration.model_server import clean_environment, people, write_people
 
 LONG = "A very long text about rivers and their fish. " * 80
 
@@ -32,6 +45,11 @@ REFERENCE = {
     LONG: ([-0.00198, 0.08124, 0.04483, -0.04704, -0.02673, 0.05921], -0.9453),
 }
 TEXTS = [*REFERENCE, "a nuclear scientist", "a football player", "x" * 3000, "🎻"]
+
+FIELDS = ("nuclear physics", "opera", "football", "botany", "sculpture", "law", "chess", "medicine")
+COUNT = 1200
+
+__all__ = ["clean_environment", "people", "source"]
 
 pytestmark = pytest.mark.model
 
@@ -141,3 +159,161 @@ def test_the_graph_is_that_of_the_tool(tmp_path: Path) -> None:
     made = tmp_path / "made.onnx"
     subprocess.run([sys.executable, "-m", "minilm.build", made], cwd=copied, check=True)
     assert made.read_bytes() == module.GRAPH.read_bytes()
+
+
+# --- an index -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Corpus:
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    (folder / "schema.yaml").write_text(
+        "attributes:\n  gender: {field: g, groups: [female, male]}\n"
+    )
+    lines = [
+        {"id": f"d{n}", "title": f"Person {n}", "text": f"Known for {FIELDS[n % 8]}.", "g": "male"}
+        for n in range(COUNT)
+    ]
+    (folder / "people.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return find_corpus(folder / "people.jsonl")
+
+
+@pytest.fixture
+def environment(tmp_path: Path, minilm_cache: Path) -> Mapping[str, str]:
+    return {
+        **os.environ,
+        "FAIRQR_DATA_DIR": str(tmp_path / "data"),
+        "FAIRQR_CACHE_DIR": str(minilm_cache),
+    }
+
+
+class Counting(MiniLmEncoder):
+    """MiniLM that counts what it encodes."""
+
+    def __init__(self) -> None:
+        self.texts = 0
+
+    async def encode_documents(self, texts: Sequence[str]) -> Float32Array:
+        self.texts += len(texts)
+        return await super().encode_documents(texts)
+
+
+def manifest(data: Path) -> dict[str, int]:
+    """Return the manifest of the vectors, empty until the first are on disk."""
+    found = [*data.glob("indexes/people/v*/dense/*/manifest.json")]
+    return json.loads(found[-1].read_bytes()) if found else {}
+
+
+async def test_an_index_whose_encoding_is_killed_goes_on_where_it_stopped(
+    tmp_path: Path, corpus: Corpus, environment: Mapping[str, str]
+) -> None:
+    data = tmp_path / "data"
+    command = [sys.executable, "-m", "fairqr", "index", "create", "people", str(corpus.path)]
+    process = subprocess.Popen([*command, "--vectors", "minilm"], env=environment)
+    pause = threading.Event()
+    while not manifest(data) and process.poll() is None:
+        pause.wait(0.02)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL, "it was still encoding"
+    kept = manifest(data)["rows"]
+    assert 0 < kept < COUNT
+
+    encoder = Counting()
+    catalog = Catalog(data)
+    await catalog.create("people", corpus, encoder=encoder)
+    assert COUNT - kept <= encoder.texts <= COUNT - kept + 2, "and two short texts before"
+    assert manifest(data)["rows"] == COUNT
+    engine = await catalog.resolve("people", retriever="dense")
+    assert engine.retriever == "dense:minilm"
+    (hits,) = await engine.search([Query("a singer of arias", 150)])
+    assert {int(id_[1:]) % 8 for id_ in hits.ids} == {1}, "all 150 that are known for opera"
+    (vectors,) = data.glob("indexes/people/v*/dense/*/vectors")
+    assert vectors.stat().st_size == COUNT * 384 * 2
+
+
+def test_the_command_makes_vectors_and_keeps_them_up_to_date(
+    tmp_path: Path, corpus: Corpus, environment: Mapping[str, str]
+) -> None:
+    def run(*arguments: object) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "fairqr", *map(str, arguments)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    small = tmp_path / "small.jsonl"
+    lines = corpus.path.read_text().splitlines(keepends=True)
+    small.write_text("".join(lines[:40]))
+    schema = ("--schema", corpus.path.with_name("schema.yaml"))
+    assert "40 documents" in run("index", "create", "people", small, *schema, "--vectors", "minilm")
+    assert manifest(tmp_path / "data")["rows"] == 40
+
+    new = {"id": "d3", "title": "A sailor", "text": "Crossed the Atlantic alone.", "g": "female"}
+    more = tmp_path / "more.jsonl"
+    more.write_text(json.dumps(new) + "\n" + json.dumps({**new, "id": "d99"}) + "\n")
+    assert "2 documents written, 41 in all" in run("index", "add", "people", more)
+    assert manifest(tmp_path / "data")["rows"] >= 42, "encoded with the documents"
+
+    def found() -> list[str]:
+        ask = ("search", "yacht on the ocean", "--corpus", "people", "--attribute", "gender")
+        plain = ("--target", "uniform:1", "--method", "plain", "--retriever", "dense", "-k", 40)
+        result = json.loads(run(*ask, *plain, "--json"))
+        assert result["retriever"] == "dense:minilm"
+        return [document["id"] for document in result["ranking"]]
+
+    assert found()[:2] == ["d3", "d99"]
+    assert "1 of 1 documents removed, 40 left" in run("index", "remove", "people", "d99")
+    assert found()[0] == "d3"
+    assert "d99" not in found()
+
+
+# --- relevance of texts --------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("clean_environment", "minilm_cache")
+async def test_it_tells_relevant_documents_from_others() -> None:
+    """Over documents with the words of the query; docs/results/audits.md has all topics."""
+    collection = find_collection("notables")
+    engine = await Catalog().resolve("notables")
+    relevance = await TextRelevance.open(engine, MiniLmEncoder())
+    assert relevance.reference.texts > 100
+    areas = []
+    for topic in collection.topics:
+        if topic.title not in ("sculptor", "British actor"):
+            continue
+        (hits,) = await engine.search([Query(topic.title, 40)])
+        estimates = await relevance.estimate_ids(topic.title, hits.ids)
+        assert estimates is not None
+        judged = np.isin(hits.ids, collection.relevant(topic.id))
+        above = mannwhitneyu(estimates[judged], estimates[~judged]).statistic
+        areas.append(above / (judged.sum() * (~judged).sum()))
+    assert len(areas) == 2
+    assert min(areas) > 0.7
+
+
+@pytest.mark.usefixtures("clean_environment", "minilm_cache")
+async def test_a_run_gives_texts_and_too_few_queries_for_a_sample(source: Path) -> None:
+    """Without documents, it says nothing."""
+    engine = await Catalog().resolve(str(source))
+    relevance = await TextRelevance.open(engine, MiniLmEncoder(), queries=["q1"])
+    assert relevance.reference.texts == 0
+    (hits,) = await engine.search([Query("q1", 100)])
+    physicists = await relevance.estimate_ids("physicist", hits.ids)
+    painters = await relevance.estimate_ids("painter of landscapes", hits.ids)
+    assert physicists is not None
+    assert painters is not None
+    assert (physicists > painters).all()
+    bare = source.with_name("bare.source.yaml")
+    bare.write_text(
+        "name: bare\nengine: run\nruns: bm25.run\n"
+        "attributes:\n  gender: {labels: gender.csv, groups: [female, male]}\n"
+    )
+    relevance = await TextRelevance.open(
+        await Catalog().resolve(str(bare)), MiniLmEncoder(), queries=["q1"]
+    )
+    assert await relevance.estimate_ids("physicist", hits.ids) is None

@@ -1,15 +1,11 @@
-"""Search by vectors over an embedded index, alone and with words, after every write and kill."""
+"""Search by vectors: of an embedded index, alone and with words, and of the texts of a pool."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import random
-import signal
-import subprocess
-import sys
-import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +16,7 @@ import pytest
 from filelock import FileLock
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from fairqr.base.errors import (
     IndexUnavailableError,
@@ -30,7 +27,8 @@ from fairqr.base.errors import (
 from fairqr.retrieval.encoders.encoder import Encoder, EncoderMark, text_of, unit_rows
 from fairqr.retrieval.encoders.opening import Retriever, open_encoder
 from fairqr.retrieval.engines.engine import Query, SearchEngine, lexical_of
-from fairqr.retrieval.engines.hybrid import embedded as module
+from fairqr.retrieval.engines.hybrid import embedded
+from fairqr.retrieval.engines.hybrid import texts as pools
 from fairqr.retrieval.engines.hybrid.embedded import (
     HybridEngine,
     VectorEngine,
@@ -39,14 +37,16 @@ from fairqr.retrieval.engines.hybrid.embedded import (
     encoder_names,
     highest,
 )
+from fairqr.retrieval.engines.hybrid.texts import EncodedPoolEngine
+from fairqr.retrieval.engines.opening import with_retriever
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
 from fairqr.retrieval.fairness.ranking import Ranking
-from fairqr.retrieval.fairness.relevance import CALIBRATED
+from fairqr.retrieval.fairness.relevance import CALIBRATED, SAMPLE_WORDS, fused_best, moved_toward
 from fairqr.retrieval.sources.catalog import Catalog
 from fairqr.retrieval.sources.documents import Document
 from fairqr.retrieval.sources.retriever_parameters import Hybrid
 from tests.integration.local_model import minilm_cache, pulled_minilm
-from tests.unit.engines import answers_of, hits_of, ranked
+from tests.unit.engines import WatchedEngine, answers_of, hits_of, ranked
 from tests.unit.retrieval.embedded import GENDER, built, corpus_of, remove, upsert
 from tests.unit.retrieval.vector_encoders import (
     CountingEncoder,
@@ -219,7 +219,6 @@ async def test_what_vectors_cannot_say_is_said_by_the_lexical_engine(
 
 
 async def test_retrievers_by_name(tmp_path: Path, minilm_cache: Path) -> None:
-    """Each parameter has an effect, and the defaults, written out, have none."""
     catalog, seen = Catalog(tmp_path / "data"), []
     await catalog.create("people", corpus_of(tmp_path / "c", some(20)))
     for name in ("dense", "dense:minilm"):
@@ -228,19 +227,6 @@ async def test_retrievers_by_name(tmp_path: Path, minilm_cache: Path) -> None:
         )
         assert engine.retriever == "dense:minilm"
     assert seen == ["vectors of people"], "announced where something is encoded"
-    lexical = built(tmp_path / "v1", generated(300))
-
-    async def found(parameters: str) -> Ranking:
-        options = Retriever.of(f"hybrid:{parameters}").hybrid
-        engine = await HybridEngine.open(lexical, CountingEncoder(), options=options)
-        shown = "" if parameters == DEFAULTS else parameters and f",{parameters}"
-        assert engine.retriever == f"hybrid:words{shown}"
-        return await ranked(engine, "w1 w2", 300)
-
-    default = await found("")
-    assert await found(DEFAULTS) == default
-    for changed in ("feedback=3", "weight=0.8", "k=0", "depth=5", "candidates=20"):
-        assert (await found(changed)).scores != default.scores, changed
     for name, options in (
         ("hybrid: minilm, feedback=20, weight=.7", Hybrid(feedback=20, weight=0.7)),
         ("hybrid:feedback=20", Hybrid(feedback=20)),
@@ -252,7 +238,7 @@ async def test_retrievers_by_name(tmp_path: Path, minilm_cache: Path) -> None:
 @pytest.mark.parametrize("wrong", ["weight=0", "depth=x", "pool=20000", "words=3", "k"])
 def test_parameters_are_checked_in_one_sentence(wrong: str) -> None:
     name = wrong.partition("=")[0]
-    said = f"parameter '{name}'.*parameters are feedback, weight, k, depth, candidates, pool"
+    said = f"parameter '{name}'.*feedback, weight, k, depth, candidates, pool"
     with pytest.raises(InputError, match=said) as bad:
         Retriever.of(f"hybrid:minilm,{wrong}")
     assert "\n" not in str(bad.value)
@@ -263,37 +249,58 @@ def test_parameters_are_checked_in_one_sentence(wrong: str) -> None:
 # --- writing ----------------------------------------------------------------------------------
 
 texts = st.lists(st.sampled_from(["w1", "w2", "w3", "w4", "..."]), max_size=3).map(" ".join)
+weights = st.dictionaries(st.sampled_from(["female", "male", "unknown"]), st.integers(0, 9))
+labels = st.one_of(st.none(), st.sampled_from(["female", "male", ""]), weights)
 ids = st.integers(0, 4).map(lambda number: f"d{number}")
 steps = st.one_of(
-    st.tuples(st.just("upsert"), st.dictionaries(ids, texts, max_size=4)),
+    st.tuples(st.just("upsert"), st.dictionaries(ids, st.tuples(texts, labels), max_size=4)),
     st.tuples(st.just("remove"), st.lists(ids, max_size=4)),
     st.tuples(st.just("reopen"), st.none()),
 )
 
 
-@settings(max_examples=20)
+def listed(rows: dict[str, tuple[str, Any]]) -> list[Document]:
+    return [Document(id_, "t", text, {"gender": label}) for id_, (text, label) in rows.items()]
+
+
+async def check_groups_and_counts(engine: SearchEngine, now: dict[str, tuple[str, Any]]) -> None:
+    gender = GENDER.attributes["gender"]
+    matching, several, all_ = await engine.search(
+        [Query("w1", 99), Query("w1 w2", 0, every_word=True), Query("", 99, only=tuple(now))]
+    )
+    assert set(matching.ids) == {id_ for id_, (text, _) in now.items() if "w1" in text}
+    assert several.total == sum("w1" in text and "w2" in text for text, _ in now.values())
+    assert all_.ids == sorted(now)
+    for hits in (matching, all_):
+        expected = [list(gender.membership(now[id_][1])) for id_ in hits.ids]
+        assert hits.memberships["gender"].tolist() == expected
+    shares = (await engine.corpus_shares())["gender"]
+    rows = [gender.membership(label) for _, label in now.values()]
+    assert shares == pytest.approx(np.sum(rows, axis=0) / max(1, len(rows)) if rows else 0)
+
+
+@settings(max_examples=25)
 @given(st.lists(steps, max_size=7))
 def test_it_stays_right_whatever_is_written(writes: list[Any]) -> None:
-    """After each write a search finds what there is, and never a document that is gone."""
+    """After each write a search finds what there is, with its groups, and nothing that is gone."""
 
     async def work(folder: Path) -> None:
         encoder = CountingEncoder()
-        now = {"d0": "w1", "d4": "w2 w3"}
-        first = [Document(id_, "t", text) for id_, text in now.items()]
-        engine = await opened(built(folder / "v1", first), encoder)
+        now: dict[str, tuple[str, Any]] = {"d0": ("w1", "female"), "d4": ("w2 w3", None)}
+        engine = await opened(built(folder / "v1", listed(now)), encoder)
         encoder.taken()
         for kind, change in writes:
             if kind == "upsert":
-                await upsert(engine, [Document(i, "t", text) for i, text in change.items()])
+                await upsert(engine, listed(change))
                 now.update(change)
             elif kind == "remove":
-                await remove(engine, change)
-                now = {id_: text for id_, text in now.items() if id_ not in change}
+                assert await remove(engine, change) == len(now.keys() & {*change})
+                now = {id_: row for id_, row in now.items() if id_ not in change}
             else:
                 engine = await opened(again(engine), encoder)
-            documents = [Document(id_, "t", text) for id_, text in now.items()]
-            same(await ranked(engine, "w1 w2", 99), by_cosine(documents, "w1 w2"))
-            same(await ranked(engine, "w3", 2), by_cosine(documents, "w3"), n=2)
+            same(await ranked(engine, "w1 w2", 99), by_cosine(listed(now), "w1 w2"))
+            same(await ranked(engine, "w3", 2), by_cosine(listed(now), "w3"), n=2)
+            await check_groups_and_counts(engine.lexical, now)
             assert len(encoder.taken()) <= (len(change) if kind == "upsert" else 0)
 
     with TemporaryDirectory() as temporary:
@@ -426,7 +433,7 @@ async def test_what_was_encoded_before_a_failure_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     """Also if nobody waits any longer."""
-    monkeypatch.setattr(module, "DOCUMENTS_AT_ONCE", 10)
+    monkeypatch.setattr(embedded, "DOCUMENTS_AT_ONCE", 10)
     lexical, encoder, seen = built(tmp_path / "v1", numbered(30)), CountingEncoder(), []
     with pytest.raises(type(error)):
         await opened(lexical, Stopped(error))
@@ -437,68 +444,6 @@ async def test_what_was_encoded_before_a_failure_is_kept(
 
 
 # --- several at once --------------------------------------------------------------------------
-
-OPEN = textwrap.dedent(
-    """
-    import asyncio, pathlib, sys
-    from fairqr.retrieval.engines.hybrid import embedded
-    from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
-    from tests.unit.engines import ranked
-    from tests.unit.retrieval.vector_encoders import CountingEncoder
-
-    embedded.DOCUMENTS_AT_ONCE = 5
-    wait_at = int(sys.argv[2])
-
-    def progress(count, total):
-        if count == wait_at:
-            print("reached", flush=True)
-            sys.stdin.readline()
-
-    async def work():
-        lexical = TantivyEngine(pathlib.Path(sys.argv[1]), "people")
-        encoder = CountingEncoder()
-        engine = await embedded.VectorEngine.open(lexical, encoder, progress)
-        print(len(encoder.taken()), *(await ranked(engine, "word1 word2", 9)).ids, flush=True)
-
-    print("started", flush=True)
-    asyncio.run(work())
-    """
-)
-
-
-@pytest.fixture
-def opener(tmp_path: Path) -> Iterator[Any]:
-    """Start processes that open the vectors, and wait after so many documents."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start(wait_at: int = -1) -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", OPEN, str(tmp_path / "v1"), str(wait_at)]
-        process = subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        started.append(process)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "started\n"
-        return process
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-async def test_of_processes_one_encodes_others_wait_and_go_on_where_it_was_killed(
-    tmp_path: Path, opener: Any
-) -> None:
-    built(tmp_path / "v1", numbered(40))
-    first = opener(wait_at=20)
-    assert first.stdout.readline() == "reached\n"
-    others = [opener(), opener()]
-    first.send_signal(signal.SIGKILL)
-    said = [process.stdout.readline().split() for process in others]
-    assert sorted(int(line[0]) for line in said) == [0, 20]
-    expected = by_cosine(numbered(40), "word1 word2").top(9).ids
-    assert [line[1:] for line in said] == [expected] * 2
 
 
 async def test_many_search_while_documents_are_written(tmp_path: Path) -> None:
@@ -601,3 +546,219 @@ def test_a_cosine_does_not_depend_on_what_is_computed_beside() -> None:
         together = cosines(vectors, query[0])
         for rows in ([5], [299, 0], draw.permutation(300)[:77]):
             assert cosines(vectors[rows], query[0]).tolist() == together[rows].tolist()
+
+
+# --- pools ---------------------------------------------------------------------------------------
+
+DOCUMENTS = generated(150, more=SAMPLE_WORDS.split())
+
+
+@pytest.fixture
+def lexical(tmp_path: Path) -> TantivyEngine:
+    return built(tmp_path / "v1", DOCUMENTS)
+
+
+async def pooled(
+    engine: SearchEngine,
+    encoder: CountingEncoder | None = None,
+    *,
+    keeps_order: bool = False,
+    **options: float,
+) -> EncodedPoolEngine:
+    return await EncodedPoolEngine.open(
+        engine,
+        encoder or CountingEncoder(),
+        options=Hybrid.model_validate(options),
+        keeps_order=keeps_order,
+    )
+
+
+async def chances(
+    engine: SearchEngine, query: str, n: int = 500, only: Sequence[str] | None = None
+) -> dict[str, float]:
+    """The estimates by id, in the order of the hits."""
+    hits = await hits_of(engine, query, n, only=only)
+    assert hits.relevance is not None
+    return dict(zip(hits.ids, hits.relevance.tolist(), strict=True))
+
+
+class PartlyTextless(WatchedEngine):
+    """An engine that gives the texts of some documents alone."""
+
+    having: Collection[str] = [d.id for d in DOCUMENTS if d.id.endswith("0")]
+
+    async def documents(self, ids: Sequence[str]) -> list[Document]:
+        return [d for d in await super().documents(ids) if d.id in self.having]
+
+
+@pytest.mark.parametrize("keeps_order", [True, False])
+async def test_estimates_of_a_pool_are_those_of_the_definition(
+    lexical: TantivyEngine, keeps_order: bool
+) -> None:
+    """They stand beside the ranking of an engine that keeps its own, and rank other documents."""
+    documents = {document.id: document for document in DOCUMENTS}
+    engine = await pooled(lexical, keeps_order=keeps_order)
+    assert engine.retriever == "hybrid-pool:words"
+    found = await hits_of(engine, "w1 w2", 500)
+    by_words = await hits_of(lexical, "w1 w2", 200)
+    vectors = {id_: unit(word_vector(text_of(d), 8)) for id_, d in documents.items()}
+    asked = unit(word_vector("w1 w2", 8))
+    own = np.array([vectors[id_] for id_ in by_words.ids], dtype=np.float32)
+    nearest = np.argsort(-(own @ asked), kind="stable").tolist()
+    best = own[fused_best([range(len(own)), nearest], Hybrid())]
+    moved = moved_toward(asked.astype(np.float32), best, 0.5)
+    sample = await lexical.search([Query(word, 10) for word in SAMPLE_WORDS.split()])
+    ids = list(dict.fromkeys(id_ for hits in sample for id_ in hits.ids))
+    background = np.array([vectors[id_] for id_ in ids]) @ moved
+    likeness = (own @ moved - background.mean()) / background.std()
+    ranks = 61 / np.arange(61, 61 + len(own))
+    expected = CALIBRATED.rank.probability(ranks, likeness)
+    wanted = dict(zip(by_words.ids, expected.tolist(), strict=True))
+    assert found.relevance == pytest.approx([wanted[id_] for id_ in found.ids], abs=1e-5)
+    if keeps_order:
+        assert (found.ids, found.scores, found.own) == (by_words.ids, by_words.scores, None)
+    else:
+        assert sorted(found.ids) == sorted(by_words.ids), "it finds what the engine finds"
+        assert found.scores == sorted(found.relevance, reverse=True)
+        assert await ranked(engine, "w1 w2", 5) == Ranking(found.ids, found.scores).top(5)
+    groups = [[*documents[id_].membership(GENDER.attributes["gender"])] for id_ in found.ids]
+    assert found.memberships["gender"].tolist() == groups
+
+
+@pytest.mark.parametrize("kind", [HybridEngine, EncodedPoolEngine])
+async def test_each_parameter_has_an_effect(lexical: TantivyEngine, kind: Any) -> None:
+    """And the defaults, written out, have none."""
+    more = {"keeps_order": False} if kind is EncodedPoolEngine else {}
+
+    async def found(parameters: str) -> Ranking:
+        options = Retriever.of(f"hybrid:{parameters}").hybrid
+        engine = await kind.open(lexical, CountingEncoder(), options=options, **more)
+        name, _, shown = engine.retriever.partition(",")
+        assert name == ("hybrid-pool:words" if more else "hybrid:words")
+        assert shown == ("" if parameters == DEFAULTS else parameters)
+        return await ranked(engine, "w1 w2", 200)
+
+    default = await found("")
+    assert await found(DEFAULTS) == default
+    own = "pool=9" if more else "candidates=20"
+    for changed in ("feedback=3", "weight=0.8", "k=0", "depth=5", own):
+        assert (await found(changed)).scores != default.scores, changed
+
+
+async def test_only_the_pool_is_encoded(lexical: TantivyEngine) -> None:
+    """What other queries had encoded stands below this one's pool and changes nothing."""
+    encoder = CountingEncoder()
+    engine = await pooled(lexical, encoder, pool=10)
+    sampled = set(encoder.taken())
+    first = await lexical.documents((await hits_of(lexical, "w1", 10)).ids)
+    alone = await chances(engine, "w1", 100)
+    assert len(alone) > 20
+    assert set(encoder.taken()) == {text_of(document) for document in first} - sampled
+    for word in range(12):
+        await hits_of(engine, f"w{word}", 100)
+    assert await chances(engine, "w1", 100) == alone
+
+
+async def test_all_given_documents_are_encoded(lexical: TantivyEngine) -> None:
+    """Those below the pool, too, whatever else is given: other words have found them."""
+    engine = await pooled(lexical, pool=5)
+    searched = await chances(engine, "w1")
+    whole = await chances(engine, "w1", only=[*searched])
+    given = await chances(engine, "w1", 3, only=[*searched])
+    assert [*given.items()] == [*whole.items()][:3]
+    for at in range(0, len(searched), 9):
+        few = await chances(engine, "w1", 9, only=[*searched][at : at + 9])
+        assert few == pytest.approx({id_: whole[id_] for id_ in few})
+    others = [id_ for id_ in searched if searched[id_] != pytest.approx(whole[id_])]
+    assert len(others) > 20, "in a search, what is below the pool has no similarity of its own"
+    textless = await pooled(PartlyTextless(lexical), keeps_order=True, pool=20)
+    whole = await chances(textless, "w1 w2")
+    given = await chances(textless, "w1 w2", only=[i for i in [*whole][20:] if i[-1] != "0"])
+    assert given == pytest.approx({id_: whole[id_] for id_ in given}, rel=1e-9), "ranks count"
+
+
+@pytest.mark.parametrize("without", [(), ("rescore",)])
+async def test_given_documents_have_their_estimates(
+    lexical: TantivyEngine, without: Sequence[str]
+) -> None:
+    """Also from an engine that cannot score them; and if other words found them."""
+    engine = await pooled(WatchedEngine(lexical, without=without), keeps_order=True)
+    assert "relevance" in engine.capabilities
+    whole = await chances(engine, "w1 w2")
+    missed = next(d.id for d in DOCUMENTS if d.id not in whole)
+    given = await chances(engine, "w1 w2", 9, only=[*[*whole][30:35], missed])
+    assert {*given} == {*[*whole][30:35], missed}
+    assert 0 < given.pop(missed) < 1
+    assert given == pytest.approx({id_: whole[id_] for id_ in given})
+    own = [
+        Query("", 9, only=("d001", "d002")),
+        Query("w1", 3),
+        Query("w1", 0),
+        Query("", 0),
+        Query("w1 w2", 9, every_word=True),
+    ]
+    assert await answers_of(engine, own) == await answers_of(lexical, own)
+
+
+async def test_a_text_is_read_and_encoded_once(
+    lexical: TantivyEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One search for the background, one for each round; texts are read again after ten minutes."""
+    encoder, watched = CountingEncoder(), PartlyTextless(lexical)
+    watched.having = [d.id for d in DOCUMENTS[5:]]
+    engine = await pooled(watched, encoder)
+    await engine.search([Query("w1", 200), Query("w2", 200)])
+    assert len(watched.searches) == 2
+    read, texts = [id_ for ids in watched.reads for id_ in ids], encoder.taken()
+    assert 0 < len(texts) == len({*texts}) <= len(read) == len({*read}) <= 150
+    before = await chances(engine, "w2")
+    assert [id_ for ids in watched.reads for id_ in ids] == read, "nor those that did not come"
+    monkeypatch.setattr(pools, "SECONDS_KEPT", -1.0)
+    assert await chances(engine, "w2") == before
+    assert len(watched.reads) > 2
+    assert encoder.taken() == []
+
+
+async def test_another_search_takes_no_vectors_away(
+    lexical: TantivyEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It makes the engine forget those of the first, while that waits for its query's vector."""
+    waits, goes_on = asyncio.Event(), asyncio.Event()
+    goes_on.set()
+
+    class Waiting(CountingEncoder):
+        async def encode_query(self, text: str) -> NDArray[np.float64]:
+            if text == "w1":
+                waits.set()
+                await goes_on.wait()
+            return await super().encode_query(text)
+
+    engine = await pooled(lexical, Waiting(), keeps_order=True)
+    alone = await chances(engine, "w1")
+    monkeypatch.setattr(pools, "KEPT_BYTES", 1)
+    waits.clear()
+    goes_on.clear()
+    searching = asyncio.create_task(chances(engine, "w1"))
+    await waits.wait()
+    await hits_of(engine, "w2", 50)
+    goes_on.set()
+    assert await searching == alone
+
+
+async def test_an_index_with_vectors_of_its_own_is_searched_by_them(lexical: TantivyEngine) -> None:
+    encoder = CountingEncoder()
+    assert isinstance(await with_retriever(lexical, encoder), EncodedPoolEngine)
+    await with_retriever(lexical, Retriever("dense", encoder))
+    assert isinstance(await with_retriever(lexical, encoder), HybridEngine)
+
+
+@pytest.mark.parametrize("keeps_order", [True, False])
+async def test_without_texts_nothing_is_estimated(
+    lexical: TantivyEngine, keeps_order: bool
+) -> None:
+    textless = PartlyTextless(lexical)
+    textless.having = []
+    engine = await pooled(textless, keeps_order=keeps_order)
+    found, expected = await hits_of(engine, "w1 w2", 9), await hits_of(lexical, "w1 w2", 9)
+    assert found.relevance is None
+    assert (found.ids, found.scores) == (expected.ids, expected.scores)
