@@ -294,7 +294,6 @@ def build_index(
 
     Raises:
         CorpusError: There are no documents, or two have the same id.
-        SourceError: A label belongs to no group.
     """
     index = _create(folder / "text", manifest.corpus_schema)
     hashes = array("q")
@@ -323,9 +322,6 @@ def upsert_documents(
     """Add documents, replacing those with the same ids, and return how many were written.
 
     An error changes nothing. Only one process may write at a time; see :class:`EmbeddedIndexes`.
-
-    Raises:
-        SourceError: A label belongs to no group.
     """
     (index, _), count = open_index(folder), 0
     with _writer(index, folder) as writer:

@@ -55,7 +55,7 @@ pytestmark = pytest.mark.model
 
 
 @pytest.fixture(autouse=True)
-def _weights(minilm_cache: Path) -> None:
+def _weights(clean_environment: Path, minilm_cache: Path) -> None:
     module._load.cache_clear()
 
 
@@ -275,7 +275,6 @@ def test_the_command_makes_vectors_and_keeps_them_up_to_date(
 # --- relevance of texts --------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("clean_environment", "minilm_cache")
 async def test_it_tells_relevant_documents_from_others() -> None:
     """Over documents with the words of the query; docs/results/audits.md has all topics."""
     collection = find_collection("notables")
@@ -296,7 +295,6 @@ async def test_it_tells_relevant_documents_from_others() -> None:
     assert min(areas) > 0.7
 
 
-@pytest.mark.usefixtures("clean_environment", "minilm_cache")
 async def test_a_run_gives_texts_and_too_few_queries_for_a_sample(source: Path) -> None:
     """Without documents, it says nothing."""
     engine = await Catalog().resolve(str(source))
