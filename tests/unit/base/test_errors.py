@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from pydantic import BaseModel, ValidationError, field_validator
+from pydantic import ValidationError
 
 from fairqr.base.errors import (
     BudgetError,
     FairqrError,
     IndexUnavailableError,
-    InputError,
     QueryError,
     TargetError,
-    parameter_error,
 )
 from fairqr.graph.answer.context import answer_context
 from fairqr.graph.search.context import Context, make_context
@@ -36,19 +34,3 @@ def test_a_wrong_target_keeps_its_kind(target: str) -> None:
         assert "\n" not in str(caught.value)
     with pytest.raises(ValidationError):
         Context.model_validate({"target": target})
-
-
-def test_our_error_within_one_of_pydantic_is_kept() -> None:
-    class Asked(BaseModel):
-        n: int
-        text: str = ""
-
-        @field_validator("text")
-        @classmethod
-        def _is_good(cls, text: str) -> str:
-            raise (QueryError if text == "ours" else ValueError)(text)
-
-    for text, kind in (("ours", QueryError), ("theirs", InputError)):
-        with pytest.raises(ValidationError) as caught:
-            Asked.model_validate({"n": "x", "text": text})
-        assert type(parameter_error(caught.value)) is kind

@@ -28,20 +28,6 @@ def test_a_file_may_be_for_its_owner_alone(tmp_path: Path) -> None:
     assert (tmp_path / "new").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_file_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
-    write_beside(tmp_path / "kept", "old")
-
-    def give_up() -> None:
-        with open_beside(tmp_path / "kept") as stream:
-            stream.write(b"new")
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        give_up()
-    assert (tmp_path / "kept").read_text() == "old"
-    assert len(list(tmp_path.iterdir())) == 1
-
-
 def test_what_cannot_be_written_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fairqr.base.errors import ConfigError
-from fairqr.base.prices import Price, configured_prices, tokens_text
+from fairqr.base.prices import configured_prices, tokens_text
 
 TABLE = """
 [prices]
@@ -36,26 +36,15 @@ def test_no_prices_are_built_in(settings: Any) -> None:
     assert tokens_text(1_000_000, 0, ["openai:gpt-5-mini"]) == "1000000 + 0 tokens"
 
 
-def test_the_first_pattern_that_matches_counts(settings: Any) -> None:
-    settings(TABLE)
-    prices = configured_prices()
-    assert prices.price_of("openai:gpt-5-mini") == Price(input=0.25, output=2)
-    assert prices.price_of("openai:other") == Price(input=1, output=10)
-    assert prices.price_of("anthropic:x") is None
-    assert Price(input=0.25, output=2).of(2_000_000, 500_000) == 1.5
-
-
 @pytest.mark.parametrize(
     ("models", "money"),
     [
         (["openai:gpt-5-mini"], " (0.0045 EUR)"),
-        (["openai:gpt-5-mini", None], " (0.0045 EUR)"),
-        (["openai:gpt-5-mini", "listwise(openai:gpt-5-mini, 20/10)"], " (0.0045 EUR)"),
+        (["openai:gpt-5-mini", None, "listwise(openai:gpt-5-mini, 20/10)"], " (0.0045 EUR)"),
         (["openai:x", "llm:openai:x?threshold=0.5"], " (0.022 EUR)"),
         (["feedback", "openai:x"], " (0.022 EUR)"),
         (["local:smollm2-135m"], " (0 EUR)"),
         (["openai:gpt-5-mini", "openai:x"], ""),
-        (["anthropic:x"], ""),
         (["openai:x", "anthropic:x"], ""),
         ([None], ""),
     ],
@@ -73,11 +62,9 @@ def test_money_is_stated_where_every_token_has_one_price(
     [
         ('"a:b" = { input = 1, output = 1 }', "needs a currency"),
         ('currency = 3\n"a:b" = { input = 1, output = 1 }', "needs a currency"),
-        ('currency = ""\n"a:b" = { input = 1, output = 1 }', "needs a currency"),
         ('currency = "USD"\n"a:b" = 3', "'a:b' is wrong: "),
         ('currency = "USD"\n"a:b" = { input = 1 }', "'a:b.output' is wrong: "),
         ('currency = "USD"\n"a:b" = { input = -1, output = 1 }', "'a:b.input' is wrong: "),
-        ('currency = "USD"\n"a:b" = { input = inf, output = 1 }', "'a:b.input' is wrong: "),
         ('currency = "USD"\n"a:b" = { input = "1", output = 1 }', "'a:b.input' is wrong: "),
         ('currency = "USD"\n"a:b" = { input = 1, output = 1, per = 1 }', "'a:b.per' is wrong: "),
     ],

@@ -49,16 +49,13 @@ class TestFinding:
         assert path_of("prompts_dir") == Path.home() / "prompts"
         assert path_of("trace_dir") == Path("/runs")
 
-    @pytest.mark.parametrize(
-        ("given", "on"),
-        [("1", True), ("true", True), ("ON", True), ("0", False), ("no", False), ("off", False)],
-    )
-    def test_a_switch(self, given: str, on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("FAIRQR_TRACE_CONTENT", given)
-        assert is_on("trace_content") is on
-
-    def test_no_switch_is_in_between(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_switch_is_on_or_off_and_nothing_in_between(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Whether content is recorded must not be guessed."""
+        for given, on in {"1": True, "true": True, "ON": True, "0": False, "off": False}.items():
+            monkeypatch.setenv("FAIRQR_TRACE_CONTENT", given)
+            assert is_on("trace_content") is on
         monkeypatch.setenv("FAIRQR_TRACE_CONTENT", "maybe")
         with pytest.raises(ConfigError, match="FAIRQR_TRACE_CONTENT must be on or off"):
             is_on("trace_content")
@@ -69,15 +66,12 @@ class TestTheFile:
         ("content", "words"),
         [
             ("model = \n", r"cannot be read \(.*line 1"),
-            ("model = 'a'\nmodel = 'b'\n", r"cannot be read \(.*line 2"),
             ("x = " + "[" * 100_000, "cannot be read"),
             ("modle = 'a'\n", r"has 'modle', which is no setting; did you mean 'model'"),
             ("elasticsearch_url = 'a'\n", r"did you mean 'elasticsearch.url'"),
             ("[elasticsearch]\nurll = 'a'\n", r"'elasticsearch.urll', which is no setting"),
-            ("[servce]\nport = 1\n", r"'servce.port', which .* did you mean 'service'"),
             ("model = 3\n", "model is wrong; write text in quotes"),
             ("trace_content = '1'\n", "trace_content is wrong; write true or false"),
-            ("elasticsearch = 'http://a'\n", r"has 'elasticsearch', which is no setting"),
             ("service = 3\n", r"service is wrong; write \[service\] above its settings"),
         ],
     )
