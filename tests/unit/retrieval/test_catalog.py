@@ -81,11 +81,9 @@ async def test_an_index_that_is_built_again_before_its_first_read_can_be_read(
     opened = await catalog.open("p")
     await catalog.create("p", write(tmp_path / "c", "new"))
     assert not folder_of(opened).exists()
-    assert await ids(opened, "old") == ["0", "1"]
-    assert await ids(opened, "new") == []
+    assert await ids(opened, "old new") == ["0", "1"]
     assert [document.text for document in await opened.documents(["1"])] == ["old two"]
     assert (await hits_of(opened, "", 9, only=["0"])).memberships["gender"].tolist() == [[1, 0]]
-    assert (await opened.corpus_shares())["gender"].tolist() == [1, 0]
     assert await ids(await catalog.open("p"), "new") == ["0"]
 
 
@@ -181,14 +179,12 @@ async def test_a_build_that_nobody_waits_for_any_longer_stops(
 ) -> None:
     """Cancelling leaves everything as it was, and the index free to be built again."""
     found = write(tmp_path / "c", "one")
-    reached = asyncio.Event()
-    loop = asyncio.get_running_loop()
+    reached, loop = asyncio.Event(), asyncio.get_running_loop()
 
     class Endless(Corpus):
         def documents(self) -> Iterator[Document]:
             for number in itertools.count():
-                if number == 10:
-                    loop.call_soon_threadsafe(reached.set)
+                loop.call_soon_threadsafe(reached.set)
                 yield Document(f"n{number}", "", "text")
 
     building = asyncio.create_task(catalog.create("endless", Endless(found.path, found.schema)))
@@ -196,14 +192,12 @@ async def test_a_build_that_nobody_waits_for_any_longer_stops(
     building.cancel()
     with pytest.raises(asyncio.CancelledError):
         await building
-    engine = None
     async with asyncio.timeout(PATIENCE):
-        while engine is None:
-            try:
-                engine = await catalog.create("endless", found)
-            except BuildInProgressError:
-                await asyncio.sleep(0.01)
-    assert (await engine.info()).documents == 1
+        while not catalog.names():
+            with contextlib.suppress(BuildInProgressError):
+                await catalog.create("endless", found)
+            await asyncio.sleep(0.01)
+    assert await ids(await catalog.open("endless"), "one") == ["0"]
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
@@ -256,7 +250,7 @@ async def test_a_path_is_indexed_once_and_again_when_it_changes(
         return counts.append
 
     for _ in range(2):
-        engine = await catalog.resolve(str(corpus.path), progress=announced)
+        await catalog.resolve(str(corpus.path), progress=announced)
     assert (len(said), counts) == (1, [1])
     state = corpus.path.stat()
     write(tmp_path / "c", "two")  # in the same tick of the clock, and of the same size
@@ -265,7 +259,7 @@ async def test_a_path_is_indexed_once_and_again_when_it_changes(
     write(tmp_path / "c", "one", "one")
     engine = await catalog.resolve(str(corpus.path), progress=announced)
     assert said == [engine.name] * 2
-    assert (await engine.info()).documents == 2
+    assert await ids(engine, "one") == ["0", "1"]
     (tmp_path / "c" / "schema.yaml").write_text(SCHEMA.replace("gender", "sex"))
     assert list((await catalog.resolve(str(corpus.path))).schema.attributes) == ["sex"]
 
@@ -379,19 +373,20 @@ async def test_labels_that_lie_beside_a_corpus_are_indexed(
     """They are part of what the index is made of, so a change of them is noticed."""
     corpus = write(tmp_path / "c", "text", "text", "text", schema=LABELLED)
     labels = tmp_path / "c" / "origins.csv"
+
+    async def origins(engine: SearchEngine, text: str) -> Any:
+        return (await hits_of(engine, text, 9)).memberships["origin"].tolist()
+
     labels.write_text("id,group\n0,here\n2,there\nx,there\n")
     engine = await catalog.resolve(str(corpus.path))
-    assert engine.schema.attribute("origin").groups == ("here", "there")
-    hits = await hits_of(engine, "text", 9)
-    assert hits.memberships["origin"].tolist() == [[1, 0], [0, 0], [0, 1]]
+    assert await origins(engine, "text") == [[1, 0], [0, 0], [0, 1]]
     assert (await engine.corpus_shares())["origin"] == pytest.approx([1 / 3, 1 / 3])
-    more = tmp_path / "more.jsonl"
-    more.write_text('{"id": "x", "text": "more"}\n')
-    await catalog.upsert(engine.name, more)
-    assert (await hits_of(engine, "more", 9)).memberships["origin"].tolist() == [[0, 1]]
+    (tmp_path / "more.jsonl").write_text('{"id": "x", "text": "more"}\n')
+    await catalog.upsert(engine.name, tmp_path / "more.jsonl")
+    assert await origins(engine, "more") == [[0, 1]]
     labels.write_text("id,group\n0,there\n2,here\nx,there\n")
-    again = await hits_of(await catalog.resolve(str(corpus.path)), "text", 9)
-    assert again.memberships["origin"][[0, 2]].tolist() == [[0, 1], [1, 0]]
+    again = await catalog.resolve(str(corpus.path))
+    assert await origins(again, "text") == [[0, 1], [0, 0], [1, 0]]
     labels.unlink()
     with pytest.raises(CorpusError, match=r"needs the file .*origins.csv"):
         await catalog.resolve(str(corpus.path))
@@ -456,17 +451,11 @@ async def test_edits_of_a_source_take_effect_and_a_file_that_is_gone_is_told(
 async def test_a_wrong_name_is_answered_with_the_nearest_ones(
     catalog: Catalog, tmp_path: Path
 ) -> None:
-    """Indexes of corpora that were opened by their paths, whose names hold hashes, are not told."""
     catalog.attach(source_file(tmp_path / "s"))
-    for name in ("teas", "press"):
-        await (await catalog.create(name, write(tmp_path / name, "text"))).aclose()
-    for number in range(3):
-        folder = write(tmp_path / f"corpus{number}", "text").path
-        await (await catalog.resolve(str(folder))).aclose()
-    for wrong, near in (("teamm", "'team' or 'teas'"), ("presss", "'press'")):
-        with pytest.raises(IndexNotFoundError) as caught:
-            await catalog.resolve(wrong)
-        assert str(caught.value) == f"There is no index '{wrong}'; did you mean {near}?"
+    await catalog.create("teas", write(tmp_path / "teas", "text"))
+    with pytest.raises(IndexNotFoundError) as caught:
+        await catalog.resolve("teamm")
+    assert str(caught.value) == "There is no index 'teamm'; did you mean 'team' or 'teas'?"
     with pytest.raises(IndexNotFoundError, match=r"source 'teams'; did you mean 'team'\?$"):
         catalog.detach("teams")
 
@@ -549,15 +538,12 @@ class Broken(CountingEncoder):
 async def test_an_engine_is_closed_where_something_fails_after_it_was_opened(
     catalog: Catalog, tmp_path: Path
 ) -> None:
-    plain = await catalog.create("p", write(tmp_path / "c", "text"))
-    watched = Silent(plain)
+    watched = Silent(await catalog.create("p", write(tmp_path / "c", "text")))
     with pytest.raises(IndexUnavailableError):
         await info_of(watched)
-    assert watched.closed == 1
-    watched = Silent(plain)
     with pytest.raises(ModelError):
         await with_retriever(watched, Retriever("hybrid", Broken()))
-    assert watched.closed == 1
+    assert watched.closed == 2
 
 
 async def test_nothing_here_is_left_open(catalog: Catalog, tmp_path: Path) -> None:

@@ -74,12 +74,10 @@ class TestNamed:
         ("entry", "words"),
         [
             ('api_key = "s3cret"', "wrong at urls: Field required"),
-            ("urls = []", "wrong at urls"),
             ('urls = ["https://"]', "'https://' is not an address such as"),
             ('urls = ["https://a"]\nkey = "s3cret"', "wrong at key: Extra inputs"),
             ('urls = ["https://a"]\nusername = "u"', "a username needs a password"),
             ('urls = ["https://a"]\napi_key = "s3cret"\nbearer = "s3cret"', "give one of api_key"),
-            ('urls = ["https://a"]\nheaders = {"X Y" = "s3cret"}', "'X Y' is not a one-line head"),
             ('urls = ["https://a"]\nheaders = {X = "s3cret\\nY: z"}', "'X' is not a one-line head"),
         ],
     )
@@ -91,12 +89,6 @@ class TestNamed:
             named_credentials()
         assert "[credentials.one]" in str(caught.value)
         assert "s3cret" not in str(caught.value)
-
-    @pytest.mark.parametrize("content", ["credentials = 3", "[credentials]\none = 3"])
-    def test_what_is_no_section_is_refused(self, content: str, file: Path) -> None:
-        file.write_text(content)
-        with pytest.raises(ConfigError, match="credentials"):
-            named_credentials()
 
 
 class TestOfElasticsearch:
@@ -116,20 +108,16 @@ class TestOfElasticsearch:
         assert found.request_headers() == {"Authorization": "ApiKey key"}
 
     @pytest.mark.parametrize("url", ["https://other:9200", "http://mine:9200", "https://mine"])
-    @pytest.mark.parametrize("content", [MINE, ""])
     def test_no_other_address_gets_anything(
-        self, url: str, content: str, file: Path, monkeypatch: pytest.MonkeyPatch
+        self, url: str, file: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        file.write_text(content)
-        of_elasticsearch(monkeypatch, api_key="s3cret", ca_certs="/ca.pem")
-        assert credentials_for(None, url) == Credentials()
-
-    def test_the_files_key_does_not_follow_a_variable_to_another_server(
-        self, file: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+        """Nor does the file's key follow a variable that names another server."""
         file.write_text(MINE)
-        of_elasticsearch(monkeypatch, url="https://other:9200")
-        assert credentials_for(None, "https://other:9200") == Credentials()
+        with monkeypatch.context() as patch:
+            of_elasticsearch(patch, api_key="s3cret", ca_certs="/ca.pem")
+            assert credentials_for(None, url) == Credentials()
+        of_elasticsearch(monkeypatch, url=url)
+        assert credentials_for(None, url) == Credentials()
 
     def test_credentials_in_the_address_win_and_are_decoded(
         self, monkeypatch: pytest.MonkeyPatch
@@ -150,11 +138,6 @@ class TestOfElasticsearch:
             with pytest.raises(ConfigError, match="FAIRQR_ELASTICSEARCH_URL") as caught:
                 call()
             assert "s3cret" not in str(caught.value)
-
-    def test_a_name_without_a_password_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        of_elasticsearch(monkeypatch, url="http://host", username="me")
-        with pytest.raises(ConfigError, match=r"FAIRQR_ELASTIC.*a username needs a password"):
-            credentials_for(None, "http://host")
 
 
 def test_secrets_do_not_show() -> None:

@@ -7,8 +7,6 @@ from datetime import date, datetime
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fairqr.base.errors import CorpusError, SchemaError, UnknownAttributeError
 from fairqr.retrieval.sources.corpus import check_corpus, find_corpus
@@ -49,15 +47,6 @@ def test_a_label_that_names_no_group_is_refused(label: object) -> None:
         GENDER.membership(label)
 
 
-@given(
-    st.dictionaries(st.sampled_from(["female", "male", "unknown"]), st.floats(0, 1e6), min_size=1)
-)
-def test_memberships_are_shares(weights: dict[str, float]) -> None:
-    shares = WITH_UNKNOWN.membership(weights)
-    assert sum(shares) == pytest.approx(1)
-    assert all(0 <= share <= 1 for share in shares)
-
-
 @pytest.mark.parametrize(
     ("text", "named"),
     [
@@ -69,13 +58,9 @@ def test_memberships_are_shares(weights: dict[str, float]) -> None:
         ("groups: [a, b], population: {a: 1, c: 0}", "'c'"),
         ("groups: [a, b], population: {a: 0.9}", "sum to 1"),
         ("groups: [a, b], population: {a: 2, b: -1}", "0 or"),
-        ("groups: [a, b], population: {a: 2001-99-99}", "month must be"),
-        ("groups: [a, b], unknown: drop", "unknown"),
-        ("field: h, groups: [a, b]", "'field' twice"),
         ("groups: {a: {lt: 1950}, b: {gte: 1940-01-01}}", "ranges of 'a' and 'b' mix numbers and"),
         ("groups: {a: {lt: 1}, b: {gte: abc}}", "b.range.gte: a bound must be a number or a date"),
         ("groups: {a: {lt: 1}, b: {gte: .nan}}", "not 'nan'"),
-        ("groups: {a: {lt: 1}, b: {gt: .inf}}", "not 'inf'"),
         ("groups: {a: {lt: 1}, b: {gt: true}}", "not 'True'"),
         ("groups: {a: {lt: 1}, b: {}}", "b.range: a range needs"),
         ("groups: {a: {lt: 1}, b: {le: 2}}", "b.range.le: "),
@@ -96,17 +81,11 @@ def test_a_wrong_attribute_is_refused_and_the_place_named(
     [
         ("attributes: {}", "at least one"),
         ("attributes:", "at attributes: a schema needs at least one attribute, such as 'attrib"),
-        ("other: 1", "at least one attribute"),
         ("attributes: [", "line"),
         ("just a text", "wrong"),
         ("attributes: {'a b': {field: g, groups: [a, b]}}", "a b"),
-        ("attributes: {g: {groups: [a, b]}}", "an attribute needs either a field"),
         ("attributes: {true: {field: f, groups: [a, b]}}", "a valid string"),
         ("attributes: {g: {field: id, groups: [a, b]}}", "'id' belongs"),
-        ("attributes: !!bool maybe", "not valid YAML"),
-        ("[" * 2_000, "not valid YAML"),
-        ("attributes: &a {gender: *a}", "wrong"),
-        ("attributes:\n  g: {field: g, groups: [a, b]}\n  g: {field: h}", "line 3, has 'g' twice"),
     ],
 )
 def test_a_wrong_schema_is_refused_and_the_place_named(
@@ -171,9 +150,7 @@ def test_an_attribute_that_does_not_exist_is_named_with_those_that_do() -> None:
     ("line", "named"),
     [
         (b"{", "JSON"),
-        (b"[1]", "object"),
         (b'{"title": "x"}', "no id"),
-        (b'{"id": "", "title": "x"}', "no id"),
         (b'{"id": true, "title": "x"}', "no id"),
         (b'{"id": "1"}', "neither title nor text"),
         (b'{"id": "1", "text": 3}', "text is not text"),
@@ -241,15 +218,3 @@ def test_a_corpus_needs_a_file_and_a_schema(tmp_path: Path, corpus_path: Path) -
         find_corpus(corpus_path)
     with pytest.raises(CorpusError, match=r"documents\.jsonl"):
         find_corpus(tmp_path)
-
-
-def test_a_packed_corpus_that_breaks_off_is_named(tmp_path: Path) -> None:
-    import gzip
-
-    path = tmp_path / "documents.jsonl.gz"
-    whole = gzip.compress(b'{"id": "1", "title": "x"}\n' * 1000)
-    for content in (whole[: len(whole) // 2], b"not packed", whole[:40] + b"x" * 40):
-        path.write_bytes(content)
-        told = r"^The file \S+ cannot be read to its end \(.+\); check it\.$"
-        with pytest.raises(CorpusError, match=told):
-            list(read_documents(path, SCHEMA))
