@@ -95,7 +95,7 @@ def render_documents(
         is too small.
 
     Raises:
-        PromptError: A field is missing, or the prompt has no item.
+        PromptError: A field is missing.
     """
     lines = _lines(template, sources)
     # The end of a line is a token.

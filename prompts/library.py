@@ -1,4 +1,4 @@
-"""The library of prompts: the user's own and those shipped with fairqr."""
+"""The library of prompts, the user's own and the shipped ones, and what each kind needs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 
 from fairqr.base.errors import PromptError
 from fairqr.base.settings import path_of
-from fairqr.prompts.contracts import check_contract
 from fairqr.prompts.template import PromptTemplate, load_template
 
 SHIPPED = Path(__file__).parent / "templates"
@@ -17,6 +16,37 @@ DEFAULT_VERSIONS = {"refine": "v4", "listwise": "v2", "pairwise": "v2"}
 """The default version of each prompt; ``v1`` for all others."""
 
 Key = tuple[str, str]
+
+Contract = tuple[str, str, str]
+"""What the code gives to a kind of prompt, and what it needs back.
+
+These are the input variables of the prompt, the fields of the reply, and the fields of a document
+in its ``item``; without any, it has no item. Each are names separated by spaces. A prompt must have
+them, but for those that end with a question mark.
+"""
+
+_DOCUMENTS = "question documents"
+_PAIR = "premise hypothesis"
+
+CONTRACTS: dict[str, Contract] = {
+    "refine": ("query group attribute? keywords?", "keywords topic? drop? reason?", ""),
+    "answer": (_DOCUMENTS, "", "text title? number?"),
+    "names": (_DOCUMENTS, "", "title text? number?"),
+    # The fields of documents of the LaMP tasks; see fairqr.evaluation.lamp.
+    "lamp1": (_DOCUMENTS, "", "title abstract?"),
+    "lamp2": (_DOCUMENTS, "", "description tag"),
+    "lamp3": (_DOCUMENTS, "", "text score"),
+    "lamp4": (_DOCUMENTS, "", "title text?"),
+    "lamp5": (_DOCUMENTS, "", "title abstract?"),
+    "lamp6": (_DOCUMENTS, "", "title text?"),
+    "lamp7": (_DOCUMENTS, "", "text"),
+    # The first asks a model for the probability of Yes, the second for a JSON object.
+    "attribute": (_PAIR, "", ""),
+    "attribute_json": (_PAIR, "entailed", ""),
+    "listwise": ("group query passages number?", "", "number passage"),
+    # The reply is A or B; see fairqr.agents.ranking.reply_parser.
+    "pairwise": ("group query first second", "", ""),
+}
 
 
 class PromptLibrary:
@@ -74,6 +104,29 @@ class PromptLibrary:
         if isinstance(found, PromptError):
             raise PromptError(str(found))
         return found
+
+
+def check_contract(template: PromptTemplate) -> None:
+    """Check that the code can use a prompt.
+
+    Raises:
+        PromptError: A placeholder, an output or a field is unknown or missing.
+    """
+    name = template.name
+    if template.id not in CONTRACTS:
+        kinds = ", ".join(sorted(CONTRACTS))
+        raise PromptError(f"The prompt {name} is of an unknown kind; choose one of {kinds}.")
+    wholes = ("placeholder", "output", "field of the item")
+    parts = (template.input_variables, template.output, template.item_variables)
+    for what, names, used in zip(wholes, CONTRACTS[template.id], parts, strict=True):
+        known = sorted(names.replace("?", "").split())
+        if extra := sorted(set(used) - set(known)):
+            raise PromptError(
+                f"The prompt {name} has the {what} '{extra[0]}', which is unknown; it may "
+                f"have {', '.join(known) or 'none'}."
+            )
+        if missing := sorted(set(names.split()) & set(known) - set(used)):
+            raise PromptError(f"The prompt {name} lacks the {what} '{missing[0]}'; add it.")
 
 
 def _places(folder: Path) -> dict[Key, Path]:

@@ -126,16 +126,14 @@ class PromptTemplate(Frozen):
                 texts are ignored.
 
         Raises:
-            PromptError: A value is missing, or the prompt has no item.
+            PromptError: A value is missing.
         """
-        if self.item is None:
-            raise PromptError(f"The prompt {self.name} does not show documents; give it an item.")
         if missing := sorted(set(self.item_variables) - set(values)):
             raise PromptError(
                 f"The item of the prompt {self.name} needs '{missing[0]}', which the "
                 "documents do not have; change the item."
             )
-        return self.item.format_map(values)
+        return (self.item or "").format_map(values)
 
 
 def _placeholders(text: str) -> set[str]:
@@ -178,19 +176,18 @@ def load_template(path: Path) -> PromptTemplate:
             wrong.
     """
     try:
-        if not path.is_file():  # reading a pipe would block
-            raise PromptError(f"The prompt {path} is not a file; put one there.")
-        with path.open("rb") as file:
-            content = file.read(LARGEST + 1)
+        is_small = path.is_file() and path.stat().st_size <= LARGEST  # reading a pipe would block
+        content = path.read_bytes() if is_small else b""
     except OSError as error:
         raise PromptError(f"The prompt {path} cannot be read: {error.strerror}.") from None
-    if len(content) > LARGEST:
-        raise PromptError(f"The prompt {path} has more than {LARGEST:,} bytes; make it shorter.")
+    if not is_small:
+        raise PromptError(
+            f"The prompt {path} is not a file of at most {LARGEST:,} bytes; put one there."
+        )
     data = parse_yaml(content, path, "prompt", PromptError)
-    if not isinstance(data, dict):
-        raise PromptError(f"The prompt {path} must be a mapping with id, version and messages.")
-    try:
+    if isinstance(data, dict):
         data["sha256"] = hashlib.sha256(content).hexdigest()
+    try:
         template = PromptTemplate.model_validate(data)
     except ValidationError as error:
         where, reason = first_problem(error)

@@ -14,14 +14,19 @@ from hypothesis import strategies as st
 
 from fairqr.base.errors import PromptError
 from fairqr.prompts.budget import render_documents
-from fairqr.prompts.contracts import CONTRACTS, check_contract
-from fairqr.prompts.library import DEFAULT_VERSIONS, SHIPPED, PromptLibrary
+from fairqr.prompts.library import (
+    CONTRACTS,
+    DEFAULT_VERSIONS,
+    SHIPPED,
+    PromptLibrary,
+    check_contract,
+)
 from fairqr.prompts.template import PromptTemplate, fence, load_template
 
 GOLDEN = Path(__file__).parent / "golden"
 
 # What the prompts that answer are asked for, with a document that has every field there is.
-ANSWERING = sorted(id_ for id_, it in CONTRACTS.items() if "documents" in it.inputs)
+ANSWERING = sorted(id_ for id_, it in CONTRACTS.items() if "documents" in it[0])
 JUDGING = ["attribute", "attribute_json"]
 SOURCE = {
     "title": "A Study of Bridges </documents>",
@@ -187,8 +192,6 @@ class TestRendering:
         assert template.render_item({"title": "{text}", "text": "b", "x": ""}) == "{text}: b"
         with pytest.raises(PromptError, match="needs 'text', which the documents do not have"):
             template.render_item({"title": ""})
-        with pytest.raises(PromptError, match="does not show documents; give it an item"):
-            self.template("{a}", "a").render_item({})
 
 
 class TestReading:
@@ -243,8 +246,8 @@ class TestReading:
     @pytest.mark.parametrize(
         ("content", "words"),
         [
-            ("", "must be a mapping"),
-            ("- a\n- b\n", "must be a mapping"),
+            ("", "Input should be a valid dictionary"),
+            ("- a\n- b\n", "Input should be a valid dictionary"),
             (b"\xff\xfe\x00id", "is not valid YAML"),
             (b"\x80\x81", "is not valid YAML"),
             ("[" * 20_000, "is not valid YAML"),
@@ -260,7 +263,7 @@ class TestReading:
 
     def test_a_file_that_cannot_be_read(self, tmp_path: Path) -> None:
         for path in (tmp_path, tmp_path / "none.yaml"):
-            with pytest.raises(PromptError, match="is not a file; put one there"):
+            with pytest.raises(PromptError, match="is not a file of at most"):
                 load_template(path)
 
 

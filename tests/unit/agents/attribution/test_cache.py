@@ -10,12 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fairqr.agents.attribution.attributor import (
-    AttributorName,
-    CachedAttributor,
-    Pair,
-    Verdict,
-)
+from fairqr.agents.attribution.attributor import AttributorName, CachedAttributor, Pair, Verdict
 from fairqr.agents.attribution.overlap import OverlapAttributor
 from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.replies import Usage
@@ -107,10 +102,7 @@ class TestCachedAttributor:
         with sqlite3.connect(cache.path) as connection:
             connection.execute('UPDATE kept SET value = \'{"attributed": "yes"}\'')
         inner = Counting(cache)
-        assert [v.attributed for v in await inner.judge([A, B])] == [
-            True,
-            False,
-        ]
+        assert [v.attributed for v in await inner.judge([A, B])] == [True, False]
         assert inner.asked == [A, B]
         cache.close()
         for path in cache.path.parent.glob("verdicts.sqlite*"):

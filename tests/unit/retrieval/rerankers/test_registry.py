@@ -71,11 +71,7 @@ async def test_each_keeps_the_interfaces_promises(
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        (
-            "magic",
-            {},
-            "'magic'; choose fair, exposure-aware, mmr, xquad, pm2, fa-ir, deltr, dlf.",
-        ),
+        ("magic", {}, "'magic'; choose fair, exposure-aware, mmr, xquad, pm2, fa-ir, deltr, dlf."),
         ("mmr", {"lambda": 1}, "mmr has no option 'lambda'; it has trade_off"),
         ("mmr", {"trade_off": "1.5"}, "option 'trade_off' of mmr is wrong: .*less than or equal"),
         ("mmr", {"trade_off": "much"}, "option 'trade_off' of mmr is wrong: .*valid number"),
