@@ -21,7 +21,6 @@ from tests.integration.model_server import (
     Run,
     clean_environment,
     command,
-    failure,
     model_server,
     quick,
     weighs,
@@ -104,16 +103,6 @@ class TestCheck:
         assert "This result is not kept, because an earlier check" in quick(*check, "6").stderr
         assert good in quick("attribution", "list").stdout
 
-    def test_a_model_that_fails_is_counted(
-        self, quick: Main, toy: Path, model_server: ModelServer
-    ) -> None:
-        """No vote is made up for it."""
-        model_server.does(failure(400))
-        arguments = ["attribution", "check", toy, "--attributor", "llm:openai:fake"]
-        run = quick(*arguments, "--base-url", model_server.base_url)
-        assert "llm:openai:fake judged none of 40 pairs (" in run.complaint()
-        assert "No attributor was checked yet" in quick("attribution", "list").stdout
-
     @pytest.mark.parametrize(
         ("arguments", "words"),
         [
@@ -125,7 +114,6 @@ class TestCheck:
             (["none.jsonl", "--attributor", "overlap"], "none.jsonl cannot be read"),
             (["BROKEN", "--attributor", "overlap"], "line 2: entailed"),
             (["EMPTY", "--attributor", "overlap"], "has no pairs"),
-            (["PAIRS", "--attributor", "onnx:x"], "There is no attributor 'onnx:x'; choose"),
             (
                 ["notables", "--attributor", "overlap", "-n", "99999"],
                 "ask for fewer than 99,999 pairs",
@@ -148,14 +136,6 @@ class TestCheck:
         run = quick("attribution", "check", *(files.get(word, word) for word in arguments))
         assert words in run.complaint()
         assert not (toy.parent / "data").exists()
-
-    def test_one_class_gives_no_auc(self, quick: Main, toy: Path) -> None:
-        """And no conclusion."""
-        one = toy.with_name("one.jsonl")
-        one.write_text("".join(line for line in toy.open() if "true" in line))
-        run = quick("attribution", "check", one, "--attributor", "overlap")
-        assert "AUC       none" in run.stdout
-        assert "that says nothing yet" in run.stdout
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -75,27 +73,6 @@ class TestCachedAttributor:
             assert [verdict.status for verdict in verdicts] == ["timeout", "empty_answer", "ok"]
         assert inner.asked == [SLOW, EMPTY]
 
-    async def test_another_threshold_or_direction_is_another_question(
-        self, cache: ReplyCache
-    ) -> None:
-        """So is an exchanged premise and hypothesis."""
-        await Counting(cache).judge([B])
-        inner = Counting(cache, threshold=0.2)
-        await inner.judge([B])
-        other = Counting(cache)
-        await other.judge([Pair(B.hypothesis, B.premise)])
-        assert inner.asked == [B]
-        assert len(other.asked) == 1
-
-    async def test_many_pairs_are_looked_up_together(self, cache: ReplyCache) -> None:
-        """More than SQLite takes in one statement."""
-        pairs = [Pair(f"word{n}", f"word{n // 2}") for n in range(1700)]
-        first = await Counting(cache).judge(pairs)
-        inner = Counting(cache)
-        again = await inner.judge(pairs)
-        assert inner.asked == []
-        assert [v.attributed for v in again] == [v.attributed for v in first]
-
     async def test_a_damaged_cache_forgets_and_judging_goes_on(self, cache: ReplyCache) -> None:
         """A file that is no database, and rows that nobody here wrote."""
         await Counting(cache).judge([A, B])
@@ -119,22 +96,3 @@ class TestCachedAttributor:
             rows = connection.execute("SELECT key, value FROM kept").fetchall()
         assert len(rows) == 1
         assert "SECRET" not in str(rows)
-
-    async def test_another_process_finds_them(self, cache: ReplyCache) -> None:
-        """It judges nothing."""
-        await Counting(cache).judge([A, B])
-        script = """
-import asyncio, sys
-from pathlib import Path
-from fairqr.agents.attribution.attributor import Pair
-from fairqr.agents.models.cache import ReplyCache
-from tests.unit.agents.attribution.test_cache import Counting
-
-judge = Counting(ReplyCache(Path(sys.argv[1])))
-verdicts = asyncio.run(judge.judge([Pair("red", "red"), Pair("red", "blue")]))
-print(judge.asked, [verdict.attributed for verdict in verdicts])
-"""
-        done = subprocess.run(
-            [sys.executable, "-c", script, cache.path], capture_output=True, text=True, check=True
-        )
-        assert done.stdout == "[] [True, False]\n"

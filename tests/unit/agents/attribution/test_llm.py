@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairqr.agents.attribution.attributor import Attributor, Pair
-from fairqr.agents.attribution.llm import LONGEST_ANSWER, STRETCH, stretches
+from fairqr.agents.attribution.llm import LONGEST_ANSWER, stretches
 from fairqr.agents.attribution.opening import open_attributor
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.replies import Reply, Wanted
@@ -180,17 +180,6 @@ class TestWeighing:
         await asyncio.to_thread(asyncio.run, several())
         assert chat.most == 3
 
-    def test_a_bound_is_positive(self) -> None:
-        """With none, all would wait for ever."""
-        with pytest.raises(InputError, match="at least 1, not 0"):
-            open_attributor("llm:openai:fake", concurrency=0)
-
-    async def test_it_is_started_for_what_it_is_asked(self, model_server: ModelServer) -> None:
-        """The embedded model has one server for choices and another for objects."""
-        chat = Watched("openai:fake", base_url=model_server.base_url)
-        await open_attributor("llm", chat=chat).start()
-        assert chat.started == "choice"
-
     async def test_a_model_that_goes_away_is_said_plainly(self, model_server: ModelServer) -> None:
         """One error of ours, and not a group of them."""
         chat = Gone("openai:fake", base_url=model_server.base_url)
@@ -283,7 +272,3 @@ class TestStretches:
         assert cut[0] + "".join(stretch[shared:] for stretch in cut[1:]) == flat
         for before, after in itertools.pairwise(cut):
             assert before[len(before) - shared :] == after[:shared]
-
-    def test_a_document_that_fits_is_one(self) -> None:
-        """Nothing is asked twice about it."""
-        assert stretches("x" * STRETCH) == ["x" * STRETCH]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from fairqr.agents.attribution.attributor import AttributorName, Pair
-from fairqr.agents.attribution.opening import ATTRIBUTORS, DEFAULT_ATTRIBUTOR, open_attributor
+from fairqr.agents.attribution.attributor import AttributorName
+from fairqr.agents.attribution.opening import ATTRIBUTORS, open_attributor
 from fairqr.agents.models.chat import ChatModel
 from fairqr.base.errors import InputError, ModelUnavailableError
 from tests.integration.model_server import clean_environment
@@ -68,10 +66,6 @@ class TestOpening:
         both = open_attributor(f"{written}?threshold=0.9", threshold=0.25)
         assert both.name == f"{name}?threshold=0.25"
 
-    def test_the_default_needs_nothing(self) -> None:
-        """Neither a model nor the network."""
-        assert open_attributor().name == DEFAULT_ATTRIBUTOR == "overlap"
-
     def test_a_chat_model_that_is_there_is_used(self) -> None:
         """Unless another is named."""
         chat = ChatModel("openai:mine")
@@ -93,10 +87,3 @@ class TestOpening:
             open_attributor("overlap?entailment=1")
         with pytest.raises(ModelUnavailableError):
             open_attributor("llm:nonsense")
-
-    async def test_what_is_opened_judges(self, tmp_path: Path) -> None:
-        """The default, at once."""
-        judge = open_attributor()
-        await judge.start()
-        (verdict,) = await judge.judge([Pair("red", "red")])
-        assert (verdict.status, verdict.attributed, verdict.score) == ("ok", True, 1.0)

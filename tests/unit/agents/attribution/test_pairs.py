@@ -8,7 +8,7 @@ import pytest
 
 from fairqr.agents.attribution.checking import read_pairs
 from fairqr.agents.attribution.notables_pairs import notables_pairs
-from fairqr.base.errors import CorpusError, InputError
+from fairqr.base.errors import InputError
 from fairqr.retrieval.sources.corpus import BUILT_IN, find_corpus
 
 GOOD = '{"premise": "a", "hypothesis": "b", "entailed": true}'
@@ -36,14 +36,6 @@ class TestReading:
         assert words in str(refused.value)
         assert '{"premise": "…"' in str(refused.value)
         assert "\n" not in str(refused.value)
-
-    def test_a_file_without_pairs_or_without_existence(self, tmp_path: Path) -> None:
-        """Each in one sentence."""
-        (tmp_path / "empty.jsonl").write_text("\n \n")
-        with pytest.raises(InputError, match="has no pairs"):
-            read_pairs(tmp_path / "empty.jsonl")
-        with pytest.raises(CorpusError, match="cannot be read"):
-            read_pairs(tmp_path / "none.jsonl")
 
 
 class TestNotables:

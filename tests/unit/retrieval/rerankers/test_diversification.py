@@ -179,12 +179,6 @@ def test_pm2_by_hand() -> None:
     assert Pm2(focus=0.5).order(given, 6).tolist() == [0, 4, 1, 2, 3, 5]
 
 
-@given(given=aspects(), k=st.integers(1, 10))
-def test_xquad_without_diversity_leaves_the_order(given: Aspects, k: int) -> None:
-    order = Xquad(diversity=0.0).order(given, k).tolist()
-    assert order == list(range(min(k, len(given.relevance))))
-
-
 @given(
     relevance=st.lists(st.floats(0, 1), min_size=1, max_size=12),
     unknown=st.sets(st.integers(0, 11)),
@@ -273,26 +267,6 @@ async def test_documents_without_a_label_keep_their_places(
     unlabelled = make_candidates("????")
     same = await open_reranker(name).rerank(engine, "q", unlabelled, 3)
     assert same.ranking.ids == unlabelled.ranking.ids[:3]
-
-
-@pytest.mark.parametrize(("name", "option"), [("xquad", "diversity"), ("pm2", "focus")])
-async def test_the_option_is_the_formulas_trade_off(
-    name: str, option: str, engine: SearchEngine, make_candidates: Make
-) -> None:
-    candidates = make_candidates("mmmmmmmmff", 0.4, [20, 19, 18, 17, 16, 15, 14, 13, 11, 10])
-    aspects = Aspects.of(candidates)
-    orders = set()
-    for share in (0.25, 0.5, 1.0):
-        result = await open_reranker(name, {option: str(share)}).rerank(engine, "q", candidates, 10)
-        order = METHODS[name](share).order(aspects, 10).tolist()
-        assert result.ranking == Ranking(
-            [candidates.ranking.ids[place] for place in order], [1 / rank for rank in range(1, 11)]
-        )
-        orders.add(tuple(order))
-    assert len(orders) > 1
-
-
-# MMR.
 
 
 def cosines(texts: list[str]) -> list[list[float]]:

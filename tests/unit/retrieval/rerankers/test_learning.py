@@ -272,16 +272,6 @@ def test_several_attributes_are_learned_for_at_once(make_candidates: Make) -> No
     assert np.all(after < before / 2)
 
 
-def test_lists_without_labels_or_with_two_documents_do_no_harm(make_candidates: Make) -> None:
-    grades = np.array([1.0, 0.0, 0.0, 0.0])
-    nobody = Example("t", make_candidates("????"), np.ones((4, 5)), grades)
-    model = train_dlf([nobody], Training())
-    assert model.fairness_loss == 0
-    assert np.isfinite(dlf_scores(model, 0.5)(nobody)).all()
-    two = Example("t", make_candidates("mf"), np.ones((2, 5)), np.array([0.0, 1.0]))
-    assert np.isfinite(train_deltr([two], DeltrTraining()).model.weights).all()
-
-
 @pytest.fixture
 async def examples(
     engine: SearchEngine, topics: dict[str, str], qrels: dict[str, dict[str, int]]

@@ -93,12 +93,6 @@ def test_wrong_names_and_options_are_said_in_a_sentence(
         open_reranker(name, options)
 
 
-def test_options_are_read_from_text_and_describe_themselves() -> None:
-    open_reranker("mmr", {"trade_off": "0.4"})
-    for entry in RERANKERS.values():
-        assert all(field.description for field in entry.model_fields.values())
-
-
 @pytest.mark.parametrize(
     "damage",
     [
