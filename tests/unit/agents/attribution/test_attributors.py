@@ -1,0 +1,325 @@
+"""Attributors by their names, by shared words, with kept verdicts; and pairs to check them on."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairqr.agents.attribution.attributor import AttributorName, CachedAttributor, Pair, Verdict
+from fairqr.agents.attribution.checking import read_pairs
+from fairqr.agents.attribution.notables_pairs import notables_pairs
+from fairqr.agents.attribution.opening import ATTRIBUTORS, open_attributor
+from fairqr.agents.attribution.overlap import OverlapAttributor
+from fairqr.agents.models.cache import ReplyCache
+from fairqr.agents.models.chat import ChatModel
+from fairqr.agents.models.replies import Usage
+from fairqr.base.errors import InputError, ModelUnavailableError
+from fairqr.retrieval.sources.corpus import BUILT_IN, find_corpus
+from tests.integration.model_server import clean_environment
+
+__all__ = ["clean_environment"]
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+
+
+class TestNames:
+    @pytest.mark.parametrize(
+        ("written", "parts"),
+        [
+            ("overlap", ("overlap", "", None, None)),
+            ("transformers:a/b", ("transformers", "a/b", None, None)),
+            ("transformers:./f?threshold=0.7", ("transformers", "./f", 0.7, None)),
+            ("transformers:a/b?entailment=2&threshold=0.5", ("transformers", "a/b", 0.5, 2)),
+            ("llm:local:smollm2-135m", ("llm", "local:smollm2-135m", None, None)),
+        ],
+    )
+    def test_a_name_is_read_and_written(self, written: str, parts: tuple[object, ...]) -> None:
+        """What is written is read again as the same."""
+        name = AttributorName.parse(written)
+        assert (name.kind, name.model, name.threshold, name.entailment) == parts
+        assert str(name) == written
+
+    @pytest.mark.parametrize(
+        ("written", "words"),
+        [
+            ("overlap?limit=3", "wrong at limit: Extra inputs are not permitted"),
+            ("overlap?threshold=half", "wrong at threshold: Input should be a valid number"),
+            ("overlap?threshold=0", "wrong at threshold: Input should be greater than 0"),
+            ("overlap?threshold=nan", "wrong at threshold"),
+            ("transformers:a?entailment=1.5", "wrong at entailment: Input should be a valid int"),
+        ],
+    )
+    def test_wrong_options_are_refused(self, written: str, words: str) -> None:
+        """In one sentence."""
+        with pytest.raises(InputError, match=words):
+            AttributorName.parse(written)
+
+
+class TestOpening:
+    @pytest.mark.parametrize(
+        ("written", "name"),
+        [
+            ("overlap", "overlap"),
+            ("transformers", "transformers:FacebookAI/roberta-large-mnli"),
+            ("transformers:org/m", "transformers:org/m"),
+            ("llm", "llm:local:smollm2-135m"),
+            ("llm:openai:gpt-4o", "llm:openai:gpt-4o"),
+        ],
+    )
+    def test_each_kind_is_opened_by_its_name(self, written: str, name: str) -> None:
+        """Its full name stands in results; nothing is loaded yet."""
+        assert open_attributor(written).name == name
+        assert open_attributor(written, threshold=0.25).name == f"{name}?threshold=0.25"
+        both = open_attributor(f"{written}?threshold=0.9", threshold=0.25)
+        assert both.name == f"{name}?threshold=0.25"
+
+    def test_a_chat_model_that_is_there_is_used(self) -> None:
+        """Unless another is named."""
+        chat = ChatModel("openai:mine")
+        assert open_attributor("llm", chat=chat).name == "llm:openai:mine"
+        assert open_attributor("llm:openai:other", chat=chat).name == "llm:openai:other"
+
+    @pytest.mark.parametrize("written", ["bert", "overlap:x", "", "nli:a/b", "LLM"])
+    def test_unknown_names_are_refused_with_the_choices(self, written: str) -> None:
+        """All of them."""
+        with pytest.raises(InputError, match="There is no attributor") as refused:
+            open_attributor(written)
+        assert all(choice in str(refused.value) for choice in ATTRIBUTORS)
+
+    def test_other_wrong_words_are_refused(self) -> None:
+        """A threshold out of range, an option that does not belong, a chat model misnamed."""
+        with pytest.raises(InputError, match="less than or equal to 1"):
+            open_attributor("overlap", threshold=1.5)
+        with pytest.raises(InputError, match="leave entailment= out"):
+            open_attributor("overlap?entailment=1")
+        with pytest.raises(ModelUnavailableError):
+            open_attributor("llm:nonsense")
+
+
+async def score(premise: str, hypothesis: str) -> float | None:
+    (verdict,) = await OverlapAttributor(AttributorName(kind="overlap")).judge(
+        [Pair(premise, hypothesis)]
+    )
+    return verdict.score
+
+
+class TestOverlap:
+    @pytest.mark.parametrize(
+        ("premise", "hypothesis", "share"),
+        [
+            ("Marie Curie won the prize in physics.", "marie curie", 1.0),
+            ("Marie Curie won the prize in physics.", "Marie Curie, chemist", 2 / 3),
+            ("The studies were long.", "A long study", 1.0),
+            ("Cats sleep.", "The cat's sleep is over them", 1.0),
+            ("Nothing alike here", "quantum gravity", 0.0),
+            ("They gave it a 5 of 5", "5", 1.0),
+            ("to be", "to be or not to be", 0.5),  # of the stop words, if there is nothing else
+        ],
+    )
+    async def test_the_share_of_content_words(
+        self, premise: str, hypothesis: str, share: float
+    ) -> None:
+        """Case, stop words and plurals do not count."""
+        assert await score(premise, hypothesis) == pytest.approx(share)
+
+    async def test_what_it_cannot_see(self) -> None:
+        """Its docstring says so: negation is invisible, and so is a paraphrase."""
+        assert await score("The film is good.", "The film is not good.") == 1.0
+        assert await score("The physician was born in Rome.", "A doctor from Italy") == 0.0
+
+    async def test_the_threshold_decides(self) -> None:
+        """At the threshold a document counts as used."""
+        pair = Pair("red green", "red blue")
+        for threshold, used in ((0.5, True), (0.51, False)):
+            judge = OverlapAttributor(AttributorName(kind="overlap", threshold=threshold))
+            (verdict,) = await judge.judge([pair])
+            assert verdict.attributed is used
+
+    async def test_nothing_to_judge(self) -> None:
+        """Neither an answer nor a document without a word is judged."""
+        pairs = [Pair("a text", " …! "), Pair("", "an answer"), Pair("\n", "")]
+        verdicts = await OverlapAttributor(AttributorName(kind="overlap")).judge(pairs)
+        statuses = [verdict.status for verdict in verdicts]
+        assert statuses == ["empty_answer", "empty_document", "empty_answer"]
+
+    @given(st.text(), st.text())
+    async def test_any_text_is_judged_or_has_no_words(self, premise: str, hypothesis: str) -> None:
+        """No text raises; a text always holds itself; more text never lowers the score."""
+        judge = OverlapAttributor(AttributorName(kind="overlap"))
+        alone, itself, longer = await judge.judge(
+            [
+                Pair(premise, hypothesis),
+                Pair(hypothesis, hypothesis),
+                Pair(f"{premise} {hypothesis}", hypothesis),
+            ]
+        )
+        assert itself.status in ("ok", "empty_answer")
+        if itself.status == "ok":
+            assert (itself.score, longer.score) == (1.0, 1.0)
+        if alone.status == "ok":
+            assert alone.score is not None
+            assert 0 <= alone.score <= 1
+
+
+class Counting(CachedAttributor):
+    """Overlap, which remembers what it was asked and fails on some pairs."""
+
+    def __init__(self, cache: ReplyCache | None, threshold: float | None = None) -> None:
+        name = AttributorName(kind="overlap", threshold=threshold)
+        super().__init__(name, cache)
+        self.asked: list[Pair] = []
+        self._overlap = OverlapAttributor(name)
+        self.identity = self._overlap.identity
+
+    async def start(self) -> None:
+        """Nothing is needed."""
+
+    async def judge_new(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        self.asked += pairs
+        return [
+            Verdict("timeout", message="Too late.", usage=Usage(model_calls=1))
+            if "slow" in pair.premise
+            else Verdict(v.status, v.attributed, v.score, v.message, Usage(1, 0, 20, 1))
+            for pair, v in zip(pairs, await self._overlap.judge(pairs), strict=True)
+        ]
+
+
+A, B, SLOW, EMPTY = Pair("red", "red"), Pair("red", "blue"), Pair("slow", "red"), Pair("red", " ")
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> ReplyCache:
+    return ReplyCache(tmp_path / "verdicts.sqlite")
+
+
+class TestCachedAttributor:
+    async def test_equal_pairs_of_a_call_are_judged_once(self) -> None:
+        """Also without a cache; the cost stands with the first of them."""
+        inner = Counting(None)
+        verdicts = await inner.judge([A, B, A, B, A])
+        assert inner.asked == [A, B]
+        assert [verdict.attributed for verdict in verdicts] == [True, False, True, False, True]
+        assert [verdict.usage.model_calls for verdict in verdicts] == [1, 1, 0, 0, 0]
+
+    async def test_what_was_judged_is_not_asked_again(self, cache: ReplyCache) -> None:
+        """The verdict is the same, and says what it cost when it was reached."""
+        first = await Counting(cache).judge([A, B])
+        inner = Counting(cache)
+        again = await inner.judge([B, A, Pair("new", "new")])
+        assert inner.asked == [Pair("new", "new")]
+        assert [(v.attributed, v.score) for v in again[:2]] == [
+            (v.attributed, v.score) for v in first[::-1]
+        ]
+        assert again[0].usage == Usage(cached_calls=1, cached_tokens=21)
+
+    async def test_failures_are_not_kept(self, cache: ReplyCache) -> None:
+        """What failed may heal, and what is empty costs nothing."""
+        for _ in range(2):
+            inner = Counting(cache)
+            verdicts = await inner.judge([SLOW, EMPTY, A])
+            assert [verdict.status for verdict in verdicts] == ["timeout", "empty_answer", "ok"]
+        assert inner.asked == [SLOW, EMPTY]
+
+    async def test_a_damaged_cache_forgets_and_judging_goes_on(self, cache: ReplyCache) -> None:
+        """A file that is no database, and rows that nobody here wrote."""
+        await Counting(cache).judge([A, B])
+        with sqlite3.connect(cache.path) as connection:
+            connection.execute('UPDATE kept SET value = \'{"attributed": "yes"}\'')
+        inner = Counting(cache)
+        assert [v.attributed for v in await inner.judge([A, B])] == [True, False]
+        assert inner.asked == [A, B]
+        cache.close()
+        for path in cache.path.parent.glob("verdicts.sqlite*"):
+            path.write_bytes(b"no database at all" * 100)
+        inner = Counting(cache)
+        assert (await inner.judge([A]))[0].attributed is True
+        assert inner.asked == [A]
+
+    async def test_verdicts_live_in_the_file_of_the_replies(self, cache: ReplyCache) -> None:
+        """One file, one table; nothing of a document stands in it."""
+        await Counting(cache).judge([Pair("SECRETWORD", "SECRETWORD")])
+        assert await cache.get_many(["none"]) == {}
+        with sqlite3.connect(cache.path) as connection:
+            rows = connection.execute("SELECT key, value FROM kept").fetchall()
+        assert len(rows) == 1
+        assert "SECRET" not in str(rows)
+
+
+GOOD = '{"premise": "a", "hypothesis": "b", "entailed": true}'
+
+
+class TestReading:
+    @pytest.mark.parametrize(
+        ("line", "words"),
+        [
+            ("{", "line 3: Invalid JSON"),
+            ('"text"', "line 3: Input should be an object"),
+            ('{"premise": "a", "hypothesis": "b"}', "line 3: entailed: Field required"),
+            (GOOD.replace("true", '"yes"'), "line 3: entailed: Input should be a valid boolean"),
+            (GOOD.replace("true", "1"), "line 3: entailed: Input should be a valid boolean"),
+            (GOOD.replace('"a"', "5"), "line 3: premise: Input should be a valid string"),
+            ("\udcff", "line 3: "),
+        ],
+    )
+    def test_a_line_that_is_no_pair_is_named(self, tmp_path: Path, line: str, words: str) -> None:
+        """With what is wrong and what it should be; blank lines count as lines."""
+        path = tmp_path / "pairs.jsonl"
+        path.write_bytes(f"{GOOD}\n\n{line}\n{GOOD}\n".encode(errors="surrogateescape"))
+        with pytest.raises(InputError) as refused:
+            read_pairs(path)
+        assert words in str(refused.value)
+        assert '{"premise": "…"' in str(refused.value)
+        assert "\n" not in str(refused.value)
+
+
+class TestNotables:
+    def test_the_same_seed_gives_the_same_pairs(self) -> None:
+        """Half of them entailed, each text once, and none that is asked about itself."""
+        pairs = notables_pairs(120, seed=3)
+        assert pairs == notables_pairs(120, seed=3)
+        assert pairs != notables_pairs(120, seed=4)
+        assert [pair.entailed for pair in pairs] == [True, False] * 60
+        assert len({pair.premise for pair in pairs}) == 120
+        assert {pair.hypothesis.split(" was ")[-1].split(" is ")[-1][:5] for pair in pairs} == {
+            "born ",
+            "known",
+        }
+
+    def test_labels_agree_with_the_facts(self) -> None:
+        """True sentences are facts of the person; others exchange one part of them."""
+        documents = {d.text: d for d in find_corpus(BUILT_IN["notables"]).documents()}
+        exchanged = {"name": 0, "value": 0}
+        for pair in notables_pairs(400, seed=1):
+            document = documents[pair.premise]
+            born = " was born in " in pair.hypothesis
+            name, value = pair.hypothesis.rstrip(".").split(
+                " was born in " if born else " is known as ", 1
+            )
+            value = value.removeprefix("the ") if born else value.split(" ", 1)[1]
+            fact = document.fields["country" if born else "occupation"]
+            if pair.entailed:
+                assert (name, value) == (document.title, fact)
+                assert fact in pair.premise
+            elif name == document.title:
+                exchanged["value"] += 1
+                assert value != fact
+                assert not born or value not in pair.premise
+            else:
+                exchanged["name"] += 1
+                assert value == fact
+                assert name not in pair.premise
+        assert sum(exchanged.values()) == 200
+        assert min(exchanged.values()) > 40
+
+    def test_how_many_there_can_be(self) -> None:
+        """At least one, and no more than the corpus has."""
+        assert len(notables_pairs(1)) == 1
+        with pytest.raises(InputError, match="at least 1, not 0"):
+            notables_pairs(0)
+        with pytest.raises(InputError, match="ask for fewer than 50,000 pairs"):
+            notables_pairs(50_000)

@@ -1,0 +1,534 @@
+"""Exposure, divergence, targets, groups and rankings: against loops, by hand, and by properties."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from fairqr.base.errors import InputError, SchemaError, TargetError
+from fairqr.graph.search.context import make_context
+from fairqr.retrieval.fairness.confusion import by_group, drawn_inverses, slopes, variances
+from fairqr.retrieval.fairness.dimension import Dimension
+from fairqr.retrieval.fairness.divergence import jensen_shannon, kullback_leibler, smooth
+from fairqr.retrieval.fairness.exposure import (
+    LOG2,
+    Discount,
+    exposure,
+    exposure_and_unknown,
+    exposure_ratio,
+    group_exposure,
+    intersection,
+)
+from fairqr.retrieval.fairness.protected import ProtectedGroup, default_protected
+from fairqr.retrieval.fairness.ranking import Ranking, Reordered, reciprocal_rank_fusion
+from fairqr.retrieval.fairness.table import DocumentTable, coded, decoded
+from fairqr.retrieval.fairness.target import (
+    DEFAULT_TARGET,
+    Target,
+    can_be_weights,
+    retrieved_distribution,
+)
+from fairqr.retrieval.sources.schema import Attribute, Schema, validated
+
+WEIGHTS = {
+    "log2": lambda rank: 1 / math.log2(rank + 1),
+    "trec": lambda rank: 1 / math.log2(max(rank, 2)),
+    "rbp(0.8)": lambda rank: 0.2 * 0.8 ** (rank - 1),
+    "top_k(3)": lambda rank: float(rank <= 3),
+    "inverse_log": lambda rank: 1 / math.log(1 + rank),
+}
+"""The definitions, once more and one rank at a time."""
+mixed = st.lists(st.booleans(), min_size=2, max_size=40).filter(lambda it: any(it) and not all(it))
+
+
+@st.composite
+def rankings(draw: st.DrawFn) -> np.ndarray:
+    """Memberships of a ranking: rows sum to 1, to less (partly unknown) or to 0 (unknown)."""
+    shape = (draw(st.integers(1, 12)), draw(st.integers(2, 5)))
+    weights = draw(hnp.arrays(float, shape, elements=st.floats(0, 1)))
+    known = draw(hnp.arrays(float, (shape[0], 1), elements=st.sampled_from([0.0, 0.5, 1.0])))
+    totals = weights.sum(axis=1, keepdims=True)
+    return np.where(totals > 1e-6, weights / np.maximum(totals, 1e-6), 0) * known
+
+
+@pytest.mark.parametrize("text", WEIGHTS)
+@given(members=rankings())
+def test_agrees_with_a_loop_over_documents(text: str, members: np.ndarray) -> None:
+    rows = enumerate(members, start=1)
+    by_hand = sum(WEIGHTS[text](rank) * row for rank, row in rows)
+    assert np.allclose(group_exposure(members, Discount.parse(text)), by_hand)
+    assert str(Discount.parse(text)) == text
+
+
+@given(members=rankings(), k=st.integers(1, 15), data=st.data())
+def test_it_is_a_distribution_that_follows_its_groups(
+    members: np.ndarray, k: int, data: st.DataObject
+) -> None:
+    """Undefined where no document has a group; and for many rankings as for each of them."""
+    found = exposure(members, k=k)
+    assert found.sum() == pytest.approx(1.0 if members[:k].any() else 0.0)
+    order = data.draw(st.permutations(range(members.shape[1])))
+    assert np.allclose(exposure(members[:, order], k=k), found[order])
+    both = exposure(np.stack([members, members[::-1]]), k=k)
+    assert np.allclose(both, [found, exposure(members[::-1], k=k)])
+
+
+@given(members=rankings())
+def test_known_and_unknown_exposure_make_up_all_of_it(members: np.ndarray) -> None:
+    total = LOG2.weights(len(members)).sum()
+    known = group_exposure(members).sum()
+    assert known / total + exposure_and_unknown(members)[1] == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    "text", ["log3", "rbp", "rbp(1)", "rbp(0)", "top_k(0)", "top_k(1.5)", "", "log2(3)", "rbp(1e)"]
+)
+def test_a_discount_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InputError):
+        Discount.parse(text)
+
+
+@given(first=rankings(), data=st.data())
+def test_the_product_of_two_attributes_keeps_the_known_mass_of_both(
+    first: np.ndarray, data: st.DataObject
+) -> None:
+    shares = st.sampled_from([0.0, 0.25, 0.5])
+    second = data.draw(hnp.arrays(float, (len(first), 2), elements=shares))
+    product = intersection([first, second])
+    assert product.shape == (len(first), first.shape[1] * 2)
+    assert np.allclose(product.sum(axis=1), first.sum(axis=1) * second.sum(axis=1))
+    assert product[0, 1] == pytest.approx(first[0, 0] * second[0, 1])
+
+
+@given(mixed)
+def test_the_ratio_is_its_definition(protected: list[bool]) -> None:
+    """L1, with a logarithm of another base; the groups swapped give the inverse."""
+    v = [1 / math.log10(1 + rank) for rank in range(1, len(protected) + 1)]
+    of_side = {
+        side: [w for w, it in zip(v, protected, strict=True) if it == side] for side in (0, 1)
+    }
+    means = {side: sum(weights) / len(weights) for side, weights in of_side.items()}
+    found = exposure_ratio(protected)
+    assert found == pytest.approx(means[1] / means[0], rel=1e-12)
+    assert exposure_ratio([not it for it in protected]) == pytest.approx(1 / found, rel=1e-12)
+    best, worst = exposure_ratio(sorted(protected, reverse=True)), exposure_ratio(sorted(protected))
+    assert worst - 1e-12 <= found <= best + 1e-12
+
+
+def test_an_empty_group_or_others_without_exposure_have_no_ratio() -> None:
+    """Typed as None: neither 0, nor infinite, nor NaN."""
+    for protected in ([], [True], [False], [True, True], [False, False, False]):
+        assert exposure_ratio(protected) is None
+    assert exposure_ratio([True, False], Discount("top_k", 1)) is None
+    assert exposure_ratio([False, True], Discount("top_k", 1)) == 0
+
+
+@st.composite
+def pairs(draw: st.DrawFn) -> list[np.ndarray]:
+    size = draw(st.integers(2, 6))
+    weights = st.lists(st.integers(0, 20), min_size=size, max_size=size).filter(any)
+    return [np.array(it) / sum(it) for it in (draw(weights), draw(weights))]
+
+
+def test_a_worked_value_of_kl() -> None:
+    # KL([½,½] ‖ [¼,¾]) = ½ ln 2 + ½ ln ⅔
+    expected = 0.5 * math.log(2) + 0.5 * math.log(2 / 3)
+    found = kullback_leibler([0.5, 0.5], [0.25, 0.75], smoothing=0)
+    assert found == pytest.approx(expected)
+    turned = kullback_leibler([0.25, 0.75], [0.5, 0.5], smoothing=0, direction="exposure_target")
+    assert turned == pytest.approx(expected)
+    # Without smoothing, an absent group is infinitely far.
+    assert kullback_leibler([0.5, 0.5], [1, 0], smoothing=0) == np.inf
+    assert np.isfinite(kullback_leibler([0.5, 0.5], [1, 0]))
+
+
+def test_a_worked_value_of_js() -> None:
+    # Disjoint distributions are one bit apart.
+    assert jensen_shannon([1, 0], [0, 1], unit="bits") == pytest.approx(1)
+    assert jensen_shannon([1, 0], [0, 1]) == pytest.approx(math.log(2))
+    # JS([1,0],[½,½]): m = [¾,¼], ½ ln(4/3) + ½(½ ln ⅔ + ½ ln 2)
+    expected = 0.5 * math.log(4 / 3) + 0.25 * math.log(2 / 3) + 0.25 * math.log(2)
+    assert jensen_shannon([1, 0], [0.5, 0.5]) == pytest.approx(expected)
+
+
+@given(pairs(), st.sampled_from([1e-6, 1e-3, 0.1]), st.floats(0.05, 0.95), st.data())
+def test_what_always_holds(
+    pair: list[np.ndarray], smoothing: float, step: float, data: st.DataObject
+) -> None:
+    """Zero exactly at equality, falling toward the target, and the same in any order of groups."""
+    p, q = pair
+    kl, js = kullback_leibler(p, q, smoothing=smoothing), jensen_shannon(p, q)
+    assert kullback_leibler(p, p, smoothing=smoothing) == jensen_shannon(p, p) == 0
+    assert js == pytest.approx(jensen_shannon(q, p))
+    assert 0 <= jensen_shannon(p, q, unit="bits") <= 1 + 1e-12
+    order = data.draw(st.permutations(range(len(p))))
+    assert kullback_leibler(p[order], q[order], smoothing=smoothing) == pytest.approx(kl)
+    assert jensen_shannon(p[order], q[order]) == pytest.approx(js)
+    assert smooth(p, smoothing).sum() == pytest.approx(1)
+    assert smooth(p, smoothing).min() > 0
+    assume(not np.allclose(p, q))
+    assert min(kl, js) > 0
+    assert kullback_leibler(p, (1 - step) * q + step * p, smoothing=smoothing) < kl
+
+
+@pytest.mark.parametrize("size", [-0.1, 1.0])
+def test_a_smoothing_out_of_range_is_refused(size: float) -> None:
+    with pytest.raises(InputError):
+        smooth([0.5, 0.5], size)
+
+
+MATRIX = np.array([[0.9, 0.1, 0.0], [0.2, 0.7, 0.1], [0.05, 0.15, 0.8]])
+
+
+def test_shares_by_label_become_shares_by_group() -> None:
+    random = np.random.default_rng(1)
+    shares = random.dirichlet([1, 1, 1], size=20)
+    assert by_group(shares @ MATRIX, MATRIX) == pytest.approx(shares)
+    assert by_group(shares, None) is shares
+
+
+def test_the_slope_is_that_of_the_share_by_label_where_others_keep_their_mix() -> None:
+    shares, step = np.array([0.2, 0.5, 0.3]), 1e-6
+    for group in range(3):
+        moved = shares * (1 - step / (1 - shares[group]))
+        moved[group] = shares[group] + step
+        change = ((moved - shares) @ MATRIX)[group] / step
+        assert slopes(MATRIX, shares)[group] == pytest.approx(change)
+
+
+def test_the_variance_of_a_label_is_that_of_drawn_ones() -> None:
+    random, shares = np.random.default_rng(2), np.array([0.2, 0.5, 0.3])
+    own = random.choice(3, size=200_000, p=shares)
+    labels = (MATRIX.cumsum(axis=1)[own] < random.random((len(own), 1))).sum(axis=1)
+    errors = by_group(np.eye(3)[labels], MATRIX) - np.eye(3)[own]
+    assert errors.mean(axis=0) == pytest.approx(0, abs=0.01)
+    assert errors.var(axis=0) == pytest.approx(variances(MATRIX, shares), rel=0.02)
+
+
+def test_matrices_are_drawn_from_what_a_sample_leaves_possible() -> None:
+    """Also in a product with another attribute, whose labels are right."""
+    counted = 4_000 * MATRIX
+    drawn = drawn_inverses([np.eye(2), counted], np.random.default_rng(3), 5_000)
+    assert drawn.shape == (5_000, 6, 6)
+    assert drawn[:, :3, 3:] == pytest.approx(0)
+    assert drawn[:, :3, :3] == pytest.approx(drawn[:, 3:, 3:])
+    matrices = np.linalg.inv(drawn[:, :3, :3])
+    assert matrices.mean(axis=0) == pytest.approx(MATRIX, abs=0.001)
+    variance = MATRIX * (1 - MATRIX) / 4_000
+    assert matrices.var(axis=0) == pytest.approx(variance, rel=0.1, abs=1e-6)
+    exact = drawn_inverses([MATRIX], np.random.default_rng(3), 2)
+    assert exact == pytest.approx(np.linalg.inv(MATRIX)[None])
+
+
+def test_a_product_is_confused_as_if_its_attributes_were_confused_independently() -> None:
+    wrong = {"a": {"a": 0.9, "b": 0.1}, "b": {"a": 0.3, "b": 0.7}}
+    one = Attribute(name="one", field="f", groups=("a", "b"), confusion=wrong)
+    other = Attribute(name="other", field="g", groups=("c", "d"))
+    schema = Schema(attributes={"one": one, "other": other})
+    matrix = [[0.9, 0.1], [0.3, 0.7]]
+    assert Dimension.named(schema, "other").confusion is None
+    found = Dimension.named(schema, "one×other").confusion
+    assert found == pytest.approx(np.kron(matrix, np.eye(2)))
+
+
+@pytest.mark.parametrize(
+    ("confusion", "why"),
+    [
+        ({"a": {"a": 1}}, "a row for each group"),
+        ({"a": {"a": 1}, "b": {"c": 1}}, "with groups as labels"),
+        ({"a": {"a": 0.9}, "b": {"b": 1}}, "sum to 1"),
+        ({"a": {"a": 1.1, "b": -0.1}, "b": {"b": 1}}, "sum to 1"),
+        ({"a": {"a": 9, "b": 1.5}, "b": {"b": 1}}, "sum to 1"),
+        ({"a": {"a": 4, "b": 6}, "b": {"a": 40, "b": 60}}, "say nothing"),
+        ({"a": {"a": 0.4, "b": 0.6}, "b": {"a": 0.4, "b": 0.6}}, "say nothing"),
+        (
+            {
+                "a": {"a": 0.15, "b": 0.05, "c": 0.4, "d": 0.4},
+                "b": {"a": 0.05, "b": 0.15, "c": 0.4, "d": 0.4},
+                "c": {"a": 0.1, "b": 0.1, "c": 0.5, "d": 0.3},
+                "d": {"a": 0.1, "b": 0.1, "c": 0.3, "d": 0.5},
+            },
+            "too alike",
+        ),
+        ({"a": {}, "b": {"b": 1}}, "sum to 1"),
+    ],
+)
+def test_a_matrix_that_says_nothing_is_refused(confusion: dict[str, object], why: str) -> None:
+    groups = ["a", "b", *[*confusion][2:]]
+    described = {"attributes": {"x": {"name": "x", "field": "f", "groups": groups}}}
+    described["attributes"]["x"]["confusion"] = confusion
+    with pytest.raises(SchemaError, match=why):
+        validated(Schema, described, "The schema", SchemaError)
+
+
+SCHEMA = Schema(
+    attributes={
+        "gender": Attribute(name="gender", field="gender", groups=("female", "male")),
+        "era": Attribute(name="era", field="era", groups=("old", "new"), unknown="group"),
+    }
+)
+QUARTERS = st.sampled_from([0.0, 0.25, 0.5, 1.0])
+
+
+@given(hnp.arrays(np.float64, st.tuples(st.integers(0, 30), st.integers(1, 5)), elements=QUARTERS))
+def test_coding_loses_nothing(rows: np.ndarray) -> None:
+    code = coded({"gender": rows, "era": rows}, ["gender"])["gender"]
+    assert decoded(code).tolist() == rows.tolist()
+    assert len(code["patterns"]) == len(np.unique(rows, axis=0))
+
+
+@given(st.lists(st.tuples(st.text(min_size=1, max_size=3), QUARTERS, QUARTERS), max_size=40))
+def test_a_document_has_the_groups_that_came_last(entries: list[tuple[str, float, float]]) -> None:
+    table, expected = DocumentTable(), {}
+    for id_, one, other in entries:
+        expected[id_] = np.array([[one, 1 - one]]), np.array([[other, 0.0, 1 - other]])
+        table.add([id_], dict(zip(("gender", "era"), expected[id_], strict=True)))
+    ids = list(expected)
+    for name in ("gender", "era", "gender×era"):
+        dimension = Dimension.named(SCHEMA, name)
+        found = table.memberships(dimension, ids)
+        assert found.shape == (len(ids), len(dimension.groups))
+        for row, (gender, era) in zip(found, expected.values(), strict=True):
+            parts = {"gender": [gender], "era": [era]}.get(name, [gender, era])
+            assert row.tolist() == intersection(parts)[0].tolist()
+    assert "never met" not in table
+    with pytest.raises(KeyError):
+        table.memberships(Dimension.named(SCHEMA, "gender"), ["never met"])
+
+
+def ranking(text: str) -> Ranking:
+    return Ranking(list(text), [float(-n) for n in range(len(text))])
+
+
+def test_ids_in_another_order_are_read_like_a_list() -> None:
+    found = Reordered(["a", "b", "c", "d"], np.array([2, 0, 3, 1]))
+    assert list(found) == found[:] == ["c", "a", "d", "b"]
+    assert (len(found), found[0], found[-1], found[1:3]) == (4, "c", "b", ["a", "d"])
+    assert Ranking(found, [4.0, 3.0, 2.0, 1.0]).top(2) == Ranking(["c", "a"], [4.0, 3.0])
+    with pytest.raises(IndexError):
+        found[4]
+
+
+def test_a_worked_fusion() -> None:
+    """Equal scores stand in order of id; a share speaks for some documents only."""
+    fused = reciprocal_rank_fusion([ranking("abc"), ranking("ca")], [1.0, 0.5], k=60)
+    assert fused.ids == ["a", "c", "b"]
+    assert fused.scores == pytest.approx([1 / 61 + 0.5 / 62, 1 / 63 + 0.5 / 61, 1 / 62])
+    assert reciprocal_rank_fusion([ranking("ab"), ranking("ba")]).ids == ["a", "b"]
+    shares = [None, np.array([0.0, 0.5])]
+    fused = reciprocal_rank_fusion([ranking("ab"), ranking("cb")], shares=shares)
+    assert fused.ids == ["b", "a"]
+    assert fused.scores == pytest.approx([1.5 / 62, 1 / 61])
+
+
+GENDER = Attribute(
+    name="gender", field="g", groups=("female", "male"), population={"female": 0.5, "male": 0.5}
+)
+BARE = Attribute(name="age", field="a", groups=("old", "young"))
+ZEROS = {"retrieved": np.zeros(2)}
+
+
+def test_a_worked_mixture() -> None:
+    """Shares of groups stand in for the parts of their attribute only."""
+    target = Target.parse("retrieved:0.5,population:0.5")
+    found = target.resolve(GENDER, {"retrieved": np.array([1.0, 9.0])})
+    assert found == pytest.approx([0.3, 0.7])
+    target = Target.parse(["uniform:1", "gender=female:0.6,male:0.4"])
+    assert target.resolve(GENDER) == pytest.approx([0.6, 0.4])
+    assert target.resolve(BARE) == pytest.approx([0.5, 0.5])
+    assert Target.parse(str(target).split()) == target
+
+
+@given(st.floats(0, 1), st.floats(0, 1))
+def test_a_mixture_is_a_distribution(weight: float, share: float) -> None:
+    target = Target(parts={"retrieved": weight, "uniform": 1 - weight})
+    found = target.resolve(GENDER, {"retrieved": np.array([share, 1 - share])})
+    assert found.sum() == pytest.approx(1)
+    assert found.min() >= 0
+
+
+def test_a_part_that_is_undefined_leaves_its_weight_to_the_others() -> None:
+    assert DEFAULT_TARGET.resolve(GENDER, ZEROS) == pytest.approx([0.5, 0.5])
+    with pytest.raises(TargetError, match="undefined"):
+        Target.parse("retrieved:1").resolve(GENDER, ZEROS)
+
+
+@pytest.mark.parametrize(
+    ("texts", "named"),
+    [
+        (["population:0.5"], "sum to 1"),
+        (["population:0.5,uniform:0.6"], "sum to 1"),
+        (["population:1.5,uniform:-0.5"], "0 or more"),
+        (["popularity:1"], "no part 'popularity'"),
+        (["population"], "not a target"),
+        ([""], "not a target"),
+        (["population:x"], "wrong at parts.population"),
+        (["population:nan"], "0 or more"),
+        (["population:0.5,population:0.5"], "each name once"),
+        (["gender=female:1", "gender=male:1"], "twice"),
+        (["uniform:1", "population:1"], "twice"),
+        (["gender=woman:0.5,male:0.5"], "'woman'.*female, male"),
+        (["colour=red:1"], "'colour'.*gender"),
+        (["population:1"], "population for 'age'.*uniform"),
+    ],
+)
+def test_what_is_no_target_of_these_attributes_is_refused(texts: list[str], named: str) -> None:
+    with pytest.raises(TargetError, match=named):
+        Target.parse(texts).check([GENDER, BARE])
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        {"parts": {"population": 0.5}},
+        {"parts": {"population": 2, "retrieved": -1}},
+        {"shares": {"gender": {"female": 5}}},
+        {"shares": {"gender": {"female": -1, "male": 2}}},
+        {"parts": {"popularity": 1}},
+        "relevance:0.5,population:0.5",  # only judgements give it
+    ],
+)
+def test_a_search_checks_a_target_however_it_is_given(target: object) -> None:
+    """Over HTTP and from Python a target may come as an object."""
+    with pytest.raises(InputError, match=r"target|'relevance' is only available in evaluation"):
+        make_context(target=target)
+
+
+@given(
+    st.lists(
+        st.floats(allow_nan=True, allow_infinity=True) | st.floats(-5, 5), min_size=1, max_size=9
+    ),
+    st.data(),
+)
+def test_what_was_retrieved_is_weighed_by_its_scores_or_ranks(
+    scores: list[float], data: st.DataObject
+) -> None:
+    groups = data.draw(st.lists(st.booleans(), min_size=len(scores), max_size=len(scores)))
+    members = np.array([[float(group), float(not group)] for group in groups])
+    usable = can_be_weights(scores)
+    weights = np.array(scores) / max(scores) if usable else 1 / np.arange(1, len(scores) + 1)
+    found = retrieved_distribution(members, np.array(scores))
+    assert found == pytest.approx(weights @ members / weights.sum())
+
+
+def test_the_default_target_does_without_a_population_where_none_is_stated() -> None:
+    assert DEFAULT_TARGET.without_population([GENDER, BARE]) == ["age"]
+    found = DEFAULT_TARGET.resolve(BARE, {"retrieved": np.array([1.0, 3.0])})
+    assert found == pytest.approx([0.25, 0.75])
+    DEFAULT_TARGET.check([GENDER, BARE])
+    with pytest.raises(TargetError, match="no population for 'age'"):
+        Target.parse("retrieved:0.7,population:0.3").check([GENDER, BARE])
+
+
+KINDS = Attribute(name="gender", field="gender", groups=("female", "male", "non-binary"))
+PLACE = Attribute(
+    name="continent",
+    field="c",
+    groups=("Africa", "Asia", "Europe", "South America"),
+    unknown="group",
+)
+ODD = Attribute(name="odd", field="odd", groups=("not a", "a vs b", "a, b", "c"))
+
+
+@pytest.mark.parametrize(
+    ("attribute", "text", "protected", "unprotected", "words"),
+    [
+        (KINDS, "female", "female", "male|non-binary", "female/non-female"),
+        (KINDS, " female  vs. male ", "female", "male", "female/male"),
+        (KINDS, "not male", "female|non-binary", "male", "non-male/male"),
+        (PLACE, "not Europe", "Africa|Asia|South America", "Europe", "non-European/European"),
+        (
+            PLACE,
+            "Asia, South America,Asia",
+            "Asia|South America",
+            "Africa|Europe",
+            "Asian or South American/African or European",
+        ),
+        (PLACE, "Africa vs Europe", "Africa", "Europe", "African/European"),
+        (ODD, "not a", "not a", "a vs b|a, b|c", "not a/non-not a"),
+        (ODD, "not a vs c", "not a", "c", "not a/c"),
+        (ODD, "not a, b", "not a|a vs b|c", "a, b", "non-a, b/a, b"),
+    ],
+)
+def test_sides_are_read_and_named(
+    attribute: Attribute, text: str, protected: str, unprotected: str, words: str
+) -> None:
+    """The three ways to write them; a group that is named as written wins over any of them."""
+    sides = ProtectedGroup.parse(attribute, text)
+    assert "|".join(sides.protected) == protected
+    assert "|".join(sides.unprotected) == unprotected
+    assert "/".join(sides.words) == words
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "told"),
+    [
+        ("martian", None, "no group 'martian' of gender; choose among female, male, non-binary"),
+        ("", None, "no group ''"),
+        ("unknown", None, "no group 'unknown'"),
+        ("female,", None, "no group ''"),
+        ("not female vs male", None, "needs groups of gender on both sides"),
+        ("female vs not male", None, "no group 'not male'"),
+        ("female vs male vs non-binary", None, "no group 'male vs non-binary'"),
+        ("female vs female, male", None, "groups of gender on both sides, each on one of them"),
+        ("female, male, non-binary", None, "groups of gender on both sides"),
+        ("not female, male, non-binary", None, "groups of gender on both sides"),
+        ("female", (" ", "men"), "side needs a word, such as female"),
+        ("female", ("wo\nmen", "men"), "one line of at most 100 characters"),
+        ("female", ("w" * 101, "men"), "one line of at most 100 characters"),
+        ("female", ("People", "people "), "Both sides are called 'People'"),
+    ],
+)
+def test_what_names_no_sides_is_refused(text: str, words: Any, told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        ProtectedGroup.parse(KINDS, text, words)
+
+
+def test_own_words_and_the_group_that_is_protected_by_default() -> None:
+    sides = ProtectedGroup.parse(KINDS, default_protected(KINDS), (" women", "men "))
+    assert (sides.protected, sides.words) == (("female",), ("women", "men"))
+    with pytest.raises(InputError, match="group of continent is protected: one of Africa, Asia, E"):
+        default_protected(PLACE)
+
+
+@given(
+    hnp.arrays(float, st.tuples(st.integers(0, 8), st.just(5)), elements=st.floats(0, 1)),
+    st.sets(st.sampled_from(PLACE.groups), min_size=1, max_size=3),
+)
+def test_a_document_is_where_more_of_it_is(memberships: np.ndarray, groups: set[str]) -> None:
+    """Against a loop; the unknown mass decides nothing; the sides swapped give the other side."""
+    found = ProtectedGroup.parse(PLACE, ", ".join(sorted(groups))).sides_of(memberships)
+    assert found.shape == (len(memberships),)
+    for row, side in zip(memberships, found, strict=True):
+        mass = {True: 0.0, False: 0.0}
+        for group, share in zip(PLACE.groups, row, strict=False):
+            mass[group in groups] += share
+        if abs(mass[True] - mass[False]) > 1e-6:
+            assert side == int(mass[True] > mass[False])
+    other = ProtectedGroup.parse(PLACE, "not " + ", ".join(sorted(groups))).sides_of(memberships)
+    assert np.array_equal(other, np.where(found < 0, found, 1 - found))
+
+
+@pytest.mark.parametrize(
+    ("label", "side"),
+    [
+        ("Asia", 1),
+        ("Europe", 0),
+        (None, -1),
+        (["Asia", "Europe"], -1),
+        ({"Asia": 0.1, "unknown": 0.9}, 1),
+        ({"Africa": 0.1, "Asia": 0.2, "Europe": 0.3}, -1),
+    ],
+)
+def test_the_side_of_a_label(label: object, side: int) -> None:
+    """A tie that rounding breaks is a tie; a group of neither side decides nothing."""
+    sides = ProtectedGroup.parse(PLACE, "not Europe")
+    assert sides.sides_of([PLACE.membership(label)]).tolist() == [side]
+    of_two = ProtectedGroup.parse(KINDS, "female vs male")
+    assert of_two.sides_of([[0, 0, 1], [0.2, 0.1, 0.7]]).tolist() == [-1, 1]
