@@ -96,13 +96,6 @@ class TestCheck:
         assert one.stdout == two.stdout
         assert len(model_server.asked) == len(TOY)
 
-    def test_a_good_check_stays(self, quick: Main, toy: Path) -> None:
-        """One of a few pairs, which says nothing, does not take its place; that is said."""
-        check = ["attribution", "check", "--attributor", "overlap", "notables", "-n"]
-        good = quick(*check, "60").stdout.splitlines()[-1]
-        assert "This result is not kept, because an earlier check" in quick(*check, "6").stderr
-        assert good in quick("attribution", "list").stdout
-
     @pytest.mark.parametrize(
         ("arguments", "words"),
         [

@@ -105,13 +105,6 @@ def test_the_parts_are_those_of_their_definitions() -> None:
     assert found.value == pytest.approx(expected * fair**2, rel=1e-12)
 
 
-def test_a_shorter_list_is_held_against_as_many_ranks() -> None:
-    """One document is not all that a list of three could have."""
-    relevance = np.array([0.9, 0.8, 0.7])
-    one = RankingObjective(relevance, [np.eye(2)[[0, 1, 0]]], [HALF], 3).quality([0])
-    assert one.relevance == pytest.approx(0.9 / (LOG2.weights(3) @ relevance))
-
-
 def test_an_attribute_without_labels_takes_nothing_from_the_others() -> None:
     """Also where only fairness counts: then the other attribute is as near its target as alone."""
     draw = np.random.default_rng(3)
@@ -120,14 +113,6 @@ def test_an_attribute_without_labels_takes_nothing_from_the_others() -> None:
         alone = RankingObjective(draw.random(200), [members], [HALF], 20, weight)
         beside = replace(alone, memberships=[members, none], targets=[HALF, HALF])
         assert best_ranking(beside).tolist() == best_ranking(alone).tolist()
-
-
-def test_extremes_of_fairness() -> None:
-    target = np.array([0.25, 0.75])
-    same, _ = fairness([target], [target], [1])
-    apart, _ = fairness([np.array([3.0, 0.0])], [np.array([0.0, 1.0])], [1])
-    none, undefined = fairness([np.zeros(2), target * 5], [target, target], [1, 1])
-    assert (float(same), float(apart), float(none), int(undefined)) == (1, 0, 1, 1)
 
 
 @settings(max_examples=150, deadline=None)

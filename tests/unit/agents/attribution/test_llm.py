@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ from tests.integration.model_server import (
     says,
     weighs,
 )
-from tests.patience import PATIENCE
 
 __all__ = ["clean_environment", "model_server"]
 
@@ -147,22 +145,6 @@ class TestWeighing:
         statuses = [verdict.status for verdict in verdicts]
         assert statuses == ["empty_answer", "empty_document", "answer_too_long"]
         assert model_server.asked == []
-
-    async def test_pairs_are_asked_about_at_the_same_time(self, model_server: ModelServer) -> None:
-        """Eight at the most; the verdicts stand in the order of the pairs."""
-        gate = threading.Event()
-
-        def answer(asked: Asked) -> Answer:
-            if len(model_server.asked) == 8:
-                gate.set()
-            gate.wait(PATIENCE)
-            return YES if "yes" in asked.last_message.split("Claim")[0] else NO
-
-        model_server.does(answer)
-        pairs = [Pair(f"{'yes' if n % 3 else 'none'} {n}", "x") for n in range(20)]
-        verdicts = await judge(model_server).judge(pairs)
-        assert [verdict.attributed for verdict in verdicts] == [bool(n % 3) for n in range(20)]
-        assert len(model_server.asked) == 20
 
     async def test_one_bound_holds_for_all_calls(self, model_server: ModelServer) -> None:
         """Calls at the same time share the places; another event loop has its own."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairqr.agents.attribution.attributor import AttributorName, Pair, Verdict
-from fairqr.agents.attribution.nli import LEAST_ROOM, OVERLAP, TransformersAttributor, windows_of
+from fairqr.agents.attribution.nli import OVERLAP, TransformersAttributor, windows_of
 from fairqr.base.errors import ModelUnavailableError
 from tests.unit.agents.attribution.tiny_nli import LABELS, LONGEST, WORDS, relabelled, tiny_nli
 
@@ -162,20 +161,6 @@ class TestWindows:
             joined = joined + body[shared:]
         assert joined == document
 
-    @pytest.mark.parametrize("spare", [LEAST_ROOM - 1, LEAST_ROOM])
-    def test_a_long_document_needs_some_room(self, parts: tuple[Any, Any], spare: int) -> None:
-        """The answer may leave as little as LEAST_ROOM tokens, or less for a shorter document."""
-        tokenizer, _ = parts
-        answer = "house"
-        while len(tokenizer.encode(answer, add_special_tokens=False)) < LONGEST - 4 - spare:
-            answer += " a"
-        assert len(tokenizer.encode(answer, add_special_tokens=False)) == LONGEST - 4 - spare
-        long = windows_of(Pair("stone " * 100, answer), tokenizer, LONGEST)
-        assert isinstance(long, Verdict) == (spare < LEAST_ROOM)
-        short = windows_of(Pair("stone", answer), tokenizer, LONGEST)
-        assert isinstance(short, list)
-        assert len(short) == 1
-
 
 class TestLabels:
     @pytest.mark.parametrize(
@@ -211,20 +196,6 @@ class TestLabels:
         with pytest.raises(ModelUnavailableError, match="Its labels are 0=LABEL_0"):
             await attributor(unclear, entailment=3).start()
 
-    @pytest.mark.parametrize(
-        ("order", "names", "words"),
-        [
-            ((2, 1, 0), ("entailment", "Entailment", "other"), "does not say which output"),
-            ((2,), ("entailment",), "single_label_classification"),
-        ],
-    )
-    async def test_other_unclear_labels_are_refused(
-        self, tiny_nli: Path, tmp_path: Path, order: Any, names: Any, words: str
-    ) -> None:
-        """Twice the same name, or one output alone."""
-        with pytest.raises(ModelUnavailableError, match=words):
-            await attributor(relabelled(tiny_nli, tmp_path / "m", order, names)).start()
-
 
 class TestModels:
     async def test_a_model_without_its_classifier_is_refused(
@@ -259,26 +230,3 @@ class TestModels:
         bad, good = await attributor(foreign).judge([Pair("platypus", "a tree"), EASY[0]])
         assert (bad.status, good.status, good.attributed) == ("unavailable", "ok", True)
         assert "failed" in bad.message
-
-    async def test_half_precision_is_read_as_single(self, tiny_nli: Path, tmp_path: Path) -> None:
-        """The scores of a stored half differ from the whole by no more than its rounding."""
-        half = tmp_path / "half"
-        shutil.copytree(tiny_nli, half)
-        model = transformers.AutoModelForSequenceClassification.from_pretrained(tiny_nli).half()
-        model.save_pretrained(half)
-        assert json.loads((half / "config.json").read_text())["dtype"] == "float16"
-        one, two = await attributor(tiny_nli).judge(EASY), await attributor(half).judge(EASY)
-        assert [v.attributed for v in two] == EXPECTED
-        assert [v.score for v in one] == pytest.approx([v.score for v in two], abs=5e-3)
-
-    async def test_other_weights_are_another_identity(self, tiny_nli: Path, tmp_path: Path) -> None:
-        """The name is that of a folder, and what lies in it may change."""
-        names = ("entailment", "neutral", "contradiction")
-        other = relabelled(tiny_nli, tmp_path / "other", (0, 1, 2), names)
-        one, two = attributor(tiny_nli), attributor(other)
-        await one.start()
-        await two.start()
-        assert one.identity.split("weights=")[1] != two.identity.split("weights=")[1]
-        again = attributor(tiny_nli)
-        await again.start()
-        assert again.identity == one.identity

@@ -238,22 +238,6 @@ def test_the_best_ranking_that_passes_is_found_wherever_there_is_one(
         assert failed == max(fits) + 1
 
 
-@settings(max_examples=60)
-@given(labels=st.text("fm?b", min_size=1, max_size=40), k=st.integers(1, 40), p=st.floats(0.05, 1))
-def test_the_result_passes_wherever_the_pool_allows_it(labels: str, k: int, p: float) -> None:
-    # A document of both groups belongs to the first.
-    protected = np.array([label in "fb" for label in labels])
-    minimum = fair_table(min(k, len(labels)), (p,), 0.1).minimum
-    order, failed = fair_top_k(protected.astype(np.intp), minimum)
-    counts = np.cumsum(protected[order])
-    # No more can be placed than there are.
-    assert np.all(counts >= np.minimum(minimum[:, 0], protected.sum()))
-    assert (failed == 0) == bool(np.all(counts >= minimum[:, 0]))
-    for kind in (True, False):
-        own = [position for position in order.tolist() if protected[position] == kind]
-        assert own == sorted(own)
-
-
 def test_counts_that_pass_but_lead_nowhere_are_avoided() -> None:
     """Groups of equal shares need one more at the same rank, so one of them has to come before."""
     minimum = fair_table(20, (0.3, 0.3), 0.1).minimum

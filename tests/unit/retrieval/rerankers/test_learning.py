@@ -247,31 +247,6 @@ def test_training_lowers_the_losses_and_repeats_itself(make_candidates: Make) ->
     assert standard[:, :2].std(axis=0) == pytest.approx(np.ones(2))
 
 
-def test_several_attributes_are_learned_for_at_once(make_candidates: Make) -> None:
-    random, examples = np.random.default_rng(5), []
-    for item in biased_examples(make_candidates, 5):
-        origin = np.eye(3)[random.choice(3, len(item.grades), p=[0.7, 0.2, 0.1])]
-        both = Candidates(
-            item.candidates.ranking,
-            [*item.candidates.memberships, origin],
-            [*item.candidates.targets, np.full(3, 1 / 3)],
-            ["gender", "origin"],
-            [["female", "male"], ["a", "b", "c"]],
-        )
-        examples.append(replace(item, candidates=both))
-    model = train_dlf(examples, Training())
-    assert model.dimensions == {"gender": ("female", "male"), "origin": ("a", "b", "c")}
-    assert model.fairness.weights[-2:] == pytest.approx([1.0, 1.0], abs=0.3)
-    before, after = np.zeros(2), np.zeros(2)
-    for item in examples:
-        drawn = softmax(dlf_scores(model, 0.0)(item))
-        pairs = zip(item.candidates.memberships, item.candidates.targets, strict=True)
-        for attribute, (members, target) in enumerate(pairs):
-            before[attribute] += kullback_leibler(target, normalise(members.sum(axis=0)))
-            after[attribute] += kullback_leibler(target, drawn @ members)
-    assert np.all(after < before / 2)
-
-
 @pytest.fixture
 async def examples(
     engine: SearchEngine, topics: dict[str, str], qrels: dict[str, dict[str, int]]

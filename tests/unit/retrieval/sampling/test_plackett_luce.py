@@ -133,19 +133,6 @@ def test_ordered_triples_have_their_probabilities(
     assert p_value(drawn[-4000:], expected) > SIGNIFICANCE
 
 
-def test_short_rounds_that_start_anew_would_be_found_out() -> None:
-    """The test above has the power: drawing unfinished samples again from the start fails it."""
-    weights = WEIGHTS["falling"]
-    fresh = LazyRace(np.log(weights), PLACES)
-    stream = stream_of(5)
-    kept = np.empty((0, PLACES), dtype=np.intp)
-    while len(kept) < DRAWN:
-        events = fresh._round(DRAWN, PLACES, 1, stream)
-        drawn = plackett_luce._first_distinct(events, PLACES)
-        kept = np.vstack((kept, drawn[drawn[:, -1] >= 0]))
-    assert p_value(kept[:DRAWN], probabilities(weights, PLACES)) < SIGNIFICANCE
-
-
 @pytest.mark.parametrize("n", [120, 400, 100_000])
 def test_classes_of_weights_in_a_large_pool_have_their_probabilities(n: int) -> None:
     """Pools of 125 and more are sampled lazily, and the largest has blocks of seven items."""
@@ -359,16 +346,6 @@ def test_the_orders_of_the_oracle_are_equally_likely(m: int, k: int) -> None:
         assert p_value(drawn, expected) > SIGNIFICANCE
 
 
-def test_a_large_pool_has_its_useful_items_first() -> None:
-    useful = stream_of(2).random(50_000) < 0.0001
-    m = int(useful.sum())
-    assert 0 < m < 20
-    drawn = sample_oracle(useful, 100, 20, stream_of(3))
-    assert useful[drawn[:, :m]].all()
-    assert not useful[drawn[:, m:]].any()
-    assert all(len(set(row)) == 20 for row in drawn.tolist())
-
-
 @given(seed=st.integers(), names=st.lists(st.text(max_size=4), max_size=3))
 def test_equal_arguments_give_equal_numbers_whatever_was_drawn_before(
     seed: int, names: list[str]
@@ -435,33 +412,3 @@ def test_logits_give_the_disparities_of_the_paper_and_worths_do_not(kind: str) -
     assert 0.05 < np.mean(disparities(kind, 8, "worths")) < 0.2
     scores = SCORES[kind](stream_of(2))
     assert measured(deterministic(scores, CUT)[None]).disparity / CUT == 1
-
-
-@pytest.mark.parametrize("m", [1, 3, 5, 12, 100, 189])
-def test_every_ranking_of_the_oracle_has_the_highest_relevance(m: int) -> None:
-    useful = np.arange(ITEMS) < m
-    drawn = sample_oracle(useful, SAMPLES, CUT, stream_of(3, str(m)))
-    for sample in drawn[:10]:
-        found = measured(sample[None], useful)
-        assert found.relevance == pytest.approx(found.bounds.relevance[1])
-    found = measured(drawn, useful)
-    assert found.relevance == pytest.approx(found.bounds.relevance[1])
-
-
-@pytest.mark.parametrize("n", [ITEMS, 1000])
-def test_uniform_rankings_have_the_least_disparity_and_the_relevance_of_chance(n: int) -> None:
-    """EE-R = k²/n and the unbiased EE-D = k²/n, within the error of 400 estimates."""
-    useful = np.arange(n) < 12
-    relevance, disparity, biased = [], [], []
-    for repeat in range(400):
-        stream = stream_of(4, str(repeat))
-        found = measured(sample_plackett_luce(np.arange(n), 0, SAMPLES, CUT, stream), useful)
-        assert found.unbiased_disparity is not None
-        relevance.append(found.relevance)
-        disparity.append(found.unbiased_disparity)
-        biased.append(found.disparity)
-    for values in (relevance, disparity):
-        error = np.std(values) / np.sqrt(len(values))
-        assert abs(np.mean(values) - CUT**2 / n) < 4 * error
-    # From N samples EE-D itself is too high by about k/N.
-    assert np.mean(biased) - CUT**2 / n == pytest.approx((CUT - CUT**2 / n) / SAMPLES, rel=0.05)
