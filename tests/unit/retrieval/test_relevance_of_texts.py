@@ -265,23 +265,3 @@ def test_a_search_ends_among_its_last_ten_documents() -> None:
     assert end_of(estimates, []) == 0
     assert end_of(estimates, [0, 3, 8]) == 0.6
     assert end_of(np.linspace(1, 0, 101), range(80)) == pytest.approx(1 - 0.745)
-
-
-async def test_a_group_that_is_held_down_has_its_share_of_the_comparable_documents(
-    tmp_path: Path,
-) -> None:
-    """A pool with 60 of one group and 15 of another, which has a quarter of the relevant ones."""
-    draw = random.Random(3)
-    texts = [
-        " ".join([*["w1"] * (8 - number // 20), *draw.choices(WORDS[2:], k=2 + number // 20)])
-        for number in range(160)
-    ]
-    documents = [Document(f"d{number:03}", "", text) for number, text in enumerate(texts)]
-    relevance = await opened(built(tmp_path / "v1", documents))
-    women, men = documents[::4], [d for n, d in enumerate(documents) if n % 4]
-    pool = [document.id for document in (*men[:60], *women)]
-    estimates = await relevance.estimate_ids("w1", pool)
-    assert estimates is not None
-    kept = estimates * (estimates >= end_of(estimates, range(60)))
-    assert estimates[60:].sum() / estimates.sum() > 0.3
-    assert kept[60:].sum() / kept.sum() == pytest.approx(0.25, abs=0.05)

@@ -16,7 +16,6 @@ import pytest
 from filelock import FileLock
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from fairqr.base.errors import (
     IndexUnavailableError,
@@ -62,7 +61,14 @@ ROOT = Path(__file__).parents[3]
 QUERIES = ("w1", "w2 w3", "w4 w5 w6 w7 unheard")
 DEFAULTS = ",".join(f"{name}={value}" for name, value in Hybrid().model_dump().items())
 
+DOCUMENTS = generated(150, more=SAMPLE_WORDS.split())
+
 both = pytest.mark.parametrize("kind", [VectorEngine, HybridEngine])
+
+
+@pytest.fixture
+def lexical(tmp_path: Path) -> TantivyEngine:
+    return built(tmp_path / "v1", DOCUMENTS)
 
 
 def some(count: int, seed: int = 1) -> list[Document]:
@@ -195,14 +201,15 @@ async def test_a_query_without_words_finds_nothing(
         assert found == Ranking(["d001", "d003"], [0, 0])
 
 
-@both
+@pytest.mark.parametrize("kind", [VectorEngine, HybridEngine, EncodedPoolEngine])
 async def test_what_vectors_cannot_say_is_said_by_the_lexical_engine(
-    tmp_path: Path, kind: type[VectorEngine]
+    lexical: TantivyEngine, kind: Any
 ) -> None:
-    lexical = built(tmp_path / "v1", some(50))
-    engine: SearchEngine = await kind.open(lexical, CountingEncoder())
+    more = {"keeps_order": True} if kind is EncodedPoolEngine else {}
+    engine: SearchEngine = await kind.open(lexical, CountingEncoder(), **more)
     assert lexical_of(engine) is lexical
-    assert engine.capabilities - lexical.capabilities - {"relevance"} == {"vectors"}
+    added = {VectorEngine: {"vectors"}, EncodedPoolEngine: {"relevance"}}
+    assert engine.capabilities - lexical.capabilities == added.get(kind, {"vectors", "relevance"})
     assert (engine.name, engine.schema) == (lexical.name, lexical.schema)
     assert await engine.info() == await lexical.info()
     assert await engine.documents(["d001", "no"]) == await lexical.documents(["d001"])
@@ -211,6 +218,7 @@ async def test_what_vectors_cannot_say_is_said_by_the_lexical_engine(
     queries = [
         Query("w1", 0),
         Query("", 0),
+        Query("", 9, only=("d001", "d002")),
         Query("w1 w2", 0, every_word=True),
         Query("w1 w2", 9, every_word=True),
         Query("w1", 0, only=("d001", "d002", "d003")),
@@ -550,13 +558,6 @@ def test_a_cosine_does_not_depend_on_what_is_computed_beside() -> None:
 
 # --- pools ---------------------------------------------------------------------------------------
 
-DOCUMENTS = generated(150, more=SAMPLE_WORDS.split())
-
-
-@pytest.fixture
-def lexical(tmp_path: Path) -> TantivyEngine:
-    return built(tmp_path / "v1", DOCUMENTS)
-
 
 async def pooled(
     engine: SearchEngine,
@@ -690,14 +691,6 @@ async def test_given_documents_have_their_estimates(
     assert {*given} == {*[*whole][30:35], missed}
     assert 0 < given.pop(missed) < 1
     assert given == pytest.approx({id_: whole[id_] for id_ in given})
-    own = [
-        Query("", 9, only=("d001", "d002")),
-        Query("w1", 3),
-        Query("w1", 0),
-        Query("", 0),
-        Query("w1 w2", 9, every_word=True),
-    ]
-    assert await answers_of(engine, own) == await answers_of(lexical, own)
 
 
 async def test_a_text_is_read_and_encoded_once(
@@ -717,32 +710,6 @@ async def test_a_text_is_read_and_encoded_once(
     assert await chances(engine, "w2") == before
     assert len(watched.reads) > 2
     assert encoder.taken() == []
-
-
-async def test_another_search_takes_no_vectors_away(
-    lexical: TantivyEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It makes the engine forget those of the first, while that waits for its query's vector."""
-    waits, goes_on = asyncio.Event(), asyncio.Event()
-    goes_on.set()
-
-    class Waiting(CountingEncoder):
-        async def encode_query(self, text: str) -> NDArray[np.float64]:
-            if text == "w1":
-                waits.set()
-                await goes_on.wait()
-            return await super().encode_query(text)
-
-    engine = await pooled(lexical, Waiting(), keeps_order=True)
-    alone = await chances(engine, "w1")
-    monkeypatch.setattr(pools, "KEPT_BYTES", 1)
-    waits.clear()
-    goes_on.clear()
-    searching = asyncio.create_task(chances(engine, "w1"))
-    await waits.wait()
-    await hits_of(engine, "w2", 50)
-    goes_on.set()
-    assert await searching == alone
 
 
 async def test_an_index_with_vectors_of_its_own_is_searched_by_them(lexical: TantivyEngine) -> None:
