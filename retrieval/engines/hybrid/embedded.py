@@ -244,7 +244,10 @@ class VectorEngine(EngineOverWords):
         try:
             # With nothing to encode we need neither the lock nor the right to write.
             if await asyncio.to_thread(self._folder.rows) < len(live):
-                async with await asyncio.to_thread(self._lock):
+                if not self.lexical.folder.exists():
+                    refuse_damaged(self.lexical.folder, "it is gone")  # It must stay deleted.
+                # Not in a thread: many may be waiting, and there are few threads.
+                async with AsyncFileLock(self._folder.folder / "lock", run_in_executor=False):
                     await self._encode_missing(now, live, progress)
             self._vectors = await asyncio.to_thread(self._folder.load, self._vectors)
         except OSError as error:
@@ -253,18 +256,6 @@ class VectorEngine(EngineOverWords):
                 f"({error.strerror or error}); fix that, or use the retriever bm25."
             ) from None
         self._stamp = stamp
-
-    def _lock(self) -> AsyncFileLock:
-        """Return the lock on the vectors; the system releases it when the process dies."""
-        folder = self._folder.folder
-        try:
-            # Do not create parents: a deleted index must stay deleted.
-            folder.parent.mkdir(exist_ok=True)
-            folder.mkdir(exist_ok=True)
-        except FileNotFoundError as error:
-            refuse_damaged(self.lexical.folder, error)
-        # Not in a thread: many may be waiting, and there are few threads.
-        return AsyncFileLock(folder / "lock", run_in_executor=False)
 
     async def _encode_missing(
         self, now: Snapshot, live: Eligible, progress: Progress | None
