@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import httpx
 import pytest
 
 from fairqr.base.errors import (
@@ -125,19 +124,16 @@ async def test_a_document_that_was_found_is_read_with_its_groups_and_link(
 ) -> None:
     homes = ["https://people.example/0", "javascript:alert(1)", None, 7, "http://", "x" * 3000]
     hits = [hit(number, person={"sex": "F", "home": home}) for number, home in enumerate(homes)]
-    endpoint.does(answer(*hits, hit(6, person={"sex": "neither"})))
+    endpoint.does(answer(*hits))
     people = await endpoint.engine(link="person.home")
     with pytest.raises(DocumentNotFoundError, match="'people' has no document 'd0' that a search"):
         await read_document(people, "d0", "person.home")
     await people.search([Query("physicist", 10)])
-    read = [await read_document(people, f"d{number}", "person.home") for number in range(7)]
-    assert [document.link for document in read] == [homes[0], None, None, None, None, None, None]
-    assert read[0].text == "About 0.\nMore."
-    assert read[0].groups == {"gender": {"female": 1.0}}
-    assert read[6].groups == {"gender": {}}
+    read = [await read_document(people, f"d{number}", "person.home") for number in range(6)]
+    assert [document.link for document in read] == [homes[0], *[None] * 5]
+    assert (read[0].text, read[0].groups) == ("About 0.\nMore.", {"gender": {"female": 1.0}})
     links = await links_of(people, ["d0", "d1", "unknown"], "person.home")
     assert links == {"d0": homes[0]}
-    assert await links_of(people, ["d0"], None) == {}
 
 
 async def test_without_a_score_it_is_one_by_rank_and_labels_may_stand_in_a_file_beside(
@@ -186,70 +182,46 @@ async def test_a_query_in_a_path_is_one_part_of_it(endpoint: Endpoint) -> None:
     assert len(endpoint.asked) == 1
 
 
-REFUSED: list[tuple[Answer, str]] = [
-    (Answer(body=b"<html>Sign in</html>"), "answered a page of HTML or XML"),
-    (Answer(body=b'{"result": {"it'), "answered no valid JSON (Unterminated"),
-    (Answer(body=b"\xff\xfe"), "answered no valid JSON"),
-    (Answer(body=b"[" * 3000), "answered no valid JSON"),
-    (
-        Answer(body=gzip.compress(b"[]"), headers={"Content-Encoding": "gzip"}),
-        "answered no valid JSON",
-    ),
-    (Answer(body=b'{"results": []}'), "fails on the answer, which has the keys results"),
-    (Answer(body=b"[]"), "fails on the answer, which has no keys: it"),
-    (
-        Answer(body=b'{"result": {"items": {"a": 1}}}'),
-        """has the keys result: it finds {"a": 1}, but must find a list of hits; correct it.""",
-    ),
-    (answer("text"), "'id: key' fails on hit 1, which has no keys: it has no id"),
-    (
-        answer({"ID": 1, "score": 2}),
-        "'id: key' fails on hit 1, which has the keys ID, score: it has no id",
-    ),
-    (answer(hit(1, key={})), "it has no id (text or a whole number)"),
-    (answer(hit(1, key="\ud800")), "its id has half a surrogate pair"),
-    (answer(hit(1), hit(1)), "'id: key' gives two hits the id 'd1'"),
-    (
-        answer(hit(1, relevance="9")),
-        """relevance, person, paragraphs: it finds "9", but must find a number; correct it.""",
-    ),
-    (answer(hit(1, relevance=None)), "finds null, but must find a number"),
-    (answer(hit(1, relevance=float("nan"))), "but must find a number"),
-    (answer(hit(1, relevance=10**400)), "int too large to convert to float"),
-    (
-        answer(hit(1, person={"name": {"first": "A"}})),
-        """it finds {"first": "A"}, but must find a text""",
-    ),
-    (
-        answer(hit(1, person={"sex": {"F": "x"}})),
-        "The field 'person.sex' of the document 'd1' cannot be read as gender",
-    ),
-    (Answer(302, headers={"Location": "/elsewhere"}), "redirects to /elsewhere,"),
-    (Answer(400), "answered 400; correct 'url', 'method' or 'body'."),
-]
-UNAVAILABLE: list[tuple[Answer, str]] = [
-    (answer(hit(1), cut_after=20), "broke off the connection (Remote"),
-    (Answer(never=True), "gave no complete answer within 0.4 s; try again"),
-    (answer(hit(1), drip=0.05), "gave no complete answer within 0.4 s"),
-    (Answer(body=b" " * 5000), "sent more than 4,000 bytes; make"),
-    (Answer(401), "refused access (401); set 'credentials'"),
-    (Answer(503, headers={"Retry-After": "0"}), "answered 503 on every attempt"),
-    (Answer(501), "answered 501"),
-]
+ZIPPED = {"Content-Encoding": "gzip"}
+FIRST = "fails on hit 1, which has"
+HERE, AWAY = SourceError, IndexUnavailableError
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "sentence", "kind"),
+    ("behaviour", "kind", "sentence"),
     [
-        *((*case, SourceError) for case in REFUSED),
-        *((*case, IndexUnavailableError) for case in UNAVAILABLE),
+        (Answer(body=b"<html>Sign in</html>"), HERE, "answered a page of HTML or XML"),
+        (Answer(body=b'{"result": {"it'), HERE, "answered no valid JSON (Unterminated"),
+        (Answer(body=b"\xff\xfe"), HERE, "answered no valid JSON"),
+        (Answer(body=b"[" * 3000), HERE, "answered no valid JSON"),
+        (Answer(body=gzip.compress(b"[]"), headers=ZIPPED), HERE, "answered no valid JSON"),
+        (Answer(body=b'{"results": []}'), HERE, "the answer, which has the keys results"),
+        (Answer(body=b"[]"), HERE, "fails on the answer, which has no keys: it"),
+        (Answer(body=b'{"result": {"items": 1}}'), HERE, "finds 1, but must find a list of hits;"),
+        (answer("text"), HERE, f"'id: key' {FIRST} no keys: it has no id"),
+        (answer({"ID": 1, "score": 2}), HERE, f"'id: key' {FIRST} the keys ID, score: it has no"),
+        (answer(hit(1, key={})), HERE, "it has no id (text or a whole number)"),
+        (answer(hit(1, key="\ud800")), HERE, "its id has half a surrogate pair"),
+        (answer(hit(1), hit(1)), HERE, "'id: key' gives two hits the id 'd1'"),
+        (answer(hit(1, relevance="9")), HERE, 'it finds "9", but must find a number; correct it.'),
+        (answer(hit(1, relevance=None)), HERE, "finds null, but must find a number"),
+        (answer(hit(1, relevance=float("nan"))), HERE, "but must find a number"),
+        (answer(hit(1, relevance=10**400)), HERE, "int too large to convert to float"),
+        (answer(hit(1, person={"name": {}})), HERE, "it finds {}, but must find a text"),
+        (answer(hit(1, person={"sex": {"F": "x"}})), HERE, "'d1' cannot be read as gender"),
+        (Answer(302, headers={"Location": "/elsewhere"}), HERE, "redirects to /elsewhere,"),
+        (Answer(400), HERE, "answered 400; correct 'url', 'method' or 'body'."),
+        (answer(hit(1), cut_after=20), AWAY, "broke off the connection (Remote"),
+        (Answer(never=True), AWAY, "gave no complete answer within 0.4 s; try again"),
+        (answer(hit(1), drip=0.05), AWAY, "gave no complete answer within 0.4 s"),
+        (Answer(body=b" " * 5000), AWAY, "sent more than 4,000 bytes; make"),
+        (Answer(401), AWAY, "refused access (401); set 'credentials'"),
+        (Answer(503, headers={"Retry-After": "0"}), AWAY, "answered 503 on every attempt"),
+        (Answer(501), AWAY, "answered 501"),
     ],
 )
 async def test_an_endpoint_that_misbehaves_ends_in_one_sentence(
-    endpoint: Endpoint,
-    behaviour: Answer,
-    sentence: str,
-    kind: type[FairqrError],
+    endpoint: Endpoint, behaviour: Answer, kind: type[FairqrError], sentence: str
 ) -> None:
     endpoint.does(behaviour)
     seconds = 0.4 if "0.4 s" in sentence else 30
@@ -269,18 +241,12 @@ async def test_parameters_stay_out_of_messages_and_logs(
     target = {"Location": f"https://other.example/search?api_key={SECRET}&q=a#{SECRET}"}
     endpoint.does(Answer(307, headers=target))
     url = f"{endpoint.url}?key={SECRET}&q={{{{query}}}}"
-    with caplog.at_level("INFO", "httpx"), pytest.raises(SourceError) as failed:
+    with caplog.at_level("INFO"), pytest.raises(SourceError) as failed:
         await endpoint.search(url=url, body=None, method="GET")
+    assert endpoint.asked[0].path.endswith(f"/search?key={SECRET}&q=a")
     assert "redirects to https://other.example/search, which" in str(failed.value)
-    assert SECRET not in str(failed.value)
     assert f"GET {endpoint.url} " in caplog.text
-    assert SECRET not in caplog.text
-
-    caplog.clear()
-    with caplog.at_level("INFO", "httpx"):
-        async with httpx.AsyncClient() as other:
-            await other.get(f"{endpoint.server.base_url}/other?page=2")
-    assert "/other?page=2" in caplog.text
+    assert SECRET not in f"{failed.value} {caplog.text}"
 
 
 async def test_what_can_heal_is_asked_again_and_what_cannot_be_reached_is_named(
@@ -321,17 +287,15 @@ async def test_queries_of_a_round_go_together_within_the_limit(endpoint: Endpoin
 
 async def test_one_engine_serves_several_event_loops(endpoint: Endpoint) -> None:
     endpoint.does(answer(hit(1)))
-    people, found = await endpoint.engine(), []
+    people = await endpoint.engine()
 
-    def work() -> None:
-        async def search() -> None:
-            found.append((await people.search([Query("a", 1)]))[0].ids)
-            await people.aclose()
+    async def search() -> list[str]:
+        (hits,) = await people.search([Query("a", 1)])
+        await people.aclose()
+        return hits.ids
 
-        asyncio.run(search())
-
-    await asyncio.gather(*(asyncio.to_thread(work) for _ in range(3)))
-    assert found == [["d1"]] * 3
+    work = [asyncio.to_thread(lambda: asyncio.run(search())) for _ in range(3)]
+    assert await asyncio.gather(*work) == [["d1"]] * 3
 
 
 async def test_what_an_endpoint_cannot_do_is_refused_before_it_is_asked(endpoint: Endpoint) -> None:
@@ -379,15 +343,13 @@ async def test_credentials_are_sent_to_their_own_address_alone(
     named = await endpoint.engine(credentials="production")
     await named.search([Query("a", 1)])
     headers = endpoint.asked[0].headers
-    assert headers["authorization"] == f"Bearer {SECRET}"
-    assert headers["x-tenant"] == f"{SECRET}-too"
-
+    sent = headers["authorization"], headers["x-tenant"]
+    assert sent == (f"Bearer {SECRET}", f"{SECRET}-too")
     with pytest.raises(SourceError, match="which we do not follow") as failed:
         await named.search([Query("a", 1)])
-    assert SECRET not in str(failed.value)
     with pytest.raises(ConfigError, match="may not be sent to") as refused:
         await endpoint.engine(url=f"{other.base_url}/search", credentials="production")
-    assert SECRET not in str(refused.value)
+    assert SECRET not in f"{failed.value} {refused.value}"
     assert other.asked == []
     with pytest.raises(ConfigError, match=r"none\.pem cannot be read .*; correct ca_certs"):
         await endpoint.engine(credentials="lost")
@@ -396,13 +358,13 @@ async def test_credentials_are_sent_to_their_own_address_alone(
 async def test_without_a_name_no_credentials_are_sent(
     endpoint: Endpoint, settings: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Those of Elasticsearch are for Elasticsearch, even on the same address.
+    """Those of Elasticsearch are for Elasticsearch, even on the same address; no cookie is kept."""
     monkeypatch.setenv("FAIRQR_ELASTICSEARCH_URL", endpoint.server.base_url)
     monkeypatch.setenv("FAIRQR_ELASTICSEARCH_API_KEY", SECRET)
     endpoint.does(answer(hit(1), headers={"Set-Cookie": "session=abc"}), answer(hit(1)))
     people = await endpoint.engine()
-    await people.search([Query("a", 1)])
-    await people.search([Query("a", 1)])
+    for _ in "12":
+        await people.search([Query("a", 1)])
     for asked in endpoint.asked:
         assert SECRET not in json.dumps(asked.headers)
         assert "cookie" not in asked.headers
@@ -434,11 +396,9 @@ async def test_hits_without_labels_are_a_warning_whatever_came_before(endpoint: 
     endpoint.does(unlabelled, answer(hit(1)), unlabelled, answer())
     people = await endpoint.engine()
     found = [(await people.search([Query("a", 5)]))[0] for _ in range(4)]
-    warning = (
-        "None of the 12 documents found has 'person.sex', which 'gender' reads; correct the field "
-        "if there should be one."
-    )
-    assert [hits.warnings for hits in found] == [(warning,), (), (warning,), ()]
+    first, none, again, nothing = [hits.warnings for hits in found]
+    assert first == again != none == nothing == ()
+    assert first[0].startswith("None of the 12 documents found has 'person.sex', which 'gender'")
     assert found[0].memberships["gender"].tolist() == [[0, 0]] * 5
     # Only hits that were wanted are kept.
     assert len(await people.documents([f"d{number}" for number in range(12)])) == 5

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import warnings
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -25,7 +24,6 @@ from fairqr.base.errors import (
     InputError,
     SchemaError,
     SourceError,
-    UnsupportedError,
 )
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine
 from fairqr.retrieval.engines.langchain import LangChainEngine, from_langchain
@@ -125,9 +123,7 @@ async def search(engine: SearchEngine, text: str = "x", n: int = 10, **more: Any
 
 async def test_a_retriever_is_an_engine_with_labels_and_titles_from_the_metadata() -> None:
     retriever = WordRetriever(documents=[player(n) for n in range(1, 8)])
-    engine: SearchEngine = fairqr.from_langchain(
-        retriever, schema=SCHEMA, name="club", title="headline"
-    )
+    engine = from_langchain(retriever, schema=SCHEMA, name="club", title="headline")
     hits = await search(engine, "player 3", 3, boost="court serve")
     assert retriever.asked == ["player 3 court serve"]
     assert hits.ids == ["p0003", "p0001", "p0002"]
@@ -142,10 +138,7 @@ async def test_a_retriever_is_an_engine_with_labels_and_titles_from_the_metadata
     assert known.memberships["gender"].tolist() == [[0, 1], [1, 0]]
     info = await engine.info()
     assert (info.name, info.engine, info.documents) == ("club", "langchain", None)
-    assert engine.retriever == "langchain:WordRetriever"
-    assert engine.capabilities == {"new_queries"}
-    await engine.aclose()
-    await engine.aclose()
+    assert (engine.retriever, engine.capabilities) == ("langchain:WordRetriever", {"new_queries"})
 
 
 async def test_a_thousand_results_come_from_a_copy_and_the_object_stays_as_it_is() -> None:
@@ -190,7 +183,6 @@ async def test_scores_and_ids_may_stand_in_the_metadata() -> None:
     assert (hits.ids, hits.scores) == (["p0002", "p0001"], [1.0, 0.5])
     named = [player(1, metadata={"doi": 10}), player(2, metadata={})]
     assert (await search(over(*named, id="doi"))).ids == ["10", "p0002"]
-    assert (await search(over(*named))).ids == ["p0001", "p0002"]
 
 
 async def test_documents_without_id_and_metadata_are_known_by_their_text() -> None:
@@ -198,12 +190,9 @@ async def test_documents_without_id_and_metadata_are_known_by_their_text() -> No
     hits = await search(engine)
     assert len(hits) == len(set(hits.ids)) == 2
     assert hits.memberships["gender"].tolist() == [[0, 0], [0, 0]]
-    assert hits.warnings == (
-        "Some documents have no id, so we use a hash of their text; two documents with the same "
-        "text count as one.",
-        "None of the 2 documents found has 'person.sex', which 'gender' reads; correct the field "
-        "if there should be one.",
-    )
+    no_id, no_label = hits.warnings
+    assert "have no id, so we use a hash of their text; two documents with the same" in no_id
+    assert "None of the 2 documents found has 'person.sex', which 'gender' reads" in no_label
     assert [d.text for d in await engine.documents(hits.ids)] == ["one", "two"]
     assert (await search(engine)).ids == hits.ids
 
@@ -213,27 +202,8 @@ async def test_of_documents_with_the_same_id_the_first_is_kept() -> None:
     hits = await search(engine)
     assert (hits.ids, hits.scores) == (["p0001", "p0002"], [1.0, 0.5])
     assert (await engine.documents(["p0001"]))[0].text == "tennis player 1 of the club"
-    assert hits.warnings == (
-        "Some documents with different texts have the same id, so only the first of them counts; "
-        "set 'id' to a field that differs.",
-    )
+    assert "with different texts have the same id, so only the first" in hits.warnings[0]
     assert (await search(over(player(1), player(2), player(1)))).warnings == ()
-
-
-async def test_what_langchain_cannot_do_is_refused() -> None:
-    engine = from_langchain(stored(3), schema=SCHEMA)
-    for query in (
-        Query("x", 3, only=("p0001",)),
-        Query("x", 0),
-        Query("x", 3, every_word=True),
-        Query("x", 3, within=("gender", "female")),
-    ):
-        with pytest.raises(
-            UnsupportedError, match=r"needs an engine that can .* 'langchain' cannot"
-        ):
-            await engine.search([query])
-    with pytest.raises(UnsupportedError, match="count the documents of each group"):
-        await engine.corpus_shares()
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("no\nscore"), NotImplementedError()])
@@ -252,10 +222,8 @@ async def test_a_failed_query_is_one_sentence_and_ends_the_others(error: Excepti
     engine = from_langchain(CallingRetriever(call=call), schema=SCHEMA, name="club")
     with pytest.raises(IndexUnavailableError) as failed:
         await engine.search([Query("good", 1), Query("bad", 1), Query("good", 1)])
-    why = str(error).replace("\n", " ") or "no message"
-    assert str(failed.value) == (
-        f"The retriever 'club' (CallingRetriever) failed with {type(error).__name__}: {why}."
-    )
+    why = f"{type(error).__name__}: {str(error).replace(chr(10), ' ') or 'no message'}."
+    assert str(failed.value) == f"The retriever 'club' (CallingRetriever) failed with {why}"
     assert failed.value.__cause__ is error
     assert ended == ["good", "good"]
     told = r"'club' \(CallingRetriever\) returns str objects; make it return LangChain's Document"
@@ -263,22 +231,13 @@ async def test_a_failed_query_is_one_sentence_and_ends_the_others(error: Excepti
         await search(over("a text", name="club"))
 
 
-async def test_one_failed_query_changes_no_score_of_later_ones() -> None:
-    engine = from_langchain(stored(5, RelevanceStore), schema=SCHEMA)
-    before = await search(engine, "tennis")
-    with pytest.raises(IndexUnavailableError, match="ValueError: no such words"):
-        await search(engine, "bad")
-    assert (await search(engine, "tennis")).scores == before.scores != [1, 1 / 2, 1 / 3, 1 / 4, 0.2]
-
-
 async def test_half_a_surrogate_pair_is_replaced() -> None:
     found = [player(1, page_content="a \ud800", metadata={"headline": "\udfff b"})]
     retriever = WordRetriever(documents=found)
     engine = from_langchain(retriever, schema=SCHEMA, title="headline")
     hits = await search(engine, "a \ud800")
-    assert retriever.asked == ["a ?"]
     (document,) = await engine.documents(hits.ids)
-    assert (document.title, document.text) == ("? b", "a ?")
+    assert (retriever.asked, document.title, document.text) == (["a ?"], "? b", "a ?")
 
 
 async def test_queries_run_at_the_same_time_but_few_and_connections_that_heal_are_retried() -> None:
@@ -309,13 +268,9 @@ async def test_labels_may_stand_in_a_file_of_ids(
     monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path / "data"))
     (tmp_path / "origins.csv").write_text("id,group\np0001,Asia\np0002,Europe\n")
     schema = tmp_path / "club.schema.yaml"
-    schema.write_text(
-        json.dumps({"attributes": {"gender": GENDER, "origin": {"labels": "origins.csv"}}})
-    )
+    schema.write_text("attributes: {origin: {labels: origins.csv}}")
     # Inside a running event loop, and by a path as text.
-    engine = from_langchain(stored(4), schema=str(schema))
-    assert engine.schema.attribute("origin").groups == ("Asia", "Europe")
-    hits = await search(engine)
+    hits = await search(from_langchain(stored(4), schema=str(schema)))
     rows = dict(zip(hits.ids, hits.memberships["origin"].tolist(), strict=True))
     assert rows == {"p0000": [0, 0], "p0001": [1, 0], "p0002": [0, 1], "p0003": [0, 0]}
     (tmp_path / "origins.csv").unlink()
@@ -334,15 +289,6 @@ def test_what_is_no_retriever_or_schema_is_refused(tmp_path: Path) -> None:
         from_langchain(stored(1), schema={})
     with pytest.raises(SchemaError, match="cannot be read"):
         from_langchain(stored(1), schema=tmp_path / "none.yaml")
-
-
-def test_the_fingerprint_follows_the_description_in_any_event_loop() -> None:
-    described = ({}, {}, {"schema": {"attributes": {"sex": GENDER}}}, {"id": "doi"})
-    same, again, *others = (asyncio.run(over(**it).info()).fingerprint for it in described)
-    assert same == again
-    assert len({same, *others}) == 3
-    engine = over(player(1))
-    assert asyncio.run(search(engine)).ids == asyncio.run(search(engine)).ids == ["p0001"]
 
 
 @given(
