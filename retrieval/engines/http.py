@@ -45,20 +45,38 @@ SAMPLE_HITS = 100
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
+Find = Callable[[Any, str], Any]
+"""Finds a part of a response; the second argument says where, for messages."""
+
+
 class HttpEngine(SearchOnlyEngine):
-    """The endpoint of a source; see :func:`open_http`."""
+    """The endpoint of a source; see :func:`open_http`.
+
+    JMESPath expressions of the source find the hits in a response, and the parts of each hit.
+
+    Raises:
+        SourceError: An expression is not valid JMESPath, or jmespath is not installed.
+    """
 
     def __init__(self, source: HttpSource, labels: LabelReader, credentials: Credentials) -> None:
         location, fingerprint = _without_parameters(source.url), source.fingerprint
         info = EngineInfo(source.name, "http", None, location, str(source.folder), fingerprint)
         super().__init__(info, labels, "http")
         self.source = source
-        self._reader = ResponseReader(source, labels)
         self._headers = credentials.request_headers()
         self._certificates = _certificates(credentials)
         self._limits = RequestLimits(source.concurrency, source.requests_per_second)
         self._clients: PerLoop[httpx.AsyncClient] = PerLoop()
         self._shown = f"The endpoint {location} of the source '{source.name}'"
+        self._find_hits = self._finder("hits", source.hits, _list)
+        self._id = self._finder("id", source.id, identifier)
+        self._score = self._finder("score", source.score, _number) if source.score else None
+        # Without an expression, a literal finds the empty text.
+        self._title = self._finder("title", source.title or "''", _text)
+        self._text = self._finder("text", source.text or "''", _text)
+        self._fields = {it.field: self._finder(it.name, it.field) for it in labels.field_attributes}
+        if source.link:
+            self._fields[source.link] = self._finder("link", source.link)
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop."""
@@ -72,7 +90,7 @@ class HttpEngine(SearchOnlyEngine):
             answer = await with_retries(partial(self._request, httpx.URL(filled), body))
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise self._told(error) from None
-        return await asyncio.to_thread(self._reader.read, answer)
+        return await asyncio.to_thread(self._read, answer)
 
     async def _request(self, url: httpx.URL, body: Any) -> bytes:
         seconds, most = self.source.timeout, self.source.max_bytes
@@ -133,52 +151,23 @@ class HttpEngine(SearchOnlyEngine):
         )
         return self._clients.setdefault(client)
 
-
-Find = Callable[[Any, str], Any]
-"""Finds a part of a response; the second argument says where, for messages."""
-
-
-class ResponseReader:
-    """Reads the hits in a response by the JMESPath expressions of a source.
-
-    Raises:
-        SourceError: An expression is not valid JMESPath, or jmespath is not installed.
-    """
-
-    def __init__(self, source: HttpSource, labels: LabelReader) -> None:
-        self._source = source
-        self._hits = self._finder("hits", source.hits, _list)
-        self._id = self._finder("id", source.id, identifier)
-        self._score = self._finder("score", source.score, _number) if source.score else None
-        # Without an expression, a literal finds the empty text.
-        self._title = self._finder("title", source.title or "''", _text)
-        self._text = self._finder("text", source.text or "''", _text)
-        self._fields = {it.field: self._finder(it.name, it.field) for it in labels.field_attributes}
-        if source.link:
-            self._fields[source.link] = self._finder("link", source.link)
-
-    def read(self, answer: bytes) -> ScoredDocuments:
-        """Return the hits in a response, in its order; labels and links are fields.
-
-        Raises:
-            SourceError: It is not JSON, or an expression does not find what it has to.
-        """
+    def _read(self, answer: bytes) -> ScoredDocuments:
+        """Return the hits in a response, in its order; labels and links are fields."""
         try:
             data = json.loads(answer)
         except (ValueError, RecursionError) as error:
             is_page = answer.lstrip()[:1] == b"<"
             what = "a page of HTML or XML" if is_page else f"no valid JSON ({one_line(error, 100)})"
             raise SourceError(
-                f"The endpoint of the source '{self._source.name}' answered {what}; correct 'url' "
-                "and 'body', or ask its operator."
+                f"{self._shown} answered {what}; correct 'url' and 'body', or ask its operator."
             ) from None
         documents: dict[str, Document] = {}
         scores: list[float] = []
-        for rank, hit in enumerate(self._hits(data, "the answer"), 1):
+        for rank, hit in enumerate(self._find_hits(data, "the answer"), 1):
             where = f"hit {rank}"
             id_ = self._id(hit, where)
             if id_ in documents:
-                raise self._error(f"'id: {self._source.id}' gives two hits the id '{id_}'")
+                raise self._error(f"'id: {self.source.id}' gives two hits the id '{id_}'")
             fields = {field: find(hit, where) for field, find in self._fields.items()}
             documents[id_] = Document(id_, self._title(hit, where), self._text(hit, where), fields)
             scores.append(self._score(hit, where) if self._score else 1 / rank)
@@ -191,7 +180,7 @@ class ResponseReader:
             import jmespath
         except ImportError:
             raise SourceError(
-                f"The source '{self._source.name}' needs jmespath; run pip install 'fairqr[http]'."
+                f"The source '{self.name}' needs jmespath; run pip install 'fairqr[http]'."
             ) from None
         try:
             compiled = jmespath.compile(expression)
@@ -204,17 +193,17 @@ class ResponseReader:
                 found = compiled.search(data)
                 return convert(found) if convert else found
             except (ValueError, ArithmeticError) as error:
-                keys = ", ".join(map(str, data)) if isinstance(data, dict) else ""
+                keys = one_line(", ".join(map(str, data)), 200) if isinstance(data, dict) else ""
+                held = f"the keys {keys}" if keys else "no keys"
                 raise self._error(
-                    f"'{name}: {expression}' fails on {where}, which has "
-                    f"{f'the keys {one_line(keys, 200)}' if keys else 'no keys'}: "
+                    f"'{name}: {expression}' fails on {where}, which has {held}: "
                     f"{one_line(error, 150)}"
                 ) from None
 
         return find
 
     def _error(self, problem: str) -> SourceError:
-        return SourceError(f"In the source '{self._source.name}', {problem}; correct it.")
+        return SourceError(f"In the source '{self.name}', {problem}; correct it.")
 
 
 async def open_http(source: HttpSource, labels: LabelReader) -> HttpEngine:

@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -102,11 +103,20 @@ async def compare_groups(engine: ElasticsearchEngine) -> None:
 
 
 class Server:
-    """What a test does to a server by hand."""
+    """What a test does to a server by hand.
+
+    Attributes:
+        engine: Which one it is.
+    """
 
     def __init__(self, url: str, **options: Any) -> None:
         self.url = url
         self.client = httpx.Client(base_url=url, trust_env=False, timeout=PATIENCE, **options)
+
+    @cached_property
+    def engine(self) -> str:
+        version = self.ask("GET", "/")["version"]
+        return str(version.get("distribution", "elasticsearch"))
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         answer = self.client.request(method, path, json=body)
@@ -166,12 +176,14 @@ def state(server: Server, index: str) -> dict[str, Any]:
     }
 
 
-def described(url: str | Sequence[str] | None, index: str, **changes: Any) -> ElasticsearchSource:
+def described(
+    at: Server | str | Sequence[str] | None, index: str, **changes: Any
+) -> ElasticsearchSource:
     """Return a source over an index of people; a change of None leaves a part out."""
     parts = {
         "name": "people",
-        "engine": "elasticsearch",
-        "url": url,
+        "engine": at.engine if isinstance(at, Server) else "elasticsearch",
+        "url": at.url if isinstance(at, Server) else at,
         "index": index,
         "title": "headline",
         "text": ["bio"],

@@ -62,8 +62,6 @@ RANDOM = {"seed": 1, "field": "_seq_no"}
 OTHER_RANKINGS = ("knn", "retriever", "rank", "sub_searches", "rescore", "collapse")
 """Parts of a source's own request that affect the ranking beyond its query."""
 
-NOT_NEEDED = ("aggregations", "aggs", "highlight", "suggest", "explain", "profile")
-
 
 class ElasticsearchEngine:
     """An attached index; :class:`SearchEngine` documents its methods."""
@@ -188,8 +186,7 @@ class ElasticsearchEngine:
             body = {"bool": {"filter": filters, "should": wanted, "minimum_should_match": 0}}
             return self.limited(query, {"query": body})
         if self.source.body is not None and query.n > 0:
-            filled = fill_template(self.source.body, query.words, min(query.n, self.most))
-            body = {key: part for key, part in filled.items() if key not in NOT_NEEDED}
+            body = fill_template(self.source.body, query.words, min(query.n, self.most))
         if not body or filters or query.every_word:
             must = [self._matching(query) if query.n > 0 or query.text else ALL]
             body["query"] = {"bool": {"must": must, "filter": filters}}

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from fairqr import FairSearch, SearchResult
-from fairqr.agents.refiner import FeedbackRefiner, Refinement, RefinementRequest
+from fairqr.agents.refiner import Refinement, RefinementRequest
 from fairqr.api import open_engine
 from fairqr.retrieval.engines.elasticsearch.attaching import draft
 from fairqr.retrieval.engines.opening import check_source
 from fairqr.retrieval.sources.source import Source
+from tests.integration.attached_people import Server
 from tests.integration.counting_proxy import CountingProxy, counting_proxy
 from tests.integration.model_server import clean_environment, write_people
-from tests.patience import PATIENCE
 
 __all__ = ["clean_environment"]
 
@@ -56,22 +56,19 @@ class EagerRefiner:
 @pytest.fixture
 def proxy(elasticsearch_url: str, tmp_path: Path) -> Iterator[CountingProxy]:
     """A proxy before a server with the people, each with a year of birth."""
-    people = [json.loads(line) for line in write_people(tmp_path).read_text().splitlines()]
-    with httpx.Client(base_url=elasticsearch_url, timeout=PATIENCE, trust_env=False) as client:
-        client.delete(f"/{INDEX}")
-        keyword = {"type": "keyword"}
-        fields = {"gender": keyword, "continent": keyword, "born": {"type": "integer"}}
-        client.put(f"/{INDEX}", json={"mappings": {"properties": fields}}).raise_for_status()
-        lines = []
-        for number, person in enumerate(people):
-            lines.append(json.dumps({"index": {"_id": person.pop("id")}}))
-            lines.append(json.dumps({**person, "born": 1900 + number}))
-        headers = {"Content-Type": "application/x-ndjson"}
-        body = "\n".join(lines) + "\n"
-        client.post(f"/{INDEX}/_bulk?refresh=true", content=body, headers=headers)
-        with counting_proxy(elasticsearch_url) as proxy:
-            yield proxy
-        client.delete(f"/{INDEX}")
+    lines = write_people(tmp_path).read_text().splitlines()
+    people = {
+        f"p{place}": {**json.loads(it), "born": 1900 + place} for place, it in enumerate(lines)
+    }
+    keyword = {"type": "keyword"}
+    fields = {"gender": keyword, "continent": keyword, "born": {"type": "integer"}}
+    server = Server(elasticsearch_url)
+    with (
+        server.client,
+        server.index(INDEX, people, {"properties": fields}),
+        counting_proxy(elasticsearch_url) as proxy,
+    ):
+        yield proxy
 
 
 ATTRIBUTES = [["gender"], ["gender", "continent", "decade"]]
@@ -90,16 +87,6 @@ async def test_a_round_is_two_requests_and_texts_are_one(
     assert result.ranking[0].title
 
 
-@pytest.mark.parametrize("attributes", ATTRIBUTES)
-async def test_relevance_feedback_adds_texts_and_counts_to_a_round(
-    proxy: CountingProxy, attributes: list[str]
-) -> None:
-    """One request each, for all groups together."""
-    result, asked = await searched(proxy, attributes, "fairqr", by_feedback=True)
-    assert len(result.iterations) > 1, "no round was refined"
-    assert len(asked) <= 2 * (1 + ROUNDS) + 1 + 2 * ROUNDS, asked
-
-
 async def test_a_check_is_seven_requests_and_a_draft_two(proxy: CountingProxy) -> None:
     """As the page on Elasticsearch says."""
     await check_source(described(proxy))
@@ -110,19 +97,16 @@ async def test_a_check_is_seven_requests_and_a_draft_two(proxy: CountingProxy) -
 
 
 async def searched(
-    proxy: CountingProxy, attributes: list[str], method: str, *, by_feedback: bool = False
+    proxy: CountingProxy, attributes: list[str], method: str
 ) -> tuple[SearchResult, list[tuple[str, str]]]:
     """Return the result of a search with two rounds, and what was asked for it."""
-    engine = await open_engine(described(proxy))
-    try:
+    # Whatever comes of it, both rounds are searched.
+    several: dict[str, Any] = {"threshold": 0}
+    if method == "fairqr":
+        several = {"groups": "lacking", "ask": "always", "fairness_weight": 0}
+    async with aclosing(await open_engine(described(proxy))) as engine:
         proxy.clear()
-        refiner = FeedbackRefiner(engine) if by_feedback else EagerRefiner()
-        # The default asks about one group a round, and only if that is expected to help.
-        # Whatever comes of it, both rounds are searched.
-        several: dict[str, Any] = {"threshold": 0}
-        if method == "fairqr":
-            several = {"groups": "lacking", "ask": "always", "fairness_weight": 0}
-        result = await FairSearch(engine, refiner).search(
+        result = await FairSearch(engine, EagerRefiner()).search(
             "physicist",
             attributes=attributes,
             method=method,
@@ -132,8 +116,6 @@ async def searched(
             max_iterations=ROUNDS,
             **several,
         )
-    finally:
-        await engine.aclose()
     return result, [(one.method, one.path) for one in proxy.passed]
 
 

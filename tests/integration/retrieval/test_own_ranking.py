@@ -34,7 +34,6 @@ from tests.integration.model_server import (
     model_server,
     people,
     quick,
-    says,
 )
 from tests.integration.retrieval.test_attached_hybrid import SERVERS, index, sent, url
 from tests.unit.retrieval.vector_encoders import CountingEncoder
@@ -228,19 +227,3 @@ async def test_the_ranking_of_a_retriever_of_langchain_is_the_plain_one(
     expected = [document.id for document in direct]
     assert ids_of(plain) == ids_of(fair.baseline) == expected
     assert (fair.relevance is None) == (encoder is None)
-
-
-def test_a_round_is_refined_over_an_engine_that_cannot_score_given_documents(
-    source: Path, model_server: ModelServer, minilm_cache: Path, quick: Main
-) -> None:
-    """What the refined queries find is estimated by the original one."""
-    model_server.does(says({"keywords": ["woman", "laboratory"]}))
-    result = quick(
-        *("search", "physicist", "--corpus", source, "--attribute", "gender", "-k", "10"),
-        *("--retriever", TEXTS, "--set", "ask=always"),
-        *("--model", "openai:fake", "--base-url", model_server.base_url, "--json"),
-        FAIRQR_CACHE_DIR=str(minilm_cache),
-    ).result
-    assert len(result["iterations"]) > 1
-    assert result["retriever"] == "hybrid-pool:minilm"
-    assert all(0 < place["relevance"] < 1 for place in result["ranking"])

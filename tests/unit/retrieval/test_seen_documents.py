@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,16 +30,3 @@ def test_large_documents_make_room_for_each_other() -> None:
     assert [document.id for document in seen.get("abc")] == ["c"]
     seen.add([Document("d", "", "x" * 10 * OVERHEAD)])
     assert [document.id for document in seen.get("abcd")] == ["d"]
-
-
-def test_threads_may_use_it_at_the_same_time() -> None:
-    seen = SeenDocuments(50 * (OVERHEAD + 2))
-
-    def work(start: int) -> None:
-        for number in range(start, start + 200):
-            seen.add([Document(str(number), "", "")])
-            seen.get([str(number - 1), str(number)])
-
-    with ThreadPoolExecutor(8) as threads:
-        list(threads.map(work, range(0, 1600, 200)))
-    assert len(seen.get(map(str, range(1600)))) == 50
