@@ -103,19 +103,15 @@ class AttributorCheck(BaseModel):
             f"(95 % interval {self.low:.1%} to {self.high:.1%}{without}), where the commoner "
             f"answer alone is right on {self.majority:.1%}"
         )
-        if self.finding == "better":
-            return f"{right}: better than chance on pairs like these."
-        if self.finding == "unclear":
-            return (
-                f"{right}: that says nothing yet; use at least {LEAST_PAIRS} pairs, of both kinds."
-            )
+        conclusions: dict[Finding, str] = {
+            "better": ": better than chance on pairs like these.",
+            "unclear": f": that says nothing yet; use at least {LEAST_PAIRS} pairs, of both kinds.",
+            "chance": "; that is no better than a coin, so do not use it to judge as it is.",
+        }
         another = ""
-        if self.auc is not None and self.auc >= GOOD_ORDER:
-            another = (
-                f" as it is. Its scores do separate the two kinds (AUC {self.auc:.2f}), so try "
-                "another --threshold"
-            )
-        return f"{right}; that is no better than a coin, so do not use it to judge{another}."
+        if self.finding == "chance" and (self.auc or 0) >= GOOD_ORDER:
+            another = f" Its scores are in order (AUC {self.auc:.2f}), so try another --threshold."
+        return f"{right}{conclusions[self.finding]}{another}"
 
 
 def read_pairs(path: Path) -> list[LabelledPair]:

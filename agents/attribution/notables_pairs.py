@@ -22,34 +22,30 @@ from fairqr.retrieval.sources.documents import Document
 
 T = TypeVar("T")
 
-NOTABLES = "notables"
-DEFAULT_PAIRS = 200
 NAMES_EXCHANGED = 1 / 3
 """The share of false sentences that name another person."""
 
 # These names also belong to other places.
 _AMBIGUOUS = frozenset({"Georgia", "Jersey"})
-_WORDS = json.loads((BUILT_IN[NOTABLES] / "vocabulary.json").read_text(encoding="utf-8"))
+_WORDS = json.loads((BUILT_IN["notables"] / "vocabulary.json").read_text(encoding="utf-8"))
 _PLACES: dict[str, str] = {
     label: name for label, name in _WORDS["country"].items() if label not in _AMBIGUOUS
 }
 _NOUNS = {noun: {noun, *job["also"]} for noun, job in _WORDS["occupation"].items()}
 
 
-def notables_pairs(number: int = DEFAULT_PAIRS, seed: int = 0) -> list[LabelledPair]:
+def notables_pairs(number: int = 200, seed: int = 0) -> list[LabelledPair]:
     """Make pairs, each about another person; the same seed gives the same pairs.
 
     Args:
-        number: How many pairs to make; those at even places are entailed.
+        number: How many pairs to make, at least 1; those at even places are entailed.
         seed: The seed of the random choice.
 
     Raises:
-        InputError: The number is not positive, or the corpus has too few texts.
+        InputError: The corpus has too few texts.
     """
-    if number < 1:
-        raise InputError(f"The number of pairs must be at least 1, not {number}.")
     stream = np.random.default_rng(seed)
-    documents = list(find_corpus(BUILT_IN[NOTABLES]).documents())
+    documents = list(find_corpus(BUILT_IN["notables"]).documents())
     names = [document.title for document in documents]
     pairs: list[LabelledPair] = []
     # Most texts state a fact literally, so few are read in vain.
@@ -70,10 +66,7 @@ def notables_pairs(number: int = DEFAULT_PAIRS, seed: int = 0) -> list[LabelledP
         pair = {"premise": document.text, "hypothesis": f"{name} {said}.", "entailed": is_entailed}
         pairs.append(LabelledPair.model_validate(pair))
     if len(pairs) < number:
-        raise InputError(
-            f"The corpus only has {len(pairs):,} texts for pairs; ask for fewer than {number:,} "
-            "pairs."
-        )
+        raise InputError(f"There are only {len(pairs):,} pairs; ask for fewer than {number:,}.")
     return pairs
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from fairqr.agents.attribution.attributor import Attributor, AttributorName
+from fairqr.agents.attribution.llm import LlmAttributor
+from fairqr.agents.attribution.nli import TransformersAttributor
+from fairqr.agents.attribution.overlap import OverlapAttributor
 from fairqr.agents.models.cache import ReplyCache, kept_in
 from fairqr.agents.models.chat import ChatModel
 from fairqr.base.errors import InputError
@@ -12,9 +15,7 @@ from fairqr.base.settings import default_model
 from fairqr.prompts.library import PromptLibrary
 
 DEFAULT_ATTRIBUTOR = "overlap"
-"""It works offline and at once; a study should use PAPER_ATTRIBUTOR."""
-
-PAPER_ATTRIBUTOR = "transformers"
+"""It works offline and at once; a study should use ``transformers``."""
 
 ATTRIBUTORS = {
     "overlap": "shared words, without a model; a baseline that sees no paraphrase and no negation",
@@ -57,30 +58,20 @@ def open_attributor(
     """
     chosen = {} if threshold is None else {"threshold": threshold}
     parsed = AttributorName.parse(name, **chosen)
-    if parsed.entailment is not None and parsed.kind != "transformers":
-        raise InputError(f"The attributor '{parsed.kind}' has no outputs; leave entailment= out.")
-    if options and parsed.kind in ("overlap", "transformers"):
+    kind, model = parsed.kind, parsed.model
+    if kind not in ("overlap", "transformers", "llm") or (kind == "overlap" and model):
+        raise InputError(f"There is no attributor '{name}'; choose {', '.join(ATTRIBUTORS)}.")
+    if parsed.entailment is not None and kind != "transformers":
+        raise InputError(f"The attributor '{kind}' has no outputs; leave entailment= out.")
+    if options and kind != "llm":
         raise InputError(
-            f"The attributor '{parsed.kind}' asks no server; leave {next(iter(options))} out, or "
-            "choose llm."
+            f"The attributor '{kind}' asks no server; leave {next(iter(options))} out, or choose "
+            "llm."
         )
-    kept = kept_in(cache)
-    match parsed.kind, parsed.model:
-        case "overlap", "":
-            from fairqr.agents.attribution.overlap import OverlapAttributor
-
-            return OverlapAttributor(parsed)  # faster than a cache
-        case "llm", model:
-            from fairqr.agents.attribution.llm import LlmAttributor
-
-            if chat is None or model not in ("", chat.name):
-                chat = ChatModel(model or default_model(), cache=kept, **options)
-            return LlmAttributor(chat, parsed, prompts, concurrency)
-        case "transformers", _:
-            from fairqr.agents.attribution.nli import TransformersAttributor
-
-            return TransformersAttributor(parsed, kept)
-    raise InputError(
-        f"There is no attributor '{parsed.kind}{':' * bool(parsed.model)}{parsed.model}'; "
-        f"choose {', '.join(ATTRIBUTORS)}."
-    )
+    if kind == "overlap":
+        return OverlapAttributor(parsed)  # faster than a cache
+    if kind == "transformers":
+        return TransformersAttributor(parsed, kept_in(cache))
+    if chat is None or model not in ("", chat.name):
+        chat = ChatModel(model or default_model(), cache=kept_in(cache), **options)
+    return LlmAttributor(chat, parsed, prompts, concurrency)
