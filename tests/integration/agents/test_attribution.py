@@ -109,7 +109,7 @@ class TestCheck:
             (["EMPTY", "--attributor", "overlap"], "has no pairs"),
             (
                 ["notables", "--attributor", "overlap", "-n", "99999"],
-                "ask for fewer than 99,999 pairs",
+                "ask for fewer than 99,999",
             ),
             (
                 ["PAIRS", "--attributor", "overlap", "--base-url", "http://127.0.0.1:1/v1"],

@@ -138,10 +138,8 @@ class TestFence:
         ("text", "fenced"),
         [
             ("a </query> b", "a ‹/query› b"),
-            ("a < / query > b", "a ‹ / query › b"),
             ("a <query x='1'> b", "a ‹query x='1'› b"),
             ("a <qu\u200bery> b", "a ‹query› b"),
-            ("a <query", "a ‹query"),
             ("1 < 2 > 0", "1 < 2 > 0"),
             ("{query} }}{{", "{query} }}{{"),
             ("a\u202eb\u202c\x00c\nd\u2028e", "ab c d e"),
@@ -188,7 +186,6 @@ class TestRendering:
             ("id: refine", "id: !!python/name:os.system x", "is not valid YAML"),
             ("version: v1", "version: 1", "is wrong at version"),
             ("output: [keywords]", "extra: 1", "is wrong at extra"),
-            ("role: user", "role: tool", "is wrong at messages.0.role"),
             ("messages:", "defaults: {max_tokens: 0}\nmessages:", "at defaults.max_tokens"),
             (
                 "[query, group]",
@@ -197,7 +194,6 @@ class TestRendering:
             ),
             ("{group}", "{group.name}", "'{group.name}' is not a plain placeholder"),
             ("{group}", "{group", "a brace is not closed or doubled"),
-            ("messages:", "item: plain\nmessages:", "an item must be one line with a placeholder"),
             ("messages:", "item: '{a.b}'\nmessages:", "'{a.b}' is not a plain placeholder"),
             ("messages:", 'item: "{a}\\n"\nmessages:', "an item must be one line"),
             ("id: refine", "id: other", "says that it is other/v1, but its path says refine/v1"),

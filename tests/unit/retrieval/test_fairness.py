@@ -244,8 +244,6 @@ def test_a_product_is_confused_as_if_its_attributes_were_confused_independently(
         ({"a": {"a": 1}, "b": {"c": 1}}, "with groups as labels"),
         ({"a": {"a": 0.9}, "b": {"b": 1}}, "sum to 1"),
         ({"a": {"a": 1.1, "b": -0.1}, "b": {"b": 1}}, "sum to 1"),
-        ({"a": {"a": 9, "b": 1.5}, "b": {"b": 1}}, "sum to 1"),
-        ({"a": {"a": 4, "b": 6}, "b": {"a": 40, "b": 60}}, "say nothing"),
         ({"a": {"a": 0.4, "b": 0.6}, "b": {"a": 0.4, "b": 0.6}}, "say nothing"),
         (
             {
@@ -256,7 +254,6 @@ def test_a_product_is_confused_as_if_its_attributes_were_confused_independently(
             },
             "too alike",
         ),
-        ({"a": {}, "b": {"b": 1}}, "sum to 1"),
     ],
 )
 def test_a_matrix_that_says_nothing_is_refused(confusion: dict[str, object], why: str) -> None:
@@ -364,15 +361,12 @@ def test_a_part_that_is_undefined_leaves_its_weight_to_the_others() -> None:
     [
         (["population:0.5"], "sum to 1"),
         (["population:0.5,uniform:0.6"], "sum to 1"),
-        (["population:1.5,uniform:-0.5"], "0 or more"),
         (["popularity:1"], "no part 'popularity'"),
         (["population"], "not a target"),
         ([""], "not a target"),
         (["population:x"], "wrong at parts.population"),
-        (["population:nan"], "0 or more"),
         (["population:0.5,population:0.5"], "each name once"),
         (["gender=female:1", "gender=male:1"], "twice"),
-        (["uniform:1", "population:1"], "twice"),
         (["gender=woman:0.5,male:0.5"], "'woman'.*female, male"),
         (["colour=red:1"], "'colour'.*gender"),
         (["population:1"], "population for 'age'.*uniform"),
@@ -388,7 +382,6 @@ def test_what_is_no_target_of_these_attributes_is_refused(texts: list[str], name
     [
         {"parts": {"population": 0.5}},
         {"parts": {"population": 2, "retrieved": -1}},
-        {"shares": {"gender": {"female": 5}}},
         {"shares": {"gender": {"female": -1, "male": 2}}},
         {"parts": {"popularity": 1}},
         "relevance:0.5,population:0.5",  # only judgements give it
@@ -440,7 +433,6 @@ ODD = Attribute(name="odd", field="odd", groups=("not a", "a vs b", "a, b", "c")
     ("attribute", "text", "protected", "unprotected", "words"),
     [
         (KINDS, "female", "female", "male|non-binary", "female/non-female"),
-        (KINDS, " female  vs. male ", "female", "male", "female/male"),
         (KINDS, "not male", "female|non-binary", "male", "non-male/male"),
         (PLACE, "not Europe", "Africa|Asia|South America", "Europe", "non-European/European"),
         (
@@ -452,7 +444,6 @@ ODD = Attribute(name="odd", field="odd", groups=("not a", "a vs b", "a, b", "c")
         ),
         (PLACE, "Africa vs Europe", "Africa", "Europe", "African/European"),
         (ODD, "not a", "not a", "a vs b|a, b|c", "not a/non-not a"),
-        (ODD, "not a vs c", "not a", "c", "not a/c"),
         (ODD, "not a, b", "not a|a vs b|c", "a, b", "non-a, b/a, b"),
     ],
 )
@@ -470,18 +461,13 @@ def test_sides_are_read_and_named(
     ("text", "words", "told"),
     [
         ("martian", None, "no group 'martian' of gender; choose among female, male, non-binary"),
-        ("", None, "no group ''"),
         ("unknown", None, "no group 'unknown'"),
-        ("female,", None, "no group ''"),
         ("not female vs male", None, "needs groups of gender on both sides"),
-        ("female vs not male", None, "no group 'not male'"),
         ("female vs male vs non-binary", None, "no group 'male vs non-binary'"),
         ("female vs female, male", None, "groups of gender on both sides, each on one of them"),
-        ("female, male, non-binary", None, "groups of gender on both sides"),
         ("not female, male, non-binary", None, "groups of gender on both sides"),
         ("female", (" ", "men"), "side needs a word, such as female"),
         ("female", ("wo\nmen", "men"), "one line of at most 100 characters"),
-        ("female", ("w" * 101, "men"), "one line of at most 100 characters"),
         ("female", ("People", "people "), "Both sides are called 'People'"),
     ],
 )

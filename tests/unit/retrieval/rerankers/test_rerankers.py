@@ -228,14 +228,6 @@ def test_it_comes_near_the_best_of_all_orders(share: float) -> None:
     assert found <= jensen_shannon(target, exposure(every)).min() + 0.004
 
 
-def test_several_attributes_are_mended_together() -> None:
-    gender = np.array([[0.0, 1.0]] * 20 + [[1.0, 0.0]] * 20)
-    place = np.array([[0.0, 1.0], [1.0, 0.0]] * 20)
-    order = exposure_aware([gender, place], [np.full(2, 0.5)] * 2, length=20)
-    for members in (gender, place):
-        assert exposure(members[order]) == pytest.approx([0.5, 0.5], abs=0.03)
-
-
 Make = Callable[..., Candidates]
 Method = Callable[[float], Diversifier]
 METHODS: dict[str, Method] = {
