@@ -34,6 +34,7 @@ from tests.unit.retrieval.vector_encoders import (
     WORDS,
     CountingEncoder,
     generated,
+    moved_by_hand,
     unit,
     word_vector,
 )
@@ -104,12 +105,7 @@ async def test_estimates_are_those_of_the_definition(lexical: TantivyEngine) -> 
     query = unit(word_vector("w1 w0 w1", 8))
     by_words = sorted((id_ for id_ in scores if scores[id_]), key=lambda i: (-scores[i], i))
     nearest = sorted(scores, key=lambda i: (-float(vectors[i] @ query), i))
-    fused = {
-        id_: sum(1 / (61 + ranking.index(id_)) for ranking in (by_words, nearest) if id_ in ranking)
-        for id_ in scores
-    }
-    best = sorted(fused, key=lambda i: (-fused[i], i))[:10]
-    moved = unit(query / 2 + unit(np.mean([vectors[id_] for id_ in best], axis=0)) / 2)
+    moved = moved_by_hand(query, vectors, [by_words, nearest])
     usual = np.array([vectors[id_] @ moved for id_ in sampled])
     fit = CALIBRATED.texts
     for id_, estimate in found.items():
