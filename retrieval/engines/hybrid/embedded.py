@@ -307,7 +307,7 @@ class VectorEngine(EngineOverWords):
 
     def _by_words(self, now: Snapshot, query: Query) -> tuple[Numbers, FloatArray]:
         """Return the numbers and scores of the best documents by BM25, best first."""
-        addresses, scores = now.ranked(query)
+        _, addresses, scores = now.ranked(query)
         return np.array(now.numbers(addresses), dtype=np.int64), np.array(scores)
 
 

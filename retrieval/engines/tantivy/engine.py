@@ -53,6 +53,9 @@ ID_COLUMNS = [f"id{place}" for place in range(MAX_ID_BYTES // 8 + 1)]
 SEGMENT = 2**32
 """More than the documents of a segment, which tantivy numbers with 32 bits."""
 
+USUALLY_TIED = 50
+"""We take so many documents more than asked for, so that few queries are searched twice."""
+
 
 class Manifest(BaseModel):
     """What was indexed.
@@ -147,9 +150,8 @@ class Snapshot:
     def answer(self, query: Query) -> Hits:
         """Answer one query."""
         if query.n >= 1:
-            addresses, scores = self.ranked(query)
-            groups = self.memberships(addresses, query.attributes)
-            return Hits(self.ids_at(addresses), scores, groups)
+            ids, addresses, scores = self.ranked(query)
+            return Hits(ids, scores, self.memberships(addresses, query.attributes))
         anything = query.text or query.only is not None or query.within is not None
         # This does not count deleted documents.
         matching = self.searcher.search(self._parsed(query), 1) if anything else None
@@ -198,24 +200,25 @@ class Snapshot:
             [(occur, tantivy.Query.term_query(self.text_schema, "body", term)) for term in terms]
         )
 
-    def ranked(self, query: Query) -> tuple[Addresses, list[float]]:
-        """Return where the best documents of a query are, with their scores; ties by id."""
+    def ranked(self, query: Query) -> tuple[list[str], Addresses, list[float]]:
+        """Return the ids of the best documents of a query, where they are, and their scores."""
         n, parsed = min(query.n, len(self)), self._parsed(query)
         if n < 1:
-            return [], []
+            return [], [], []
         # A segment is sorted by id; ties come in the order of segments, then of documents. So one
         # segment breaks ties by id; with several, we take all documents tied with the last one.
-        limit = n if self.searcher.num_segments == 1 else n + 1
+        limit = n if self.searcher.num_segments == 1 else n + USUALLY_TIED
         found = self.searcher.search(parsed, limit, count=False).hits
         while len(found) == limit > n and found[n - 1][0] == found[-1][0]:
             limit *= 2
             found = self.searcher.search(parsed, limit, count=False).hits
         scores, addresses = [score for score, _ in found], [address for _, address in found]
+        ids = self.ids_at(addresses)
         if limit > n:
-            best = best_positions(self.ids_at(addresses), scores)[:n].tolist()
-            scores = [scores[place] for place in best]
+            best = best_positions(ids, scores)[:n].tolist()
+            ids, scores = [ids[place] for place in best], [scores[place] for place in best]
             addresses = [addresses[place] for place in best]
-        return addresses, scores
+        return ids, addresses, scores
 
     def hits(
         self, numbers: Numbers, scores: FloatArray, n: int, attributes: Attributes = None
