@@ -17,8 +17,7 @@ from pathlib import Path
 import transformers
 
 from fairqr.agents.models.in_process import CausalModel
-from fairqr.agents.tuning.examples import Example
-from fairqr.agents.tuning.lora import LoraOptions, adapted, train
+from fairqr.agents.tuning import Example, LoraOptions, adapted, train
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.probes.specification import LoraExperiment, ProbeSource
 from fairqr.evaluation.probes.tuning import encoder_of, judge_of, make_lora_plan

@@ -17,19 +17,13 @@ from urllib.parse import urlsplit
 
 from fairqr.agents.models import provider
 from fairqr.agents.models.cache import ReplyCache, cache_key
-from fairqr.agents.models.failures import no_answer_within, no_probabilities, translated
-from fairqr.agents.models.language_model import (
-    Exchange,
-    LanguageModel,
-    TokenRelay,
-    record_messages,
-)
+from fairqr.agents.models.language_model import Exchange, LanguageModel, TokenRelay
 from fairqr.agents.models.local import CONTEXT_TOKENS, check_local, local_turn
 from fairqr.agents.models.replies import Completion, Messages, Question, Reply, Usage, Wanted
 from fairqr.base.errors import InputError, ModelError
 from fairqr.base.loops import PerLoop
 from fairqr.base.retries import with_retries
-from fairqr.base.telemetry import Span, current_span
+from fairqr.base.telemetry import current_span
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -210,14 +204,14 @@ class ChatModel(LanguageModel):
         try:
             async with asyncio.timeout(limit):
                 while True:
-                    record_messages(step, "input", messages)
+                    exchange.record("input", messages)
                     exchange.usage += Usage(model_calls=1)
                     began = time.perf_counter()
                     message = await self._send(messages, question, relay)
                     if relay is not None and relay.began_at is not None:
                         seconds = relay.began_at - began
                         step.set("gen_ai.response.time_to_first_chunk", seconds)
-                    answer = _completion(message, step)
+                    answer = _completion(message, exchange)
                     exchange.usage += answer.usage
                     if answer.declined:
                         raise ModelError("refused", f"The model {self.name} declined to answer.")
@@ -225,7 +219,7 @@ class ChatModel(LanguageModel):
                     gave = answer.first_tokens is not None or not answer.text.strip("\ufffd")
                     if question.wanted == "choice" and not gave:
                         self._left_out.add("logprobs")
-                        raise ModelError("unsupported", no_probabilities(self.name))
+                        raise self._unsupported()
                     try:
                         return question.read(answer)
                     except ValueError as error:
@@ -235,7 +229,7 @@ class ChatModel(LanguageModel):
                         may_ask_again = False
                         messages = [*messages, *_complaint(answer.text, error)]
         except TimeoutError:
-            raise ModelError("timeout", no_answer_within(self.name, limit)) from None
+            raise self._late(limit) from None
 
     def _parameters(self, question: Question, relay: TokenRelay | None) -> dict[str, Any]:
         if not self._speaks_openai:
@@ -257,7 +251,7 @@ class ChatModel(LanguageModel):
         """
         client = await self._client(question.wanted)
         if question.wanted == "choice" and not self.gives_probabilities:
-            raise ModelError("unsupported", no_probabilities(self.name))
+            raise self._unsupported()
         parameters = self._parameters(question, relay)
         is_foreign = self._given is not None and not self._speaks_openai
 
@@ -281,13 +275,15 @@ class ChatModel(LanguageModel):
                 raise reply
             return reply
         except TimeoutError:
-            raise ModelError("timeout", no_answer_within(self.name, self._timeout)) from None
+            raise self._late(self._timeout) from None
         except Exception as error:
             # Look at this request's parameters: another request may have learnt the same meanwhile.
             refused = provider.refused_parameter(error, parameters)
             if refused is None:
                 key = self._options.get("api_key")
-                raise translated(error, self.name, self.base_url, key, is_foreign) from None
+                raise provider.translated(
+                    error, self.name, self.base_url, key, is_foreign
+                ) from None
         # From now on, the parameter is left out.
         self._left_out.add(refused)
         return await self._send(messages, question, relay)
@@ -344,9 +340,9 @@ async def _structured(
     return message.model_copy(update={"content": json.dumps(reply["parsed"])})
 
 
-def _completion(message: AIMessage, step: Span) -> Completion:
+def _completion(message: AIMessage, exchange: Exchange) -> Completion:
     """Return the answer in a message, and record what the server says about it."""
-    metadata = message.response_metadata
+    metadata, step = message.response_metadata, exchange.step
     reason = metadata.get("finish_reason") or metadata.get("stop_reason")
     reason = reason if reason in FINISH_REASONS else None
     text = message.text if isinstance(message.text, str) else str(message.content)
@@ -356,7 +352,7 @@ def _completion(message: AIMessage, step: Span) -> Completion:
         if said and isinstance(said, str):
             step.set(f"gen_ai.response.{name}", said[:200])
     answer = [{"role": "assistant", "content": text}]
-    record_messages(step, "output", answer, finish_reason=reason or "unknown")
+    exchange.record("output", answer, finish_reason=reason or "unknown")
     declined = reason == "content_filter" or bool(message.additional_kwargs.get("refusal"))
     usage = Usage()
     if counted := message.usage_metadata:

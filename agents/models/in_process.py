@@ -18,21 +18,8 @@ from typing import Any
 
 from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.causal_weights import source_of
-from fairqr.agents.models.language_model import (
-    Exchange,
-    LanguageModel,
-    TokenRelay,
-    record_messages,
-)
-from fairqr.agents.models.replies import (
-    Completion,
-    Messages,
-    OnToken,
-    Question,
-    Reply,
-    Usage,
-    Wanted,
-)
+from fairqr.agents.models.language_model import Exchange, LanguageModel, TokenRelay
+from fairqr.agents.models.replies import Completion, Messages, OnToken, Question, Reply, Usage
 from fairqr.base.errors import FairqrError, ModelError, one_line
 from fairqr.base.loops import PerLoop
 from fairqr.base.neural import Pretrained, load_causal, load_pretrained, state_of, stated_limit
@@ -108,7 +95,7 @@ class InProcessModel(LanguageModel):
         It ends soon after ``stopped`` is set, since nobody waits then.
         """
 
-    async def start(self, wanted: Wanted = "object") -> None:
+    async def start(self, wanted: str = "object") -> None:
         """Load the model; raises as :meth:`pretrained` does."""
         await self.pretrained()
 
@@ -122,7 +109,7 @@ class InProcessModel(LanguageModel):
         self, question: Question, relay: TokenRelay | None, exchange: Exchange
     ) -> Mapping[str, Any]:
         messages, stopped = self._messages(question), threading.Event()
-        record_messages(exchange.step, "input", messages)
+        exchange.record("input", messages)
         pretrained = await self.pretrained()
         try:
             answer = await pretrained.run(
@@ -138,7 +125,7 @@ class InProcessModel(LanguageModel):
             stopped.set()
         exchange.usage = answer.usage
         said = [{"role": "assistant", "content": answer.text}]
-        record_messages(exchange.step, "output", said, finish_reason="unknown")
+        exchange.record("output", said, finish_reason="unknown")
         return question.read(answer)
 
 

@@ -11,8 +11,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+from fairqr.agents.models import replies
 from fairqr.agents.models.cache import ReplyCache, cache_key, surroundings
-from fairqr.agents.models.failures import no_answer_within, no_probabilities
 from fairqr.agents.models.replies import Messages, OnToken, Question, Reply, Status, Usage, Wanted
 from fairqr.base.errors import ModelError
 from fairqr.base.telemetry import Kind, Span, span
@@ -27,14 +27,13 @@ class Exchange:
     step: Span
     usage: Usage = Usage()  # noqa: RUF009 - frozen
 
-
-def record_messages(step: Span, kind: str, messages: Messages, **more: Any) -> None:
-    """Record messages in the form of ``gen_ai.input.messages`` or ``gen_ai.output.messages``."""
-    said = [
-        {"role": it["role"], "parts": [{"type": "text", "content": it["content"]}], **more}
-        for it in messages
-    ]
-    step.content(f"gen_ai.{kind}.messages", said)
+    def record(self, kind: str, messages: Messages, **more: Any) -> None:
+        """Record messages in the form of ``gen_ai.input.messages``, or of the output."""
+        said = [
+            {"role": it["role"], "parts": [{"type": "text", "content": it["content"]}], **more}
+            for it in messages
+        ]
+        self.step.content(f"gen_ai.{kind}.messages", said)
 
 
 class TokenRelay:
@@ -165,6 +164,13 @@ class LanguageModel(ABC):
             took = (time.perf_counter() - began) * 1000
         return Reply(cast("Status", status), value, message, usage), took
 
+    def _late(self, seconds: float) -> ModelError:
+        return ModelError("timeout", replies.no_answer_within(self.name, seconds))
+
+    def _unsupported(self) -> ModelError:
+        said = f"The model {self.name} does not give the probabilities of its tokens."
+        return ModelError("unsupported", said)
+
     async def budget(self, prompt: PromptTemplate, room: int, question: int) -> Budget:
         """Return the room of a prompt that answers, as far as the model is known.
 
@@ -223,7 +229,7 @@ class LanguageModel(ABC):
             ModelUnavailableError: Something is missing that the model needs.
         """
         if not self.gives_probabilities:
-            return Reply("unsupported", message=no_probabilities(self.name))
+            return Reply("unsupported", message=str(self._unsupported()))
         weighed = replace(question, wanted="choice", labels=tuple(labels))
         return await self._reply(weighed, deadline)
 
@@ -254,7 +260,7 @@ class LanguageModel(ABC):
                 async with asyncio.timeout(deadline):
                     reply = await cache.share(place, ask)
             except TimeoutError:
-                message = no_answer_within(self.name, deadline or 0)
+                message = str(self._late(deadline or 0))
                 return Reply("timeout", message=message, usage=Usage(model_calls=int(leads)))
             finally:
                 if relay is not None:

@@ -20,9 +20,6 @@ from fairqr.base.errors import ModelUnavailableError
 from fairqr.base.loops import PerLoop
 from fairqr.base.weights import is_pulled, lookup, weights_path
 
-SLOTS = 1
-"""How many requests are answered at once; others wait. On a few cores, more would not be faster."""
-
 CONTEXT_TOKENS = 2048
 """How many tokens the prompt and the reply of one request may have together."""
 
@@ -121,8 +118,8 @@ def _start(xllamacpp: Any, name: str, path: Path, reading: bool) -> LocalServer:
     params.model_alias = {name}  # otherwise every reply contains the path on this machine
     params.port = 0
     params.api_keys = [key]
-    params.n_parallel = SLOTS
-    params.n_ctx = SLOTS * CONTEXT_TOKENS
+    params.n_parallel = 1  # others wait; on a few cores, more at once would not be faster
+    params.n_ctx = CONTEXT_TOKENS
     # Read token by token: sums over several tokens round differently, so a reply would depend on
     # how much of its prompt the server knows from the one before. Later questions are still fast,
     # since most of their prompt is known. If prompts are always read from the beginning, many

@@ -228,3 +228,10 @@ def parse_object(text: str) -> dict[str, Any]:
         if effort > MAX_REPLY_CHARACTERS:
             break
     raise ValueError("the reply holds no whole JSON object")
+
+
+def no_answer_within(model: str, seconds: float) -> str:
+    """Return the sentence about a model that exceeded its time."""
+    if seconds <= 0:
+        return f"No time was left to ask the model {model}."
+    return f"The model {model} did not answer within {seconds:.3g} s."

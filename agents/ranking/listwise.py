@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from fairqr.agents.models.language_model import LanguageModel
 from fairqr.agents.models.replies import Question, Usage
-from fairqr.agents.ranking.item_ranker import Cost, ItemRanking, RankItem, before_those_who_ask
-from fairqr.agents.ranking.rankers import DEFAULTS, RankerOptions
+from fairqr.agents.ranking import rankers
+from fairqr.agents.ranking.rankers import Cost, ItemRanking, RankerOptions, RankItem
 from fairqr.agents.ranking.reply_parser import parse_permutation
 from fairqr.base.errors import InputError
 from fairqr.prompts.budget import SAFE_SHARE, estimated_tokens, message_tokens, render_documents
@@ -50,7 +50,7 @@ class ListwiseRanker:
     """
 
     def __init__(
-        self, model: LanguageModel, prompt: PromptTemplate, options: RankerOptions = DEFAULTS
+        self, model: LanguageModel, prompt: PromptTemplate, options: RankerOptions
     ) -> None:
         self._model = model
         self._prompt = prompt
@@ -84,7 +84,7 @@ class ListwiseRanker:
     async def rank(
         self, query: str, items: Sequence[RankItem], group: str = "", deadline: float | None = None
     ) -> ItemRanking:
-        """Rank the items; see :meth:`fairqr.agents.ranking.item_ranker.ItemRanker.rank`.
+        """Rank the items; see :meth:`fairqr.agents.ranking.rankers.ItemRanker.rank`.
 
         Windows after the deadline count as asked, with the failure ``timeout``.
 
@@ -129,8 +129,8 @@ class ListwiseRanker:
             fence(_IDENTIFIER.sub(r"(\1)", item.shown(options.shown)), options.length)
             for item in items
         ]
-        asker = {"group": before_those_who_ask(group), "query": fence(query, MAX_QUERY_CHARACTERS)}
-        return WindowPrompt(self._prompt, asker, passages, context)
+        word, asked = rankers.before_those_who_ask(group), fence(query, MAX_QUERY_CHARACTERS)
+        return WindowPrompt(self._prompt, {"group": word, "query": asked}, passages, context)
 
     def _windows(self, prompt: WindowPrompt) -> tuple[list[range], tuple[str, ...]]:
         """Return the windows, shrunk until they fit, and warnings about that.

@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 from fairqr.agents.models.language_model import LanguageModel
 from fairqr.agents.models.replies import Question, Reply, Status, Usage
-from fairqr.agents.ranking.item_ranker import Cost, ItemRanking, RankItem, before_those_who_ask
-from fairqr.agents.ranking.rankers import DEFAULTS, By, RankerOptions
+from fairqr.agents.ranking import rankers
+from fairqr.agents.ranking.rankers import Cost, ItemRanking, RankerOptions, RankItem
 from fairqr.agents.ranking.reply_parser import LABELS, Position, Unreadable, parse_preference
 from fairqr.base.errors import one_line
 from fairqr.base.loops import PerLoop, run_together
@@ -123,7 +123,7 @@ class PairwiseJudge:
     """
 
     def __init__(
-        self, model: LanguageModel, prompt: PromptTemplate, options: RankerOptions = DEFAULTS
+        self, model: LanguageModel, prompt: PromptTemplate, options: RankerOptions
     ) -> None:
         self.model = model
         self.prompt = prompt
@@ -132,7 +132,7 @@ class PairwiseJudge:
         self._first: PerLoop[asyncio.Event] = PerLoop()
 
     @property
-    def asks_by(self) -> By:
+    def asks_by(self) -> rankers.By:
         """How the model is really asked, as far as we know."""
         if self._unsupported or not self.model.gives_probabilities:
             return "reply"
@@ -176,7 +176,7 @@ class PairwiseJudge:
     def values(self, query: str, pair: Pair, group: str = "") -> dict[str, str]:
         """Return the fenced values of the prompt, for the documents in this order."""
         first, second = map(self.text, pair)
-        asker = before_those_who_ask(group)
+        asker = rankers.before_those_who_ask(group)
         return {"group": asker, "query": fence(query), "first": first, "second": second}
 
     async def compare(
@@ -203,10 +203,10 @@ class PairwiseJudge:
     async def _prefer(self, question: Question, until: float | None) -> Preference:
         usage = Usage()
         if self.asks_by == "probabilities":
-            choice = await self._weigh(question, until)
-            if choice.status != "unsupported":
-                return self._weighed(choice)
-            usage = choice.usage
+            weighed = await self._weigh(question, until)
+            if weighed.status != "unsupported":
+                return self._weighed(weighed)
+            usage = weighed.usage
         reply = await self.model.write(question, _left(until))
         return self._read(replace(reply, usage=usage + reply.usage))
 
@@ -224,25 +224,22 @@ class PairwiseJudge:
         self._unsupported |= choice.status == "unsupported"
         return choice
 
-    def _weighed(self, choice: Reply) -> Preference:
-        usage, name = choice.usage, self.model.name
-        if choice.status == "parse_error" and usage.prompt_tokens:
+    def _weighed(self, reply: Reply) -> Preference:
+        name, usage = self.model.name, reply.usage
+        if reply.status == "parse_error" and usage.prompt_tokens:
             # Neither label is among the likeliest tokens.
-            return Preference("neither", message=choice.message, usage=usage)
-        if choice.status != "ok":
-            return _failed(choice)
-        if choice.mass < LEAST_MASS:
-            labels, mass = " or ".join(LABELS), f"{choice.mass:.2g}"
-            message = (
-                f"The model {name} would begin with {labels} with a probability of {mass} only."
-            )
-            return Preference("neither", message=message, usage=usage)
-        first, second = (max(choice.probabilities[label], FLOOR) for label in LABELS)
-        odds = math.log(first) - math.log(second)
-        if not odds:
+            return Preference("neither", message=reply.message, usage=usage)
+        if reply.status != "ok":
+            return _failed(reply)
+        if reply.mass < LEAST_MASS:
+            begins = f"begin with {' or '.join(LABELS)} with a probability of {reply.mass:.2g} only"
+            return Preference("neither", message=f"The model {name} would {begins}.", usage=usage)
+        first, second = (math.log(max(reply.probabilities[it], FLOOR)) for it in LABELS)
+        if first == second:
             message = f"Both documents are as probable for the model {name}."
             return Preference("tie", None, 0.0, message, usage)
-        return Preference("ok", "first" if odds > 0 else "second", odds, usage=usage)
+        choice: Position = "first" if first > second else "second"
+        return Preference("ok", choice, first - second, usage=usage)
 
     def _read(self, reply: Reply) -> Preference:
         if reply.status != "ok":
@@ -254,7 +251,7 @@ class PairwiseJudge:
         return Preference(read, message=message, usage=reply.usage)
 
 
-def _failed(reply: Reply | Reply) -> Preference:
+def _failed(reply: Reply) -> Preference:
     """Return the failure of a model; a malformed response of a server counts as unavailable."""
     status = "unavailable" if reply.status == "parse_error" else reply.status
     return Preference(status, message=reply.message, usage=reply.usage)
@@ -278,7 +275,7 @@ class PairwiseRanker:
         options: The strategy, its passes, and how many comparisons run at the same time.
     """
 
-    def __init__(self, judge: PairwiseJudge, options: RankerOptions = DEFAULTS) -> None:
+    def __init__(self, judge: PairwiseJudge, options: RankerOptions) -> None:
         self._judge = judge
         self._options = options
         self._slots: PerLoop[asyncio.Semaphore] = PerLoop()
@@ -313,7 +310,7 @@ class PairwiseRanker:
     async def rank(
         self, query: str, items: Sequence[RankItem], group: str = "", deadline: float | None = None
     ) -> ItemRanking:
-        """Rank the items; see :class:`fairqr.agents.ranking.item_ranker.ItemRanker`."""
+        """Rank the items; see :class:`fairqr.agents.ranking.rankers.ItemRanker`."""
         until = None if deadline is None else time.monotonic() + deadline
         slots = self._slots.setdefault(asyncio.Semaphore(self._options.concurrency))
         asked: dict[tuple[int, int], Comparison] = {}

@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from fairqr.agents.models.failures import no_answer_within
-from fairqr.agents.ranking.item_ranker import Cost, ItemRanking, RankItem
-from fairqr.agents.ranking.rankers import DEFAULTS, RankerOptions
+from fairqr.agents.models.replies import no_answer_within
+from fairqr.agents.ranking.rankers import Cost, ItemRanking, RankerOptions, RankItem
 from fairqr.base.errors import ModelUnavailableError, one_line
 from fairqr.base.neural import Pretrained, load_pretrained, to_float32, token_limit
 
@@ -45,7 +44,7 @@ class PointwiseRanker:
         options: The weights, a hub id or a folder; and what is shown of an item.
     """
 
-    def __init__(self, kind: str, options: RankerOptions = DEFAULTS) -> None:
+    def __init__(self, kind: str, options: RankerOptions) -> None:
         self._kind = kind
         self._options = options
         self._loader, weights = MODELS[kind]
@@ -73,7 +72,7 @@ class PointwiseRanker:
     async def rank(
         self, query: str, items: Sequence[RankItem], group: str = "", deadline: float | None = None
     ) -> ItemRanking:
-        """Rank the items; see :meth:`fairqr.agents.ranking.item_ranker.ItemRanker.rank`.
+        """Rank the items; see :meth:`fairqr.agents.ranking.rankers.ItemRanker.rank`.
 
         If not all items could be scored, the order is unchanged, and the ranking counts as one
         failed question with its status.
@@ -130,21 +129,22 @@ class PointwiseRanker:
 def _monot5_logits(pretrained: Pretrained, query: str, documents: Sequence[str]) -> Any:
     """Return the logits of false and true as the first token that the T5 would write.
 
-    It reads ``Query: … Document: … Relevant:``; only the document is cut.
+    It reads ``Query: … Document: … Relevant:``; only the document is cut. Pieces never cross a
+    space, so that the parts have the tokens of the whole text.
     """
     import torch
 
     tokenizer, model = pretrained.tokenizer, pretrained.model
     limit = token_limit(model.config, tokenizer)
-    query = _cut(tokenizer, query, limit // 2)
-    texts = [_t5_text(tokenizer, query, document, limit) for document in documents]
-    inputs = tokenizer(texts, padding=True, truncation=True, max_length=limit, return_tensors="pt")
+    parts = ["Query:", query, "Document:", "Relevant:", *documents]
+    options = {"add_special_tokens": False, "verbose": False}
+    asks, asked, shows, ends, *texts = tokenizer(parts, **options)["input_ids"]
+    before, after = [*asks, *asked[: limit // 2], *shows], [*ends, tokenizer.eos_token_id]
+    room = limit - len(before) - len(after)
+    rows = {"input_ids": [[*before, *text[:room], *after] for text in texts]}
+    inputs = tokenizer.pad(rows, return_tensors="pt", verbose=False).to(pretrained.device)
     start = torch.full((len(texts), 1), model.config.decoder_start_token_id)
-    output = model(
-        input_ids=inputs["input_ids"].to(pretrained.device),
-        attention_mask=inputs["attention_mask"].to(pretrained.device),
-        decoder_input_ids=start.to(pretrained.device),
-    )
+    output = model(**inputs, decoder_input_ids=start.to(pretrained.device))
     return output.logits[:, 0, tokenizer.convert_tokens_to_ids(ANSWERS)]
 
 
@@ -168,22 +168,8 @@ def _clean(text: str) -> str:
     return " ".join(text.encode("utf-8", "replace").decode().split())
 
 
-def _t5_text(tokenizer: Any, query: str, document: str, limit: int) -> str:
-    while True:
-        text = f"Query: {query} Document: {document} Relevant:"
-        over = len(tokenizer(text, verbose=False)["input_ids"]) - limit
-        if over <= 0 or not document:
-            return text
-        has = len(tokenizer(document, add_special_tokens=False, verbose=False)["input_ids"])
-        shorter = _cut(tokenizer, document, has - over)
-        # Joined texts may have a few more tokens than the sum of the parts.
-        document = shorter if len(shorter) < len(document) else document[:-1]
-
-
 def _cut(tokenizer: Any, text: str, limit: int) -> str:
     """Return the beginning of a text that its first tokens cover, in complete characters."""
-    if limit < 1:
-        return ""
     found = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     ends = [end for _, end in found["offset_mapping"]]
     return text if len(ends) <= limit else text[: ends[limit - 1]]

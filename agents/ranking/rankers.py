@@ -1,17 +1,149 @@
-"""Opens rankers by their names."""
+"""Rankers: they take items in one order and return them in another."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, Protocol
 
-from fairqr.agents.ranking.item_ranker import ItemRanker, Shown
+from fairqr.agents.models.language_model import LanguageModel
+from fairqr.agents.models.replies import Usage
 from fairqr.base.errors import InputError, ModelUnavailableError, one_line
+from fairqr.prompts.library import PromptLibrary
+from fairqr.prompts.template import fence
 
-if TYPE_CHECKING:
-    from fairqr.agents.models.language_model import LanguageModel
-    from fairqr.prompts.library import PromptLibrary
+Shown = Literal["title", "text", "title_text"]
+"""What a ranker reads of an item."""
+
+Asker = Literal["neutral", "unprotected", "protected"]
+"""For whom a model ranks: a neutral person, or a person of one of the two sides."""
+
+MAX_ASKER_CHARACTERS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class RankItem:
+    """A document as a ranker sees it.
+
+    Attributes:
+        id: Unique in a list.
+        title: May be empty.
+        text: May be empty.
+    """
+
+    id: str
+    title: str
+    text: str
+
+    def shown(self, what: Shown) -> str:
+        """Return what a ranker reads; if the wanted part is empty, return the other."""
+        if what == "title":
+            return self.title or self.text
+        if what == "text":
+            return self.text or self.title
+        return "\n".join(part for part in (self.title, self.text) if part)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """The largest cost of one or several rankings, estimated before anything is asked.
+
+    Attributes:
+        calls: Questions to a language model; 0 for pointwise models.
+        tokens: The approximate number of tokens read and written.
+    """
+
+    calls: int = 0
+    tokens: int = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.calls + other.calls, self.tokens + other.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class ItemRanking:
+    """The items in the order of a ranker.
+
+    Attributes:
+        order: Positions in the given list, best first; each exactly once.
+        asked: How many questions the order is based on: windows, or comparisons in both orders; 0
+            for pointwise models.
+        failures: How many of them failed, by status; the items in them keep their order.
+        repairs: How many items were repaired in replies, by kind (``missing``, ``duplicate``,
+            ``stranger``).
+        scores: One for each position of the given list, if the ranker gives scores.
+        usage: What it cost.
+        warnings: Sentences for users.
+        message: A sentence that says why the last failed question failed; empty if only the status
+            is known.
+    """
+
+    order: tuple[int, ...]
+    asked: int = 0
+    failures: Mapping[str, int] = field(default_factory=dict)
+    repairs: Mapping[str, int] = field(default_factory=dict)
+    scores: tuple[float, ...] | None = None
+    usage: Usage = Usage()  # noqa: RUF009 - frozen
+    warnings: tuple[str, ...] = ()
+    message: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether no question was answered, so that the order is unchanged."""
+        return self.asked > 0 and sum(self.failures.values()) >= self.asked
+
+
+class ItemRanker(Protocol):
+    """Orders items by their relevance to a query."""
+
+    @property
+    def name(self) -> str:
+        """The name for results, e.g. ``listwise(local:smollm2-135m, 20/10)``."""
+
+    async def start(self) -> None:
+        """Prepare for work.
+
+        Raises:
+            ModelUnavailableError: Something is missing.
+            PromptError: The prompt cannot be used.
+        """
+
+    def cost(self, query: str, items: Sequence[RankItem], group: str = "") -> Cost:
+        """Return the largest cost of :meth:`rank`; the arguments are the same."""
+
+    async def rank(
+        self, query: str, items: Sequence[RankItem], group: str = "", deadline: float | None = None
+    ) -> ItemRanking:
+        """Rank the items; errors of a model never raise.
+
+        Args:
+            query: The query as the user wrote it.
+            items: The items in their initial order, which matters to many rankers.
+            group: The word for the asker, such as ``female``. Prompts put it before the asker, and
+                pointwise models before the query. Empty for a neutral asker.
+            deadline: Seconds from now after which nothing more is asked.
+
+        Raises:
+            ModelUnavailableError: As :meth:`start` raises it.
+            InputError: Not even two items fit into what the model reads at once.
+        """
+
+
+def group_of(asker: str, words: Sequence[str]) -> str:
+    """Return the word for an asker; empty for a neutral one.
+
+    Args:
+        asker: An :data:`Asker`.
+        words: The words for the protected side and the other side.
+    """
+    return {"protected": words[0], "unprotected": words[1]}.get(asker, "")
+
+
+def before_those_who_ask(group: str) -> str:
+    """Return the text before the asker in a prompt: the word and a space, or nothing."""
+    word = fence(group, MAX_ASKER_CHARACTERS)
+    return f"{word} " if word else ""
+
 
 RankerName = Literal["listwise", "pairwise", "monot5", "monobert"]
 
@@ -62,14 +194,11 @@ class RankerOptions:
     versions: Mapping[str, str] = field(default_factory=dict)
 
 
-DEFAULTS = RankerOptions()
-
-
 def open_ranker(
     name: str,
     model: LanguageModel | None = None,
     prompts: PromptLibrary | None = None,
-    options: RankerOptions = DEFAULTS,
+    options: RankerOptions | None = None,
 ) -> ItemRanker:
     """Return a ranker.
 
@@ -87,8 +216,8 @@ def open_ranker(
     from fairqr.agents.ranking.listwise import ListwiseRanker
     from fairqr.agents.ranking.pairwise import PairwiseJudge, PairwiseRanker
     from fairqr.agents.ranking.pointwise import MODELS, PointwiseRanker
-    from fairqr.prompts.library import PromptLibrary
 
+    options = options or RankerOptions()
     if name in MODELS:
         return PointwiseRanker(name, options)
     if name not in RANKERS:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from fairqr.agents.ranking.item_ranker import Asker, Cost, ItemRanker, RankItem, group_of
 from fairqr.agents.ranking.pairwise import PairwiseJudge
+from fairqr.agents.ranking.rankers import Asker, Cost, ItemRanker, RankItem, group_of
 from fairqr.agents.statistics import stream
 from fairqr.evaluation.probes.collection import Cell, ProbeCollection, ProbeItem, ProbeQuery
 from fairqr.evaluation.probes.specification import ListwiseExperiment, PairwiseExperiment

@@ -7,8 +7,14 @@ from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
 from fairqr.agents.models.language_model import LanguageModel
-from fairqr.agents.ranking.item_ranker import Cost, ItemRanker, ItemRanking, RankItem
-from fairqr.agents.ranking.rankers import RankerOptions, open_ranker
+from fairqr.agents.ranking.rankers import (
+    Cost,
+    ItemRanker,
+    ItemRanking,
+    RankerOptions,
+    RankItem,
+    open_ranker,
+)
 from fairqr.base.errors import InputError, one_line
 from fairqr.evaluation.probes.specification import ListwiseExperiment, Window
 from fairqr.prompts.library import PromptLibrary

@@ -14,10 +14,9 @@ from typing import Any, Literal
 from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.language_model import LanguageModel
 from fairqr.agents.models.opening import open_language_model
-from fairqr.agents.ranking.item_ranker import Cost, ItemRanker, ItemRanking
 from fairqr.agents.ranking.lean import PROTECTED, UNPROTECTED
 from fairqr.agents.ranking.pairwise import PairwiseJudge
-from fairqr.agents.ranking.rankers import RankerOptions
+from fairqr.agents.ranking.rankers import Cost, ItemRanker, ItemRanking, RankerOptions
 from fairqr.evaluation.experiments.engine import Absence, Done, Stage, by_job, is_away, run_stages
 from fairqr.evaluation.experiments.folder import spent
 from fairqr.evaluation.experiments.kinds import RunOptions

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from fairqr.agents.ranking.item_ranker import Asker, Shown
+from fairqr.agents.ranking.rankers import Asker, Shown
 from fairqr.base.errors import one_line
 from fairqr.evaluation.experiments.options import Count, Options, Seed
 from fairqr.evaluation.probes.collection import Order

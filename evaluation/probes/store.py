@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fairqr.agents.ranking.item_ranker import Asker
+from fairqr.agents.ranking.rankers import Asker
 from fairqr.base.errors import InputError
 from fairqr.evaluation.experiments.folder import Folder, FolderManifest, Lines, Record, file_name
 from fairqr.evaluation.probes.collection import (
@@ -55,7 +55,7 @@ class RankingRecord(Record):
         asker: For whom.
         order: Positions in the query's items, best first; each once.
         asked: Questions that the order rests on; see
-            :class:`fairqr.agents.ranking.item_ranker.ItemRanking`.
+            :class:`fairqr.agents.ranking.rankers.ItemRanking`.
         failures: By status.
         repairs: By kind, in items.
         warnings: What a reader should know, whole sentences.
@@ -278,7 +278,7 @@ def collection_sha256(collection: ProbeCollection) -> str:
 
 
 class StepRecord(Record):
-    """A step of the training; see :func:`fairqr.agents.tuning.lora.train`."""
+    """A step of the training; see :func:`fairqr.agents.tuning.train`."""
 
     keys = ("step",)
 

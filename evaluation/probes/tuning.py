@@ -19,8 +19,16 @@ from fairqr.agents.ranking.pairwise import PairwiseJudge
 from fairqr.agents.ranking.rankers import RankerOptions
 from fairqr.agents.ranking.reply_parser import LABELS
 from fairqr.agents.statistics import stream
-from fairqr.agents.tuning.examples import Example, TuningPair, fingerprint, make_batches
-from fairqr.agents.tuning.lora import LoraOptions, adapted, train, write_adapter
+from fairqr.agents.tuning import (
+    Example,
+    LoraOptions,
+    TuningPair,
+    adapted,
+    fingerprint,
+    make_batches,
+    train,
+    write_adapter,
+)
 from fairqr.base.errors import InputError, one_line
 from fairqr.base.neural import Pretrained
 from fairqr.evaluation.experiments.engine import Keep, Stage, run_stages

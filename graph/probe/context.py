@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from fairqr.agents.ranking.item_ranker import Asker, Shown
+from fairqr.agents.ranking.rankers import Asker, Shown
 from fairqr.graph.search.context import Context, Method, WrittenTarget, checked_context
 from fairqr.graph.search.ranking_context import WindowSettings
 from fairqr.retrieval.fairness.dimension import factors_of

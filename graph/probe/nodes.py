@@ -13,7 +13,7 @@ from langgraph.runtime import Runtime
 from langgraph.types import Overwrite, Send
 
 from fairqr.agents.models.language_model import LanguageModel
-from fairqr.agents.ranking.item_ranker import Cost
+from fairqr.agents.ranking.rankers import Cost
 from fairqr.agents.statistics import stream
 from fairqr.base.errors import InputError
 from fairqr.base.telemetry import current_span

@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING
 
 from fairqr.agents.models.language_model import LanguageModel
 from fairqr.agents.models.replies import Usage
-from fairqr.agents.ranking.item_ranker import Cost, ItemRanker, RankItem, group_of
-from fairqr.agents.ranking.rankers import RankerOptions, open_ranker
+from fairqr.agents.ranking.rankers import (
+    Cost,
+    ItemRanker,
+    RankerOptions,
+    RankItem,
+    group_of,
+    open_ranker,
+)
 from fairqr.base.errors import ModelUnavailableError
 from fairqr.graph.probe.context import ProbeContext
 from fairqr.graph.probe.state import ProbedRecord, ProbeTask

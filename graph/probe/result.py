@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from fairqr.agents.ranking.item_ranker import Asker
+from fairqr.agents.ranking.rankers import Asker
 from fairqr.graph.usage import UsageReport
 from fairqr.prompts.template import PromptReference
 

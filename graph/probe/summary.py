@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from fairqr.agents.ranking.item_ranker import group_of
 from fairqr.agents.ranking.lean import (
     ALPHA,
     LEAST,
@@ -15,6 +14,7 @@ from fairqr.agents.ranking.lean import (
     pair_figures,
     verdicts,
 )
+from fairqr.agents.ranking.rankers import group_of
 from fairqr.agents.statistics import Interval, p_in_words, stream
 from fairqr.graph.probe.context import ProbeSettings
 from fairqr.graph.probe.result import (

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from fairqr.agents.models.replies import Usage
-from fairqr.agents.ranking.item_ranker import Cost
+from fairqr.agents.ranking.rankers import Cost
 from fairqr.graph.search.context import Budget, Context, Groups
 from fairqr.graph.search.measurement import rank_key
 from fairqr.graph.search.state import GroupKey, IterationRecord, ObjectiveRecord, StopReason

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 
 from fairqr.agents.models.replies import Usage
-from fairqr.agents.ranking.item_ranker import Cost, ItemRanker, RankItem
+from fairqr.agents.ranking.rankers import Cost, ItemRanker, RankItem
 from fairqr.base.errors import BudgetError
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.decisions import shortage

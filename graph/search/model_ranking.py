@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from fairqr.agents.models.replies import Usage
-from fairqr.agents.ranking.item_ranker import Cost, ItemRanker, ItemRanking, RankItem
+from fairqr.agents.ranking.rankers import Cost, ItemRanker, ItemRanking, RankItem
 from fairqr.base.telemetry import span
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.decisions import shortage

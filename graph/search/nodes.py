@@ -10,9 +10,8 @@ from langgraph.errors import GraphBubbleUp
 from langgraph.runtime import Runtime
 from langgraph.types import Overwrite
 
-from fairqr.agents.models.failures import no_answer_within
-from fairqr.agents.models.replies import Usage
-from fairqr.agents.ranking.item_ranker import ItemRanker
+from fairqr.agents.models.replies import Usage, no_answer_within
+from fairqr.agents.ranking.rankers import ItemRanker
 from fairqr.agents.refiner import Refinement, RefinementRequest, Refiner, RoundRefiner
 from fairqr.base.errors import (
     InputError,

@@ -9,8 +9,7 @@ from langchain_core.language_models import BaseChatModel
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.language_model import LanguageModel
 from fairqr.agents.models.opening import open_language_model, open_model
-from fairqr.agents.ranking.item_ranker import ItemRanker
-from fairqr.agents.ranking.rankers import RankerName, open_ranker
+from fairqr.agents.ranking.rankers import ItemRanker, RankerName, open_ranker
 from fairqr.agents.refiner import Refiner
 from fairqr.base.errors import InputError, ModelUnavailableError
 from fairqr.graph.search.context import Context

@@ -7,8 +7,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from fairqr.agents.ranking.item_ranker import Shown
-from fairqr.agents.ranking.rankers import RankerName, RankerOptions
+from fairqr.agents.ranking.rankers import RankerName, RankerOptions, Shown
 
 READS: Mapping[RankerName, int] = {"listwise": 100, "pairwise": 20, "monot5": 100, "monobert": 100}
 """How many documents each ranker reads by default; pairwise comparisons cost most."""

@@ -140,7 +140,7 @@ class ProbeView(View):
         """Show a step."""
         super().show(event)
         if isinstance(event, StepData) and (cost := event.cost):
-            from fairqr.agents.ranking.item_ranker import Cost
+            from fairqr.agents.ranking.rankers import Cost
             from fairqr.evaluation.probes.running import cost_in_words
 
             calls, tokens = cost["reserved_calls"], cost["reserved_tokens"]

@@ -14,9 +14,8 @@ import pytest
 from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.replies import Usage
-from fairqr.agents.ranking.item_ranker import RankItem
 from fairqr.agents.ranking.listwise import ListwiseRanker
-from fairqr.agents.ranking.rankers import RankerOptions
+from fairqr.agents.ranking.rankers import RankerOptions, RankItem
 from fairqr.prompts.library import PromptLibrary
 from tests.integration.local_model import MODEL
 from tests.integration.model_server import (

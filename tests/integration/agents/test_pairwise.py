@@ -12,7 +12,6 @@ import pytest
 
 from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.chat import ChatModel
-from fairqr.agents.ranking.item_ranker import RankItem
 from fairqr.agents.ranking.lean import (
     PairFigures,
     PairOutcome,
@@ -21,7 +20,7 @@ from fairqr.agents.ranking.lean import (
     verdicts,
 )
 from fairqr.agents.ranking.pairwise import PairwiseJudge
-from fairqr.agents.ranking.rankers import By, RankerOptions
+from fairqr.agents.ranking.rankers import By, RankerOptions, RankItem
 from fairqr.agents.statistics import stream
 from fairqr.prompts.library import PromptLibrary
 from tests.integration.model_server import (

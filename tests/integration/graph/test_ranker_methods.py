@@ -15,8 +15,7 @@ import pytest
 from fairqr import FairSearch
 from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.chat import ChatModel
-from fairqr.agents.ranking.item_ranker import RankItem
-from fairqr.agents.ranking.rankers import RankerOptions, open_ranker
+from fairqr.agents.ranking.rankers import RankerOptions, RankItem, open_ranker
 from fairqr.evaluation.experiments.running import run_searches
 from fairqr.evaluation.experiments.store import Store
 from fairqr.evaluation.workers.tools import LocalPool

@@ -13,7 +13,7 @@ import pytest
 
 from fairqr import FairSearch, StepData
 from fairqr.agents.models.replies import Usage
-from fairqr.agents.ranking.item_ranker import Cost, ItemRanking, RankItem
+from fairqr.agents.ranking.rankers import Cost, ItemRanking, RankItem
 from fairqr.agents.refiner import Refinement, RefinementRequest
 from fairqr.base.errors import InputError, ModelUnavailableError
 from fairqr.base.telemetry import record_to

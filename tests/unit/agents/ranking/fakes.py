@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fairqr.agents.models.replies import OnToken, Question, Reply, Usage, Wanted
-from fairqr.agents.ranking.item_ranker import RankItem
+from fairqr.agents.ranking.rankers import RankItem
 from fairqr.base.errors import ModelUnavailableError
 
 _PASSAGE = re.compile(r"^\[(\d+)\] Article (\d+)", re.MULTILINE)

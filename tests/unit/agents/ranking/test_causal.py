@@ -297,7 +297,7 @@ class TestAdapters:
         with pytest.raises(ModelUnavailableError, match="cannot be used with"):
             await CausalModel(str(folder)).start()
         file.unlink()
-        with pytest.raises(ModelUnavailableError, match="has no adapter weights"):
+        with pytest.raises(ModelUnavailableError, match="has no adapter_model"):
             await CausalModel(str(folder)).start()
 
 

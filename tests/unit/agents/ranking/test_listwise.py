@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairqr.agents.models.replies import Question, Usage
-from fairqr.agents.ranking.item_ranker import Cost, ItemRanking, RankItem, Shown
 from fairqr.agents.ranking.listwise import ListwiseRanker, windows
-from fairqr.agents.ranking.rankers import RankerOptions
+from fairqr.agents.ranking.rankers import Cost, ItemRanking, RankerOptions, RankItem, Shown
 from fairqr.base.errors import InputError
 from fairqr.prompts.budget import MESSAGE_TOKENS, estimated_tokens
 from fairqr.prompts.library import SHIPPED, PromptLibrary

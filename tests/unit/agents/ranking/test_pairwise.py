@@ -16,9 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairqr.agents.models.replies import Reply, Usage
-from fairqr.agents.ranking.item_ranker import Cost, RankItem, Shown
 from fairqr.agents.ranking.pairwise import PairwiseJudge, PairwiseRanker, most_comparisons
-from fairqr.agents.ranking.rankers import RankerOptions, Strategy
+from fairqr.agents.ranking.rankers import Cost, RankerOptions, RankItem, Shown, Strategy
 from fairqr.agents.ranking.reply_parser import LABELS
 from fairqr.base.errors import ModelUnavailableError
 from fairqr.prompts.library import SHIPPED, PromptLibrary

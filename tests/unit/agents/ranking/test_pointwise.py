@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairqr.agents.ranking.item_ranker import Cost, ItemRanker, RankItem
 from fairqr.agents.ranking.pointwise import BATCH
-from fairqr.agents.ranking.rankers import RankerOptions, open_ranker
+from fairqr.agents.ranking.rankers import Cost, ItemRanker, RankerOptions, RankItem, open_ranker
 from fairqr.base.errors import ModelUnavailableError
 from tests.unit.agents.ranking.tiny_models import (
     LIMIT,
@@ -42,7 +41,9 @@ def t5_alone(folder: Path) -> Alone:
     answers = [tokenizer.get_vocab()[piece] for piece in ("▁false", "▁true")]
 
     def score(query: str, document: str) -> float:
-        inputs = tokenizer(f"Query: {query} Document: {document} Relevant:", return_tensors="pt")
+        text = f"Query: {query} Document: {document} Relevant:"
+        # T5's own tokenizer takes two spaces for one; the tiny one does not.
+        inputs = tokenizer(" ".join(text.split()), return_tensors="pt")
         begin = torch.tensor([[model.config.decoder_start_token_id]])
         with torch.inference_mode():
             logits = model(input_ids=inputs["input_ids"], decoder_input_ids=begin).logits[0, 0]

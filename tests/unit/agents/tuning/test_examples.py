@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairqr.agents.ranking.item_ranker import RankItem
-from fairqr.agents.tuning.examples import (
+from fairqr.agents.ranking.rankers import RankItem
+from fairqr.agents.tuning import (
     TuningPair,
     both_orders,
     draw_winners,

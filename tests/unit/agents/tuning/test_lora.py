@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fairqr.agents.tuning.lora import LoraOptions, adapted, train, write_adapter
+from fairqr.agents.tuning import LoraOptions, adapted, train, write_adapter
 from fairqr.base.errors import InputError
 
 torch = pytest.importorskip("torch")

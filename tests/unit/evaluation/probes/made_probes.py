@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fairqr.agents.ranking.item_ranker import Asker
+from fairqr.agents.ranking.rankers import Asker
 from fairqr.evaluation.probes.collection import (
     CELLS,
     Order,

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairqr.agents.ranking.item_ranker import Asker
+from fairqr.agents.ranking.rankers import Asker
 from fairqr.agents.statistics import corrected_by_holm
 from fairqr.base.errors import InputError
 from fairqr.evaluation.probes.collection import ProbeCollection, ProbeQuery

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fairqr.agents.ranking.item_ranker import Cost, group_of
+from fairqr.agents.ranking.rankers import Cost, group_of
 from fairqr.base.errors import InputError, ModelUnavailableError, PromptError
 from fairqr.evaluation.experiments.catalogue import SHIPPED, read_experiment
 from fairqr.evaluation.probes.collection import write_probe_collection

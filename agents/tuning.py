@@ -1,4 +1,9 @@
-"""Trains low-rank adapters (LoRA, Hu et al. 2022) to say one of two labels.
+"""Tunes a causal language model, so that its rankings lean toward no group and no position.
+
+As in "Do Large Language Models Rank Fairly?" (arXiv 2404.03192, §5), a low-rank adapter (LoRA, Hu
+et al. 2022) learns to say one of two labels about pairs that the protected item and the other one
+win equally often. Here each pair has one winner and is used in both orders, so that both labels are
+right equally often, too.
 
 Transformers' ``Trainer`` does the steps and keeps checkpoints; peft keeps the adapter. The loss is
 the cross entropy of the label's token right after the prompt. The base model does not change. At
@@ -7,6 +12,7 @@ first, the adapter has no effect.
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import json
 import math
@@ -18,7 +24,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from fairqr.agents.models.causal_weights import ABOUT
+from fairqr.agents.ranking.rankers import RankItem
 from fairqr.base.errors import InputError, ModelUnavailableError
 from fairqr.base.files import write_beside
 from fairqr.base.neural import quiet
@@ -28,6 +37,130 @@ ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 
 NAMED = 8
 """How many names of layers an error lists if the model has none of the modules."""
+
+
+@dataclass(frozen=True, slots=True)
+class TuningPair:
+    """Two items of one query that are both relevant or both irrelevant.
+
+    Attributes:
+        query: The query.
+        kind: The kind of the pair, e.g. ``relevant``; winners are balanced within each kind.
+        protected: The item of the protected group.
+        unprotected: The other item.
+    """
+
+    query: str
+    kind: str
+    protected: RankItem
+    unprotected: RankItem
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One question about a pair, and its right answer.
+
+    Attributes:
+        query: The query.
+        first, second: The items in the order in which they are shown.
+        winner: The item to prefer.
+    """
+
+    query: str
+    first: RankItem
+    second: RankItem
+    winner: Literal["first", "second"]
+
+
+def draw_winners(pairs: Sequence[TuningPair], random: np.random.Generator) -> list[bool]:
+    """Draw who wins each pair.
+
+    Args:
+        pairs: Pairs of any kinds.
+        random: Draws who wins.
+
+    Returns:
+        For each pair, whether its protected item wins. In each kind half of them do; an odd pair is
+        decided at random.
+    """
+    winners = [False] * len(pairs)
+    for kind in dict.fromkeys(pair.kind for pair in pairs):
+        places = [place for place, pair in enumerate(pairs) if pair.kind == kind]
+        half = len(places) // 2 + int(random.integers(0, 2)) * (len(places) % 2)
+        for place in random.permutation(len(places))[:half]:
+            winners[places[place]] = True
+    return winners
+
+
+def both_orders(pair: TuningPair, protected_wins: bool) -> tuple[Example, Example]:
+    """Return the examples of a pair: the protected item first, then the other first."""
+    one, other = pair.protected, pair.unprotected
+    return (
+        Example(pair.query, one, other, "first" if protected_wins else "second"),
+        Example(pair.query, other, one, "second" if protected_wins else "first"),
+    )
+
+
+def make_batches(
+    pairs: Sequence[TuningPair],
+    random: np.random.Generator,
+    *,
+    batch: int = 4,
+    epochs: int = 1,
+    steps: int | None = None,
+) -> list[tuple[Example, ...]]:
+    """Return the examples of each step.
+
+    Both orders of a pair are in the same batch, so that in each step both labels are right equally
+    often. Pairs that the protected item wins alternate with those that the other item wins, as far
+    as possible; a batch of 4 has one of each. A pair has the same winner in each epoch.
+
+    Args:
+        pairs: The pairs to train on.
+        random: Draws the winners and the order.
+        batch: How many examples a step has; even.
+        epochs: How often each pair is used, unless ``steps`` is given; the last batch may be
+            smaller.
+        steps: The number of complete batches; optional. If there are too few pairs, they are used
+            again.
+
+    Raises:
+        InputError: There is no pair.
+    """
+    if not pairs:
+        raise InputError("There is no pair to tune on; use more queries or larger lists.")
+    each = batch // 2
+    wanted = epochs * len(pairs) if steps is None else steps * each
+    order = _order(draw_winners(pairs, random), random)
+    drawn = [next(order) for _ in range(wanted)]
+    return [
+        tuple(
+            example
+            for place, protected_wins in drawn[start : start + each]
+            for example in both_orders(pairs[place], protected_wins)
+        )
+        for start in range(0, wanted, each)
+    ]
+
+
+def fingerprint(batches: Sequence[Sequence[Example]]) -> str:
+    """Return a hash of all examples in their order."""
+    shown = [[(it.query, it.first, it.second, it.winner) for it in batch] for batch in batches]
+    return hashlib.sha256(repr(shown).encode()).hexdigest()
+
+
+def _order(winners: Sequence[bool], random: np.random.Generator) -> Iterator[tuple[int, bool]]:
+    """Yield pairs endlessly, each once per epoch, so that wins are balanced at every point."""
+    lead = 0  # the wins of the protected item minus those of the other
+    while True:
+        left: dict[bool, list[int]] = {True: [], False: []}
+        for place in random.permutation(len(winners)).tolist():
+            left[winners[place]].append(place)
+        while left[True] or left[False]:
+            side = lead < 0 or (lead == 0 and bool(random.integers(0, 2)))
+            side = side if left[side] else not side
+            lead += 1 if side else -1
+            yield left[side].pop(), side
 
 
 @dataclass(frozen=True, slots=True)

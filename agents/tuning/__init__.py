@@ -1,1 +1,0 @@
-"""Tunes a causal language model, so that its rankings lean toward no group."""
