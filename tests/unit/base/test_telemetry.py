@@ -135,10 +135,12 @@ class TestEvents:
 
 
 class TestContinuing:
-    def test_what_is_kept_of_a_step_leads_back_to_it(self, exporter: InMemorySpanExporter) -> None:
-        """Elsewhere and later, with the states of the vendors on the way."""
+    def test_what_is_kept_of_a_step_leads_back_to_it(
+        self, exporter: InMemorySpanExporter, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Elsewhere and later; nothing else that a stranger sent is read or logged."""
         assert carrier() == {}
-        with continued({"Traceparent": PARENT, "TraceState": "a=1, b=x y"}), span("first"):
+        with continued({"Traceparent": PARENT, "TraceState": "a=\x00"}), span("first"):
             kept = carrier()
         assert carrier() == {}
         with continued(kept), span("second"):
@@ -149,8 +151,7 @@ class TestContinuing:
         assert first.parent.span_id == int("0b" * 8, 16)
         assert second.parent is not None
         assert second.parent.span_id == first.context.span_id
-        assert kept["tracestate"] == "a=1,b=x y"
-        assert second.context.trace_state == {"a": "1", "b": "x y"}
+        assert caplog.text == ""
 
     @pytest.mark.parametrize(
         "headers",
@@ -175,20 +176,6 @@ class TestContinuing:
         child, root = exporter.get_finished_spans()
         assert root.parent is None
         assert child.parent == root.context
-
-    @pytest.mark.parametrize(
-        "state",
-        ["", "A=1", "a=1,a=2", "a=\x00", "a=é", "a=1\r\nb: 2", 5, "a=" * 400 + "!", "b=1," * 33],
-    )
-    def test_a_broken_state_costs_only_itself(
-        self, exporter: InMemorySpanExporter, state: Any, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        """The trace goes on; nothing that a stranger sent gets into the log."""
-        with continued({"traceparent": PARENT, "tracestate": state}), span("run"):
-            assert "tracestate" not in carrier()
-        (run,) = exporter.get_finished_spans()
-        assert run.context.trace_id == int("0a" * 16, 16)
-        assert caplog.text == ""
 
     def test_baggage_is_not_taken_over(self) -> None:
         headers = {"traceparent": PARENT, "baggage": "user=somebody"}
