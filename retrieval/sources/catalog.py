@@ -119,10 +119,7 @@ class Catalog:
         """Open an index or an attached source by its name; see :meth:`resolve`."""
         names = await asyncio.to_thread(self.names)
         if name not in names:
-            near = nearest_names(name, {*BUILT_IN, *names}) or (
-                "'fairqr index list' lists those you have, and 'fairqr index create NAME PATH' "
-                "makes a new one."
-            )
+            near = nearest_names(name, {*BUILT_IN, *names}) or "'fairqr index list' lists all."
             raise IndexNotFoundError(f"There is no index '{one_line(name, 60)}'; {near}")
         if name in self._indexes.names():
             return await with_retriever(await self._indexes.open(name), retriever, progress)
@@ -247,10 +244,7 @@ class Catalog:
         path = self.sources().get(name)
         if path is None:
             return self._indexes.version(name)
-        try:
-            return str(path.stat().st_mtime_ns)
-        except OSError:  # It is gone; opening it will say so.
-            return ""
+        return str(path.stat().st_mtime_ns) if path.exists() else ""
 
     def sources(self) -> dict[str, Path]:
         """Return the file of each attached source, by name."""
@@ -291,10 +285,8 @@ class Catalog:
         self.refuse_taken_by_others(source.name, path)
         known = self.sources().get(source.name, path)
         if known != path and known.exists():
-            raise InputError(
-                f"The name '{source.name}' belongs to the source {known}; remove that with "
-                f"'fairqr source remove {source.name}', or give this one another name."
-            )
+            problem = f"The name '{source.name}' belongs to the source {known}"
+            raise InputError(f"{problem}; give this one another name.")
         write_beside(self._notes / f"{source.name}.json", json.dumps({"path": str(path)}))
         return source
 

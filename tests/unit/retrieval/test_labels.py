@@ -7,7 +7,6 @@ import gzip
 import itertools
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -111,8 +110,7 @@ async def test_groups_that_only_the_file_names_are_sorted_and_become_the_schema(
     attribute = Attribute(name="origin", labels="o.csv", unknown="group")
     labels = await opened(tmp_path, attribute, "id,group\n1,b\n2,a\n3,\n4,unknown\n")
     assert labels.schema.attribute("origin").universe == ("a", "b", "unknown")
-    assert rows(labels, "125") == [[0, 1, 0], [1, 0, 0], [0, 0, 1]]
-    assert rows(labels, "34") == [[0, 0, 1]] * 2
+    assert rows(labels, "12345") == [[0, 1, 0], [1, 0, 0], *([[0, 0, 1]] * 3)]
 
 
 async def test_values_of_the_file_are_mapped_to_groups(tmp_path: Path) -> None:
@@ -147,8 +145,7 @@ async def test_the_same_labels_written_in_several_ways(
 async def test_lists_of_parquet_share_a_document_and_other_columns_are_not_read(
     tmp_path: Path,
 ) -> None:
-    """Such as a time that Python has no value for."""
-    late = pa.array([2**50] * 2, pa.timestamp("s"))
+    late = pa.array([2**50] * 2, pa.timestamp("s"))  # Python has no value for this time.
     table = pa.table({"ID": [1, 2], "born": late, "origin": [["x", "y"], ["y"]]})
     parquet.write_table(table, tmp_path / "o.pq")
     labels = await opened(tmp_path, Attribute(name="origin", labels="o.pq"))
@@ -156,11 +153,11 @@ async def test_lists_of_parquet_share_a_document_and_other_columns_are_not_read(
 
 
 async def test_an_id_with_a_zero_is_another_than_the_part_before_it(tmp_path: Path) -> None:
-    lines = [{"id": "b\0c", "group": "Asia"}, {"id": "d", "group": "Africa"}]
     attribute = ORIGIN.model_copy(update={"labels": "o.jsonl"})
-    labels = await opened(tmp_path, attribute, "\n".join(map(json.dumps, lines)))
-    assert rows(labels, ["b", "b\0c", "d", "d\0e"]) == [[0] * 3, [1, 0, 0], [0, 0, 1], [0] * 3]
-    assert rows(labels, ["half \ud800"]) == [[0] * 3]
+    content = '{"id": "b\\u0000c", "group": "Asia"}\n{"id": "d", "group": "Africa"}'
+    labels = await opened(tmp_path, attribute, content)
+    assert rows(labels, ["b\0c", "d"]) == [[1, 0, 0], [0, 0, 1]]
+    assert rows(labels, ["b", "d\0e", "half \ud800"]) == [[0] * 3] * 3
 
 
 @pytest.mark.parametrize(
@@ -184,7 +181,6 @@ async def test_a_file_that_has_none_of_the_documents_is_refused(
 
 
 NEEDED = "line 2: it needs an 'id' and a 'group' (or 'origin')"
-CUT = gzip.compress(b"id,group\na,Asia\n", mtime=0)[:-9]
 WEIGHT = '{"id": "a", "group": "Asia"}\n{"id": "a", "group": "Europe", "weight": 1}'
 
 
@@ -193,7 +189,6 @@ WEIGHT = '{"id": "a", "group": "Asia"}\n{"id": "a", "group": "Europe", "weight":
     [
         ("o.csv", "", "have no rows; write one for each document"),
         ("o.csv", "id,one,two\na,b,c\n", NEEDED),
-        ("o.csv", "name,group\na,b\n", NEEDED),
         ("o.csv", "id,group,group\na,b,c\n", "line 1: it names the column 'group' twice"),
         ("o.csv", "id,group\na,Asia\nb\n", "line 3: it needs an 'id' and a 'group'"),
         ("o.csv", "id,group\n,Asia\n", "line 2: it has no id"),
@@ -202,7 +197,6 @@ WEIGHT = '{"id": "a", "group": "Asia"}\n{"id": "a", "group": "Europe", "weight":
             "id,group\na,x\nb,x\nb,Asia\n",
             "the document 'b' several groups in lines 3 to 4",
         ),
-        ("o.csv", "id,group,weight\na,Asia,-1\n", "line 2: its weight must be"),
         (
             "o.csv",
             "id,group,weight\na,Asia,nan\n",
@@ -212,12 +206,9 @@ WEIGHT = '{"id": "a", "group": "Asia"}\n{"id": "a", "group": "Europe", "weight":
         ("o.csv", 'id,group\n"a,Asia\n', "line 2: it is not CSV (unexpected end of data)"),
         ("o.csv", b"id,group\na,Asi\xff\n", "is not UTF-8 text; save it as UTF-8"),
         ("o.csv.gz", b"id,group\n", "cannot be read to its end (Not a gzipped file"),
-        ("o.csv.gz", CUT, "cannot be read to its end"),
         ("o.jsonl", '{"id": "a", "group": "Asia"}\n{', "line 2: it is not valid"),
-        ("o.jsonl", '{"id": "a", "group": "Asia"}\n{"group": "Asia"}', "line 2: it has no id"),
         ("o.jsonl", WEIGHT, "line 2: it needs a 'weight' like the other lines"),
         ("o.jsonl", "[1]", "line 1: it is not a JSON object"),
-        ("o.jsonl", '{"id": "a"}', "line 1: it needs an 'id' and a 'group'"),
         ("o.jsonl", '{"id": 1.5, "group": "Asia"}', "it has no id (text or a whole number)"),
         ("o.jsonl", '{"id": "a", "group": {"Asia": "x"}}', "line 1: the weight"),
         ("o.jsonl", '{"id": "a", "group": [["Asia"]]}', "a label must be text, a list or a map"),
@@ -278,14 +269,11 @@ async def test_what_a_disk_damaged_is_built_again(tmp_path: Path) -> None:
 
 SLOW_BUILD = """
 import asyncio, pathlib, sys, time
-from fairqr.retrieval.sources.labels import LabelReader
-from fairqr.retrieval.sources.schema import Attribute
-folder = pathlib.Path(sys.argv[1])
+from tests.unit.retrieval.test_labels import opened
 def halt(count):
     print(count, flush=True)
     time.sleep(60)
-attribute = Attribute(name="origin", labels="origins.csv", groups=("Asia", "Europe", "Africa"))
-asyncio.run(LabelReader.open({"origin": attribute}, folder, store=folder / "kept", progress=halt))
+asyncio.run(opened(pathlib.Path(sys.argv[1]), progress=halt))
 """
 
 
@@ -295,11 +283,10 @@ async def test_a_build_that_is_killed_leaves_nothing_that_counts(tmp_path: Path)
     with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == b"1\n"
-        child.send_signal(signal.SIGKILL)
-    left = [*(tmp_path / "kept").glob("*.sqlite-*")]
-    assert len(left) == 1
+        child.kill()
+    (left,) = (tmp_path / "kept").glob("*.sqlite-*")
     assert rows(await opened(tmp_path), ["a"]) == [[1, 0, 0]]
-    assert not left[0].exists()
+    assert not left.exists()
 
 
 async def test_a_build_that_nobody_waits_for_ends(tmp_path: Path) -> None:
@@ -327,13 +314,8 @@ async def test_a_build_that_nobody_waits_for_ends(tmp_path: Path) -> None:
 
 async def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "origins.csv").write_text("id,group\na,Asia\n")
-
-    def change(_: int) -> None:
-        with (tmp_path / "origins.csv").open("a") as stream:
-            stream.write("b,Asia\n")
-
     with pytest.raises(SourceError, match="changed while we read them; try again"):
-        await opened(tmp_path, progress=change)
+        await opened(tmp_path, progress=lambda _: (tmp_path / "origins.csv").write_text("id"))
 
 
 GENDER = Attribute.model_validate(
