@@ -16,7 +16,6 @@ from fairqr.base.errors import ModelUnavailableError
 from fairqr.base.neural import (
     load_causal,
     load_pretrained,
-    state_of,
     stated_limit,
     token_limit,
 )
@@ -174,19 +173,6 @@ async def test_an_adapter_has_a_base_of_its_own(decoder: Path, tmp_path: Path) -
     assert await load_causal(str(decoder), str(tmp_path)) is adapted
     assert any("lora_" in name for name, _ in adapted.model.named_parameters())
     assert not any("lora_" in name for name, _ in base.model.named_parameters())
-
-
-def test_the_state_of_files(tmp_path: Path) -> None:
-    """It changes with a file's size or time, and a name that is no path has none."""
-    file = tmp_path / "weights.gguf"
-    file.write_bytes(b"1")
-    alone, whole = state_of(file), state_of(tmp_path)
-    assert alone
-    assert alone in whole
-    file.write_bytes(b"12")
-    assert state_of(file) != alone
-    assert state_of(tmp_path) != whole
-    assert state_of(Path("org/model")) == ""
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
-
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fairqr.base.secrets import without_secrets
 
@@ -28,14 +24,3 @@ def test_secrets_are_withheld() -> None:
         "runs": ("a.run", "b.run"),
     }
     assert "hunter2" not in json.dumps(without_secrets(["--set", "model.api-key=hunter2"]))
-
-
-plain = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text("ab c/.-", max_size=12),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("abc"), inner, max_size=3),
-)
-
-
-@given(plain)
-def test_what_is_no_secret_stays(value: Any) -> None:
-    assert without_secrets(value) == value
