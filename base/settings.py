@@ -230,9 +230,8 @@ def _read(file: Path) -> dict[str, Any]:
     for name, value in values.items():
         if name not in (*_BY_NAME, *ELSEWHERE):
             near = nearest_names(name, (*_BY_NAME, *ELSEWHERE)) or "remove it."
-            raise ConfigError(
-                f"The settings file {file} has '{one_line(name, 80)}', which is no setting; {near}"
-            )
+            problem = f"has '{one_line(name, 80)}', which is no setting; {near}"
+            raise ConfigError(f"The settings file {file} {problem}")
         kind = dict if name in ELSEWHERE else bool if _BY_NAME[name].kind == "switch" else str
         if not isinstance(value, kind):
             right = {dict: f"[{name}] above its settings", bool: "true or false"}

@@ -50,15 +50,13 @@ class Recorder:
 
     Attributes:
         content: Whether queries, documents and replies are recorded.
-        begun: Whether something was written.
         failure: Why the file is incomplete; None if it is not.
     """
 
-    def __init__(self, stream: IO[str], content: bool, begun: bool) -> None:
-        self._stream = stream
+    def __init__(self, stream: IO[str], content: bool, replaces: bool) -> None:
         self.content = content
-        self.begun = begun
         self.failure: str | None = None
+        self._stream, self._replaces = stream, replaces
 
     def write(self, line: dict[str, Any]) -> None:
         """Write one line. If that fails, the run goes on and ``failure`` says why.
@@ -68,10 +66,10 @@ class Recorder:
         if self._stream.closed:
             return
         try:
-            if not self.begun:
+            if self._replaces:
                 with suppress(OSError):  # a pipe or a device cannot be truncated
                     self._stream.truncate(0)
-            self.begun = True
+            self._replaces = False
             self._stream.write(json.dumps(line, ensure_ascii=False) + "\n")
             self._stream.flush()
         except OSError as error:
@@ -102,8 +100,8 @@ def record_to(path: Path, *, content: bool = False, more: bool = False) -> Itera
         # may send half a surrogate pair; backslashreplace writes it as JSON escapes it.
         stream = path.open("a", encoding="utf-8", errors="backslashreplace")
     except OSError as error:
-        raise InputError(f"The trace {path} cannot be written ({error.strerror}).") from None
-    recorder = Recorder(stream, content, begun=more and existed)
+        raise InputError(f"The trace {path} cannot be written: {error.strerror}.") from None
+    recorder = Recorder(stream, content, replaces=not more)
     token = _recorder.set(recorder)
     try:
         yield recorder
@@ -111,8 +109,8 @@ def record_to(path: Path, *, content: bool = False, more: bool = False) -> Itera
         _recorder.reset(token)
         with suppress(OSError):  # ``failure`` already reports it
             stream.close()
-        if not existed and not recorder.begun:
-            path.unlink(missing_ok=True)
+        if not existed and path.is_file() and not path.stat().st_size:
+            path.unlink()
 
 
 class Span:

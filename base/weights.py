@@ -128,9 +128,9 @@ def lookup(name: str, kind: Kind | None = None) -> Weights:
     """
     fitting = {it.name: it for it in WEIGHTS.values() if kind in (None, it.kind)}
     if name not in fitting:
+        names = ", ".join(sorted(fitting))
         raise ModelUnavailableError(
-            f"No embedded {kind or 'model'} is called {name!r}: choose one of "
-            f"{', '.join(sorted(fitting))}."
+            f"No embedded {kind or 'model'} is called {name!r}: try {names}."
         )
     return fitting[name]
 
@@ -223,7 +223,7 @@ def _locked(name: str) -> Iterator[Path]:
     except OSError as error:
         raise ModelUnavailableError(
             f"The weights cannot be stored in {begun.parent} ({error.strerror or one_line(error)}):"
-            " make room, make it writable, or name another folder in FAIRQR_CACHE_DIR."
+            " make room, or name another folder in FAIRQR_CACHE_DIR."
         ) from error
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 
 from pydantic import (
     BaseModel,
@@ -210,9 +210,8 @@ class Attribute(BaseModel):
             raise ValueError(f"the group '{empty[0]}' has no values")
         for group, value in self._pairs:
             if (owner := self._group_by_value[value]) != group:
-                raise ValueError(
-                    f"the value '{one_line(value, 60)}' is in both '{group}' and '{owner}'"
-                )
+                shown = one_line(value, 60)
+                raise ValueError(f"the value '{shown}' is in both '{group}' and '{owner}'")
         for (group, one), (other_group, other) in combinations(self._ranges, 2):
             if one.is_of_dates != other.is_of_dates:
                 raise ValueError(
@@ -272,18 +271,17 @@ class Attribute(BaseModel):
         Raises:
             ValueError: The label is not a group, or has a weight that is negative or not finite.
         """
-        weights: dict[str, float] = {}
-        for value, weight in _weights(label).items():
+        weights = dict.fromkeys((*self.groups, UNKNOWN), 0.0)
+        for value, weight in _weighted(label):
             group = self.group_of(value)
             if group is None and strict and not self.values and value != UNKNOWN:
-                raise ValueError(
-                    f"{self.field} is {value!r}, which is not one of {', '.join(self.groups)}"
-                )
-            weights[group or UNKNOWN] = weights.get(group or UNKNOWN, 0.0) + weight
+                groups = ", ".join(self.groups)
+                raise ValueError(f"{self.field} is {value!r}, which is not one of {groups}")
+            weights[group or UNKNOWN] += weight
         total = sum(weights.values())
         if total == 0:
-            weights, total = {UNKNOWN: 1.0}, 1.0
-        return tuple(weights.get(group, 0.0) / total for group in self.universe)
+            weights[UNKNOWN] = total = 1.0
+        return tuple(weights[group] / total for group in self.universe)
 
     def group_of(self, value: object) -> str | None:
         """Return the group of one value of the field, or None if no group has it."""
@@ -308,25 +306,22 @@ class Attribute(BaseModel):
         return [(g, values) for g, values in self.values.items() if isinstance(values, Range)]
 
 
-def _weights(label: object) -> dict[object, float]:
-    """Return any form of a label as weights by value."""
-    if label is None:
-        return {}
-    if isinstance(label, str):
-        return {label: 1.0} if label else {}
+def _weighted(label: object) -> Iterator[tuple[object, float]]:
+    """Yield each value of a label, in any of its forms, with its weight."""
+    if label is None or label == "":
+        return
     if isinstance(label, Mapping):
         for value, weight in label.items():
             is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
             if not is_number or not 0 <= weight < math.inf:
                 raise ValueError(f"the weight of {value!r} must be 0 or more, not {weight!r}")
-        return {str(value): float(weight) for value, weight in label.items()}
-    weights: dict[object, float] = {}
-    values = label if isinstance(label, Sequence) and not isinstance(label, bytes) else [label]
-    for value in values:
+            yield str(value), float(weight)
+        return
+    is_list = isinstance(label, Sequence) and not isinstance(label, str | bytes)
+    for value in cast("Sequence[object]", label) if is_list else [label]:
         if not isinstance(value, str | bool | int | float | date):
             raise ValueError(f"a label must be text, a list or a mapping, not {value!r}")
-        weights[value] = weights.get(value, 0.0) + 1.0
-    return weights
+        yield value, 1.0
 
 
 def _as_number(value: Any) -> float | None:
@@ -378,10 +373,8 @@ class Described(BaseModel):
     @classmethod
     def _there_is_an_attribute(cls, attributes: dict[str, Attribute]) -> dict[str, Attribute]:
         if not attributes:
-            raise ValueError(
-                f"a {cls.what} needs at least one attribute, such as "
-                "'attributes: {gender: {field: sex, groups: [female, male]}}'"
-            )
+            example = "{gender: {field: sex, groups: [female, male]}}"
+            raise ValueError(f"a {cls.what} needs at least one attribute, such as {example}")
         return attributes
 
 
@@ -397,12 +390,10 @@ class Schema(Described):
         Raises:
             UnknownAttributeError: The schema has no such attribute.
         """
-        try:
-            return self.attributes[name]
-        except KeyError:
-            raise UnknownAttributeError(
-                f"The corpus has no attribute '{name}'; it has {', '.join(self.attributes)}."
-            ) from None
+        if name not in self.attributes:
+            names = ", ".join(self.attributes)
+            raise UnknownAttributeError(f"The corpus has no attribute '{name}'; it has {names}.")
+        return self.attributes[name]
 
 
 Model = TypeVar("Model", bound=BaseModel)

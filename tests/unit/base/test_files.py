@@ -1,31 +1,34 @@
-"""Files that are written beside their place."""
+"""Files that are written beside their place, secrets that are withheld, cores, and errors."""
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
+from fairqr.base.cores import usable_cores
+from fairqr.base.errors import TargetError
 from fairqr.base.files import open_beside, write_beside
+from fairqr.base.secrets import without_secrets
+from fairqr.graph.answer.context import answer_context
+from fairqr.graph.search.context import Context, make_context
 
 
-def test_a_file_gets_the_mode_that_every_other_file_gets(tmp_path: Path) -> None:
+def test_a_file_gets_the_mode_of_every_other_file_or_is_for_its_owner_alone(tmp_path: Path) -> None:
     old = os.umask(0o027)
     try:
         write_beside(tmp_path / "new", "x")
     finally:
         os.umask(old)
     assert (tmp_path / "new").stat().st_mode & 0o777 == 0o640
-
-
-def test_a_file_may_be_for_its_owner_alone(tmp_path: Path) -> None:
-    with open_beside(tmp_path / "new", mode=0o600) as stream:
-        (beside,) = tmp_path.iterdir()
+    with open_beside(tmp_path / "own", mode=0o600) as stream:
+        (beside,) = tmp_path.glob(".own*")
         assert beside.stat().st_mode & 0o777 == 0o600
         stream.write(b"x")
-    assert (tmp_path / "new").read_bytes() == b"x"
-    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "own").stat().st_mode & 0o777 == 0o600
 
 
 def test_what_cannot_be_written_leaves_nothing(
@@ -41,3 +44,44 @@ def test_what_cannot_be_written_leaves_nothing(
         write_beside(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_secrets_are_withheld() -> None:
+    described = {
+        "url": "https://user:hunter2@host/search?q={{query}}&api_key=hunter2&size={{size}}#top",
+        "credentials": "production",
+        "body": {"apiKey": "hunter2", "query": {"token_count": 3, "tokenizer": "standard"}},
+        "headers": [{"Authorization": "Bearer hunter2"}, "x?key=hunter2"],
+        "runs": ("a.run", "b.run"),
+    }
+    shown = without_secrets(described)
+    assert shown == {
+        "url": "https://host/search?q={{query}}&api_key=withheld&size={{size}}#top",
+        "credentials": "production",
+        "body": {"apiKey": "withheld", "query": {"token_count": 3, "tokenizer": "standard"}},
+        "headers": [{"Authorization": "withheld"}, "x?key=withheld"],
+        "runs": ("a.run", "b.run"),
+    }
+    assert "hunter2" not in json.dumps(without_secrets(["--set", "model.api-key=hunter2"]))
+
+
+def test_cores_are_those_that_the_environment_or_the_process_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for named, expected in {"3": 3, " 2,4": 2}.items():
+        monkeypatch.setenv("OMP_NUM_THREADS", named)
+        assert usable_cores() == expected
+    for named in ("", "0", "-1", "many", "²"):
+        monkeypatch.setenv("OMP_NUM_THREADS", named)
+        assert 1 <= usable_cores() <= (os.cpu_count() or 1)
+
+
+@pytest.mark.parametrize("target", ["nowhere:1", "retrieved:2", "gender=female:0.5"])
+def test_a_wrong_target_keeps_its_kind(target: str) -> None:
+    """Pydantic wraps it; programs know the error by its class, and servers by its slug."""
+    for make in (make_context, answer_context):
+        with pytest.raises(TargetError) as caught:
+            make(target=target)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(ValidationError):
+        Context.model_validate({"target": target})

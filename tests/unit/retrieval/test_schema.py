@@ -80,7 +80,7 @@ def test_a_wrong_attribute_is_refused_and_the_place_named(
     ("text", "named"),
     [
         ("attributes: {}", "at least one"),
-        ("attributes:", "at attributes: a schema needs at least one attribute, such as 'attrib"),
+        ("attributes:", "at attributes: a schema needs at least one attribute, such as {gen"),
         ("attributes: [", "line"),
         ("just a text", "wrong"),
         ("attributes: {'a b': {field: g, groups: [a, b]}}", "a b"),
