@@ -119,7 +119,10 @@ class Catalog:
         """Open an index or an attached source by its name; see :meth:`resolve`."""
         names = await asyncio.to_thread(self.names)
         if name not in names:
-            near = nearest_names(name, {*BUILT_IN, *names}) or "'fairqr index list' lists all."
+            near = (
+                nearest_names(name, {*BUILT_IN, *names})
+                or "'fairqr index create NAME PATH' makes one."
+            )
             raise IndexNotFoundError(f"There is no index '{one_line(name, 60)}'; {near}")
         if name in self._indexes.names():
             return await with_retriever(await self._indexes.open(name), retriever, progress)
@@ -340,7 +343,8 @@ def check_name(name: str) -> None:
         InputError: The name is not valid.
     """
     if not _NAME.fullmatch(name):
-        raise InputError(f"'{name}' cannot name an index; use a-z, 0-9, dots, dashes, underscores.")
+        problem = f"'{name}' cannot be the name of an index"
+        raise InputError(f"{problem}; use only a-z, 0-9, dots, dashes and underscores.")
 
 
 async def info_of(engine: SearchEngine) -> EngineInfo:

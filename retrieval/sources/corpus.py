@@ -121,9 +121,8 @@ def find_corpus(path: Path, schema: Path | None = None) -> Corpus:
         beside = [path.parent / f"{stem}.{SCHEMA}", path.parent / SCHEMA]
         schema = next((candidate for candidate in beside if candidate.is_file()), None)
         if schema is None:
-            raise SchemaError(
-                f"The corpus {path} has no schema; put one beside it: {beside[0].name}."
-            )
+            problem = f"The corpus {path} has no schema"
+            raise SchemaError(f"{problem}; put a file {beside[0].name} beside it.")
     return Corpus(path, load_schema(schema), schema.parent)
 
 

@@ -339,7 +339,8 @@ def _named_groups(path: Path, attribute: Attribute, labels: Iterable[object]) ->
     if len(groups) > MAX_GROUPS:
         raise _too_many(path, attribute, f"{MAX_GROUPS:,} groups")
     if len(groups) < 2:
-        raise SourceError(f"The labels {path} have fewer than two groups for {attribute.name}.")
+        problem = f"The labels {path} have {len(groups)} groups"
+        raise SourceError(f"{problem} for {attribute.name}, which needs at least two.")
     return groups
 
 

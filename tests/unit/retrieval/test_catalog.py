@@ -315,7 +315,7 @@ async def test_a_folder_in_the_current_one_is_a_path_unless_an_index_has_its_nam
 @pytest.mark.parametrize(
     ("corpus", "error", "says"),
     [
-        ("", IndexNotFoundError, "There is no index ''; 'fairqr index list' lists all"),
+        ("", IndexNotFoundError, "There is no index ''; 'fairqr index create NAME"),
         ("Notable", IndexNotFoundError, "There is no index 'Notable'; did you mean 'notables'\\?$"),
         ("./nobody", CorpusError, "There is no corpus at nobody"),
         ("nobody.jsonl", CorpusError, "There is no corpus at nobody.jsonl"),
@@ -492,7 +492,7 @@ async def test_what_is_wrong_is_refused_before_anything_is_indexed(
     with pytest.raises(InputError, match="Only a corpus given by its path takes a schema"):
         await catalog.resolve("notables", schema=tmp_path / "none.yaml")
     for wrong in ("", "..", "A", "a/b", "-x", "a b", "x" * 101, "ü"):
-        with pytest.raises(InputError, match="cannot name an index"):
+        with pytest.raises(InputError, match="cannot be the name of an index"):
             await catalog.create(wrong, corpus)
     assert not (tmp_path / "data").exists()
 

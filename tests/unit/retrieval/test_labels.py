@@ -231,7 +231,7 @@ async def test_a_file_that_is_wrong_is_refused_in_one_sentence(
 @pytest.mark.parametrize(
     ("groups", "population", "sentence"),
     [
-        ("x", None, "have fewer than two groups for origin"),
+        ("x", None, "have 1 groups for origin, which needs at"),
         ("xy", {"z": 1.0}, "is wrong: population names 'z'"),
         (range(1200), None, "have more than 1,000 groups for origin; list its groups"),
         (range(1201), None, "have more than 1,200 different labels for origin; list its groups"),
