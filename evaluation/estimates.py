@@ -38,6 +38,8 @@ LEVEL = 0.95
 DIGITS = 12
 """Of numbers in JSON and tables."""
 ROUNDING = 1e-12
+POSSIBLE = 0.95
+"""How many of the drawn figures must be possible, as a share."""
 
 Statistic = Callable[[FloatArray], FloatArray]
 """Takes totals, shape (…, T), and returns figures, shape (…, M); NaN where one has no value."""
@@ -295,8 +297,18 @@ def wider_by(found: Estimate, ends: Sequence[float], *, is_ratio: bool = False) 
 
 
 def middle_of(drawn: FloatArray) -> list[list[float]]:
-    """Return the ends of the middle 95 % of drawn figures, shape (draws, M), as M pairs."""
-    ends = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+    """Return the ends of the middle 95 % of drawn figures, shape (draws, M), as M pairs.
+
+    A draw in which a group has nothing of what its figure is a share of (NaN) is impossible, since
+    the group was seen, and says nothing. Where there are many, the figure may be nearly anything,
+    and the ends are NaN.
+    """
+    is_possible = np.isfinite(drawn)
+    known = is_possible.mean(axis=0) >= POSSIBLE
+    ends = np.full((2, drawn.shape[1]), np.nan)
+    ends[:, known] = np.nanquantile(
+        np.where(is_possible, drawn, np.nan)[:, known], [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0
+    )
     return ends.T.tolist()  # type: ignore[no-any-return]
 
 

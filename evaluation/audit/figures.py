@@ -382,13 +382,10 @@ class QueryFigures:
             return self._shares(above, below)
         rows = _have(above + below)
         parts, weights = np.concatenate([above[rows], below[rows]], axis=1), self.weights()[rows]
-        shares_of = estimate(parts, weights, self._rate, scale="logit")
-        own = estimate(parts, weights, self._rate)
+        shares_of, own = (estimate(parts, weights, self._rate, scale=it) for it in ("logit", "own"))
+        drawn = divided(*map(self._drawn, np.split(weights @ parts, 2)))
         # Without some query, or with all, corrected rates may be beyond 0 or 1, and have no logit.
         found = [b if math.isnan(a.low) else a for a, b in zip(shares_of, own, strict=True)]
-        none = math.nan
-        found = [it if 0 < it.value < 1 else replace(it, low=none, high=none) for it in found]
-        drawn = divided(*map(self._drawn, np.split(weights @ parts, 2)))
         return [_within(it, 0.0) for it in map(wider_by, found, middle_of(drawn))]
 
     def _rate(self, totals: FloatArray) -> FloatArray:
@@ -420,21 +417,28 @@ class QueryFigures:
         seen, due_in = (effective_queries(by * (held > 0)) for held in (above, below))
         # Which group leads may be chance, so all others are compared with it at the same time
         # (Hsu 1984, multiple comparisons with the best), and no ratio is above 1.
-        found = estimate(
-            parts,
-            weights,
-            relative,
-            scale="log",
-            telling=np.minimum(seen, due_in),
-            comparisons=1 if chosen else max(1, size - 1),
+        found, own = (
+            estimate(
+                parts,
+                weights,
+                relative,
+                scale=scale,
+                telling=np.minimum(seen, due_in),
+                comparisons=1 if chosen else max(1, size - 1),
+            )
+            for scale in ("log", "own")
         )
         most = np.inf if chosen else 1.0
-        found = [replace(it, high=np.fmin(it.high, most)) if it.low >= 0 else it for it in found]
         if self.dimension.confusion is not None:
-            found = [replace(it, value=float(np.maximum(it.value, 0.0))) for it in found]
             drawn = divided(*map(self._drawn, np.split(weights @ parts, 2)))
-            both = zip(found, middle_of(divided(drawn, drawn[:, leader : leader + 1])), strict=True)
-            return [_within(wider_by(it, ends, is_ratio=True), 0.0, most) for it, ends in both]
+            ends = middle_of(divided(drawn, drawn[:, leader : leader + 1]))
+            # Corrected rates may be below 0, and have no logarithm.
+            both = (
+                wider_by(b, it) if math.isnan(a.low) else wider_by(a, it, is_ratio=True)
+                for a, b, it in zip(found, own, ends, strict=True)
+            )
+            return [_within(it, 0.0, most) for it in both]
+        found = [replace(it, high=np.fmin(it.high, most)) if it.low >= 0 else it for it in found]
         first = ratios(above, below, weights)[leader]
         lead = first.value if np.isnan(first.low) else first.low
         unseen, scale = shares(above, whole, weights), divided(weights @ whole, weights @ below)
