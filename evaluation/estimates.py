@@ -309,7 +309,7 @@ def middle_of(drawn: FloatArray) -> list[list[float]]:
     ends[:, known] = np.nanquantile(
         np.where(is_possible, drawn, np.nan)[:, known], [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0
     )
-    return ends.T.tolist()  # type: ignore[no-any-return]
+    return ends.T.tolist()
 
 
 def p_of_means(
