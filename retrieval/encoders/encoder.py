@@ -124,7 +124,8 @@ class KeptVectors:
         Raises:
             ModelError: The encoder failed.
         """
-        keys = [self._key(text) for text in texts]
+        whole = ((self._prefix + text).encode("utf-8", "surrogatepass") for text in texts)
+        keys = [sha256(data).hexdigest() for data in whole]
         known = dict(zip(keys, texts, strict=True))
         kept = await asyncio.to_thread(self._file.get_many, [*known])
         size = 4 * self.dimensions
@@ -139,12 +140,8 @@ class KeptVectors:
             vectors |= rows
             if progress is not None:
                 progress(start + len(some), len(missing))
-        whole = [vectors[key] for key in keys]
-        return np.array(whole, dtype=np.float32).reshape(len(texts), self.dimensions)
-
-    def _key(self, text: str) -> str:
-        whole = self._prefix + text
-        return sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()
+        found = [vectors[key] for key in keys]
+        return np.array(found, dtype=np.float32).reshape(len(texts), self.dimensions)
 
 
 def key_of(name: str) -> str:

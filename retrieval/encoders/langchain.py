@@ -33,10 +33,8 @@ class LangChainEncoder:
 
     def __init__(self, embeddings: Embeddings, name: str | None = None) -> None:
         self._embeddings = embeddings
-        stated = (
-            getattr(embeddings, attribute, None)
-            for attribute in ("model", "model_name", "model_id", "deployment")
-        )
+        attributes = ("model", "model_name", "model_id", "deployment")
+        stated = [getattr(embeddings, attribute, None) for attribute in attributes]
         model = next((f":{it}" for it in stated if it and isinstance(it, str)), "")
         self.name = name or f"{type(embeddings).__name__}{model}"
 

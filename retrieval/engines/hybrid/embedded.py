@@ -240,15 +240,15 @@ class VectorEngine(EngineOverWords):
         # Read this first: later writes then make the next search look again.
         stamp = await asyncio.to_thread(self.lexical.stamp)
         now = await asyncio.to_thread(self.lexical.snapshot)
-        live = await asyncio.to_thread(lambda: now.live)
+        documents = await asyncio.to_thread(lambda: len(now.live))
         try:
             # With nothing to encode we need neither the lock nor the right to write.
-            if await asyncio.to_thread(self._folder.rows) < len(live):
+            if await asyncio.to_thread(self._folder.rows) < documents:
                 if not self.lexical.folder.exists():
                     refuse_damaged(self.lexical.folder, "it is gone")  # It must stay deleted.
                 # Not in a thread: many may be waiting, and there are few threads.
                 async with AsyncFileLock(self._folder.folder / "lock", run_in_executor=False):
-                    await self._encode_missing(now, live, progress)
+                    await self._encode_missing(now, progress)
             self._vectors = await asyncio.to_thread(self._folder.load, self._vectors)
         except OSError as error:
             raise IndexUnavailableError(
@@ -257,12 +257,10 @@ class VectorEngine(EngineOverWords):
             ) from None
         self._stamp = stamp
 
-    async def _encode_missing(
-        self, now: Snapshot, live: Eligible, progress: Progress | None
-    ) -> None:
+    async def _encode_missing(self, now: Snapshot, progress: Progress | None) -> None:
         """Encode the documents that have no row; the caller holds the lock."""
         rows = await asyncio.to_thread(self._folder.rows)
-        total, done = int(live[rows:].sum()), 0
+        total, done = int(now.live[rows:].sum()), 0
         documents = now.numbered_documents(rows - 1)
         while some := await asyncio.to_thread(lambda: [*islice(documents, DOCUMENTS_AT_ONCE)]):
             vectors = await self._texts.encode([text_of(document) for _, document in some])

@@ -299,8 +299,7 @@ class Snapshot:
     @cached_property
     def shares(self) -> dict[str, FloatArray]:
         """For each attribute the mean membership over all documents; 0 if there are none."""
-        columns = [column for columns in self.columns.values() for column in columns]
-        wanted = {column: {"sum": {"field": column}} for column in columns}
+        wanted = {c: {"sum": {"field": c}} for columns in self.columns.values() for c in columns}
         sums = self.searcher.aggregate(tantivy.Query.all_query(), wanted)
         return {
             name: np.array([sums[c]["value"] or 0.0 for c in columns]) / max(1, len(self))

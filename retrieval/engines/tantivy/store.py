@@ -239,14 +239,14 @@ class EmbeddedIndexes:
         raise _no_such(name)
 
     def _open(self, name: str) -> TantivyEngine:
-        while True:
-            folder = self._current(name)
-            try:
-                return TantivyEngine(folder, name)
-            except IndexVersionError:
-                # A build may have replaced the version in the meantime.
-                if self._current(name) == folder:
-                    raise
+        folder = self._current(name)
+        try:
+            return TantivyEngine(folder, name)
+        except IndexVersionError:
+            # A build may have replaced the version in the meantime.
+            if self._current(name) == folder:
+                raise
+        return self._open(name)
 
     async def _locked(self, name: str, work: Callable[[], T]) -> T:
         """Work in a thread under the lock on an index, which ends when the process dies."""
