@@ -343,8 +343,8 @@ def check_name(name: str) -> None:
         InputError: The name is not valid.
     """
     if not _NAME.fullmatch(name):
-        problem = f"'{name}' cannot be the name of an index"
-        raise InputError(f"{problem}; use only a-z, 0-9, dots, dashes and underscores.")
+        allowed = "lower-case letters, digits, dots, dashes and underscores"
+        raise InputError(f"'{name}' cannot be the name of an index; use only {allowed}.")
 
 
 async def info_of(engine: SearchEngine) -> EngineInfo:

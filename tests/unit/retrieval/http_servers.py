@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-Answer = tuple[int, dict[str, str], bytes]
+Answer = tuple[int, dict[str, str], bytes | Iterable[bytes]]
 ELASTICSEARCH = {"x-elastic-product": "Elasticsearch", "content-type": "application/json"}
 
 
@@ -55,11 +55,15 @@ def answering(answer: Callable[[int, str], Answer]) -> Iterator[tuple[str, Asked
             asked.headers.append({key.lower(): value for key, value in self.headers.items()})
             status, headers, content = answer(number, self.path)
             self.send_response(status)
-            for key, value in {"content-length": str(len(content)), **headers}.items():
+            if isinstance(content, bytes):
+                headers = {"content-length": str(len(content)), **headers}
+                content = [content]
+            for key, value in headers.items():
                 self.send_header(key, value)
             with suppress(ConnectionError):  # a client that did not wait
                 self.end_headers()
-                self.wfile.write(content)
+                for part in content:
+                    self.wfile.write(part)
 
         do_GET = do_PUT = do_POST = do_DELETE = handle_any  # noqa: N815
 
