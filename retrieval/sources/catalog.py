@@ -26,15 +26,8 @@ from fairqr.base.files import write_beside
 from fairqr.base.settings import data_dir
 from fairqr.retrieval.encoders.encoder import PROBE, Encoder, encode_documents
 from fairqr.retrieval.encoders.opening import Retriever
+from fairqr.retrieval.engines import opening
 from fairqr.retrieval.engines.engine import EngineInfo, SearchEngine
-from fairqr.retrieval.engines.opening import (
-    encode_index,
-    encode_written,
-    index_of_source,
-    name_of_index,
-    open_source,
-    with_retriever,
-)
 from fairqr.retrieval.engines.tantivy.store import Announce, EmbeddedIndexes
 from fairqr.retrieval.sources.corpus import BUILT_IN, Corpus, find_corpus, holds_documents
 from fairqr.retrieval.sources.documents import Progress, read_documents
@@ -90,7 +83,7 @@ class Catalog:
         if schema is not None and not is_path:
             raise InputError("Only a corpus given by its path takes a schema; leave it out.")
         if isinstance(corpus, Source):
-            return await open_source(
+            return await opening.open_source(
                 corpus, retriever=retriever, store=self._root, progress=progress
             )
         if not is_path and corpus not in BUILT_IN:
@@ -99,10 +92,10 @@ class Catalog:
         found = await asyncio.to_thread(find_corpus, BUILT_IN.get(corpus, Path(corpus)), schema)
         name = shown = corpus
         if is_path:
-            name = name_of_index(found.path.name.split(".")[0], found.path)
+            name = opening.name_of_index(found.path.name.split(".")[0], found.path)
             shown = str(found.path.resolve())
         engine = await self._indexes.up_to_date(name, found, shown, progress)
-        return await with_retriever(engine, searched_with, progress)
+        return await opening.with_retriever(engine, searched_with, progress)
 
     def _is_path(self, corpus: str) -> bool:
         """Return whether this is the path of a corpus, rather than a name."""
@@ -125,7 +118,7 @@ class Catalog:
             )
             raise IndexNotFoundError(f"There is no index '{one_line(name, 60)}'; {near}")
         if name in self._indexes.names():
-            return await with_retriever(await self._indexes.open(name), retriever, progress)
+            return await opening.with_retriever(await self._indexes.open(name), retriever, progress)
         source, _ = await asyncio.to_thread(self.source, name)
         return await self.resolve(source, retriever=retriever, progress=progress)
 
@@ -159,7 +152,7 @@ class Catalog:
         source = name if name in BUILT_IN else str(corpus.path.resolve())
         engine = await self._indexes.create(name, corpus, source, progress)
         if encoder is not None:
-            await encode_index(engine, encoder, progress)
+            await opening.encode_index(engine, encoder, progress)
         return engine
 
     async def upsert(
@@ -180,7 +173,7 @@ class Catalog:
         engine = await self._indexes.open(name)
         documents = read_documents(path, engine.schema)
         written = await self._indexes.upsert(name, documents, progress)
-        await encode_written(engine, progress)
+        await opening.encode_written(engine, progress)
         return written, await self._count(name)
 
     async def remove(self, name: str, ids: Sequence[str]) -> tuple[int, int]:
@@ -232,7 +225,7 @@ class Catalog:
                 kind = source.engine
                 if not isinstance(source, TantivySource):
                     return await info_of(await self.resolve(source))
-                index = index_of_source(source)
+                index = opening.index_of_source(source)
                 if index not in self._indexes.names():
                     return EngineInfo(name, kind, None, str(path), str(path), source.fingerprint)
             return await info_of(await self._indexes.open(index, name))

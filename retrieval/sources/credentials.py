@@ -16,17 +16,9 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
+from fairqr.base import settings
 from fairqr.base.errors import ConfigError, one_line
-from fairqr.base.settings import (
-    CREDENTIALS,
-    beside,
-    config_path,
-    file_section,
-    find,
-    is_web_address,
-    path_of,
-    text_of,
-)
+from fairqr.base.settings import CREDENTIALS, is_web_address
 from fairqr.retrieval.sources.schema import validated
 
 HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -104,7 +96,7 @@ def credentials_for(name: str | None, url: str) -> Credentials:
     if name is None:
         return _of_elasticsearch(url)
     entry = named_credentials().get(name)
-    file, section = config_path(), f"[{CREDENTIALS}.{one_line(name, 60)}]"
+    file, section = settings.config_path(), f"[{CREDENTIALS}.{one_line(name, 60)}]"
     if entry is None:
         raise ConfigError(f"The settings file {file} has no {section}; add it, with its urls.")
     # Scheme, host and port have to be those of one of its addresses.
@@ -122,23 +114,21 @@ def named_credentials() -> dict[str, NamedCredentials]:
     Raises:
         ConfigError: An entry is malformed.
     """
-    section, file = file_section(CREDENTIALS)
+    section, file = settings.file_section(CREDENTIALS)
     entries = {}
     for name, data in section.items():
         where = f"The section [{CREDENTIALS}.{one_line(name, 60)}] of the settings file {file}"
         if isinstance(data, Mapping) and isinstance(data.get("ca_certs"), str):
-            data = {**data, "ca_certs": beside(file, data["ca_certs"])}
+            data = {**data, "ca_certs": settings.beside(file, data["ca_certs"])}
         entries[name] = validated(NamedCredentials, data, where, ConfigError)
     return entries
 
 
 def default_url() -> str | None:
     """Return the address in FAIRQR_ELASTICSEARCH_URL, without any credentials in it."""
-    url = text_of("elasticsearch.url")
+    url = settings.text_of("elasticsearch.url")
     if url is not None and not is_web_address(url.strip()):
-        raise ConfigError(
-            "FAIRQR_ELASTICSEARCH_URL must be like https://localhost:9200; correct it."
-        )
+        raise ConfigError("FAIRQR_ELASTICSEARCH_URL must be an address like http://host:9200.")
     return url and _shown(url)
 
 
@@ -148,13 +138,14 @@ def _of_elasticsearch(url: str) -> Credentials:
     Credentials in the address win, then the variables, which belong together, then the settings
     file. We do not use the file's when a variable names another server than the file does.
     """
-    own = text_of("elasticsearch.url")
+    own = settings.text_of("elasticsearch.url")
     if default_url() is None or own is None or _server(own) != _server(url):
         return Credentials()
-    given: dict[str, Any] = {"ca_certs": path_of("elasticsearch.ca_certs")}
+    given: dict[str, Any] = {"ca_certs": settings.path_of("elasticsearch.ca_certs")}
     parts = urlsplit(own.strip())
-    in_file, _ = file_section("elasticsearch.url")
-    found = {name: find(f"elasticsearch.{name}") for name in ("api_key", "username", "password")}
+    in_file, _ = settings.file_section("elasticsearch.url")
+    names = ("api_key", "username", "password")
+    found = {name: settings.find(f"elasticsearch.{name}") for name in names}
     variables = {name: it for name, it in found.items() if it.source.kind == "variable"}
     if parts.username:
         given |= {"username": unquote(parts.username), "password": unquote(parts.password or "")}

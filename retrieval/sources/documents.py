@@ -309,16 +309,12 @@ class DocumentLines:
         """
         try:
             with self.path.open("rb") as stream:
-                for id_ in ids:
-                    if id_ not in self._starts:
-                        continue
+                for id_ in filter(self._starts.__contains__, ids):
                     stream.seek(self._starts[id_])
                     document = parse_line(stream.readline())
                     if document.id != id_:
                         raise ValueError("another document is in its place")
                     yield document
         except (OSError, ValueError) as error:
-            raise IndexUnavailableError(
-                f"The documents {self.path} have changed since they were opened ({error}); "
-                "open the source again."
-            ) from None
+            problem = f"The documents {self.path} have changed since they were opened ({error})"
+            raise IndexUnavailableError(f"{problem}; open the source again.") from None
