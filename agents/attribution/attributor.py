@@ -177,7 +177,8 @@ class CachedAttributor(ABC):
             for it in pairs
         }
         kept = await self._cache.get_many([*keys.values()]) if self._cache else {}
-        known = {it: found for it, key in keys.items() if (found := _read(kept.get(key, {})))}
+        known = {it: empty for it in keys if (empty := without_words(it))}
+        known |= {it: found for it, key in keys.items() if (found := _read(kept.get(key, {})))}
         if asked := [it for it in keys if it not in known]:
             judged = dict(zip(asked, await self.judge_new(asked), strict=True))
             if self._cache:

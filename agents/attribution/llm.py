@@ -7,13 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fairqr.agents.attribution.attributor import (
-    AttributorName,
-    CachedAttributor,
-    Pair,
-    Verdict,
-    without_words,
-)
+from fairqr.agents.attribution.attributor import AttributorName, CachedAttributor, Pair, Verdict
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.replies import Question, Usage
 from fairqr.base.errors import InputError
@@ -93,8 +87,6 @@ class LlmAttributor(CachedAttributor):
         return await run_together(map(self._judge, pairs))
 
     async def _judge(self, pair: Pair) -> Verdict:
-        if empty := without_words(pair):
-            return empty
         if len(pair.hypothesis) > LONGEST_ANSWER:
             why = f"The answer has {len(pair.hypothesis):,} characters; a model is asked about at "
             return Verdict("answer_too_long", message=f"{why}most {LONGEST_ANSWER:,}.")

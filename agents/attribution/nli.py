@@ -6,8 +6,6 @@ is the model's top label.
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -16,17 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from fairqr.agents.attribution.attributor import (
-    AttributorName,
-    CachedAttributor,
-    Pair,
-    Verdict,
-    without_words,
-)
+from fairqr.agents.attribution.attributor import AttributorName, CachedAttributor, Pair, Verdict
 from fairqr.agents.models.cache import ReplyCache
 from fairqr.base.errors import ModelUnavailableError, one_line
-from fairqr.base.files import sha256_of
-from fairqr.base.neural import Pretrained, load_pretrained, token_limit
+from fairqr.base.neural import Pretrained, load_pretrained, state_of, token_limit
 from fairqr.retrieval.fairness.exposure import FloatArray
 
 DEFAULT_NLI_MODEL = "FacebookAI/roberta-large-mnli"
@@ -43,7 +34,6 @@ BATCH = 16
 """How many windows are in a batch."""
 
 _ENTAILMENT = frozenset({"entailment", "entailed", "entails", "entail"})
-_PARTS = (".safetensors", ".bin", ".json", ".txt", ".model")
 
 Window = dict[str, list[int]]
 """A part of a document together with the whole answer: token numbers by the names of the
@@ -88,8 +78,7 @@ class TransformersAttributor(CachedAttributor):
         config = loaded.model.config
         self._entailment = entailment_index(config.id2label, self.name, self._parts.entailment)
         self._longest = token_limit(config, loaded.tokenizer)
-        of_folder = await asyncio.to_thread(fingerprint_of, Path(self._parts.model))
-        weights = of_folder or getattr(config, "_commit_hash", None) or ""
+        weights = state_of(Path(self._parts.model)) or getattr(config, "_commit_hash", None) or ""
         output = f"output={self._entailment} at={self._longest}"
         self.identity = f"{self.name} weights={weights} {output}"
 
@@ -163,11 +152,8 @@ def windows_of(pair: Pair, tokenizer: Any, longest: int) -> list[Window] | Verdi
         longest: How many tokens the model accepts.
 
     Returns:
-        The windows, or a verdict where a text has no words, or the answer leaves too little room
-        for the document.
+        The windows, or a verdict where the answer leaves too little room for the document.
     """
-    if empty := without_words(pair):
-        return empty
     plain = {"add_special_tokens": False, "truncation": False, "verbose": False}
     answer = len(tokenizer(pair.hypothesis, **plain)["input_ids"])
     document = len(tokenizer(pair.premise, **plain)["input_ids"])
@@ -215,12 +201,3 @@ def entailment_index(labels: Mapping[int, str], name: str, chosen: int | None = 
             f"it, as in '{name.partition('?')[0]}?entailment=2'. Its labels are {shown}."
         )
     return found[0]
-
-
-def fingerprint_of(folder: Path) -> str:
-    """Return a hash of a model's files, with weights and tokenizer; empty if it is no folder."""
-    if not folder.is_dir():
-        return ""
-    files = sorted(path for path in folder.iterdir() if path.suffix in _PARTS and path.is_file())
-    listed = "".join(f"{path.name} {sha256_of(path)}\n" for path in files)
-    return hashlib.sha256(listed.encode()).hexdigest()

@@ -213,8 +213,8 @@ class Xquad(Diversifier):
 
     def values(self, aspects: Aspects, above: list[int], is_left: NDArray[np.bool_]) -> FloatArray:
         """See :meth:`fairqr.retrieval.rerankers.diversification.Diversifier.values`."""
-        covered = aspects.coverage[above]
-        uncovered = np.vstack([self.diversity * aspects.weights, 1 - covered]).prod(axis=0)
+        weights, covered = self.diversity * aspects.weights, aspects.coverage[above]
+        uncovered = np.multiply.reduce(np.concatenate([weights[None], 1 - covered]))
         by_relevance = (1 - self.diversity) * aspects.relevance
         return np.asarray(by_relevance + (aspects.coverage * uncovered).sum(axis=1))
 
