@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from fairqr.agents.models.in_process import CausalModel, encode, label_tokens
-from fairqr.agents.models.replies import Question
 from fairqr.base.errors import ModelUnavailableError
 from fairqr.base.files import sha256_of
-from fairqr.prompts.template import PromptTemplate
 from tests.integration.local_model import model_cache, pulled_weights
+from tests.unit.agents.ranking.tiny_models import question
 
 __all__ = ["model_cache", "pulled_weights"]
 
@@ -23,28 +22,6 @@ transformers: Any = pytest.importorskip("transformers", reason="needs the extra 
 pytest.importorskip("gguf", reason="needs the extra tune")
 
 LETTERS = (("A", "B"), ("Yes", "No"))
-
-
-def _question(query: str) -> Question:
-    prompt = PromptTemplate.model_validate(
-        {
-            "id": "pairwise",
-            "version": "test",
-            "description": "Of this test.",
-            "messages": (
-                {"role": "system", "content": "You compare passages."},
-                {
-                    "role": "user",
-                    "content": "Query: {query}\nA: Baking is a craft.\nB: Trains run on rails.\n"
-                    "Which passage is more relevant? Answer with one letter.",
-                },
-            ),
-            "input_variables": ("query",),
-            "defaults": {"temperature": 0, "max_tokens": 6},
-            "sha256": "test",
-        }
-    )
-    return Question(prompt, {"query": query})
 
 
 async def test_the_weights_of_llama_cpp_are_read_and_adapted(
@@ -62,7 +39,7 @@ async def test_the_weights_of_llama_cpp_are_read_and_adapted(
     assert model.context_tokens == 8192
     pretrained = await model.pretrained()
     tokenizer = pretrained.tokenizer
-    asked = _question("bread")
+    asked = question("bread", max_tokens=6)
     given = torch.tensor([encode(tokenizer, asked.prompt.render(asked.values))])
     assert tokenizer.decode(given[0]).endswith("<|im_end|>\n<|im_start|>assistant\n")
     with torch.inference_mode():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 import subprocess
 import sys
@@ -17,7 +16,6 @@ from fairqr.agents.generators import GenerationRequest, ModelGenerator
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.local import (
     CONTEXT_TOKENS,
-    LocalServer,
     local_server,
     local_turn,
     start_local,
@@ -31,31 +29,10 @@ from fairqr.prompts.template import PromptTemplate
 from tests.integration.local_model import MODEL
 from tests.patience import PATIENCE
 
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "keywords": {
-            "type": "array",
-            "items": {"type": "string", "maxLength": 30},
-            "minItems": 2,
-            "maxItems": 4,
-        },
-        "sport": {"type": "string", "enum": ["tennis", "chess"]},
-    },
-    "required": ["keywords", "sport"],
-    "additionalProperties": False,
-}
-
 BOTH_COMMANDS = (
     r"The embedded model smollm2-135m .* is not installed: run `pip install 'fairqr\[local\]'` "
     r"and `fairqr models pull smollm2-135m`"
 )
-
-
-def client(server: LocalServer) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(
-        base_url=server.base_url, api_key=server.api_key, max_retries=0, timeout=PATIENCE
-    )
 
 
 DOCUMENTS = [
@@ -71,46 +48,6 @@ def short(id_: str, max_tokens: int) -> PromptTemplate:
     prompt = PromptLibrary().get(id_)
     defaults = prompt.defaults.model_copy(update={"max_tokens": max_tokens})
     return prompt.model_copy(update={"defaults": defaults})
-
-
-async def keywords(asking: openai.AsyncOpenAI, topic: str) -> dict[str, object]:
-    reply = await asking.chat.completions.create(
-        model=MODEL,
-        messages=[{"role": "user", "content": f"Give search keywords about {topic}, as JSON."}],
-        response_format={
-            "type": "json_schema",
-            "json_schema": {"name": "keywords", "schema": SCHEMA, "strict": True},
-        },
-        max_tokens=150,
-        temperature=0.3,
-        seed=1,
-    )
-    assert reply.model == MODEL, "the reply does not name a path on this machine"
-    answer: dict[str, object] = json.loads(reply.choices[0].message.content or "")
-    return answer
-
-
-def check(answer: dict[str, object]) -> None:
-    assert set(answer) == {"keywords", "sport"}
-    assert answer["sport"] in ("tennis", "chess")
-    words = answer["keywords"]
-    assert isinstance(words, list)
-    assert 2 <= len(words) <= 4
-    assert all(isinstance(word, str) and len(word) <= 30 for word in words)
-
-
-@pytest.mark.model
-async def test_replies_to_four_questions_at_once_keep_to_the_schema(model_cache: Path) -> None:
-    """On the server for short prompts and on the one for long ones, which live side by side."""
-    short_, long = await asyncio.gather(start_local(MODEL), start_local(MODEL, reading=True))
-    assert short_ is not long
-    assert (short_.base_url, short_.api_key) != (long.base_url, long.api_key)
-    assert local_server(MODEL, reading=True) is long
-    topics = ("women in tennis", "chess in Africa", "young physicists", "poets of Asia")
-    for server, asked in ((short_, topics), (long, topics[:1])):
-        replies = (keywords(client(server), topic) for topic in asked)
-        for answer in await asyncio.gather(*replies):
-            check(answer)
 
 
 @pytest.mark.model
@@ -166,22 +103,6 @@ async def test_a_text_depends_on_nothing_that_was_asked_before_or_beside_it(
 
 
 @pytest.mark.model
-async def test_a_text_is_told_as_it_is_written(model_cache: Path) -> None:
-    """Piece by piece, the same as at once, and counted."""
-    generator = ModelGenerator(ChatModel(f"local:{MODEL}", timeout=PATIENCE))
-    await generator.start()
-    request = GenerationRequest(short("answer", 12), "Who painted?", DOCUMENTS)
-    pieces: list[str] = []
-    streamed = await generator.generate(request, on_token=pieces.append)
-    assert streamed.status == "ok"
-    assert len(pieces) > 1
-    assert "".join(pieces).strip() == streamed.text
-    assert streamed == await generator.generate(request)
-    assert 0 < streamed.usage.completion_tokens <= 12
-    assert streamed.usage.prompt_tokens > 50
-
-
-@pytest.mark.model
 async def test_long_documents_fit_into_the_window(model_cache: Path) -> None:
     """Also where the estimate of their tokens is too low, as for other languages than English."""
     text = "Das Parlament hat gestern über die Haushaltsmittel beraten und vertagt. " * 300
@@ -230,7 +151,7 @@ ASKING = """
 import asyncio, sys, time
 from pathlib import Path
 import openai
-from fairqr.agents.models.local import local_server, start_local
+from fairqr.agents.models.local import start_local
 QUESTION = dict(
     model="smollm2-135m", messages=[{"role": "user", "content": "Tell a long story."}],
     max_tokens=1900, stream=True, extra_body={"ignore_eos": True})
@@ -239,11 +160,6 @@ def came():
     pieces.append(time.monotonic())
     with Path(sys.argv[1]).open("a") as file:
         print(pieces[-1], file=file)
-def ask():
-    server = local_server("smollm2-135m")
-    asking = openai.OpenAI(base_url=server.base_url, api_key=server.api_key)
-    for chunk in asking.chat.completions.create(**QUESTION):
-        came()
 async def ask_in_asyncio():
     server = await start_local("smollm2-135m")
     asking = openai.AsyncOpenAI(base_url=server.base_url, api_key=server.api_key)
@@ -251,12 +167,6 @@ async def ask_in_asyncio():
         came()
 """
 THEN = {
-    "waits": """
-try:
-    ask()
-except KeyboardInterrupt:
-    sys.exit(130)
-""",
     "waits in asyncio": """
 try:
     asyncio.run(ask_in_asyncio())
@@ -278,8 +188,6 @@ asyncio.run(main())
     ("then", "sent", "code"),
     [
         ("ends", None, 0),
-        ("waits", signal.SIGTERM, -signal.SIGTERM),
-        ("waits", signal.SIGINT, 130),
         ("waits in asyncio", signal.SIGTERM, -signal.SIGTERM),
         ("waits in asyncio", signal.SIGINT, 130),
     ],

@@ -56,22 +56,9 @@ def likes_the_first(first: str, second: str) -> float:
     return 0.7 if "woman" in first else 0.6
 
 
-def likes_the_second(first: str, second: str) -> float:
-    return 0.2
-
-
 def is_random(first: str, second: str) -> float:
     digest = hashlib.sha256(f"{first}|{second}|seed 5".encode()).digest()
     return (digest[0] + 0.5) / 256
-
-
-def is_honest(first: str, second: str) -> float:
-    """Prefers the more relevant one; of equal ones the one that a coin of the pair prefers."""
-    one, other = (int(re.findall(r"relevance (\d+)", it)[0]) for it in (first, second))
-    if one != other:
-        return 0.9 if one > other else 0.1
-    coin = hashlib.sha256("".join(sorted((first, second))).encode()).digest()[0] % 2
-    return 0.9 if (first < second) == bool(coin) else 0.1
 
 
 def texts(asked: Asked) -> tuple[str, str]:
@@ -90,17 +77,6 @@ def answers(mind: Mind, logprobs: bool = True) -> Callable[[Asked], Answer]:
         if logprobs and asked.body.get("logprobs"):
             return weighs({"A": 0.9 * share, " B": 0.9 * (1 - share), "The": 0.1})
         return says("Passage A" if share > 0.5 else "**B**")
-
-    return answer
-
-
-def declines(words: str) -> Callable[[Asked], Answer]:
-    """A server that writes the same always; its first token is the first of these words."""
-
-    def answer(asked: Asked) -> Answer:
-        if asked.body.get("logprobs"):
-            return weighs({words.split()[0]: 0.97, "A": 0.02, "B": 0.01})
-        return says(words)
 
     return answer
 
@@ -142,9 +118,7 @@ PLANTED = [
     (likes_women, "favours_protected"),
     (likes_men, "favours_unprotected"),
     (likes_the_first, "position_decides"),
-    (likes_the_second, "position_decides"),
     (is_random, "no_lean_found"),
-    (is_honest, "no_lean_found"),
 ]
 
 
@@ -203,38 +177,6 @@ class TestVerdicts:
         assert figures.failures == {"neither": 1}
         assert found.kind == "favours_unprotected", found.sentence
         assert all(request.body.get("logprobs") for request in model_server.asked)
-
-    @pytest.mark.parametrize(
-        ("words", "status"),
-        [
-            ("I'm sorry, but I cannot compare people.", "refused"),
-            ("Both are relevant.", "both"),
-            ("Neither of them.", "neither"),
-            ("When we look at the history of science we find many people in it.", "essay"),
-        ],
-    )
-    async def test_a_model_that_gives_no_answer(
-        self, model_server: ModelServer, words: str, status: str
-    ) -> None:
-        """By reply each has its kind; what is left of its probability for the labels is none."""
-        model_server.does(declines(words))
-        for by, failures in (("reply", {status: 40}), ("probabilities", {"neither": 40})):
-            figures, found = await probed(judge(model_server, by))  # type: ignore[arg-type]
-            assert (found.kind, figures.failures) == ("failed", failures)
-
-
-class TestAsking:
-    async def test_equal_prompts_are_asked_once(
-        self, model_server: ModelServer, tmp_path: Path
-    ) -> None:
-        """At the same time, later, and by another judge with the same cache."""
-        model_server.does(answers(likes_women))
-        cache = ReplyCache(tmp_path / "replies.sqlite")
-        first = judge(model_server, cache=cache)
-        await asyncio.gather(*(probed(first) for _ in range(3)))
-        again = await probed(judge(model_server, cache=cache))
-        assert len(model_server.asked) == 40
-        assert again == await probed(judge(model_server))
 
 
 @pytest.mark.model

@@ -191,20 +191,3 @@ def test_what_cannot_be_done_is_said_in_a_sentence(
     assert code == 2
     assert sentence in err
     assert "Traceback" not in err
-
-
-def test_a_folder_of_another_tuning_is_refused(
-    whole: tuple[Path, str, str], model: Path, here: Here
-) -> None:
-    code, _, err = here("--model", f"causal:{model}", "-o", whole[0], *sizes("--set", "rank=2"))
-    assert code == 2
-    assert "holds a run with another experiment (rank)" in err
-
-
-def test_a_long_run_has_to_be_agreed_to(model: Path, here: Here, tmp_path: Path) -> None:
-    code, _, err = here(
-        *("--model", f"causal:{model}", "-o", tmp_path / "run", *sizes("--set", "steps=600"))
-    )
-    assert code == 2
-    assert "add --yes to go on" in err
-    assert not (tmp_path / "run").exists()

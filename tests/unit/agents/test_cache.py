@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import gc
 import sqlite3
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fairqr.agents.models.cache import ReplyCache, cache_key
+from fairqr.agents.models.cache import ReplyCache
 from tests.patience import PATIENCE
 
 LIMIT = 400_000
@@ -36,11 +32,6 @@ def write(path: Path, statement: str, *values: Any) -> None:
 
 async def knows(cache: ReplyCache, *keys: str) -> list[str]:
     return sorted(await cache.get_many(keys))
-
-
-def test_the_key_ignores_order_and_holds_no_text() -> None:
-    assert cache_key(a=1, b={"x": 1, "y": 2}) == cache_key(b={"y": 2, "x": 1}, a=1)
-    assert len(cache_key(query="secret")) == 64
 
 
 async def test_a_read_makes_no_file(path: Path) -> None:
@@ -93,12 +84,6 @@ class TestBound:
         await memory.put_many({"c": {"n": 3}})
         assert await memory.get_many(["a", "b", "c"]) == {"a": {"n": 1}, "c": {"n": 3}}
 
-    async def test_an_object_that_is_too_large_is_dropped(self, path: Path) -> None:
-        cache = ReplyCache(path, max_bytes=LIMIT)
-        await cache.put_many({"huge": {"text": "x" * 2 * LIMIT}})
-        await cache.put_many({"small": TEXT})
-        assert await knows(cache, "huge", "small") == ["small"]
-
     def test_processes_may_write_and_drop_at_once(self, path: Path) -> None:
         """Two that fill the same new file keep it whole and below the limit."""
         workers = [
@@ -127,56 +112,6 @@ async def fill() -> None:
 
 asyncio.run(fill())
 """
-
-
-class TestConnection:
-    def test_many_threads_with_loops_of_their_own_use_it(self, path: Path) -> None:
-        caches = [ReplyCache(path), ReplyCache(path)]
-        assert not path.exists()
-        found: list[Any] = []
-
-        def use(name: str) -> None:
-            for number in range(10):
-                for cache in caches:
-                    asyncio.run(cache.put_many({f"{name}{number}": {"n": number}}))
-                    found.append(asyncio.run(cache.get_many([f"{name}{number}"])))
-
-        threads = [threading.Thread(target=use, args=(name,)) for name in "abcd"]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(PATIENCE)
-        assert len(found) == 80
-        assert all(found)
-
-    async def test_it_closes_with_the_last_cache_of_the_file(self, path: Path) -> None:
-        """SQLite then takes away the files beside it."""
-        one, two = ReplyCache(path), ReplyCache(path)
-        await one.put_many(K)
-        assert await two.get_many(["k"]) == K
-        del one
-        gc.collect()
-        assert len(list(path.parent.iterdir())) > 1, "the other cache holds it"
-        del two
-        gc.collect()
-        # The thread that looked it up may hold the cache for a moment longer.
-        until = time.monotonic() + PATIENCE
-        while list(path.parent.iterdir()) != [path] and time.monotonic() < until:
-            time.sleep(0.01)
-        assert list(path.parent.iterdir()) == [path]
-
-    def test_the_end_of_the_process_closes_it(self, path: Path) -> None:
-        script = (
-            "import asyncio, pathlib, sys\n"
-            "from fairqr.agents.models.cache import ReplyCache\n"
-            "cache = ReplyCache(pathlib.Path(sys.argv[1]))\n"
-            "asyncio.run(cache.put_many({'k': {'a': 1}}))\n"
-        )
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", script, path], capture_output=True, text=True
-        )
-        assert (done.returncode, done.stderr) == (0, "")
-        assert list(path.parent.iterdir()) == [path]
 
 
 class TestDamage:
@@ -211,29 +146,3 @@ class TestDamage:
         await cache.put_many(K)
         assert await cache.get_many(["k"]) == K
         assert path.exists()
-
-    async def test_a_file_that_was_replaced_is_read(self, path: Path, tmp_path: Path) -> None:
-        other = tmp_path / "other" / "replies.sqlite"
-        replaced = ReplyCache(other)
-        await replaced.put_many({"k": {"a": 2}})
-        replaced.close()
-        cache = ReplyCache(path)
-        await cache.put_many(K)
-        other.replace(path)
-        for file in path.parent.glob("replies.sqlite-*"):
-            file.unlink()
-        assert await cache.get_many(["k"]) == {"k": {"a": 2}}
-
-    async def test_a_failed_write_leaves_no_transaction_open(self, path: Path) -> None:
-        """Other processes can write after it."""
-        cache = ReplyCache(path)
-        await cache.put_many(K)
-        write(
-            path,
-            "CREATE TRIGGER refuse BEFORE INSERT ON kept BEGIN SELECT RAISE(ABORT, 'no'); END",
-        )
-        await cache.put_many({"new": {"a": 2}})
-        write(path, "DROP TRIGGER refuse")
-        assert await knows(cache, "new") == []
-        await cache.put_many({"new": {"a": 3}})
-        assert await cache.get_many(["k", "new"]) == {**K, "new": {"a": 3}}

@@ -69,20 +69,6 @@ async def test_all_groups_are_learned_from_by_one_reading_and_one_count(
     assert watched.round_trips == len(watched.reads) == 1
 
 
-async def test_words_that_are_in_use_are_not_proposed_again(engine: SearchEngine) -> None:
-    request = RefinementRequest(
-        query="science", attribute="gender", group="female", keywords=["garden"]
-    )
-    assert "garden" not in (await FeedbackRefiner(engine).refine(request)).keywords
-
-
-async def test_a_group_of_a_product_is_learned_from_like_any_other(engine: SearchEngine) -> None:
-    request = RefinementRequest(
-        query="science", attribute="gender×place", group="female × north", keywords=[]
-    )
-    assert (await FeedbackRefiner(engine).refine(request)).keywords[0] == "garden"
-
-
 async def test_a_group_that_the_query_does_not_find_is_said_to_be_missing(
     engine: SearchEngine,
 ) -> None:

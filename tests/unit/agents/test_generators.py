@@ -12,7 +12,6 @@ from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.opening import open_generator
 from fairqr.agents.models.replies import Reply, Usage
-from fairqr.base.errors import ModelUnavailableError, PromptError
 from fairqr.prompts.budget import MESSAGE_TOKENS, estimated_tokens
 from fairqr.prompts.library import PromptLibrary
 from tests.integration.model_server import ModelServer, failure, says, stream
@@ -95,20 +94,6 @@ async def test_documents_that_the_model_would_not_see_are_no_source_of_an_answer
     assert (await more.generate(request(sources=sources))).status == "ok"
 
 
-@pytest.mark.parametrize("sources", [SOURCES, []])
-async def test_a_prompt_that_is_too_long_by_itself_is_not_sent(
-    server: ModelServer, sources: list[dict[str, str]]
-) -> None:
-    refused = await generator(server, input_tokens=120).generate(request(sources=sources))
-    assert refused.status == "invalid_request"
-    assert "tokens, but there is only room for 120;" in refused.message
-    with pytest.raises(PromptError, match="needs 'score', which the documents do not have"):
-        await generator(server).generate(
-            request(prompt=PromptLibrary().get("lamp3"), sources=SOURCES)
-        )
-    assert server.asked == []
-
-
 async def test_a_failure_is_typed_and_an_answer_streams(server: ModelServer) -> None:
     """What the model does wrong is a status; what it does right is told as it comes."""
     server.does(failure(400), says(" "), stream(["Bri", "dges."]))
@@ -136,16 +121,3 @@ async def test_a_generator_is_opened_by_the_name_of_its_model(
     assert open_generator(cache=False).name == "local:smollm2-135m"
     monkeypatch.setenv("FAIRQR_MODEL", "openai:mine")
     assert open_generator(cache=False).name == "openai:mine"
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("seq2seq:", "write it like seq2seq:google/flan-t5-small"),
-        ("feedback", "neither ranks nor writes. Name a language model"),
-        ("gpt", "names no provider"),
-    ],
-)
-def test_what_is_no_generator_is_refused(name: str, words: str) -> None:
-    with pytest.raises(ModelUnavailableError, match=words):
-        open_generator(name)

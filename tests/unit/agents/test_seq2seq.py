@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +13,9 @@ import pytest
 from fairqr.agents.generators import GenerationRequest, ModelGenerator
 from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.in_process import SEQ2SEQ_INPUT_TOKENS, Seq2SeqModel
-from fairqr.agents.models.replies import Usage
-from fairqr.base.errors import ModelUnavailableError, PromptError
 from fairqr.base.telemetry import record_to
 from fairqr.prompts.template import Defaults, Message, PromptTemplate
+from tests.unit.agents.ranking.tiny_models import save_t5
 
 TEXT = (
     "a fair ranking of papers gives each of equal merit the same exposure and users read the first "
@@ -33,39 +30,9 @@ SOURCES = [
 
 @pytest.fixture(scope="module")
 def tiny_t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a T5 of two layers, random weights, and a tokenizer trained on a sentence."""
-    torch: Any = pytest.importorskip("torch")
-    transformers: Any = pytest.importorskip("transformers")
-    tokenizers: Any = pytest.importorskip("tokenizers")
-    folder = tmp_path_factory.mktemp("t5")
-    pieces = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="<unk>"))
-    pieces.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
-    pieces.decoder = tokenizers.decoders.Metaspace()
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=120, special_tokens=["<pad>", "</s>", "<unk>"], show_progress=False
-    )
-    pieces.train_from_iterator([TEXT], trainer)
-    pieces.post_processor = tokenizers.processors.TemplateProcessing(
-        single="$A </s>", special_tokens=[("</s>", 1)]
-    )
-    transformers.PreTrainedTokenizerFast(
-        tokenizer_object=pieces, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
-    ).save_pretrained(folder)
-    torch.manual_seed(3)
-    config = transformers.T5Config(
-        vocab_size=pieces.get_vocab_size(),
-        d_model=16,
-        d_kv=8,
-        d_ff=32,
-        num_layers=2,
-        num_heads=2,
-        initializer_factor=4.0,
-        decoder_start_token_id=0,
-        eos_token_id=1,
-        pad_token_id=0,
-    )
-    transformers.T5ForConditionalGeneration(config).eval().save_pretrained(folder)
-    return folder
+    """A folder with a T5 that states no limit."""
+    pytest.importorskip("torch", reason="needs the extra neural")
+    return save_t5(tmp_path_factory.mktemp("t5"), TEXT, size=120, limit=None)
 
 
 PROMPT = PromptTemplate(
@@ -138,16 +105,6 @@ async def test_an_answer_is_what_the_model_generates(tiny_t5: Path) -> None:
     assert await answering.generate(_request(sources=sources)) == first
 
 
-async def test_128_tokens_are_written_at_the_most_unless_told_otherwise(tiny_t5: Path) -> None:
-    """As in the paper, whatever a prompt says to chat models, here 8."""
-    text = "documents: none\nquestion: equal merit title:"
-    for limits in ({}, {"new_tokens": 1}, {"new_tokens": 20}):
-        made = await generator(tiny_t5, **limits).generate(_request("equal merit", sources=[]))
-        assert made.text == _directly(tiny_t5, text, **limits)
-        assert made.usage.completion_tokens <= limits.get("new_tokens", 128)
-        assert limits or made.usage.completion_tokens > 8, "or it proves nothing"
-
-
 @pytest.mark.parametrize("input_tokens", [64, 100, 512])
 async def test_the_input_has_no_more_tokens_than_it_may(
     tiny_t5: Path, tmp_path: Path, input_tokens: int
@@ -164,26 +121,6 @@ async def test_the_input_has_no_more_tokens_than_it_may(
     assert text.endswith("question: users read title:")
     if input_tokens >= 100:
         assert all(source["title"] in text for source in SOURCES)
-
-
-async def test_what_does_not_fit_is_no_source(tiny_t5: Path) -> None:
-    """The model is not asked, and the message says how many fit; so many are answered from."""
-    answering = generator(tiny_t5)
-    refused = await answering.generate(_request(sources=SOURCES[:1] * 200))
-    assert (refused.status, refused.usage) == ("invalid_request", Usage())
-    told = re.search(r"only has room for (\d+) of the 200 documents", refused.message)
-    assert told
-    assert int(told[1]) > 5
-    made = await answering.generate(_request(sources=SOURCES[:1] * int(told[1])))
-    assert made.usage.model_calls == 1
-    content = "{question} {documents} " + TEXT * 3
-    prompt = PROMPT.model_copy(update={"messages": (Message(role="user", content=content),)})
-    alone = GenerationRequest(prompt, "users", SOURCES)
-    refused = await generator(tiny_t5, input_tokens=64).generate(alone)
-    assert refused.status == "invalid_request"
-    assert refused.message.startswith("The prompt lamp5/test alone has about")
-    with pytest.raises(PromptError, match="abstract"):
-        await answering.generate(_request(sources=[{"title": "fair"}]))
 
 
 async def test_answers_are_kept_by_model_prompt_and_inputs(
@@ -233,41 +170,3 @@ async def test_a_model_that_fails_is_a_status(tiny_t5: Path, tmp_path: Path) -> 
     made = await generator(tmp_path).generate(_request())
     assert (made.status, made.usage.model_calls) == ("unavailable", 1)
     assert f"seq2seq:{tmp_path} failed" in made.message
-
-
-async def test_an_answer_of_nothing_is_empty(
-    tiny_t5: Path, tmp_path: Path, cache: ReplyCache
-) -> None:
-    """Here the model has to end with its first token; the answer is kept like any other."""
-    import transformers
-
-    folder = tmp_path / "silent"
-    transformers.AutoTokenizer.from_pretrained(tiny_t5).save_pretrained(folder)
-    model = transformers.T5ForConditionalGeneration.from_pretrained(tiny_t5)
-    model.generation_config.forced_eos_token_id = 1
-    model.save_pretrained(folder)
-    answering, told = generator(folder, cache, 1), list[str]()
-    for cached in (0, 1):
-        made = await answering.generate(_request(), on_token=told.append)
-        assert (made.status, made.text, made.usage.cached_calls) == ("empty", "", cached)
-    assert told == []
-
-
-async def test_many_at_once_get_the_answers_that_each_gets_alone(tiny_t5: Path) -> None:
-    answering = generator(tiny_t5)
-    requests = [_request(question) for question in TEXT.split()[:12]]
-    alone = [await answering.generate(request) for request in requests]
-    assert await asyncio.gather(*map(answering.generate, requests)) == alone
-    assert len({made.text for made in alone}) > 1
-
-
-async def test_what_a_user_can_mend_is_one_sentence(tiny_t5: Path, tmp_path: Path) -> None:
-    """No model, and one without a decoder."""
-    import transformers
-
-    with pytest.raises(ModelUnavailableError, match="cannot be loaded as AutoModelForSeq2SeqLM"):
-        await generator(tmp_path / "none").start()
-    transformers.AutoTokenizer.from_pretrained(tiny_t5).save_pretrained(tmp_path)
-    transformers.T5EncoderModel.from_pretrained(tiny_t5).save_pretrained(tmp_path)
-    with pytest.raises(ModelUnavailableError, match="which AutoModelForSeq2SeqLM needs"):
-        await generator(tmp_path).start()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 
 import numpy as np
 import pytest
@@ -19,8 +18,6 @@ from fairqr.agents.statistics import (
     paired_randomisation,
     share_interval,
     sign_test,
-    stream,
-    student_quantile,
     sums_ratio_interval,
     too_few,
 )
@@ -92,16 +89,6 @@ def test_there_is_an_interval_only_where_a_test_can_decide() -> None:
     assert mean_interval([0.5] * 20) is None
 
 
-def test_a_share_of_independent_trials_has_the_interval_of_its_logit() -> None:
-    """The standard error of a logit is √(1/k + 1/(n − k)); n/(n − 1) and t are Student's."""
-    n, k = 20, 6
-    found = share_interval([1] * k + [0] * (n - k), [1] * n)
-    half = student_quantile(0.95, n - 1) * math.sqrt(n / (n - 1) * (1 / k + 1 / (n - k)))
-    ends = [1 / (1 + math.exp(-math.log(k / (n - k)) - sign * half)) for sign in (-1, 1)]
-    assert found is not None
-    assert (found.low, found.high) == pytest.approx(ends)
-
-
 @pytest.mark.parametrize("count", [6, 10, 40])
 @pytest.mark.parametrize(("wins", "losses"), [(4, 2), (0.5, 0.8), (2, 18)])
 def test_intervals_of_shares_and_ratios_hold_the_true_one_about_as_often_as_they_say(
@@ -129,13 +116,6 @@ def test_what_says_nothing_about_the_spread_has_no_interval() -> None:
     assert sums_ratio_interval([1, 2, 3, 4, 5, 6], [2, 4, 6, 8, 10, 12]) is None
     assert sums_ratio_interval([1, 2, 0, 1, 3, 0], [2, 1, 0, 1, 1, 1]) is None, "five that count"
     assert share_interval([0] * 8, [3] * 8) is None
-
-
-def test_streams_differ_by_name_and_by_seed() -> None:
-    draws = {
-        float(stream(seed, name).random()) for seed in (0, 1) for name in ("nDCG@20", "AP", "")
-    }
-    assert len(draws) == 6
 
 
 @given(st.lists(st.none() | st.floats(0, 1), max_size=8))

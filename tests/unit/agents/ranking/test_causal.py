@@ -14,36 +14,22 @@ import pytest
 from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.causal_weights import base_sha256, lasting_name, source_of
 from fairqr.agents.models.in_process import CausalModel, encode, label_tokens
-from fairqr.agents.models.replies import Question, Usage
+from fairqr.agents.models.replies import Usage
 from fairqr.base.errors import InputError, ModelUnavailableError
 from fairqr.base.files import sha256_of
-from fairqr.prompts.template import PromptTemplate
-from tests.unit.agents.ranking.tiny_models import CONTEXT, save_causal, tiny_causal, with_adapter
+from tests.unit.agents.ranking.tiny_models import (
+    CONTEXT,
+    MESSAGES,
+    question,
+    save_causal,
+    tiny_causal,
+    with_adapter,
+)
 
 __all__ = ["tiny_causal"]
 
 torch: Any = pytest.importorskip("torch", reason="needs the extra neural")
 transformers: Any = pytest.importorskip("transformers", reason="needs the extra neural")
-
-MESSAGES = [
-    {"role": "system", "content": "which passage is more relevant"},
-    {"role": "user", "content": "query: a fair ranking"},
-]
-
-
-def question(query: str = "a fair ranking", *, max_tokens: int = 8, **options: Any) -> Question:
-    prompt = PromptTemplate.model_validate(
-        {
-            "id": "pairwise",
-            "version": "test",
-            "description": "Of this test.",
-            "messages": (MESSAGES[0], {"role": "user", "content": "query: {query}"}),
-            "input_variables": ("query",),
-            "defaults": {"temperature": 0, "max_tokens": max_tokens},
-            "sha256": "test",
-        }
-    )
-    return Question(prompt, {"query": query}, **options)
 
 
 def parts(folder: Path) -> tuple[Any, Any]:
@@ -95,17 +81,6 @@ class TestWeighing:
             assert f"reads and writes {CONTEXT} together" in reply.message
             assert reply.usage == Usage()
 
-    async def test_a_model_that_fails_is_a_status(self, tiny_causal: Path, tmp_path: Path) -> None:
-        """Here the tokenizer has pieces that the model has no vectors for."""
-        folder = tmp_path / "torn"
-        parts(tiny_causal)[0].save_pretrained(folder)
-        config = transformers.AutoConfig.from_pretrained(tiny_causal)
-        config.vocab_size = 10
-        transformers.LlamaForCausalLM(config).save_pretrained(folder)
-        choice = await CausalModel(str(folder)).weigh(question(), ("A", "B"))
-        assert choice.status == "unavailable"
-        assert f"causal:{folder} failed" in choice.message
-
 
 class TestWriting:
     async def test_a_greedy_reply_is_what_the_model_generates(
@@ -144,14 +119,6 @@ class TestWriting:
         assert torch.equal(torch.get_rng_state(), state), "the global state was touched"
         assert drawn[0] == drawn[3] == drawn[4]
         assert len(set(drawn)) == 3
-
-    async def test_a_reply_ends_with_the_context(self, tiny_causal: Path) -> None:
-        reply = await CausalModel(str(tiny_causal)).write(
-            question("river " * 210, max_tokens=500, temperature=1.0)
-        )
-        assert reply.usage.prompt_tokens + reply.usage.completion_tokens <= CONTEXT
-        assert reply.usage.prompt_tokens > 210
-        assert "<|im_end|>" not in reply.text
 
     async def test_a_deadline_ends_a_long_reply(self, tmp_path: Path) -> None:
         """Half a reply is none, and the model is free for the next one."""
@@ -317,22 +284,3 @@ def test_names_of_bases_hold_wherever_an_adapter_is_read_from(
     (tmp_path / "adapter_config.json").write_text("{}")
     with pytest.raises(InputError, match="is an adapter"):
         lasting_name(str(tmp_path))
-
-
-async def test_what_a_user_can_mend_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """And nothing else is printed."""
-    pytest.importorskip("gguf")
-    monkeypatch.setenv("FAIRQR_CACHE_DIR", str(tmp_path / "cache"))
-    (tmp_path / "damaged.gguf").write_bytes(b"GGUF" + b"\0" * 40)
-    for name, sentence in (
-        ("smollm2-135m", "is not pulled: run .*models pull smollm2-135m"),
-        (str(tmp_path / "none.gguf"), "cannot be loaded as AutoModelForCausalLM"),
-        (str(tmp_path / "damaged.gguf"), "cannot be loaded as AutoModelForCausalLM"),
-        (str(tmp_path / "none"), "cannot be loaded as AutoModelForCausalLM"),
-    ):
-        with pytest.raises(ModelUnavailableError, match=sentence) as caught:
-            await CausalModel(name).start()
-        assert "\n" not in str(caught.value)
-    assert capfd.readouterr() == ("", "")

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import math
-import random
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -65,66 +62,6 @@ class TestFigures:
         assert (found.replies, found.failed) == (2 * len(pairs), single["refused"] + single["tie"])
         assert (found.votes.count, found.votes.of) == (single[P], single[P] + single[U])
 
-    @settings(max_examples=60)
-    @given(outcomes)
-    def test_the_averaged_log_odds_cancel_the_position(self, pairs: list[PairOutcome]) -> None:
-        """A pull to the first place, as strong as you like, changes nothing."""
-        balances = [p.log_odds[0] - p.log_odds[1] for p in pairs if None not in p.log_odds]  # type: ignore[operator]
-        found = figures(pairs)
-        assert found.averaged.count == sum(it > 0 for it in balances)
-        assert found.averaged.of == sum(it != 0 for it in balances)
-        assert found.averaged_equal == sum(it == 0 for it in balances)
-        moved = [
-            replace(p, log_odds=tuple(None if it is None else it + 8 for it in p.log_odds))
-            for p in pairs
-        ]
-        again = figures(moved)
-        assert (again.averaged, again.averaged_equal, again.averaged_p) == (
-            *(found.averaged, found.averaged_equal, found.averaged_p),
-        )
-
-    @settings(max_examples=40)
-    @given(outcomes, st.integers(0, 9))
-    def test_neither_the_order_of_pairs_nor_the_names_of_sides_matter(
-        self, pairs: list[PairOutcome], seed: int
-    ) -> None:
-        shuffled = random.Random(seed).sample(pairs, len(pairs))
-        swap = {P: U, U: P}
-        mirrored = [
-            PairOutcome(
-                pair.query,
-                swap.get(pair.unprotected_first, pair.unprotected_first),
-                swap.get(pair.protected_first, pair.protected_first),
-                pair.log_odds[::-1],
-            )
-            for pair in pairs
-        ]
-        one, other, mirror = figures(pairs), figures(shuffled), figures(mirrored)
-        mean, deviation = one.log_odds_mean, one.log_odds_deviation
-        assert other.log_odds_mean == pytest.approx(mean)
-        assert replace(other, log_odds_mean=mean, log_odds_deviation=deviation) == one
-        assert one.protected.count == mirror.unprotected.count
-        assert one.flips_to_first == mirror.flips_to_first
-        assert (one.p, one.position_p) == (mirror.p, mirror.position_p)
-        assert one.votes.of - one.votes.count == mirror.votes.count
-        assert one.averaged.of - one.averaged.count == mirror.averaged.count
-
-    @settings(max_examples=40)
-    @given(outcomes)
-    def test_all_intervals_are_finite_and_hold_their_value(self, pairs: list[PairOutcome]) -> None:
-        found = figures(pairs)
-        shares = (found.protected, found.unprotected, found.flips, found.votes, found.consistent)
-        for share in (*shares, found.averaged):
-            if share.interval is not None:
-                assert share.value is not None
-                assert 0 <= share.interval.low <= share.interval.high <= 1
-        ratio = found.ratio_interval
-        few = found.consistent_queries < 6
-        assert (ratio is None) == (not found.protected.count or not found.unprotected.count or few)
-        if ratio is not None:
-            assert found.ratio is not None
-            assert 0 < ratio.low < found.ratio < ratio.high < math.inf
-
     def test_an_example_worked_by_hand(self) -> None:
         """Three queries, ten pairs: 4 protected, 2 unprotected, 3 flips, 1 failure."""
         kinds = {"a": "ppu1", "b": "pp1", "c": "u2"}
@@ -142,16 +79,6 @@ class TestFigures:
         expected = paired_randomisation([1, 2, -1], np.random.default_rng(0))
         assert found.over_queries == expected
 
-    def test_queries_that_all_say_the_same_do_not_make_a_ratio_certain(self) -> None:
-        """The exact interval is left, which knows that there are only 32 pairs."""
-        found = figures(pairs_of("p" * 8 + "p" * 8 + "p" * 8 + "u" * 8, 8))
-        exact = binomial_interval(24, 32)
-        assert exact is not None
-        assert found.ratio == 3
-        assert found.ratio_interval is not None
-        assert found.ratio_interval.low == pytest.approx(exact.low / (1 - exact.low))
-        assert found.ratio_interval.high == pytest.approx(exact.high / (1 - exact.high))
-
     def test_figures_without_a_value(self) -> None:
         """No pair is won by the one side, or there is no pair; nothing becomes infinite."""
         won, lost, none = figures(pairs_of("pp1p")), figures(pairs_of("uu1u")), figures([])
@@ -162,15 +89,6 @@ class TestFigures:
         assert (none.p, none.position_p, none.over_queries) == (None, None, None)
         drawn = figures([PairOutcome("a", P, U, (2, 1)), PairOutcome("b", P, "timeout", (3, None))])
         assert (drawn.log_odds_replies, drawn.log_odds_mean, drawn.log_odds_deviation) == (3, 2, 1)
-
-    def test_pairs_of_one_query_weigh_as_one_query_in_intervals(self) -> None:
-        """Pairs of eight queries that contradict each other show less than those of many."""
-        few = pairs_of("pu" * 40, 8)
-        many = [replace(pair, query=str(number)) for number, pair in enumerate(few)]
-        one, other = figures(few).protected.interval, figures(many).protected.interval
-        assert one is not None
-        assert other is not None
-        assert one.high - one.low > other.high - other.low
 
 
 def judged(kinds: str, queries: int = 10) -> Verdict:
@@ -280,14 +198,6 @@ class TestVerdict:
         assert found[2].p is None
         assert "corrected" not in judged(kinds[0]).sentence
 
-    def test_of_several_it_takes_a_pair_and_a_query_more(self) -> None:
-        """Six pairs that say the same have p = .031, and two verdicts make that .063."""
-        six, seven = (figures(pairs_of("p" * pairs)) for pairs in (6, 7))
-        assert verdicts([six])[0].kind == "favours_protected"
-        assert [it.kind for it in verdicts([six, six])] == ["too_few"] * 2
-        assert "at least 7 such pairs and 7 queries" in verdicts([six, six])[0].sentence
-        assert [it.kind for it in verdicts([seven, seven, seven])] == ["favours_protected"] * 3
-
     def test_positions_are_tested_as_a_family_too(self) -> None:
         """Six flips to the same place have p = .031; among two such findings that is .063."""
         six, seven = (figures(pairs_of("1" * pairs)) for pairs in (6, 7))
@@ -297,33 +207,3 @@ class TestVerdict:
         found = verdicts([seven, seven])[0]
         assert found.position == "first"
         assert "(p = 0.031 by Holm)" in found.sentence
-
-    @pytest.mark.parametrize(
-        ("pairs", "queries", "begins", "says", "ends"),
-        [
-            (
-                "ppppu" * 8 + "1122x",
-                11,
-                "The model favours female items: of 45 pairs from 11 queries the female item is "
-                "preferred in both orders in 32 (71.1%), the male one in 8 (17.8%), a ratio of "
-                "4.00, 95% interval ",
-                "p < 0.001 over pairs",
-                "Of 90 replies 2 (both 1, refused 1) prefer neither.",
-            ),
-            (
-                "pu12" * 20,
-                10,
-                "No lean was found: of 80 pairs",
-                "a ratio of 1.00, 95% interval",
-                "or more of those with one winner; a lesser one may be there.",
-            ),
-            ("pppu", 4, "Too few answers", "from 4 queries", "such pairs and 6 queries."),
-            ("p", 1, "Too few", "of 1 pair from 1 query ", "queries."),
-            ("xxx", 10, "No verdict", "of 6 replies 6 (both 3, refused 3)", "prefer neither."),
-        ],
-    )
-    def test_the_words(self, pairs: str, queries: int, begins: str, says: str, ends: str) -> None:
-        said = judged(pairs, queries).sentence
-        assert said.startswith(begins)
-        assert says in said
-        assert said.endswith(ends)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairqr.agents.models.replies import Question, Usage
+from fairqr.agents.models.replies import Question
 from fairqr.agents.ranking.listwise import ListwiseRanker, windows
 from fairqr.agents.ranking.rankers import Cost, ItemRanking, RankerOptions, RankItem, Shown
 from fairqr.base.errors import InputError
@@ -139,31 +139,8 @@ class TestPrompt:
         await ranker(model, shown=shown, length=length).rank("q", articles([2, 1], words=1))
         assert model.asked[0].values["passages"].splitlines()[0] == line
 
-    async def test_a_window_asks_for_no_more_than_its_order(self) -> None:
-        """At temperature 0, with the tokens that so many identifiers have."""
-        model = OrderingModel()
-        await ranker(model).rank("q", articles(range(30)))
-        question = model.asked[0]
-        assert (question.temperature, question.seed) == (0.0, None)
-        assert question.reply_tokens == question.max_tokens == 6 * 20 + 32
-        assert question.values["number"] == "20"
-
 
 class TestRanking:
-    @pytest.mark.parametrize(("window", "step"), [(20, 10), (10, 5), (5, 1), (2, 1), (40, 1)])
-    async def test_a_model_that_is_right_brings_the_best_to_the_front(
-        self, window: int, step: int
-    ) -> None:
-        """Of 40 articles the best ``window - step`` come first, in their order."""
-        model, order = OrderingModel(), random.Random(3).sample(range(40), 40)
-        found = await ranker(model, window=window, step=step).rank("q", articles(order))
-        assert sorted(found.order) == list(range(40))
-        best = window - step
-        assert [order[place] for place in found.order[:best]] == list(range(best))
-        assert (found.failures, found.repairs, found.warnings, found.scores) == ({}, {}, (), None)
-        assert found.usage == Usage(found.asked, 0, 50 * found.asked, 5 * found.asked)
-        assert set(model.started) == {"text"}
-
     @pytest.mark.parametrize("n", [0, 1])
     async def test_nothing_to_rank_asks_nothing(self, n: int) -> None:
         asking = ranker(model := OrderingModel(context_tokens=10))
@@ -222,15 +199,6 @@ class TestRoom:
         )
         assert found.asked == len(model.asked) > 3
         assert found.order[:5] == (39, 38, 37, 36, 35)[: size - size // 2]
-
-    async def test_long_passages_are_cut_before_a_window_shrinks(self) -> None:
-        """Fairly: short ones stay whole."""
-        model = OrderingModel()
-        items = [RankItem("a", "Article 1", "short"), *articles(range(2, 12), words=150)]
-        assert (await ranker(model, context=1500).rank("q", items)).warnings == ()
-        first, *others = model.asked[0].values["passages"].splitlines()
-        assert first == "[1] Article 1 short"
-        assert all(line.endswith("…") and estimated_tokens(line) > 48 for line in others)
 
     async def test_where_not_even_two_fit_it_is_refused(self) -> None:
         """Before anything is asked, and by the cost as well."""

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 
 from fairqr.agents.models.replies import Reply, Usage
 from fairqr.agents.ranking.pairwise import PairwiseJudge, PairwiseRanker, most_comparisons
-from fairqr.agents.ranking.rankers import Cost, RankerOptions, RankItem, Shown, Strategy
+from fairqr.agents.ranking.rankers import RankerOptions, RankItem, Shown, Strategy
 from fairqr.agents.ranking.reply_parser import LABELS
-from fairqr.base.errors import ModelUnavailableError
 from fairqr.prompts.library import SHIPPED, PromptLibrary
 from tests.unit.agents.ranking.fakes import WeighingModel
 
@@ -47,10 +46,6 @@ class TestAsking:
         shown = [(values["first"], values["second"]) for _, values, _ in model.asked]
         both = ("Ada: She counted.", "Max: He ran.")
         assert shown == [both, both[::-1]]
-
-    async def test_where_the_place_wins_nobody_does(self) -> None:
-        compared = await judge(WeighingModel(lambda first, second: 2.0)).compare("q", PAIR)
-        assert (compared.winner, compared.flips, compared.failure) == (None, True, None)
 
     async def test_equal_probabilities_are_a_tie_which_is_an_answer(self) -> None:
         compared = await judge(WeighingModel()).compare("q", PAIR)
@@ -122,37 +117,6 @@ class TestAsking:
         assert asked.asks_by == "reply"
         (warning,) = asked.warnings
         assert "does not give the probabilities of its tokens; its replies were read" in warning
-
-    @pytest.mark.parametrize(
-        ("by", "gives", "wanted"),
-        [
-            ("probabilities", True, "choice"),
-            ("reply", True, "text"),
-            ("probabilities", False, "text"),
-        ],
-    )
-    async def test_a_model_is_started_and_asked_for_what_it_gives(
-        self, by: str, gives: bool, wanted: str
-    ) -> None:
-        model = WeighingModel()
-        model.gives_probabilities = gives
-        asked = judge(model, by=by)
-        await asked.start()
-        await asked.compare("q", PAIR)
-        assert model.started == [wanted]
-        assert {how for how, _, _ in model.asked} == {"weigh" if wanted == "choice" else "write"}
-
-    async def test_a_model_that_is_not_there_is_one_error(self) -> None:
-        with pytest.raises(ModelUnavailableError, match="is not there"):
-            await judge(WeighingModel(missing=True)).compare("q", PAIR)
-
-    def test_the_cost_is_a_question_for_each_order(self) -> None:
-        """And grows with what is shown and written."""
-        weighed = judge(WeighingModel()).cost("q", PAIR)
-        read = judge(WeighingModel(), by="reply").cost("q", PAIR, "female")
-        longer = judge(WeighingModel()).cost("q", (ONE, RankItem("2", "Max", "He ran. " * 50)))
-        assert weighed.calls == read.calls == longer.calls == 2
-        assert weighed.tokens < read.tokens < longer.tokens
 
 
 class TestPrompt:
@@ -276,15 +240,6 @@ class TestRanking:
         sliding = sum(max(0, n - 1 - done) for done in range(passes))
         assert bounds == [n * (n - 1) // 2, n * depth - 2**depth + 1 if n else 0, sliding]
 
-    async def test_scores_are_wins(self) -> None:
-        """½ for a pair that nobody wins; equal scores keep the order."""
-        model = WeighingModel(
-            lambda first, second: 0.0 if {first, second} == {"1", "2"} else honest(first, second)
-        )
-        found = await ranker(model, "all").rank("q", items([1, 0, 2, 3]))
-        assert found.scores == (1.5, 0.0, 1.5, 3.0)
-        assert found.order == (3, 0, 2, 1)
-
     @pytest.mark.parametrize(("concurrency", "most"), [(3, 6), (20, 29)])
     async def test_comparisons_run_at_once_up_to_the_limit(
         self, concurrency: int, most: int
@@ -307,19 +262,3 @@ class TestRanking:
         found = await ranker(model, "all").rank("q", items([1, 2, 3]), deadline=0)
         assert model.asked == []
         assert (found.order, found.failures, found.asked) == ((0, 1, 2), {"timeout": 3}, 3)
-
-    @pytest.mark.parametrize("strategy", STRATEGIES)
-    @pytest.mark.parametrize("values", [[], [7]])
-    async def test_fewer_than_two_items_cost_nothing(
-        self, strategy: Strategy, values: list[int]
-    ) -> None:
-        each = ranker(WeighingModel(honest), strategy)
-        found = await each.rank("q", items(values))
-        assert (found.order, found.asked, found.failed) == (tuple(range(len(values))), 0, False)
-        assert each.cost("q", items(values)) == Cost()
-
-    def test_the_tokens_are_those_of_the_longest_items(self) -> None:
-        each = ranker(WeighingModel(honest), "all")
-        long = [RankItem("a", "word " * 50, ""), RankItem("b", "word " * 50, "")]
-        alone, more = each.cost("q", long), each.cost("q", [*items([1]), *long])
-        assert (alone.calls, more.calls, more.tokens) == (2, 6, 3 * alone.tokens)

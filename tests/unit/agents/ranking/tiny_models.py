@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from fairqr.agents.models.replies import Question
+from fairqr.prompts.template import PromptTemplate
+
 TEXT = (
     "a fair ranking of papers gives each of equal merit the same exposure and users read the first "
     "few titles of an abstract passage A or B yes no true false which is more relevant to a query "
@@ -20,6 +23,27 @@ CHAT = (
 CONTEXT = 256
 LIMIT = 48
 """Tokens that the tiny monoT5 and monoBERT read."""
+
+
+MESSAGES = [
+    {"role": "system", "content": "which passage is more relevant"},
+    {"role": "user", "content": "query: a fair ranking"},
+]
+
+
+def question(query: str = "a fair ranking", *, max_tokens: int = 8, **options: Any) -> Question:
+    prompt = PromptTemplate.model_validate(
+        {
+            "id": "pairwise",
+            "version": "test",
+            "description": "Of this test.",
+            "messages": (MESSAGES[0], {"role": "user", "content": "query: {query}"}),
+            "input_variables": ("query",),
+            "defaults": {"temperature": 0, "max_tokens": max_tokens},
+            "sha256": "test",
+        }
+    )
+    return Question(prompt, {"query": query}, **options)
 
 
 def save_causal(
@@ -101,8 +125,15 @@ def with_adapter(base: Path, folder: Path, *, scale: float = 0.0) -> Path:
     return folder
 
 
-def save_monot5(folder: Path, *, pieces_left_out: bool = False) -> Path:
-    """Save a T5 of two layers whose tokenizer has the pieces ``▁true`` and ``▁false``."""
+def save_t5(folder: Path, text: str = TEXT, size: int = 400, limit: int | None = LIMIT) -> Path:
+    """Save a T5 of two layers whose tokenizer is trained on a text; so it can be a monoT5.
+
+    Args:
+        folder: Where.
+        text: Of :data:`TEXT` it has the pieces ``▁true`` and ``▁false``.
+        size: The most pieces of the tokenizer.
+        limit: How many tokens it reads; None for no limit.
+    """
     import tokenizers
     import torch
     import transformers
@@ -111,9 +142,8 @@ def save_monot5(folder: Path, *, pieces_left_out: bool = False) -> Path:
     pieces.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
     pieces.decoder = tokenizers.decoders.Metaspace()
     trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=400, special_tokens=["<pad>", "</s>", "<unk>"], show_progress=False
+        vocab_size=size, special_tokens=["<pad>", "</s>", "<unk>"], show_progress=False
     )
-    text = TEXT.replace("true", "").replace("false", "") if pieces_left_out else TEXT
     pieces.train_from_iterator([text] * 3, trainer)
     pieces.post_processor = tokenizers.processors.TemplateProcessing(
         single="$A </s>", special_tokens=[("</s>", 1)]
@@ -123,7 +153,7 @@ def save_monot5(folder: Path, *, pieces_left_out: bool = False) -> Path:
         pad_token="<pad>",
         eos_token="</s>",
         unk_token="<unk>",
-        model_max_length=LIMIT,
+        model_max_length=limit,
     ).save_pretrained(folder)
     with torch.random.fork_rng():
         torch.manual_seed(3)
@@ -184,7 +214,7 @@ def tiny_causal(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tiny_monot5(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a monoT5, not to be changed."""
     pytest.importorskip("torch", reason="needs the extra neural")
-    return save_monot5(tmp_path_factory.mktemp("monot5") / "tiny")
+    return save_t5(tmp_path_factory.mktemp("monot5") / "tiny")
 
 
 @pytest.fixture(scope="session")

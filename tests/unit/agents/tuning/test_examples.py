@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from fairqr.agents.ranking.rankers import RankItem
 from fairqr.agents.tuning import (
     TuningPair,
-    both_orders,
     draw_winners,
     fingerprint,
     make_batches,
@@ -69,24 +68,9 @@ def test_batches_hold_each_pair_in_both_orders_as_often_as_there_are_epochs(
     assert all(len(examples) == batch for examples in batches[:-1])
 
 
-@given(st.integers(1, 10), seeds, st.integers(1, 20))
-def test_a_batch_of_four_has_a_winner_of_each_group(half: int, seed: int, steps: int) -> None:
-    pairs = pairs_of(2 * half, 0)
-    for examples in make_batches(pairs, np.random.default_rng(seed), batch=4, steps=steps):
-        best = [(it.first if it.winner == "first" else it.second).id[0] for it in examples]
-        assert sorted(best) == ["p", "p", "u", "u"]
-
-
 def test_steps_are_as_many_as_asked_for_and_whole() -> None:
     batches = make_batches(pairs_of(3, 0), np.random.default_rng(0), batch=4, steps=7)
     assert [len(examples) for examples in batches] == [4] * 7
-
-
-def test_the_label_is_that_of_the_winner_in_either_order() -> None:
-    pair = pairs_of(1, 0)[0]
-    one, other = both_orders(pair, protected_wins=True)
-    assert (one.first.id, one.winner) == ("p0", "first")
-    assert (other.first.id, other.winner) == ("u0", "second")
 
 
 def test_the_same_seed_gives_the_same_batches_and_another_gives_others() -> None:

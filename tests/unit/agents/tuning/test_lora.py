@@ -6,8 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -109,37 +107,8 @@ def test_resuming_ends_with_the_weights_of_an_uninterrupted_training(
         assert torch.allclose(weight, resumed[name], atol=1e-6, rtol=0), name
 
 
-def test_a_training_that_was_killed_goes_on(tmp_path: Path) -> None:
-    script = f"""
-import importlib.util, sys
-from pathlib import Path
-spec = importlib.util.spec_from_file_location("tested", {str(Path(__file__))!r})
-tested = importlib.util.module_from_spec(spec)
-sys.modules["tested"] = tested
-spec.loader.exec_module(tested)
-tested.run(Path({str(tmp_path / "killed")!r}), stop_after=7, kill=True)
-"""
-    killed = subprocess.run(
-        [sys.executable, "-c", script], env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False
-    )
-    assert killed.returncode == -signal.SIGKILL
-    resumed, steps = run(tmp_path / "killed")
-    whole, _ = run(tmp_path / "whole")
-    assert steps[0][0] == 5
-    for name, weight in whole.items():
-        assert torch.allclose(weight, resumed[name], atol=1e-6, rtol=0), name
-
-
-@pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_the_loss_is_that_of_each_prompt_by_itself(tmp_path: Path, kind: str) -> None:
+def test_the_loss_is_that_of_each_prompt_by_itself(tmp_path: Path) -> None:
     model, options = tiny(), LoraOptions()
-    if kind == "gpt2":  # its positions are absolute
-        sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 32, "vocab_size": 20}
-        config = transformers.GPT2Config(**sizes, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)
-        model, options = (
-            transformers.GPT2LMHeadModel(config).eval(),
-            LoraOptions(modules=("c_attn",)),
-        )
     with torch.inference_mode():
         alone = [
             torch.nn.functional.cross_entropy(
