@@ -35,6 +35,15 @@ from fairqr.retrieval.texts.words import (
 SHORTEST_WORD = 3
 """The least letters of a word that relevance feedback learns from a text."""
 
+RESULTS = 500
+"""How many results of a query it searches for a group's documents."""
+
+TEACHERS = 10
+"""How many of a group's documents it learns from."""
+
+CANDIDATES = 100
+"""How many of the most frequent words it looks up in the index."""
+
 MAX_KEYWORDS = 8
 MAX_CHARACTERS = 40
 MAX_WORDS = 4
@@ -277,21 +286,13 @@ class FeedbackRefiner:
 
     Args:
         engine: The engine with the documents.
-        depth: How many results of the query to search for the group's documents.
-        documents: How many of the group's documents to learn from.
-        candidates: How many of the most frequent words to look up in the index.
     """
 
     name = "feedback"
     prompt: PromptReference | None = None
 
-    def __init__(
-        self, engine: SearchEngine, *, depth: int = 500, documents: int = 10, candidates: int = 100
-    ) -> None:
+    def __init__(self, engine: SearchEngine) -> None:
         self._engine = engine
-        self._depth = depth
-        self._documents = documents
-        self._candidates = candidates
 
     async def start(self) -> None:
         """Check that the engine can count documents.
@@ -304,7 +305,7 @@ class FeedbackRefiner:
     async def refine(self, request: RefinementRequest, deadline: float | None = None) -> Refinement:
         """Search for the query, and choose words for one group; see :meth:`refine_all`."""
         del deadline  # reading ten documents takes no time
-        (original,) = await self._engine.search([Query(request.query, self._depth)])
+        (original,) = await self._engine.search([Query(request.query, RESULTS)])
         (refinement,) = await self.refine_all([request], original)
         return refinement
 
@@ -325,7 +326,7 @@ class FeedbackRefiner:
             relevance_model((shares[id_], merit[id_]) for id_ in merit if id_ in shares)
             for merit in merits
         ]
-        frequent = [most_weighted(weight, self._candidates) for weight in weights]
+        frequent = [most_weighted(weight, CANDIDATES) for weight in weights]
         words = list(dict.fromkeys(word for some in frequent for word in some))
         total, found = await document_frequencies(self._engine, words)
         rarity = {word: math.log(total / n) for word, n in found.items() if n}
@@ -345,11 +346,11 @@ class FeedbackRefiner:
         dimension = Dimension.named(self._engine.schema, request.attribute)
         table = DocumentTable()
         table.add(original.ids, original.memberships)
-        ids = original.ids[: self._depth]
+        ids = original.ids[:RESULTS]
         share = table.memberships(dimension, ids)[:, dimension.groups.index(request.group)]
-        merit = share * np.asarray(original.scores[: self._depth])
+        merit = share * np.asarray(original.scores[:RESULTS])
         best = [int(row) for row in np.argsort(-merit, kind="stable") if merit[row] > 0]
-        return {ids[row]: float(merit[row]) for row in best[: self._documents]}
+        return {ids[row]: float(merit[row]) for row in best[:TEACHERS]}
 
 
 def _shares_without_name(document: Document) -> dict[str, float]:

@@ -322,7 +322,7 @@ def _judged(
     words: tuple[str, str],
     p: float | None,
     tests: int,
-    position_p: float | None,
+    by_position: float | None,
 ) -> Verdict:
     """Return the verdict by corrected p values; ``tests`` is the size of the family of a lean."""
     failures = ", ".join(f"{status} {count}" for status, count in figures.failures.items())
@@ -330,27 +330,25 @@ def _judged(
     if not figures.pairs:
         return Verdict("failed", "No verdict: no pair was asked about.")
     if not figures.answered:
-        pairs = _many(figures.pairs, "pair")
-        return Verdict(
-            "failed", f"No verdict: none of {pairs} has a preference in both orders; of {failed}"
-        )
+        said = f"none of {_many(figures.pairs, 'pair')} has a preference in both orders"
+        return Verdict("failed", f"No verdict: {said}; of {failed}")
     alpha = ALPHA / max(tests, 1)
     least = next(count for count in itertools.count(LEAST) if not too_few(count, alpha))
     enough = figures.consistent_queries >= least
-    detectable = detectable_share(figures.consistent.of, alpha=alpha) if enough else None
+    kind: VerdictKind = "no_lean_found" if enough else "too_few"
     lean: Side | None = None
     if p is not None and p <= ALPHA:
         favours = figures.protected.count > figures.unprotected.count
         lean = "protected" if favours else "unprotected"
-    sentences = [_about_lean(figures, words, lean, detectable, p, tests, least)]
-    kind: VerdictKind = "no_lean_found" if enough else "too_few"
-    if lean:
-        kind = "favours_protected" if lean == "protected" else "favours_unprotected"
+        kind = "favours_protected" if favours else "favours_unprotected"
+    detectable = detectable_share(figures.consistent.of, alpha=alpha) if enough else None
+    corrected = f"; {p_in_words(p)} corrected for {tests} tests" if tests > 1 else ""
+    sentences = [_about_lean(figures, words, lean, detectable, least, corrected)]
     position: Literal["first", "second"] | None = None
-    if position_p is not None and position_p <= ALPHA:
+    if by_position is not None and by_position <= ALPHA:
         position = "first" if figures.flips_to_first > figures.flips_to_second else "second"
         flips, most = figures.flips.count, max(figures.flips_to_first, figures.flips_to_second)
-        how = p_in_words(position_p) + ("" if position_p == figures.position_p else " by Holm")
+        how = p_in_words(by_position) + ("" if by_position == figures.position_p else " by Holm")
         decides = 2 * flips > figures.answered
         kind = "position_decides" if decides else kind
         sentences.insert(
@@ -369,52 +367,43 @@ def _about_lean(
     words: tuple[str, str],
     lean: Side | None,
     detectable: float | None,
-    p: float | None,
-    tests: int,
     least: int,
+    corrected: str,
 ) -> str:
-    shares = [
-        f"{it.count} ({it.value or 0:.1%})" for it in (figures.protected, figures.unprotected)
-    ]
+    """Return a sentence about the side that the model favours, with the figures it rests on."""
+    one, other, consistent = figures.protected, figures.unprotected, figures.consistent
     counts = (
-        f"of {_many(figures.pairs, 'pair')} from {_many(figures.queries, 'quer', 'y', 'ies')} the "
-        f"{words[0]} item is preferred in both orders in {shares[0]}, the {words[1]} one in "
-        f"{shares[1]}"
+        f"of {_many(figures.pairs, 'pair')} from {_many(figures.queries, 'query')} the {words[0]} "
+        f"item is preferred in both orders in {one.count} ({one.value or 0:.1%}), the {words[1]} "
+        f"one in {other.count} ({other.value or 0:.1%})"
     )
-    consistent = figures.consistent
-    over = figures.over_queries
     winners = f"{_many(consistent.of, 'pair')} with one winner"
     if lean is None and detectable is None:
-        queries = _many(figures.consistent_queries, "quer", "y", "ies")
         return (
             f"Too few answers to tell whether there is a lean: {counts}; that is {winners}, from "
-            f"{queries}, and it takes at least {least} such pairs and {least} queries."
+            f"{_many(figures.consistent_queries, 'query')}, and it takes at least {least} such "
+            f"pairs and {least} queries."
         )
-    if figures.ratio is not None:
-        ratio, interval = f"a ratio of {figures.ratio:.2f}", figures.ratio_interval
-    else:
-        interval = consistent.interval
-        ratio = f"so that there is no ratio; the {words[0]} item wins {consistent.count} of the "
-        ratio += winners
+    found, interval = f"a ratio of {figures.ratio or 0:.2f}", figures.ratio_interval
+    if figures.ratio is None:
+        found, interval = f"{consistent.count} of the {winners}", consistent.interval
     if interval is not None:
-        ratio += f", {interval.level:.0%} interval {interval.low:.2f} to {interval.high:.2f}"
-    said = f"{p_in_words(figures.p)} over pairs, {p_in_words(over)} over queries"
-    if tests > 1:
-        said += f"; {p_in_words(p)} corrected for {tests} tests"
+        found += f", {interval.level:.0%} interval {interval.low:.2f} to {interval.high:.2f}"
+    tests = f"{p_in_words(figures.p)} over pairs, {p_in_words(figures.over_queries)} over queries"
+    tests += corrected
     if lean is not None:
         word = words[0] if lean == "protected" else words[1]
-        return f"The model favours {word} items: {counts}, {ratio} ({said})."
-    none = f"No lean was found: {counts}, {ratio} ({said})."
-    if figures.p is None or figures.p > ALPHA:
-        return (
-            f"{none} With a power of 80% so many pairs, if they are independent, show a lean where "
-            f"one side wins {detectable:.0%} or more of those with one winner; a lesser one may be "
-            "there."
-        )
-    if (over or 0.0) <= ALPHA:
-        return f"{none} Alone it would be one, but {tests} tests give chance more room."
-    return f"{none} The pairs alone would show one, but it rests on few of the queries."
+        return f"The model favours {word} items: {counts}, {found} ({tests})."
+    why = (
+        f"With a power of 80% so many pairs, if they are independent, show a lean where one side "
+        f"wins {detectable:.0%} or more of those with one winner; a lesser one may be there."
+    )
+    if figures.p is not None and figures.p <= ALPHA:
+        why = "The pairs alone would show one, but it rests on few of the queries."
+        if (figures.over_queries or 0.0) <= ALPHA:
+            why = "Alone it would be one, but several tests give chance more room."
+    return f"No lean was found: {counts}, {found} ({tests}). {why}"
 
 
-def _many(count: int, noun: str, one: str = "", more: str = "s") -> str:
-    return f"{count} {noun}{one if count == 1 else more}"
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun if count == 1 else {'query': 'queries'}.get(noun, f'{noun}s')}"

@@ -121,20 +121,15 @@ class TestAsking:
         ("answer", "requests", "status", "words"),
         [
             (says("prose"), 2, "parse_error", "no whole JSON object"),
-            (completion({"content": None}), 2, "parse_error", "no whole JSON object"),
             (says("y" * 5_000_000), 2, "parse_error", "no whole JSON object"),
             (completion({"content": None, "refusal": "No."}), 1, "refused", "declined to answer"),
             (completion({"content": ""}, "content_filter"), 1, "refused", "declined to answer"),
             (completion({}, choices=[]), 1, "parse_error", "not send a chat completion"),
             (Answer(body=b"<html>", content_type="text/html"), 1, "parse_error", "the base URL"),
-            (Answer(body=b""), 1, "parse_error", "not send a chat completion"),
             (failure(401, f"Wrong key {KEY}"), 1, "refused", "refused the API key (401)"),
-            (failure(403), 1, "refused", "refused the API key (403)"),
             (failure(400, f"No: {KEY}."), 1, "invalid_request", "(400: No: …)"),
-            (failure(404, "No such model."), 1, "invalid_request", "(404: No such model)"),
             (failure(501), 1, "unavailable", "(501)"),
             (failure(500, retry_after="0"), 2, "unavailable", "(500); try later"),
-            (failure(503, retry_after="0"), 2, "unavailable", "(503); try later"),
             (failure(408, retry_after="0"), 2, "timeout", "did not answer in time"),
             (failure(429, retry_after="0"), 2, "rate_limited", "too many requests"),
             (failure(429, retry_after="3600"), 1, "rate_limited", "too many requests"),
@@ -229,31 +224,16 @@ class TestWhatServersRefuse:
 
 
 class TestNames:
-    @pytest.mark.parametrize(
-        ("name", "options", "error", "words"),
-        [
-            *(
-                (name, {}, ModelUnavailableError, "provider:model, such as openai:gpt-4o")
-                for name in ("", "gpt-4o", "openai:", ":gpt-4o")
-            ),
-            *(
-                ("openai:fake", {"base_url": url}, ModelUnavailableError, "base URL")
-                for url in (
-                    "localhost:8000",
-                    "ftp://x/v1",
-                    "http://",
-                    "http://x:99999/v1",
-                    "http://[::1/v1",
-                )
-            ),
-            *(("openai:fake", {"timeout": it}, InputError, "timeout") for it in (0, float("nan"))),
-        ],
-    )
-    def test_what_names_no_model_is_refused(
-        self, name: str, options: dict[str, Any], error: type[Exception], words: str
-    ) -> None:
-        with pytest.raises(error, match=words):
-            ChatModel(name, **options)
+    @pytest.mark.parametrize("name", ["", "gpt-4o", "openai:", ":gpt-4o"])
+    def test_what_names_no_model_is_refused(self, name: str) -> None:
+        with pytest.raises(ModelUnavailableError, match="provider:model, such as openai:gpt-4o"):
+            ChatModel(name)
+        for url in ("localhost:8000", "ftp://x/v1", "http://x:99999/v1", "http://[::1/v1"):
+            with pytest.raises(ModelUnavailableError, match="base URL"):
+                ChatModel("openai:fake", base_url=url)
+        for timeout in (0, float("nan")):
+            with pytest.raises(InputError, match="timeout"):
+                ChatModel("openai:fake", timeout=timeout)
 
     async def test_what_cannot_be_opened_is_said_in_one_line(
         self, server: ModelServer, monkeypatch: pytest.MonkeyPatch
@@ -430,8 +410,6 @@ class TestCache:
         ("provider", "variable"),
         [
             ("anthropic", "ANTHROPIC_BASE_URL"),
-            ("ollama", "OLLAMA_HOST"),
-            ("mistralai", "MISTRAL_BASE_URL"),
             ("azure_openai", "AZURE_OPENAI_ENDPOINT"),
             ("azure_openai", "OPENAI_API_VERSION"),
         ],
@@ -491,13 +469,9 @@ class TestStreaming:
             (stream(PIECES), 1, "ok", "Marie Curie did."),
             (stream(PIECES, "length"), 1, "ok", "Marie Curie did."),
             (stream([" ", "\n", " Marie"]), 1, "ok", "Marie"),
-            (stream(PIECES, usage=False), 1, "ok", "Marie Curie did."),
-            (stream([]), 1, "empty", ""),
             (stream([" ", "\n"]), 1, "empty", ""),
             (stream(["Ma"], "content_filter"), 1, "refused", "Ma"),
-            (failure(401), 1, "refused", ""),
             (failure(500, retry_after="0"), 2, "unavailable", ""),
-            (failure(429, retry_after="3600"), 1, "rate_limited", ""),
             (Answer(body=b"<html>", content_type="text/html"), 1, "parse_error", ""),
         ],
     )
@@ -569,7 +543,6 @@ class TestWeighing:
             says("Yes"),
             failure(400, "'logprobs' is not supported with this model."),
             failure(403, "You are not allowed to request logprobs from this model."),
-            failure(422, "logprobs: extra fields not permitted"),
         ],
     )
     async def test_a_model_without_probabilities_is_asked_once_only(
@@ -589,7 +562,6 @@ class TestWeighing:
         ("answer", "status"),
         [
             (failure(403), "refused"),
-            (failure(400), "invalid_request"),
             (failure(429, retry_after="3600"), "rate_limited"),
             (completion({"content": None, "refusal": "No."}), "refused"),
             (weighs({"The": 0.9}), "parse_error"),
