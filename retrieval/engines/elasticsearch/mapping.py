@@ -187,10 +187,11 @@ class LabelField:
         """The name of the field."""
         return self.attribute.field
 
-    def label(self, hit: Hit) -> object:
-        """Return the label of a hit: one value, several, or None."""
-        values = values_of(hit.get("fields", {}), self.name)
-        return values[0] if len(values) == 1 else values or None
+    def labels(self, hits: Sequence[Hit]) -> list[object]:
+        """Return the label of each hit: one value, several, or None."""
+        name = self.name
+        found = [values_of(hit.get("fields", {}), name) for hit in hits]
+        return [values[0] if len(values) == 1 else values or None for values in found]
 
     def query(self, group: str) -> Body | None:
         """Return the query for documents with a share of a group.
@@ -303,7 +304,7 @@ class HitReader:
 
     def values(self, hits: Sequence[Hit]) -> dict[str, list[object]]:
         """Return the label of each hit, by attribute."""
-        return {label.attribute.name: [label.label(hit) for hit in hits] for label in self.labels}
+        return {label.attribute.name: label.labels(hits) for label in self.labels}
 
     def among(self, ids: Sequence[str]) -> Body:
         """Return the query for documents with these ids."""
@@ -332,10 +333,10 @@ def warnings_of(answer: Mapping[str, Any], index: str) -> list[str]:
     return []
 
 
-def values_of(fields: Mapping[str, Any], name: str) -> list[Any]:
+def values_of(fields: Mapping[str, list[Any]], name: str) -> list[Any]:
     """Return the values of a field; in nested documents they are one level deeper."""
     if name in fields:
-        return list(fields[name])
+        return fields[name]
     return [
         value
         for path, held in fields.items()

@@ -176,13 +176,21 @@ class FieldHybridEngine(EngineOverWords):
                     f"The vectors of '{encoder.name}' do not fit the field '{name}', which has "
                     f"{field.dimensions} dimensions; name the field's own encoder in 'vectors'.",
                 )
-            vectors = await _sampled(lexical, field, mark.dimensions)
+            request = field.with_vectors(lexical.reader.request)
+            sample = lexical.sample(SAMPLED, request, {"exists": {"field": name}})
+            probe = np.full(mark.dimensions, mark.dimensions**-0.5, dtype=np.float32)
+            tried = {"query": field.nearest(probe, 1, []), "size": 1}
+            bodies = [tried, sample] if field.usable else []
+            answers = await lexical.msearch(bodies, refuse=False)
         except BaseException:
             await lexical.aclose()
             raise
-        return (
-            cls(lexical, field, encoder, Background.of(vectors), options) if vectors.any() else None
-        )
+        if not bodies or any("error" in answer for answer in answers):
+            return None
+        vectors = field.read(answers[-1]["hits"]["hits"], mark.dimensions)
+        if not vectors.any():
+            return None
+        return cls(lexical, field, encoder, Background.of(vectors), options)
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
         """Answer all queries in at most three requests.
@@ -259,18 +267,3 @@ class FieldHybridEngine(EngineOverWords):
         asked = replace(query, n=len(ids), only=tuple(ids))
         given = {"bool": {"filter": self.lexical.filters(asked)}}
         return self.lexical.limited(asked, {"query": self._field.by_cosine(vector, given)})
-
-
-async def _sampled(
-    lexical: ElasticsearchEngine, field: VectorSearch, dimensions: int
-) -> Float32Array:
-    """Return vectors of random documents; none if the server returns none, or no cosines."""
-    if not field.usable:
-        return field.read([], dimensions)
-    probe = np.full(dimensions, 1 / np.sqrt(dimensions), dtype=np.float32)
-    request = field.with_vectors(lexical.reader.request)
-    sample = lexical.sample(SAMPLED, request, {"exists": {"field": field.name}})
-    tried = {"query": field.nearest(probe, 1, []), "size": 1}
-    answers = await lexical.msearch([tried, sample], refuse=False)
-    hits = [] if any("error" in it for it in answers) else answers[-1]["hits"]["hits"]
-    return field.read(hits, dimensions)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from fairqr import FairSearch, from_langchain
 from fairqr.graph.search.result import SearchResult
@@ -28,12 +27,10 @@ from tests.integration.attached_people import Server
 from tests.integration.graph.test_http_search import endpoint, source
 from tests.integration.graph.test_langchain_search import WordRetriever, retriever
 from tests.integration.model_server import (
-    Main,
     ModelServer,
     clean_environment,
     model_server,
     people,
-    quick,
 )
 from tests.integration.retrieval.test_attached_hybrid import SERVERS, index, sent, url
 from tests.unit.retrieval.vector_encoders import CountingEncoder
@@ -43,7 +40,6 @@ __all__ = [
     "endpoint",
     "model_server",
     "people",
-    "quick",
     "retriever",
     "source",
     "url",
@@ -90,11 +86,11 @@ def ids_of(result: Any) -> list[str]:
     return [place.id for place in result.ranking]
 
 
-async def searched(engine: SearchEngine, **options: Any) -> SearchResult:
+async def searched(engine: SearchEngine, query: str = QUERY, **options: Any) -> SearchResult:
     """A fair search toward as much exposure for women as for men."""
     target = "gender=female:0.5,male:0.5"
     return await FairSearch(engine).search(
-        QUERY, attribute="gender", k=20, target=target, **{"ask": "never", **options}
+        query, attribute="gender", k=20, target=target, **{"ask": "never", **options}
     )
 
 
@@ -120,10 +116,12 @@ async def test_a_servers_own_request_gives_the_plain_ranking(
         engine = await open_source(source, retriever=given, store=tmp_path)
         assert engine.retriever == named
         fair, plain = await searched(engine), await searched(engine, method="plain")
+        nothing = await searched(engine, query="unheard")
         await engine.aclose()
         expected = served(url, 20)
     assert ids_of(fair.baseline) == ids_of(plain) == ids_of(plain.baseline) == expected
     assert ids_of(fair) != expected
+    assert ids_of(nothing) == ids_of(nothing.baseline) == []
     assert (fair.relevance is not None) == (named != "bm25")
 
 
@@ -173,27 +171,6 @@ async def test_without_texts_nothing_is_estimated_and_the_result_says_so(
     assert result.relevance is None
     said = "We moved documents up without checking that they are relevant"
     assert sum(said in sentence for sentence in result.explanation) == 1
-
-
-@pytest.mark.parametrize("given", ["bm25", TEXTS])
-def test_no_hits_are_an_empty_result_and_hits_a_table(
-    elasticsearch_url: str, minilm_cache: Path, quick: Main, tmp_path: Path, given: str
-) -> None:
-    with boosted(elasticsearch_url, vectors=None) as source:
-        described = {**source.model_dump(mode="json", exclude_unset=True), "vectors": None}
-        described = {name: part for name, part in described.items() if part is not None}
-        file = tmp_path / "boosted.source.yaml"
-        file.write_text(yaml.safe_dump(described))
-        options = ("--corpus", str(file), "--retriever", given, "--set", "ask=never", "--json")
-        cache = {"FAIRQR_CACHE_DIR": str(minilm_cache)}
-        run = quick("search", "unheard", *options, **cache)
-        assert run.code == 0, run.stderr
-        assert run.result["ranking"] == run.result["baseline"]["ranking"] == []
-        # The table of what is found says who moved.
-        shown = quick("search", QUERY, *options[:-1], "-k", "10", **cache)
-        assert shown.code == 0, shown.stderr
-        assert "new" in shown.stdout.split()
-        assert "▼" in shown.stdout
 
 
 @pytest.mark.parametrize("given", ["bm25", "auto", TEXTS])

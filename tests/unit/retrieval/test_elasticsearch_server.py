@@ -155,27 +155,20 @@ async def test_each_product_is_known_by_its_answers() -> None:
 
 
 @ENGINES
-async def test_a_slow_server_is_given_up_after_its_time(engine: str) -> None:
-    def answer(*_: Any) -> Answer:
-        time.sleep(1)
+async def test_a_slow_server_is_given_up_and_of_several_nodes_one_may_be_down(engine: str) -> None:
+    def answer(number: int, _: str) -> Answer:
+        time.sleep(1 if number > 3 else 0)
         return of_json(200, {"count": 1})
 
-    with answering(answer) as (url, asked):
-        await refused(url, IndexUnavailableError, "not answer in time", engine, timeout=0.2)
-    assert len(asked.times) == 1
-
-
-@ENGINES
-async def test_of_several_nodes_one_that_is_down_does_no_harm(engine: str) -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         dead = f"http://127.0.0.1:{held.getsockname()[1]}"
-        with answering(lambda *_: of_json(200, {"count": 1})) as (url, _):
-            server = Server(source([dead, url], engine=engine))
+        with answering(answer) as (url, asked):
             for _ in range(4):
-                assert (await server.ask("count", index="any"))["count"] == 1
-            await server.aclose()
+                assert await count([dead, url], engine) == 1
+            await refused(url, IndexUnavailableError, "answer in time", engine, timeout=0.2)
         await refused(dead, IndexUnavailableError, f"at {dead} cannot be reached; start", engine)
+    assert len(asked.times) == 5
 
 
 @ENGINES
