@@ -82,14 +82,19 @@ class LangChainEngine(SearchOnlyEngine):
         self._shown = f"The retriever '{name}' ({kind.__name__})"
 
     async def _answer(self, text: str, n: int) -> ScoredDocuments:
-        found = (await self._found(text, n))[:n]
         documents: dict[str, Document] = {}
         scores: list[object] = []
         warnings: dict[str, None] = {}
-        for passage, relevance in found:
-            document = self._document(passage)
-            if self._own_id(passage) is None:
+        for passage, relevance in (await self._found(text, n))[:n]:
+            id_ = self._value("id", passage)
+            id_ = passage.id if id_ is None else id_
+            if id_ in (None, ""):
                 warnings[WITHOUT_ID] = None
+                content = passage.page_content.encode(errors="replace")
+                id_ = hashlib.sha256(content).hexdigest()[:32]
+            title = sendable(str(self._value("title", passage) or ""))
+            shown = sendable(passage.page_content)
+            document = Document(str(id_), title, shown, passage.metadata)
             first = documents.setdefault(document.id, document)
             if first is document:
                 scores.append(
@@ -98,19 +103,6 @@ class LangChainEngine(SearchOnlyEngine):
             elif first.text != document.text:
                 warnings[SHARED_ID] = None
         return ScoredDocuments([*documents.values()], _never_increasing(scores), [*warnings])
-
-    def _document(self, passage: Passage) -> Document:
-        id_ = self._own_id(passage)
-        if id_ is None:
-            id_ = hashlib.sha256(passage.page_content.encode(errors="replace")).hexdigest()[:32]
-        title = self._value("title", passage)
-        shown = "" if title is None else sendable(str(title))
-        return Document(id_, shown, sendable(passage.page_content), passage.metadata)
-
-    def _own_id(self, passage: Passage) -> str | None:
-        id_ = self._value("id", passage)
-        id_ = passage.id if id_ is None else id_
-        return None if id_ in (None, "") else str(id_)
 
     def _value(self, option: str, passage: Passage) -> Any:
         field = self._fields.get(option)

@@ -16,7 +16,7 @@ from fairqr.base.settings import data_dir
 from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.encoders.opening import AUTO, Retriever, automatic, open_encoder
 from fairqr.retrieval.engines.engine import Query, SearchEngine
-from fairqr.retrieval.engines.report import SourceReport, report_on
+from fairqr.retrieval.engines.report import SAMPLE_SIZE, SourceReport, report_on
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
 from fairqr.retrieval.engines.tantivy.store import Announce, EmbeddedIndexes, announced
 from fairqr.retrieval.sources.corpus import Corpus
@@ -32,8 +32,6 @@ from fairqr.retrieval.sources.source import (
 
 CHECKED = 10_000
 """How many documents of an embedded index we check for labels."""
-
-SAMPLE = 5
 
 
 async def open_source(
@@ -114,7 +112,7 @@ async def _check_embedded(source: TantivySource, engine: SearchEngine) -> Source
     labels = await LabelReader.open(source.attributes, source.folder)
     attributes = labels.reports(labels.in_fields(documents), [it.id for it in documents])
     sample = documents[0].title or " ".join(documents[0].text.split()[:3])
-    (hits,) = await engine.search([Query(sample, SAMPLE)])
+    (hits,) = await engine.search([Query(sample, SAMPLE_SIZE)])
     return await report_on(engine, attributes, sample, hits)
 
 
@@ -158,21 +156,6 @@ async def with_retriever(
         raise
 
 
-async def encode_index(
-    engine: TantivyEngine, encoder: Encoder, progress: Progress | None = None
-) -> None:
-    """Make a vector for each document that has none from this encoder yet.
-
-    Raises:
-        InputError: Vectors of another encoder exist under this one's name.
-        ModelError: The encoder failed.
-        ModelUnavailableError: The encoder cannot be started.
-    """
-    from fairqr.retrieval.engines.hybrid.embedded import VectorEngine
-
-    await VectorEngine.open(engine, encoder, progress)
-
-
 async def encode_written(engine: TantivyEngine, progress: Progress | None = None) -> None:
     """Encode documents newly written to an index, by each encoder that made vectors for it.
 
@@ -181,11 +164,11 @@ async def encode_written(engine: TantivyEngine, progress: Progress | None = None
     Raises:
         ModelError: An encoder failed.
     """
-    from fairqr.retrieval.engines.hybrid.embedded import encoder_names
+    from fairqr.retrieval.engines.hybrid.embedded import VectorEngine, encoder_names
 
     for name in await asyncio.to_thread(encoder_names, engine.folder):
         with contextlib.suppress(ModelUnavailableError, InputError):
-            await encode_index(engine, open_encoder(name), progress)
+            await VectorEngine.open(engine, open_encoder(name), progress)
 
 
 def index_of_source(source: TantivySource) -> str:

@@ -152,7 +152,9 @@ class Catalog:
         source = name if name in BUILT_IN else str(corpus.path.resolve())
         engine = await self._indexes.create(name, corpus, source, progress)
         if encoder is not None:
-            await opening.encode_index(engine, encoder, progress)
+            from fairqr.retrieval.engines.hybrid.embedded import VectorEngine
+
+            await VectorEngine.open(engine, encoder, progress)
         return engine
 
     async def upsert(

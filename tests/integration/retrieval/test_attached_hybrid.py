@@ -171,6 +171,10 @@ async def by_hand(
     return expected
 
 
+def group_of(document: Document) -> tuple[str, str]:
+    return "gender", document.fields["gender"]
+
+
 def near(wanted: Any) -> Any:
     return pytest.approx(wanted, abs=1e-5)
 
@@ -185,30 +189,39 @@ def estimates(hits: Hits) -> dict[str, float]:
 async def test_the_servers_ranking_stays_with_the_estimates_of_the_definition(
     url: str, tmp_path: Path
 ) -> None:
-    """Behind it stand the documents that only the vectors find, the most likely ones first."""
+    """Behind it stand the documents that only the vectors find, the most likely ones first.
+
+    Within a group, too, where what is relevant is judged among all documents.
+    """
+    gender = GENDER.attributes["gender"]
+    queries = [Query(text, n) for text in QUERIES for n in (1, 20, 500)]
+    queries.append(Query("w1", 20, only=tuple(DOCUMENTS)[::3]))
     with index(url, sent()) as source:
         async with opened(source, tmp_path) as engine:
             assert engine.retriever == "hybrid:words"
             assert {"vectors", "relevance", "rescore", "read_by_id"} <= engine.capabilities
-            for query in QUERIES:
-                found = await hits_of(engine, query, 500)
-                server = await hits_of(lexical_of(engine), query, 500)
-                own = len(server)
-                assert found.own == own < 300
-                assert (found.ids[:own], found.scores[:own]) == (server.ids, server.scores)
-                wanted = await by_hand(lexical_of(engine), VECTORS, query)
-                assert estimates(found) == near({id_: wanted[id_] for id_ in found.ids})
-                left = sorted((wanted[id_] for id_ in {*wanted} - {*server.ids}), reverse=True)
-                assert [wanted[id_] for id_ in found.ids[own:]] == near(left[:200])
-                assert set(found.scores[own:]) <= {0.0}
-                gender = GENDER.attributes["gender"]
-                groups = [list(DOCUMENTS[id_].membership(gender)) for id_ in found.ids]
-                assert found.memberships["gender"].tolist() == groups
-                for n in (1, 7, 50):
-                    few = await hits_of(engine, query, n)
-                    assert few.own == n
-                    assert (few.ids[:n], few.scores[:n]) == (found.ids[:n], found.scores[:n])
-                    assert few.relevance == near([wanted[id_] for id_ in few.ids])
+            assert engine.filterable == {("gender", "female"), ("gender", "male")}
+            for within in (None, *sorted(engine.filterable)):
+                asked = [replace(query, within=within) for query in queries]
+                by_words = await lexical_of(engine).search(asked)
+                every = zip(asked, await engine.search(asked), by_words, strict=True)
+                members = {d.id for d in DOCUMENTS.values() if within in (None, group_of(d))}
+                for query, found, server in every:
+                    own = len(server)
+                    assert found.own == own
+                    assert (found.ids[:own], found.scores[:own]) == (server.ids, server.scores)
+                    wanted = await by_hand(lexical_of(engine), VECTORS, query.text)
+                    assert estimates(found) == near({id_: wanted[id_] for id_ in found.ids})
+                    assert {*found.ids} <= members
+                    if query.n == 500:
+                        left = (wanted[id_] for id_ in members - {*server.ids})
+                        best = sorted(left, reverse=True)[:200]
+                        assert [wanted[id_] for id_ in found.ids[own:]] == near(best)
+                        assert set(found.scores[own:]) <= {0.0}
+                    groups = [list(DOCUMENTS[id_].membership(gender)) for id_ in found.ids]
+                    assert found.memberships["gender"].tolist() == groups
+            (counted,) = await engine.search([Query("", 0, within=("gender", "male"))])
+            assert counted.total == sum(d.fields["gender"] == "male" for d in DOCUMENTS.values())
 
 
 @pytest.mark.parametrize("url", SERVERS, indirect=True)
@@ -269,31 +282,6 @@ async def test_what_the_words_miss_is_found_but_not_what_is_filtered_away(
             del vectors[hidden]
             wanted = await by_hand(lexical_of(engine), vectors, query)
             assert estimates(only) == near({id_: wanted[id_] for id_ in (plain, silent)})
-
-
-@pytest.mark.parametrize("url", SERVERS, indirect=True)
-async def test_a_group_is_searched_by_words_and_vectors(url: str, tmp_path: Path) -> None:
-    """What is relevant is judged among all documents."""
-    with index(url, sent()) as source:
-        async with opened(source, tmp_path) as engine:
-            assert engine.filterable == {("gender", "female"), ("gender", "male")}
-            queries = [Query(text, n) for text in QUERIES for n in (20, 300)]
-            queries.append(Query("w1", 20, only=tuple(DOCUMENTS)[::3]))
-            compared = 0
-            for group in ("female", "male"):
-                limited = [replace(query, within=("gender", group)) for query in queries]
-                found = await engine.search(limited)
-                by_words = await lexical_of(engine).search(limited)
-                for query, hits, server in zip(limited, found, by_words, strict=True):
-                    own = hits.ids[: hits.own], hits.scores[: hits.own]
-                    assert own == (server.ids, server.scores)
-                    assert {DOCUMENTS[id_].fields["gender"] for id_ in hits.ids} == {group}
-                    wanted = await by_hand(lexical_of(engine), VECTORS, query.text)
-                    assert estimates(hits) == near({id_: wanted[id_] for id_ in hits.ids})
-                    compared += len(hits)
-            assert compared > 1000
-            (counted,) = await engine.search([Query("", 0, within=("gender", "male"))])
-            assert counted.total == sum(d.fields["gender"] == "male" for d in DOCUMENTS.values())
 
 
 @pytest.mark.parametrize("url", SERVERS, indirect=True)
