@@ -143,11 +143,9 @@ class Aspects:
     @classmethod
     def of(cls, candidates: Candidates) -> Aspects:
         """Return the aspects of candidates."""
-        return cls(
-            relevance=min_max(candidates.ranking.scores),
-            memberships=np.concatenate(candidates.memberships, axis=1),
-            weights=np.concatenate(candidates.targets) / len(candidates.targets),
-        )
+        weights = np.concatenate(candidates.targets) / len(candidates.targets)
+        members = np.concatenate(candidates.memberships, axis=1)
+        return cls(min_max(candidates.ranking.scores), members, weights)
 
     @cached_property
     def coverage(self) -> FloatArray:

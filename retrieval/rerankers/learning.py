@@ -255,13 +255,10 @@ class Lists:
         means, scales = rows.mean(axis=0), rows.std(axis=0)
         # A constant column may deviate by rounding.
         scales[scales <= 1e-9 * (1 + np.abs(rows).max(axis=0))] = 1.0
-        return cls(
-            columns=padded([(item.features - means) / scales for item in examples]),
-            grades=padded([item.grades for item in examples]),
-            mask=padded([np.ones(len(item.grades)) for item in examples]) > 0,
-            means=means,
-            scales=scales,
-        )
+        columns = padded([(item.features - means) / scales for item in examples])
+        grades = padded([item.grades for item in examples])
+        mask = padded([np.ones(len(item.grades)) for item in examples]) > 0
+        return cls(columns, grades, mask, means, scales)
 
     def fit(
         self,

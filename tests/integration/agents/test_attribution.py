@@ -13,17 +13,13 @@ from pathlib import Path
 import pytest
 
 from tests.integration.model_server import (
-    Answer,
-    Asked,
     Command,
     Main,
-    ModelServer,
     Run,
     clean_environment,
     command,
     model_server,
     quick,
-    weighs,
 )
 from tests.unit.agents.attribution.tiny_nli import tiny_nli
 
@@ -78,23 +74,6 @@ class TestCheck:
         }
         listed = json.loads(quick("attribution", "list", "--json").stdout)
         assert [check["attributor"] for check in listed["checks"]] == [name]
-
-    def test_a_chat_model_is_asked_once(
-        self, quick: Main, toy: Path, model_server: ModelServer
-    ) -> None:
-        """Equal pairs, and those of the run before, cost nothing."""
-
-        def answer(asked: Asked) -> Answer:
-            premise = asked.last_message.split("Claim")[0]
-            return weighs({"Yes": 0.9, "No": 0.1} if "gold" in premise else {"Yes": 0.2, "No": 0.8})
-
-        model_server.does(answer)
-        arguments = ["attribution", "check", toy, "--attributor", "llm:openai:fake"]
-        arguments += ["--base-url", model_server.base_url, "--json"]
-        one, two = quick(*arguments), quick(*arguments)
-        assert json.loads(one.stdout)["accuracy"] == 1.0
-        assert one.stdout == two.stdout
-        assert len(model_server.asked) == len(TOY)
 
     @pytest.mark.parametrize(
         ("arguments", "words"),

@@ -225,21 +225,6 @@ class TestCachedAttributor:
             assert [verdict.status for verdict in verdicts] == ["timeout", "empty_answer", "ok"]
         assert inner.asked == [SLOW]
 
-    async def test_a_damaged_cache_forgets_and_judging_goes_on(self, cache: ReplyCache) -> None:
-        """A file that is no database, and rows that nobody here wrote."""
-        await Counting(cache).judge([A, B])
-        with sqlite3.connect(cache.path) as connection:
-            connection.execute('UPDATE kept SET value = \'{"attributed": "yes"}\'')
-        inner = Counting(cache)
-        assert [v.attributed for v in await inner.judge([A, B])] == [True, False]
-        assert inner.asked == [A, B]
-        cache.close()
-        for path in cache.path.parent.glob("verdicts.sqlite*"):
-            path.write_bytes(b"no database at all" * 100)
-        inner = Counting(cache)
-        assert (await inner.judge([A]))[0].attributed is True
-        assert inner.asked == [A]
-
     async def test_verdicts_live_in_the_file_of_the_replies(self, cache: ReplyCache) -> None:
         """One file, one table; nothing of a document stands in it."""
         await Counting(cache).judge([Pair("SECRETWORD", "SECRETWORD")])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fairqr.agents.attribution.attributor import AttributorName, Pair, Verdict
 from fairqr.agents.attribution.nli import OVERLAP, TransformersAttributor, windows_of
 from fairqr.base.errors import ModelUnavailableError
-from tests.unit.agents.attribution.tiny_nli import LABELS, LONGEST, WORDS, relabelled, tiny_nli
+from tests.unit.agents.attribution.tiny_nli import LONGEST, WORDS, relabelled, tiny_nli
 
 __all__ = ["tiny_nli"]
 
@@ -195,20 +195,6 @@ class TestLabels:
         assert chosen.name == f"transformers:{unclear}?entailment=1"
         with pytest.raises(ModelUnavailableError, match="Its labels are 0=LABEL_0"):
             await attributor(unclear, entailment=3).start()
-
-
-class TestModels:
-    async def test_a_model_without_its_classifier_is_refused(
-        self, tiny_nli: Path, tmp_path: Path
-    ) -> None:
-        """transformers would make one up of random numbers."""
-        folder = tmp_path / "base"
-        base = transformers.AutoModel.from_pretrained(tiny_nli)
-        base.config.id2label = dict(enumerate(LABELS))
-        base.save_pretrained(folder)
-        transformers.AutoTokenizer.from_pretrained(tiny_nli).save_pretrained(folder)
-        with pytest.raises(ModelUnavailableError, match=r"no weights .classifier\.dense\.bias."):
-            await attributor(folder).start()
 
     async def test_what_the_model_does_wrong_is_a_status(
         self, tiny_nli: Path, tmp_path: Path

@@ -139,22 +139,6 @@ def test_classes_of_weights_in_a_large_pool_have_their_probabilities(n: int) -> 
     assert p_value(kinds[drawn], expected) > SIGNIFICANCE
 
 
-class Greatest(np.random.Generator):
-    """Draws the number that is next to 1, or 1 itself as rounding could make it."""
-
-    def random(self, size: object = None) -> np.ndarray:  # type: ignore[override]
-        return np.ones(size)  # type: ignore[call-overload, no-any-return]
-
-
-@pytest.mark.parametrize("blocks", [3, BLOCKS])
-def test_rounding_up_to_the_total_gives_an_item_with_weight(
-    blocks: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(plackett_luce, "BLOCKS", blocks)
-    prepared = LazyRace(np.log([0.5, 1.0, 0.25, 1.0, 2.0, 30.0, 40.0, 50.0]), 3)
-    assert prepared._tail((2, 2), Greatest(np.random.PCG64(0))).tolist() == [[4, 4], [4, 4]]
-
-
 @settings(max_examples=60)
 @given(
     log_weights=st.lists(st.floats(-1e300, 1e300), min_size=2, max_size=40),
@@ -211,25 +195,6 @@ def test_closed_gaps_keep_the_order_and_all_differences_that_matter(values: list
     near = wanted <= plackett_luce.GAP
     assert np.allclose(steps[near], wanted[near], rtol=1e-9, atol=1e-3)
     assert (steps[~near] >= plackett_luce.GAP * (1 - 1e-9)).all()
-
-
-@settings(max_examples=60)
-@given(
-    numbers=st.lists(st.integers(-5, 5), min_size=2, max_size=60),
-    some=st.integers(1, 60),
-    data=st.data(),
-)
-def test_the_heaviest_are_found_from_a_part_of_the_items(
-    numbers: list[int], some: int, data: st.DataObject
-) -> None:
-    values = np.array(numbers, dtype=float)
-    size = data.draw(st.integers(1, len(values)))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plackett_luce, "SOME", some)
-        found = plackett_luce._heaviest(values, size)
-    assert len(set(found.tolist())) == size
-    assert sorted(values[found]) == sorted(numbers)[-size:]
-    assert values[found[0]] == values[found].min()
 
 
 FORMS = pytest.mark.parametrize("form", ["logits", "worths"])
