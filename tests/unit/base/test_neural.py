@@ -106,23 +106,6 @@ async def test_a_model_without_its_tokenizer_is_refused(encoder: Path, tmp_path:
         await load_pretrained("AutoModel", str(tmp_path / "half"))
 
 
-async def test_half_a_download_is_completed(monkeypatch: pytest.MonkeyPatch) -> None:
-    transformers = pytest.importorskip("transformers")
-    hub = pytest.importorskip("huggingface_hub")
-    asked: list[bool] = []
-
-    def load(name: str, local_files_only: bool) -> None:
-        asked.append(local_files_only)
-        raise ValueError("a part of it is missing")
-
-    answering = SimpleNamespace(head=lambda *_, **__: None)
-    monkeypatch.setattr(hub, "get_session", lambda: answering)
-    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", load)
-    with pytest.raises(ModelUnavailableError, match="a part of it"):
-        await load_pretrained("AutoModel", "somebody/model")
-    assert asked == [True, False]
-
-
 async def test_a_silent_hub_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has a moment to answer one request, and gets none where HF_HUB_OFFLINE is set."""
     constants = pytest.importorskip("huggingface_hub").constants

@@ -77,25 +77,6 @@ class TestSpans:
         assert all(it.status.description == kinds[name] for name, it in sent.items())
         assert "private" not in "".join(it.to_json() for it in sent.values())
 
-    def test_content_is_decided_once_for_a_run(
-        self, exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> None:
-        """By the setting or by the file that is recorded to, for all spans inside."""
-        with span("without"), span("child") as step:
-            monkeypatch.setenv("FAIRQR_TRACE_CONTENT", "1")
-            step.content("fairqr.query", "x")
-            with span("grandchild") as inner:
-                inner.content("fairqr.query", "x")
-        with span("with") as step, record_to(tmp_path / "a", content=False):
-            step.content("fairqr.query", "x")
-            with span("recorded") as inner:
-                inner.content("fairqr.query", "x")
-        monkeypatch.delenv("FAIRQR_TRACE_CONTENT")
-        with record_to(tmp_path / "b", content=True), span("by the file") as step:
-            step.content("fairqr.query", "x")
-        told = {it.name for it in exporter.get_finished_spans() if it.attributes}
-        assert told == {"with", "recorded", "by the file"}
-
 
 class TestEvents:
     def test_a_score_is_an_event_of_its_span(self, exporter: InMemorySpanExporter) -> None:

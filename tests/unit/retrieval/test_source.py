@@ -83,6 +83,7 @@ def test_the_fields_that_are_searched_are_title_and_text_unless_others_are_named
         ({"title": None, "text": []}, "name the fields to search"),
         ({"text": {"field": "bio"}}, "at text"),
         ({"attributes": {}}, "attributes"),
+        ({"folder": None, "index": None, "engine": None}, "engine must be one of"),
     ],
 )
 def test_what_is_wrong_in_a_source_is_named(
@@ -98,14 +99,6 @@ def test_what_is_wrong_in_a_source_is_named(
     assert str(path) in message
     assert "secret" not in message
     assert "\n" not in message
-
-
-@pytest.mark.parametrize("text", ["", "[1, 2]", "a: b: c", "name: x\nname: y", "folder: /etc"])
-def test_a_file_that_is_no_source_is_refused_in_a_sentence(text: str, tmp_path: Path) -> None:
-    path = tmp_path / "people.source.yaml"
-    path.write_text(text)
-    with pytest.raises(SourceError, match=r"^The source .*\.$"):
-        load_source(path)
 
 
 async def test_a_mapping_that_is_no_source_is_refused_in_a_sentence() -> None:
