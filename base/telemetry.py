@@ -151,7 +151,8 @@ class Span:
         given = {key: value for key, value in attributes.items() if value is not None}
         if self.recorder is not None:
             self.events.append({"name": name, "attributes": given})
-        self._otel.add_event(name, {key: _plain(value) for key, value in given.items()})
+        if self._otel.is_recording():
+            self._otel.add_event(name, {key: _plain(value) for key, value in given.items()})
 
     def evaluation(self, name: str, score: float | None, **more: Any) -> None:
         """Record a score of something that the step made.

@@ -308,7 +308,7 @@ class Attribute(BaseModel):
 
 def _weighted(label: object) -> Iterator[tuple[object, float]]:
     """Yield each value of a label, in any of its forms, with its weight."""
-    if label is None or label == "":
+    if label is None or (isinstance(label, str) and not label):
         return
     if isinstance(label, Mapping):
         for value, weight in label.items():
