@@ -241,15 +241,14 @@ TEXTS = st.lists(WORDS.map(" ".join), min_size=1, max_size=9)
 
 
 @st.composite
-def aspects(draw: st.DrawFn, is_labelled: bool = False) -> Aspects:
+def aspects(draw: st.DrawFn) -> Aspects:
     """Up to 9 documents and 4 groups; memberships are quarters, with unknown parts."""
     groups = draw(st.integers(1, 4))
     count = draw(st.integers(1, 9))
     rows = []
     for _ in range(count):
         quarters = draw(st.lists(st.integers(0, groups), min_size=4, max_size=4))
-        row = [quarters.count(group) / 4 for group in range(groups)]
-        rows.append(row if any(row) or not is_labelled else [1.0] + [0.0] * (groups - 1))
+        rows.append([quarters.count(group) / 4 for group in range(groups)])
     relevance = sorted(draw(st.lists(QUARTERS, min_size=count, max_size=count)), reverse=True)
     parts = draw(st.lists(st.integers(0, 8), min_size=groups, max_size=groups).filter(any))
     weights = np.array(parts) / sum(parts)
@@ -267,18 +266,16 @@ def exact(aspects: Aspects) -> tuple[list[list[Fraction]], list[list[Fraction]],
 def xquad_values(aspects: Aspects, above: list[int], share: float) -> list[list[Fraction]]:
     """Return xQuAD's value of each document below those above, by the formula."""
     covers, _, weights = exact(aspects)
-    trade = Fraction(share)
-    values = []
-    for position, row in enumerate(covers):
-        diversity = Fraction(0)
-        for group, weight in enumerate(weights):
-            uncovered = Fraction(1)
-            for other in above:
-                uncovered *= 1 - covers[other][group]
-            diversity += weight * row[group] * uncovered
-        relevance = Fraction(float(aspects.relevance[position]))
-        values.append((1 - trade) * relevance + trade * diversity)
-    return [values]
+    trade, uncovered = Fraction(share), weights
+    for other in above:
+        uncovered = [w * (1 - c) for w, c in zip(uncovered, covers[other], strict=True)]
+    relevance = [Fraction(value) for value in aspects.relevance.tolist()]
+    pairs = zip(relevance, covers, strict=True)
+    return [[(1 - trade) * r + trade * _product(uncovered, row) for r, row in pairs]]
+
+
+def _product(one: Sequence[Fraction], other: Sequence[Fraction]) -> Fraction:
+    return sum((a * b for a, b in zip(one, other, strict=True)), start=Fraction(0))
 
 
 def pm2_values(aspects: Aspects, above: list[int], share: float) -> list[list[Fraction]]:
@@ -293,15 +290,11 @@ def pm2_values(aspects: Aspects, above: list[int], share: float) -> list[list[Fr
     if not open_:
         return [[Fraction(0)] * len(covers)]
     largest = max(quotients[g] for g in open_)
-    return [
-        [
-            trade * quotients[due] * row[due]
-            + (1 - trade) * sum(quotients[g] * row[g] for g in groups if g != due)
-            for row in covers
-        ]
-        for due in open_
-        if quotients[due] >= largest - EPSILON
-    ]
+    found = []
+    for due in (g for g in open_ if quotients[g] >= largest - EPSILON):
+        factors = [q * (trade if g == due else 1 - trade) for g, q in enumerate(quotients)]
+        found.append([_product(factors, row) for row in covers])
+    return found
 
 
 @settings(max_examples=300)
@@ -331,13 +324,8 @@ def test_each_rank_goes_to_a_document_with_the_largest_value_by_the_formula(
             optima += [p for p in left if values[p] >= largest - EPSILON]
         assert chosen in optima
         # Of two documents that are alike the first one is taken.
-        alike = [
-            position
-            for position in left
-            if aspects.relevance[position] == aspects.relevance[chosen]
-            and aspects.memberships[position].tolist() == aspects.memberships[chosen].tolist()
-        ]
-        assert chosen == alike[0]
+        kinds = np.column_stack([aspects.relevance, aspects.memberships]).tolist()
+        assert chosen == next(p for p in left if kinds[p] == kinds[chosen])
         above.append(chosen)
 
 
@@ -349,11 +337,8 @@ def test_xquad_by_hand() -> None:
     changes: the third man has ½·.6 = .3, so the woman comes third. Women are then covered by half:
     the second woman has ½·.4 + ½·¼·.4·½ = .225, and stays behind the third man.
     """
-    men = [[0.0, 1.0]] * 3
-    women = [[1.0, 0.0]] * 2
-    given = Aspects(
-        np.array([1, 0.8, 0.6, 0.5, 0.4]), np.array(men + women), np.array([0.25, 0.75])
-    )
+    people, wanted = np.eye(2)[[1, 1, 1, 0, 0]], np.array([0.25, 0.75])
+    given = Aspects(np.array([1, 0.8, 0.6, 0.5, 0.4]), people, wanted)
     assert Xquad(diversity=0.5).order(given, 5).tolist() == [0, 1, 3, 2, 4]
     # Groups alone: men are covered by the first, women by halves; then nothing tells them apart.
     assert Xquad(diversity=1.0).order(given, 5).tolist() == [0, 3, 4, 1, 2]
@@ -368,11 +353,8 @@ def test_pm2_by_hand() -> None:
     = .18 against .4/3·.4 = .053; rank 4 for .6/5·.8 = .096 against the same .053; rank 5 for
     .6/7·.7 = .06, again against .053.
     """
-    men = [[0.0, 1.0]] * 4
-    women = [[1.0, 0.0]] * 2
-    given = Aspects(
-        np.array([1, 0.9, 0.8, 0.7, 0.5, 0.4]), np.array(men + women), np.array([0.4, 0.6])
-    )
+    people, wanted = np.eye(2)[[1, 1, 1, 1, 0, 0]], np.array([0.4, 0.6])
+    given = Aspects(np.array([1, 0.9, 0.8, 0.7, 0.5, 0.4]), people, wanted)
     assert Pm2(focus=1.0).order(given, 6).tolist() == [0, 4, 1, 5, 2, 3]
     assert Pm2(focus=0.5).order(given, 6).tolist() == [0, 4, 1, 2, 3, 5]
 
@@ -419,13 +401,8 @@ def cosines(texts: list[str]) -> list[list[float]]:
     """TF-IDF cosines by the formula, a pair at a time."""
     counts = [Counter(terms_of(text)) for text in texts]
     df = Counter(term for count in counts for term in count)
-    vectors = [
-        {
-            term: (1 + math.log(tf)) * math.log((1 + len(texts)) / (1 + df[term]))
-            for term, tf in count.items()
-        }
-        for count in counts
-    ]
+    idf = {term: math.log((1 + len(texts)) / (1 + count)) for term, count in df.items()}
+    vectors = [{t: (1 + math.log(tf)) * idf[t] for t, tf in count.items()} for count in counts]
 
     def cosine(a: dict[str, float], b: dict[str, float]) -> float:
         norms = math.hypot(*a.values()) * math.hypot(*b.values())
@@ -438,17 +415,10 @@ def greedy(
     relevance: list[float], similar: list[list[float]], trade_off: float, k: int
 ) -> list[int]:
     chosen: list[int] = []
-    while len(chosen) < min(k, len(relevance)):
+    for _ in relevance[:k]:
+        near = [max([0.0, *(row[j] for j in chosen)]) for row in similar]
         left = [i for i in range(len(relevance)) if i not in chosen]
-        chosen.append(
-            max(
-                left,
-                key=lambda i: (
-                    trade_off * relevance[i]
-                    - (1 - trade_off) * max([0.0, *(similar[i][j] for j in chosen)])
-                ),
-            )
-        )
+        chosen.append(max(left, key=lambda i: trade_off * relevance[i] - (1 - trade_off) * near[i]))
     return chosen
 
 
