@@ -84,11 +84,7 @@ class InProcessModel(LanguageModel):
 
     @abstractmethod
     def _answer(
-        self,
-        pretrained: Pretrained,
-        messages: Messages,
-        question: Question,
-        stopped: threading.Event,
+        self, pretrained: Pretrained, question: Question, stopped: threading.Event
     ) -> Completion:
         """Ask the model; runs on its thread, and raises ModelError if it cannot be asked this.
 
@@ -108,13 +104,11 @@ class InProcessModel(LanguageModel):
     async def _converse(
         self, question: Question, relay: TokenRelay | None, exchange: Exchange
     ) -> Mapping[str, Any]:
-        messages, stopped = self._messages(question), threading.Event()
-        exchange.record("input", messages)
+        stopped = threading.Event()
+        exchange.record("input", self._messages(question))
         pretrained = await self.pretrained()
         try:
-            answer = await pretrained.run(
-                lambda: self._answer(pretrained, messages, question, stopped)
-            )
+            answer = await pretrained.run(lambda: self._answer(pretrained, question, stopped))
         except FairqrError:  # the model was not asked
             raise
         except Exception as error:  # out of memory, or weights that do not fit the tokenizer
@@ -190,16 +184,13 @@ class CausalModel(InProcessModel):
         return {"model": self.name, "weights": (await self._files())[2]}
 
     def _answer(
-        self,
-        pretrained: Pretrained,
-        messages: Messages,
-        question: Question,
-        stopped: threading.Event,
+        self, pretrained: Pretrained, question: Question, stopped: threading.Event
     ) -> Completion:
         import torch
 
         model, tokenizer = pretrained.model, pretrained.tokenizer
-        tokens, room = encode(tokenizer, messages), stated_limit(model.config, tokenizer)
+        tokens = encode(tokenizer, self._messages(question))
+        room = stated_limit(model.config, tokenizer)
         if room is not None and len(tokens) >= room:
             raise ModelError(
                 "invalid_request",
@@ -303,14 +294,10 @@ class Seq2SeqModel(InProcessModel):
         return [{"role": "user", "content": _joined(super()._messages(question))}]
 
     def _answer(
-        self,
-        pretrained: Pretrained,
-        messages: Messages,
-        question: Question,
-        stopped: threading.Event,
+        self, pretrained: Pretrained, question: Question, stopped: threading.Event
     ) -> Completion:
         tokenizer = pretrained.tokenizer
-        tokens = tokenizer(messages[0]["content"])["input_ids"]
+        tokens = tokenizer(self._messages(question)[0]["content"])["input_ids"]
         limit = question.reply_tokens
         output = _generate(
             pretrained, tokens, stopped, num_beams=BEAMS, do_sample=False, max_new_tokens=limit
