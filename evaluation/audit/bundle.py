@@ -22,11 +22,7 @@ from fairqr.base.files import open_beside
 from fairqr.base.secrets import WITHHELD
 from fairqr.evaluation.audit.queries import Queries
 from fairqr.evaluation.audit.records import AuditRecord, Observation, PairScores
-from fairqr.evaluation.experiments.folder import (
-    Lines,
-    SealedFolder,
-    SealedManifest,
-)
+from fairqr.evaluation.experiments.folder import Lines, SealedFolder, SealedManifest
 from fairqr.retrieval.sources.schema import Attribute
 
 QUERIES, TITLES = "raw/queries.json", "raw/titles.json"

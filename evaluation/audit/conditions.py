@@ -16,7 +16,8 @@ from fairqr.evaluation.audit.measuring import AuditFigures
 OPERATORS = {"<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator.gt}
 _WRITTEN = re.compile(r"\s*([a-z_]+)\s*([<>]=?)\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d\d?)?)\s*")
 LEANS = ("lean", "lack", "ranking_gap")
-TESTED = (*LEANS, "exposure_ratio", "impact_ratio")
+RATIOS = ("exposure_ratio", "impact_ratio")
+TESTED = (*LEANS, *RATIOS)
 """The figures that a verdict is about: ratios follow that of the lean."""
 OF_ANSWERS = ("exposure", "absent")
 """The figures that rest on what was answered alone, and not on what is relevant."""
@@ -27,10 +28,13 @@ REASONS = {
     "cannot_tell": "its difference may be chance",
     "within_error": "the estimate of relevance may be off by as much",
     "saturated": "there are more relevant documents than were looked at",
+    "unlabelled": "missing labels could hide a difference",
+    "unknown": "nothing says what is due",
     "too_few": "the audit has too few queries",
 }
 """Why what a group's figure says is not sure, by its verdict."""
-OPEN = "its interval reaches beyond, or missing labels could turn the verdict"
+FLIPS = "missing labels could turn the verdict"
+REACHES = "its interval reaches beyond the line"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,8 @@ class Condition:
             sure: Whether the whole interval must meet it, too. For a figure that a verdict is about
                 there must be one, which missing labels alone could not make wrong.
         """
+        if self._passes_over(group):
+            return False
         is_tested = self.figure in TESTED and not math.isnan(group.test.value)
         if sure and is_tested and (group.flips or not group.is_sure):
             return False
@@ -67,6 +73,38 @@ class Condition:
             values = [estimate.value]  # There is a verdict, and every query says the same.
         # A comparison with NaN is never true.
         return all(OPERATORS[self.comparison](value, self.line) for value in values)
+
+    def doubt(self, group: GroupFigures, *, sure: bool) -> str:
+        """Return why nobody can tell whether it holds for a group for which it does not surely.
+
+        Args:
+            group: The figures of the group.
+            sure: Whether an interval that reaches beyond the line, or a missing label, is a reason.
+        """
+        it = getattr(group, self.figure)
+        is_ratio, is_tested = self.figure in RATIOS, self.figure in TESTED
+        if self._passes_over(group):
+            return ""
+        if math.isnan(it.value):
+            return REASONS["saturated"] if group.verdict == "saturated" else "there is no figure"
+        if self.figure not in OF_ANSWERS and group.verdict in ("saturated", "too_few"):
+            return REASONS[group.verdict]
+        # What is the same in every query has no interval, and yet a test.
+        if math.isnan(it.low) and (is_ratio or group.test.p is None):
+            is_leader = is_ratio and it.value == 1
+            return "" if sure and is_leader else "too few queries tell of it"
+        if sure and is_tested and group.verdict == "unlabelled":
+            return REASONS["unlabelled"]
+        if self.holds(group, sure=False) and is_tested:
+            return REASONS.get(group.verdict, FLIPS if group.flips else REACHES)
+        ends = (it.value, it.low, it.high)
+        is_open = any(OPERATORS[self.comparison](end, self.line) for end in ends)
+        return REACHES if sure and is_open else ""
+
+    def _passes_over(self, group: GroupFigures) -> bool:
+        """Return whether a group gets more than is due, which no low ratio is about."""
+        is_low = self.figure in RATIOS and self.comparison in ("<", "<=")
+        return is_low and group.verdict == "more"
 
 
 def parse_condition(text: str) -> Condition:
@@ -97,8 +135,8 @@ def check(
             what is sure counts.
 
     Returns:
-        A sentence on each condition that holds for a group, and on each that could not be decided
-        for all groups, or for those of an attribute, with the reason.
+        A sentence on each condition that holds for a group, and on each of which nobody can tell
+        whether it does, with the reason.
     """
     broken, doubtful = list[str](), list[str]()
     if conditions and figures.too_many_failed:
@@ -107,32 +145,19 @@ def check(
     for group in figures.groups:
         attributes[group.attribute].append(group)
     for it in conditions:
-        maybe = [one for one in figures.groups if it.holds(one, sure=False)]
-        met = [one for one in maybe if it.holds(one, sure=sure)]
+        met = [one for one in figures.groups if it.holds(one, sure=sure)]
         if met := met + [one for one in figures.segments if it.holds(one, sure=True)]:
             broken.append(f"'{it}' holds for {_named(it.figure, met)}.")
-        elif maybe:
-            why = ", ".join(sorted({REASONS.get(group.verdict, OPEN) for group in maybe}))
-            doubtful.append(f"'{it}' may hold for {_named(it.figure, maybe)}: {why}.")
-        met_by, unchecked = {one.attribute for one in maybe}, defaultdict[str, list[str]](list)
-        for name in attributes.keys() - met_by:
-            unchecked[_undecided(it.figure, attributes[name])].append(name)
-        unchecked.pop("", None)
-        for why, names in unchecked.items():
-            doubtful.append(f"'{it}' was not checked for {', '.join(sorted(names))}: {why}.")
+            continue
+        doubts = defaultdict[str, list[GroupFigures]](list)
+        for groups in attributes.values():
+            reasons = [it.doubt(one, sure=sure) for one in groups]
+            for why, one in zip(reasons, groups, strict=True) if sure or all(reasons) else ():
+                doubts[why].append(one)
+        doubts.pop("", None)
+        for why, named in doubts.items():
+            doubtful.append(f"'{it}' may hold for {_named(it.figure, named)}: {why}.")
     return broken, doubtful
-
-
-def _undecided(figure: str, groups: Sequence[GroupFigures]) -> str:
-    """Return why it is not known that a figure of an attribute's groups does not meet a line."""
-    found = [getattr(one, figure) for one in groups]
-    if all(math.isnan(it.value) for it in found):
-        return "no group has this figure"
-    if figure not in OF_ANSWERS and any(one.verdict == "saturated" for one in groups):
-        return REASONS["saturated"]
-    # A lean that is the same in every query has no interval, and yet a test.
-    is_known = any(one.is_sure for one in groups) or not all(math.isnan(it.low) for it in found)
-    return "" if is_known else REASONS["too_few"]
 
 
 def _named(figure: str, groups: Sequence[GroupFigures]) -> str:
@@ -140,6 +165,7 @@ def _named(figure: str, groups: Sequence[GroupFigures]) -> str:
     for group in groups[:SHOWN]:
         it = getattr(group, figure)
         ends = "" if math.isnan(it.low) else f", {it.low:.3g} to {it.high:.3g}"
+        value = "" if math.isnan(it.value) else f" ({it.value:.3g}{ends})"
         where = f" in {group.segment}" if group.segment else ""
-        named.append(f"{group.attribute}={group.group}{where} ({it.value:.3g}{ends})")
+        named.append(f"{group.attribute}={group.group}{where}{value}")
     return ", ".join(named) + (f", and {len(groups) - SHOWN} more" if groups[SHOWN:] else "")

@@ -12,12 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from fairqr.agents.statistics import stream, student_quantile
-from fairqr.evaluation.audit.exposures import (
-    Answer,
-    Choices,
-    measure_answer,
-    weight_of_relevance,
-)
+from fairqr.evaluation.audit.exposures import Answer, Choices, measure_answer, weight_of_relevance
 from fairqr.evaluation.audit.figures import (
     ESTIMATE_ERROR,
     GroupFigures,

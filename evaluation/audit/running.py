@@ -21,12 +21,7 @@ from fairqr.base.errors import (
 )
 from fairqr.base.secrets import WITHHELD, without_secrets
 from fairqr.evaluation.audit.asking import Asker
-from fairqr.evaluation.audit.bundle import (
-    REDACTED,
-    AuditFolder,
-    AuditManifest,
-    Relevance,
-)
+from fairqr.evaluation.audit.bundle import REDACTED, AuditFolder, AuditManifest, Relevance
 from fairqr.evaluation.audit.finishing import Audit, measured, read_audit
 from fairqr.evaluation.audit.measuring import dimensions_to_measure
 from fairqr.evaluation.audit.pairs import Pairs, ScoredPairs, open_pairs
