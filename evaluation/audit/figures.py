@@ -49,10 +49,13 @@ LEAST = dict.fromkeys(("target", "supply", "ranking_gap", "supply_gap"), 0.0)
 LEAST |= dict.fromkeys(("lack", "lean", "excess"), -1.0)
 """The figures that such an error adds to, in the same unit, and what they are at least."""
 
-Verdict = Literal["less", "more", "within_error", "cannot_tell", "saturated", "too_few"]
+Verdict = Literal[
+    "less", "more", "within_error", "cannot_tell", "saturated", "unlabelled", "too_few", "unknown"
+]
 """Whether a group surely gets less, or more, than the reachable part of its target. The lean is
-``within_error`` if it is no chance, but the estimate of relevance alone could make it; and it is
-``saturated`` if too many queries have more relevant documents than were looked at."""
+``within_error`` if it is no chance, but the estimate of relevance alone could make it; it is
+``saturated`` if too many queries have more relevant documents than were looked at, ``unlabelled``
+if missing labels alone could hide a difference, and ``unknown`` if nothing says what is due."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -508,7 +511,7 @@ def widened(group: GroupFigures, errors: Mapping[str, float]) -> GroupFigures:
 def _verdict(group: GroupFigures) -> Verdict:
     test = group.test
     if test.p is None:
-        return "too_few"
+        return "unknown" if math.isnan(test.value) else "too_few"
     # A group gets more only if relevant documents of others could take something over.
     is_more = group.tested == "lean" and test.value < 0
     low, high = (group.excess.low, group.excess.high) if is_more else (test.low, test.high)

@@ -348,7 +348,7 @@ def measure(
         group for it, segment, ids in parts for group in it.figures(spec.seed, segment, ids, tests)
     ]
     figures = [
-        _complete(it, costs.get(it.attribute), is_saturated=it.saturated > spec.failures)
+        _complete(it, costs.get(it.attribute), measured[it.attribute].table, spec.failures)
         for it in corrected(figures)
     ]
     if failed > spec.failures:
@@ -383,7 +383,9 @@ def measure(
     )
 
 
-def _complete(group: GroupFigures, mending: Mending | None, *, is_saturated: bool) -> GroupFigures:
+def _complete(
+    group: GroupFigures, mending: Mending | None, table: QueryFigures, most_saturated: float
+) -> GroupFigures:
     """Add what a group would get and what could be found, or take back what cannot be said."""
     if_mended = math.nan
     if mending is not None and not group.segment:
@@ -392,9 +394,23 @@ def _complete(group: GroupFigures, mending: Mending | None, *, is_saturated: boo
     found = replace(group, detectable=_detectable(group), if_mended=if_mended)
     # What a group lacks to a target without relevance is still known, by every query.
     is_known = group.tested == "lack" and 0 < group.exposure.queries == group.lack.queries
-    if is_saturated and not is_known:
+    if group.saturated > most_saturated and not is_known:
         return replace(found, verdict="saturated", flips=False, detectable=math.nan)
+    if _may_hide(found, table):
+        return replace(found, verdict="unlabelled", detectable=math.nan)
     return found
+
+
+def _may_hide(group: GroupFigures, table: QueryFigures) -> bool:
+    """Return whether missing labels alone could hide a difference that would be found."""
+    if math.isnan(group.exposure.value):
+        return group.verdict == "unknown"
+    is_complete = table.unknown().value == table.unlabelled() == 0
+    if is_complete or group.verdict != "cannot_tell":
+        return False
+    # The greatest lean holds what no ranking could give, too, which labels cannot hide.
+    low, high = group.lean_bounds
+    return max(-low, group.test.value + high - group.lack.value) > group.detectable
 
 
 def _detectable(group: GroupFigures) -> float:

@@ -40,8 +40,10 @@ VERDICTS = {
     "more": "gets more",
     "within_error": "within the error of the estimate",
     "saturated": "cannot tell: more relevant documents than were looked at",
+    "unlabelled": "cannot tell: too many labels are missing",
     "cannot_tell": "cannot tell",
     "too_few": "too few queries",
+    "unknown": "cannot tell: nothing says what is due",
 }
 """How the verdict on a group is told; the verdict that leads a report stands first."""
 

@@ -15,6 +15,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from fairqr.base.errors import InputError
+from fairqr.evaluation.audit.conditions import check, parse_condition
 from fairqr.evaluation.audit.figures import GroupFigures, Verdict
 from fairqr.evaluation.audit.outcomes import AuditOutcome, audit_json
 from fairqr.evaluation.audit.report import (
@@ -48,6 +49,8 @@ HEADLINES = {
     "saturated": "more relevant documents than were looked at",
     "cannot_tell": "no clear difference",
     "too_few": "too few queries",
+    "unlabelled": "missing labels could hide",
+    "unknown": "nothing says what each group is due",
 }
 
 
@@ -243,6 +246,10 @@ def test_without_relevance_no_one_is_to_blame() -> None:
     text = _report(outcome)
     assert "there is no supply and no gap" in text
     assert "What mending would cost is not known" in text
+    nothing_due = outcome_of(with_relevance=False, relevance="unknown")
+    assert {it.verdict for it in nothing_due.figures.groups} == {"unknown"}
+    assert "cannot tell: nothing says what is due" in _report(nothing_due)
+    assert "too few queries" not in draw_exposure(nothing_due).alt
     assert "nan" not in text.lower().replace("finan", "")
 
 
@@ -272,6 +279,23 @@ def test_a_verdict_that_labels_could_turn_is_said_to() -> None:
     assert {"female", "male"} <= {it.group for it in turned}
     assert "missing labels alone could explain it" in findings_of(outcome)["sentences"][1]
     assert "missing labels could turn it" in _report(outcome)
+
+
+def test_missing_labels_acquit_nobody() -> None:
+    """Where they could hide what would else be found, no detectable difference is printed."""
+    outcome = outcome_of(lean=0.0, unlabelled=0.5)
+    female = outcome.figures.groups[0]
+    assert (female.verdict, math.isnan(female.detectable)) == ("unlabelled", True)
+    assert max(map(abs, female.lean_bounds)) > 0.1
+    found = findings_of(outcome)
+    assert found["verdict"][0] == "No verdict: missing labels could hide a difference."
+    assert "of the exposure went to documents without a label" in found["sentences"][0]
+    assert not re.search("This audit finds|no clear difference", _said(outcome))
+    assert VERDICTS["unlabelled"] in _report(outcome)
+    _, doubtful = check([parse_condition("lean > 0.2")], outcome.figures, sure=True)
+    assert "gender=female" in doubtful[0]
+    assert "missing labels could hide a difference" in doubtful[0]
+    assert _without_lean().figures.groups[0].verdict == "cannot_tell"
 
 
 def test_a_low_impact_ratio_is_marked_and_no_verdict() -> None:
