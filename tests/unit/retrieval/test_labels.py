@@ -58,7 +58,6 @@ def rows(labels: LabelReader, ids: Sequence[str]) -> list[list[float]]:
 
 
 def built(folder: Path, name: str, attribute: Attribute, ids: Sequence[str]) -> np.ndarray:
-    (folder / name).touch()
     os.utime(folder / name, ns=(1, next(TIMES)))
     return open_label_store(folder / name, attribute, folder / "kept").memberships(ids)
 
@@ -296,10 +295,8 @@ async def test_a_build_that_nobody_waits_for_ends(tmp_path: Path) -> None:
         loop.call_soon_threadsafe(entered.set)
         release.wait(PATIENCE)
 
-    (tmp_path / "origins.csv").write_text(
-        "id,group\n" + "".join(f"{n},Asia\n" for n in range(25_000))
-    )
-    waiting = asyncio.create_task(opened(tmp_path, progress=halt))
+    lines = "".join(f"{n},Asia\n" for n in range(25_000))
+    waiting = asyncio.create_task(opened(tmp_path, ORIGIN, f"id,group\n{lines}", progress=halt))
     await entered.wait()
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):

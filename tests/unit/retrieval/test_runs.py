@@ -81,15 +81,12 @@ def test_what_is_empty_or_absent_or_breaks_off_is_refused(tmp_path: Path) -> Non
         read_run(packed)
 
 
+SCORES = st.dictionaries(st.sampled_from("abcde"), st.floats(-5, 5), min_size=1)
+
+
 @given(
     st.dictionaries(
-        st.sampled_from(["1", "2", "q3"]),
-        st.lists(
-            st.dictionaries(st.sampled_from("abcde"), st.floats(-5, 5), min_size=1),
-            min_size=1,
-            max_size=3,
-        ),
-        min_size=1,
+        st.sampled_from(["1", "2", "q3"]), st.lists(SCORES, min_size=1, max_size=3), min_size=1
     )
 )
 def test_a_run_is_read_as_it_was_written(
