@@ -15,13 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar, cast
 
-from fairqr.base.errors import (
-    CorpusError,
-    IndexUnavailableError,
-    InputError,
-    SourceError,
-    one_line,
-)
+from fairqr.base.errors import CorpusError, IndexUnavailableError, InputError, SourceError, one_line
 from fairqr.retrieval.sources.schema import Attribute, Schema
 
 T = TypeVar("T")
@@ -230,11 +224,7 @@ def csv_cells(path: Path, what: str) -> Iterator[Cells]:
 
 
 def wrong_line(
-    path: Path,
-    line: int,
-    problem: object,
-    what: str = "file",
-    kind: type[InputError] = SourceError,
+    path: Path, line: int, problem: object, what: str = "file", kind: type[InputError] = SourceError
 ) -> InputError:
     """Return the error about a line of a file.
 

@@ -397,17 +397,16 @@ def attribute_report(
         more: Whether there are more values than these.
     """
     order = sorted(counts, key=lambda value: (-counts[value], str(value)))
+    values = [
+        ValueCount(value=one_line(it), documents=counts[it], group=attribute.group_of(it))
+        for it in order[:MAX_VALUES]
+    ]
     return AttributeReport(
         name=attribute.name,
         origin=attribute.labels or attribute.field,
         documents=documents,
         labelled=labelled,
-        values=[
-            ValueCount(
-                value=one_line(value), documents=counts[value], group=attribute.group_of(value)
-            )
-            for value in order[:MAX_VALUES]
-        ],
+        values=values,
         more_values=more or len(order) > MAX_VALUES,
     )
 
@@ -424,9 +423,7 @@ class LabelReader:
         self.schema = schema
         self.field_attributes = [a for a in schema.attributes.values() if a.field]
         self._files = files
-        self._rows: dict[str, dict[object, tuple[float, ...]]] = {
-            attribute.name: {} for attribute in self.field_attributes
-        }
+        self._rows: dict[str, dict[object, tuple[float, ...]]] = {}
 
     @classmethod
     async def open(
@@ -476,12 +473,9 @@ class LabelReader:
         Raises:
             SourceError: A field contains something that cannot be a label.
         """
-        return {
-            name: self._files[name].memberships(ids)
-            if name in self._files
-            else self._of_field(attribute, ids, values[name])
-            for name, attribute in self.schema.attributes.items()
-        }
+        files = {name: store.memberships(ids) for name, store in self._files.items()}
+        fields = {it.name: self._of_field(it, ids, values[it.name]) for it in self.field_attributes}
+        return {name: (files | fields)[name] for name in self.schema.attributes}
 
     def in_files(self, ids: Sequence[str]) -> set[str]:
         """Return the documents that occur in a label file."""
@@ -492,19 +486,14 @@ class LabelReader:
 
     def in_fields(self, documents: Sequence[Document]) -> dict[str, list[object]]:
         """Return the labels of documents for each attribute that reads a field."""
-        return {
-            attribute.name: [document.label(attribute) for document in documents]
-            for attribute in self.field_attributes
-        }
+        attributes = self.field_attributes
+        return {it.name: [document.label(it) for document in documents] for it in attributes}
 
     def unlabelled(self, documents: Sequence[Document]) -> list[Attribute]:
         """Return the attributes whose field is missing in all documents; none without documents."""
         labels = self.in_fields(documents)
-        return [
-            attribute
-            for attribute in self.field_attributes
-            if documents and all(label is None for label in labels[attribute.name])
-        ]
+        missing = [name for name, found in labels.items() if all(it is None for it in found)]
+        return [self.schema.attributes[name] for name in missing if documents]
 
     def reports(
         self, labels: Mapping[str, Sequence[object]], ids: Sequence[str]
@@ -546,7 +535,7 @@ class LabelReader:
     def _of_field(
         self, attribute: Attribute, ids: Sequence[str], labels: Sequence[object]
     ) -> FloatArray:
-        cached = self._rows[attribute.name]
+        cached = self._rows.setdefault(attribute.name, {})
         rows = []
         for id_, label in zip(ids, labels, strict=True):
             key = label_key(label)

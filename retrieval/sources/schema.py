@@ -409,12 +409,7 @@ def load_schema(path: Path) -> Schema:
     return validated(Schema, data, f"The schema {path}", SchemaError)
 
 
-def validated(
-    model: type[Model],
-    data: Any,
-    what: str,
-    error_type: type[InputError],
-) -> Model:
+def validated(model: type[Model], data: Any, what: str, error_type: type[InputError]) -> Model:
     """Return data as a model.
 
     Args:

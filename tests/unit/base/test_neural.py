@@ -13,12 +13,7 @@ import pytest
 
 from fairqr.base import neural
 from fairqr.base.errors import ModelUnavailableError
-from fairqr.base.neural import (
-    load_causal,
-    load_pretrained,
-    stated_limit,
-    token_limit,
-)
+from fairqr.base.neural import load_causal, load_pretrained, stated_limit, token_limit
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 SIZES = {"vocab_size": 30, "hidden_size": 8, "intermediate_size": 8}

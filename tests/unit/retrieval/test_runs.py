@@ -34,8 +34,7 @@ TIED = ("1 Q0 b 1 1 s", "1 Q0 c 2 1 s", "1 Q0 a 3 1 s", "1 Q0 z 4 2 s")
 
 
 @pytest.mark.parametrize(
-    ("ties", "order"),
-    [("rank", "zbca"), ("id", "zabc"), ("trec_eval", "zcba")],
+    ("ties", "order"), [("rank", "zbca"), ("id", "zabc"), ("trec_eval", "zcba")]
 )
 def test_ties_are_decided_as_asked(tmp_path: Path, ties: str, order: str) -> None:
     run = read_run(write(tmp_path, *TIED), ties=ties)  # type: ignore[arg-type]
