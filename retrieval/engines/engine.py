@@ -368,7 +368,6 @@ def best_first(
     memberships: Memberships,
     n: int,
     *,
-    total: int | None = None,
     warnings: Sequence[str] = (),
 ) -> Hits:
     """Return the best n of these documents as hits; ties in order of id."""
@@ -377,8 +376,7 @@ def best_first(
         [ids[row] for row in rows.tolist()],
         [float(scores[row]) for row in rows.tolist()],
         {name: array[rows] for name, array in memberships.items()},
-        total,
-        tuple(warnings),
+        warnings=tuple(warnings),
     )
 
 

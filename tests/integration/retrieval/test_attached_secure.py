@@ -112,26 +112,6 @@ async def test_an_account_that_may_not_read_is_one_sentence(
     assert caught.value.__cause__ is None
 
 
-async def test_the_variables_serve_their_own_address_alone(
-    admin: Server,
-    secure_elasticsearch: SecureServer,
-    settings: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    secure = secure_elasticsearch
-    settings.write_text("")
-    monkeypatch.setenv("FAIRQR_ELASTICSEARCH_URL", secure.url)
-    monkeypatch.setenv("FAIRQR_ELASTICSEARCH_API_KEY", key(admin, READING))
-    monkeypatch.setenv("FAIRQR_ELASTICSEARCH_CA_CERTS", str(secure.ca_certs))
-    for url in (None, secure.url):
-        async with attached(described(url, INDEX)) as engine:
-            assert len(await hits_of(engine, "opera", 9)) == 9
-    monkeypatch.setenv("FAIRQR_ELASTICSEARCH_URL", "https://other.example.org")
-    with pytest.raises(IndexUnavailableError, match="is not trusted"):
-        async with attached(described(secure.url, INDEX)):
-            pass
-
-
 async def test_an_entry_does_not_go_to_another_address(
     admin: Server, secure_elasticsearch: SecureServer, settings: Path
 ) -> None:
