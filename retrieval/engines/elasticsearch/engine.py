@@ -319,7 +319,7 @@ class ElasticsearchEngine:
         """Return the search for n random documents, which are the same each time."""
         random = {"query": self.filtered(matching), "random_score": RANDOM}
         query = {"function_score": {**random, "boost_mode": "replace"}}
-        return {"query": query, "size": min(n, self.most), "track_total_hits": True, **request}
+        return {"query": query, "size": min(n, self.most), **request}
 
     def _hits(self, query: Query, answer: Any) -> Hits:
         """Return the hits in the server's response to a query, with their groups."""

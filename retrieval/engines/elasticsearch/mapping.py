@@ -81,14 +81,12 @@ class IndexMapping:
 
     Attributes:
         index: Its name.
-        indices: The names of the indices behind it.
         fields: The fields by their full names.
         window: The most hits that one search may return.
         fingerprint: Changes when an index or its mapping changes.
     """
 
     index: str
-    indices: frozenset[str]
     fields: Mapping[str, MappedField]
     window: int
     fingerprint: str
@@ -142,7 +140,7 @@ async def read_index(server: Server, index: str) -> IndexMapping:
     except (AttributeError, TypeError, ValueError):  # The JSON is not a mapping.
         raise server.another_product() from None
     fingerprint = sha256(json.dumps([index, {**answer}]).encode()).hexdigest()
-    return IndexMapping(index, frozenset(answer), fields, min(windows), fingerprint)
+    return IndexMapping(index, fields, min(windows), fingerprint)
 
 
 def _fields(mappings: Mapping[str, Any]) -> dict[str, MappedField]:
@@ -264,7 +262,7 @@ class HitReader:
         Raises:
             SourceError: A field is missing, or cannot be read as an id or a label.
         """
-        self.id, self._mapping, asked = id_, mapping, dict[str, MappedField]()
+        self.id, self._index, asked = id_, mapping.index, dict[str, MappedField]()
         self.labels = [
             LabelField(it, mapping.require(it.field, f"the label of '{it.name}'"))
             for it in attributes
@@ -316,10 +314,9 @@ class HitReader:
         Raises:
             SourceError: Always.
         """
-        where = " and ".join(sorted(self._mapping.indices))
         raise SourceError(
-            f"{which} belongs to two documents ({where}); set 'id' to a field whose values are "
-            "unique, or narrow 'index'."
+            f"{which} belongs to two documents of '{self._index}'; set 'id' to a field whose "
+            "values are unique, or narrow 'index'."
         )
 
 

@@ -385,7 +385,7 @@ async def test_an_index_that_returns_few_hits_at_once(server: Server) -> None:
 
 
 async def test_an_id_that_is_not_unique_is_an_error(halves: Server) -> None:
-    said = r"The id 'p00\d' belongs to two documents \(staff-1 and staff-2\); set 'id'"
+    said = r"The id 'p00\d' belongs to two documents of 'staff-\*'; set 'id' to a field"
     source = described(halves, "staff-*")
     with pytest.raises(SourceError, match=said):
         await check_source(source)

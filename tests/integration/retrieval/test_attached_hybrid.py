@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 from scipy.stats import chi2
@@ -28,7 +27,6 @@ from fairqr.retrieval.sources.retriever_parameters import Hybrid
 from fairqr.retrieval.sources.source import ElasticsearchSource
 from tests.integration.attached_people import Server, described
 from tests.integration.counting_proxy import counting_proxy
-from tests.patience import PATIENCE
 from tests.unit.engines import hits_of
 from tests.unit.retrieval.embedded import GENDER
 from tests.unit.retrieval.vector_encoders import CountingEncoder, stored_vector, word_vector
@@ -99,9 +97,8 @@ def index(
     **mapping: Any,
 ) -> Iterator[ElasticsearchSource]:
     """Describe an index with a field of vectors for as long as the block runs."""
-    about = httpx.get(url, timeout=PATIENCE, trust_env=False).json()
-    kind = about["version"].get("distribution", "elasticsearch")
     server = Server(url)
+    kind = server.engine
     properties = {
         "title": TEXT,
         "text": TEXT,
@@ -117,9 +114,8 @@ def index(
         server.index("hybrid", documents, whole, number_of_shards=1, **settings),
     ):
         yield described(
-            url,
+            server,
             "hybrid",
-            engine=kind,
             title="title",
             text=["text"],
             query={"fields": ["body"]},

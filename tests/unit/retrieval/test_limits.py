@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -39,20 +40,16 @@ def test_the_limit_holds_over_several_event_loops() -> None:
     async def many() -> None:
         await asyncio.gather(*(server.answer() for _ in range(200)))
 
-    threads = [threading.Thread(target=asyncio.run, args=(many(),)) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE)
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(asyncio.run, [many() for _ in range(3)], timeout=PATIENCE))
     assert (server.most, len(server.order)) == (2, 600)
 
 
 async def test_places_are_given_in_order_and_back_by_failed_requests() -> None:
     server = Server(RequestLimits(1))
-    for _ in range(3):
-        with pytest.raises(ValueError, match="broken"):
-            async with server.limits:
-                raise ValueError("broken")
+    with pytest.raises(ValueError, match="broken"):
+        async with server.limits:
+            raise ValueError("broken")
     async with asyncio.timeout(PATIENCE):
         await asyncio.gather(*(server.answer(number) for number in range(20)))
     assert (server.most, server.order) == (1, list(range(20)))
