@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -110,7 +110,7 @@ def index(
     settings = {"index.knn": True} if kind == "opensearch" else {}
     whole = {"properties": properties, **mapping}
     with (
-        server.client,
+        closing(server.client),
         server.index("hybrid", documents, whole, number_of_shards=1, **settings),
     ):
         yield described(
