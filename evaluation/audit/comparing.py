@@ -107,6 +107,7 @@ def compare(first: Audit, second: Audit) -> Comparison:
     relabelled = Counter(it[0] for it, held in labels.items() if other_labels.get(it, held) != held)
     one, two = _settings(first), _settings(second)
     settings = {it: f"{was}, then {two[it]}" for it, was in one.items() if was != two.get(it, was)}
+    settings |= {it: "" for it in settings if it.startswith("source: ")}
     settings |= {f"labels of {it}": f"other for {n:,} documents" for it, n in relabelled.items()}
     changes = [it for pair in _measured_alike(first, second) for it in _changes(*pair, common)]
     for change, p in zip(changes, corrected_by_holm([it.change.p for it in changes]), strict=True):
@@ -117,7 +118,7 @@ def compare(first: Audit, second: Audit) -> Comparison:
         audits=[
             (it.manifest.engine["name"], it.manifest.started, it.digest) for it in both.values()
         ],
-        engine={name: settings.pop(name) for name in ENGINE if name in settings},
+        engine={it: settings.pop(it) for it in [*settings] if it.startswith(ENGINE)},
         settings=settings,
         queries=len(common),
         same=same,
@@ -142,7 +143,11 @@ def _settings(audit: Audit) -> dict[str, str]:
     """Return what an audit was made with and of, by names for sentences."""
     manifest, count = audit.manifest, len(audit.queries.queries)
     found = dict(audit.spec) | manifest.engine
-    found |= manifest.model_dump(include={"relevance", "encoder", "documents", "source"})
+    found |= manifest.model_dump(include={"relevance", "encoder", "documents"})
+    # Labels are settings, and a hash of run files holds theirs; what runs answer is compared.
+    found |= {f"source: {it}": of for it, of in manifest.source.items() if it != "attributes"}
+    is_run = manifest.engine.get("engine") == "run"
+    found["state"] = "" if is_run else manifest.engine.get("state", "")[:8]
     found |= {name: manifest.versions.get(name) for name in ("server", "fairqr")}
     # Fingerprints only say that something differs.
     found["queries"] = f"{count:,} with fingerprint {manifest.queries[:8]}"
@@ -150,7 +155,9 @@ def _settings(audit: Audit) -> dict[str, str]:
     found["attributes"] = list(manifest.attributes)
     for name, attribute in manifest.attributes.items():
         found |= {f"{what} of {name}": value for what, value in attribute}
-    return {name: json.dumps(it or "none", default=str).strip('"') for name, it in found.items()}
+    none = (None, "", [], {}, ())
+    said = {name: "none" if it in none else it for name, it in found.items()}
+    return {name: json.dumps(it, default=str).strip('"') for name, it in said.items()}
 
 
 def _measured_alike(first: Audit, second: Audit) -> list[tuple[QueryFigures, QueryFigures]]:

@@ -107,6 +107,8 @@ def make_again(folder: Path, into: Path) -> None:
     audit = read_audit(kept)
     if kept.observations.done() - {(it.id,) for it in audit.queries.queries}:
         raise InputError("raw/ has an answer to a query that was not asked.")
+    if not audit.manifest.redacted and audit.queries.fingerprint != audit.manifest.queries:
+        raise InputError("raw/queries.json has other queries than the manifest.")
     write_audit(into, audit, audit.manifest.layout)
 
 

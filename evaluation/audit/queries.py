@@ -118,9 +118,9 @@ def collect_queries(
     segments: set[str] = set()
     read, lines, weight = 0, 0, 0.0
     for chunk in chunks(rows, ROWS_AT_ONCE):
-        if blank := [str(row.line) for row in chunk if not row.text]:
-            named = ", ".join(blank[:5]) + ", …" * (len(blank) > 5)
-            raise InputError(f"The {origin} have no text in lines {named}; fill or remove these.")
+        if blank := [str(row.line) for row in chunk if not _has_text(row.text)]:
+            named = "s" * (len(blank) > 1) + " " + ", ".join(blank[:5]) + ", …" * (len(blank) > 5)
+            raise InputError(f"The {origin} have no text in line{named}; fill or remove these.")
         kept = [row for row in chunk if row.weight > 0]
         ends = list(accumulate((row.weight for row in kept), initial=weight))
         read, lines, weight = read + len(chunk), lines + len(kept), ends[-1]
@@ -159,6 +159,11 @@ def collect_queries(
         design += f" Lines of weight 0, left out: {read - lines:,}."
     queries, is_log = tuple(found.values()), weighted_by is not None or sample is not None
     return Queries(queries, lines, weight, design, is_log)
+
+
+def _has_text(query: str) -> bool:
+    # A zero-width space is neither a space nor printable.
+    return any(it.isprintable() and not it.isspace() for it in query)
 
 
 def _redraw(draws: list[QueryRow], rows: list[QueryRow], ends: list[float], rng: Generator) -> None:

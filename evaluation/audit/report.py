@@ -250,6 +250,10 @@ def documents_to_name(outcome: AuditOutcome) -> list[str]:
     return list(ids)
 
 
+def _short(verdict: str) -> str:
+    return verdict.split(":")[0]  # The table has the reason.
+
+
 def draw_exposure(outcome: AuditOutcome) -> Figure:
     """Draw who gets seen, by the groups of each attribute.
 
@@ -265,13 +269,13 @@ def draw_exposure(outcome: AuditOutcome) -> Figure:
             words, target = VERDICTS[it.verdict], it.target.value
             dot = (it.exposure.value, it.exposure.low, it.exposure.high)
             marks = {"target": target, "supply": it.supply.value, "if mended": it.if_mended}
-            bars.append(Bar(it.group, dot, words, marks))
+            bars.append(Bar(it.group, dot, _short(words), marks))
             share = (
                 f"{text.percent(it.exposure.value)} of the exposure, target {text.percent(target)}"
             )
             told.append(f"{attribute}, {it.group}: {share}, {words}")
         cut = f", the {MOST_BARS} groups of {len(groups):,} with the greatest leans"
         panels[attribute + cut * (len(groups) > MOST_BARS)] = bars
-    colours = {words: COLOURS.get(name, GREY) for name, words in VERDICTS.items()}
+    colours = {_short(words): COLOURS.get(name, GREY) for name, words in VERDICTS.items()}
     drawn = draw_bars(panels, colours, "share of the exposure")
     return Figure("exposure", f"Bars of exposure by group. {'; '.join(told)}.", drawn)

@@ -144,6 +144,10 @@ def _unlike(
         if name.endswith(skipped):
             continue
         both = folder.folder / name, path
+        if not both[0].exists():
+            if name not in folder.manifest().files:
+                yield f"The file {shown_name(name)} is missing."
+            continue
         texts = [it.read_bytes().decode(errors="backslashreplace") for it in both]
         texts = texts if is_drawn_alike else [PICTURE.sub(_outline, it) for it in texts]
         parts, rounding = [PARTS.findall(it) for it in texts], ROUNDING.get(path.suffix, 0)

@@ -106,7 +106,8 @@ def draw_bars(panels: Mapping[str, Sequence[Bar]], colours: Mapping[str, str], x
         grid[-1].set_xlabel(x_label, parse_math=False)
         names = [*(kind for kind in colours if kind in handles)]
         names += [name for name in handles if name not in colours]
-        draw_legend(figure, [handles[name] for name in names], names, ncols=3)
+        columns = int(figure.bbox.width / (max(map(len, names)) * LETTER + HANDLE))
+        draw_legend(figure, [handles[name] for name in names], names, ncols=max(1, min(3, columns)))
         return svg_of(figure)
 
 

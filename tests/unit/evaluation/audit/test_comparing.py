@@ -146,11 +146,12 @@ def test_a_greater_lean_is_found_and_is_the_difference_of_paired_means(
     audit: Made, tmp_path: Path
 ) -> None:
     before = audit(lean=0.0)
-    dense = before.manifest.engine | {"retriever": "dense"}
-    after = audit(lean=1.0, engine=dense)
+    dense = before.manifest.engine | {"retriever": "dense", "state": "b" * 64}
+    after = audit(lean=1.0, engine=dense, source={"attributes": {"gender": 1}, "key": {"a": 0}})
     comparison = compare(before, after)
     assert (comparison.queries, comparison.settings) == (30, {})
-    assert comparison.engine == {"retriever": "own, then dense"}
+    state = f"none, then {'b' * 8}"
+    assert comparison.engine == {"retriever": "own, then dense", "state": state}
     of_women = {it.figure: it for it in comparison.changes if it.group == "female"}
     found = of_women["lean"]
     one, two = (it.figures.by_query[0].leans()[0][:, 0] for it in (before, after))
@@ -162,7 +163,7 @@ def test_a_greater_lean_is_found_and_is_the_difference_of_paired_means(
     assert found.change.p < 0.05
     assert (found.direction, of_women["exposure"].direction) == ("up", "down")
     sentences = comparison.sentences()
-    assert sentences[2] == "The engine differs: retriever (own, then dense)."
+    assert sentences[2] == f"The engine differs: retriever (own, then dense); state ({state})."
     assert any("the lean of female went up" in it for it in sentences)
     write_comparison(comparison, tmp_path / "drift")
     assert {path.name for path in (tmp_path / "drift").iterdir()} == {

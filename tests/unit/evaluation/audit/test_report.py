@@ -17,6 +17,7 @@ from markdown_it import MarkdownIt
 from fairqr.base.errors import InputError
 from fairqr.evaluation.audit.conditions import check, parse_condition
 from fairqr.evaluation.audit.figures import GroupFigures, Verdict
+from fairqr.evaluation.audit.measuring import measure
 from fairqr.evaluation.audit.outcomes import AuditOutcome, audit_json
 from fairqr.evaluation.audit.report import (
     LAYOUTS,
@@ -28,9 +29,19 @@ from fairqr.evaluation.audit.report import (
     values_of,
     write_audit,
 )
+from fairqr.evaluation.estimates import Estimate
 from fairqr.evaluation.reports.writer import Figure, render
+from fairqr.retrieval.sources.schema import Schema
 from tests.golden.reports import check_report
-from tests.unit.evaluation.audit.examples import made, outcome_of, spec_of
+from tests.unit.evaluation.audit.examples import (
+    SCHEMA,
+    made,
+    observations_of,
+    outcome_of,
+    queries_of,
+    reading,
+    spec_of,
+)
 from tests.unit.evaluation.reports.pages import read
 
 HOSTILE = (
@@ -205,6 +216,25 @@ def test_figures_of_too_few_queries_say_so_and_are_counted() -> None:
 def test_a_sample_is_named_only_where_fewer_queries_were_mended_than_answered() -> None:
     assert "A sample was re-ranked: 10 queries of 37." in _report(_outcome())
     assert "A sample" not in _report(outcome_of(12, spec=spec_of(mend=12)))
+    costs = replace(_outcome().figures.costs["gender"], relevance=Estimate(1.0, 0.9, 1.0, 5))
+    fewer = replace(outcome_of(9).figures, costs={"gender": costs})
+    assert "A sample" not in _report(replace(outcome_of(9), figures=fewer))
+    without = _report(outcome_of(9, spec=spec_of(mend=0)))
+    assert "What mending would cost is not known, since mend=0 left it out." in without
+
+
+def test_wrong_labels_that_are_stated_are_spoken_of_on_the_first_screen() -> None:
+    confusion = {"female": {"female": 0.9, "male": 0.1}, "male": {"female": 0.1, "male": 0.9}}
+    gender = SCHEMA.attributes["gender"].model_copy(update={"confusion": confusion})
+    schema = Schema(attributes={"gender": gender})
+    queries, spec = queries_of(9), spec_of()
+    by_id, seen = {it.id: it for it in queries.queries}, reading(observations_of(queries))
+    found = measure(spec, schema, by_id, seen, relevance="judged")
+    outcome = made(outcome_of(9), attributes=schema.attributes, relevance="judged")
+    text = _report(replace(outcome, figures=found))
+    assert "Labels of gender may be wrong" in text.split("> **")[0]
+    assert "since labels may be wrong" in text
+    assert "What cannot be corrected for wrong labels is left out." in text
 
 
 def test_many_groups_are_named_by_the_greatest_differences(tmp_path: Path) -> None:
