@@ -155,7 +155,7 @@ def _settings(audit: Audit) -> dict[str, str]:
     found["attributes"] = list(manifest.attributes)
     for name, attribute in manifest.attributes.items():
         found |= {f"{what} of {name}": value for what, value in attribute}
-    none = (None, "", [], {}, ())
+    none: tuple[object, ...] = (None, "", [], {}, ())
     said = {name: "none" if it in none else it for name, it in found.items()}
     return {name: json.dumps(it, default=str).strip('"') for name, it in said.items()}
 
