@@ -173,7 +173,7 @@ class TestWhatIsAsked:
         [
             (["--attribute", "height"], "no attribute 'height'; it has gender, continent"),
             (["--target", "gender=robot:0.5,male:0.5"], "the group 'robot'"),
-            (["--target", "height=a:0.5,b:0.5"], "the attribute 'height'"),
+            (["--target", "height=a:0.5,b:0.5"], "the group 'a' of 'height'"),
             (["--target", "gender=female:0.5,male:0.6"], "must sum to 1, not 1.1"),
             (["--target", "gender=female:-0.5,male:1.5"], "must be 0 or more, not -0.5"),
             (["--target", "gender=female:nan,male:1"], "must be 0 or more, not nan"),
