@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import expect
 
-from fairqr.evaluation.audit.report import LAYOUTS, write_audit
+from fairqr.evaluation.audit.report import LAYOUTS, draw_exposure, write_audit
 from tests.integration.chromium import FAINT, PHONE, REPEATED, WIDTH, Pages, browser, pages
 from tests.unit.evaluation.audit.examples import outcome_of
 
@@ -81,6 +82,23 @@ def test_nothing_is_cut_off(report: Path, pages: Pages, layout: str, width: int)
     assert not page.evaluate(CUT_OFF)
     (picture,) = page.locator("figure .scroll").all()
     assert picture.evaluate("(it) => it.scrollWidth <= it.clientWidth")
+
+
+@pytest.mark.parametrize("verdicts", [("saturated", "less", "more"), ("within_error", "unknown")])
+def test_the_legend_of_the_picture_ends_inside_it(pages: Pages, verdicts: tuple[Any, ...]) -> None:
+    outcome = outcome_of(9)
+    groups = [
+        replace(it, verdict=verdicts[n % len(verdicts)])
+        for n, it in enumerate(outcome.figures.groups)
+    ]
+    changed = replace(outcome, figures=replace(outcome.figures, groups=groups))
+    page, _ = pages(viewport={"width": 1100, "height": 800})
+    page.set_content(f'<div style="width: 33rem">{draw_exposure(changed).svg}</div>')
+    assert not page.evaluate(
+        """() => { const end = document.querySelector("svg").getBoundingClientRect().right;
+          return [...document.querySelectorAll("svg text")]
+            .filter((it) => it.getBoundingClientRect().right > end).map((it) => it.textContent) }"""
+    )
 
 
 def test_the_first_screen_says_who_gets_seen_and_shows_it(report: Path, pages: Pages) -> None:
