@@ -88,7 +88,8 @@ FARTHEST = 10.0
 END = 10
 """How many of a search's last documents say how far down it reaches."""
 
-SAMPLED_QUERIES, SAMPLED_FOR_EACH = 20, 10
+SAMPLED_QUERIES, SAMPLED = 20, 200
+POOL, WHOLE_RUN = 100, 10_000
 FEWEST_QUERIES = 10
 """With fewer, the sample would be little more than the pools themselves."""
 
@@ -376,10 +377,10 @@ class TextRelevance:
             encoder: Makes vectors of them, and of queries in the same way, as MiniLM does.
             progress: Called with the number of encoded texts of the sample, if any are new.
             queries: Queries for an engine that answers no others, such as a run, or in which the
-                common words find nothing, for example in another language. The sample is then what
-                20 of them find, in whatever order they are. With fewer than ten there is no
-                sample: all words weigh the same, and similarities are compared with typical ones
-                of MiniLM.
+                common words find nothing, for example in another language. The sample is then 200
+                documents, drawn by the hashes of their ids from all that 20 of them find (of a run,
+                that 200 find), so that no rank chooses. With fewer than ten there is no sample: all
+                words weigh the same, and similarities are compared with typical ones of MiniLM.
 
         Raises:
             ModelError: The encoder failed.
@@ -387,16 +388,19 @@ class TextRelevance:
             FairqrError: Any error of the engine.
         """
         texts = TextReader(engine, await KeptVectors.of(encoder), with_terms=True)
-        samples = [Background.sample()] if "new_queries" in engine.capabilities else []
-        if len({*queries}) >= FEWEST_QUERIES:
-            # By their hashes, so that the order of the queries does not choose.
-            chosen = sorted({*queries}, key=_digest_of)[:SAMPLED_QUERIES]
-            samples.append([Query(text, SAMPLED_FOR_EACH) for text in chosen])
-        ids: list[str] = []
-        while samples and not ids:
-            ids = sorted({id_ for hits in await engine.search(samples.pop(0)) for id_ in hits.ids})
-        sample = await texts.read(ids, progress)
-        spoken = [sample[id_] for id_ in ids if len(sample[id_].terms)]
+        ids, is_run = set[str](), "new_queries" not in engine.capabilities
+        if not is_run:
+            ids = {id_ for hits in await engine.search(Background.sample()) for id_ in hits.ids}
+        if not ids and len({*queries}) >= FEWEST_QUERIES:
+            # By hashes, so that neither the order of the queries nor a rank chooses.
+            most, depth = (SAMPLED, WHOLE_RUN) if is_run else (SAMPLED_QUERIES, POOL)
+            chosen = sorted({*queries}, key=_digest_of)[:most]
+            answers = await engine.search([Query(text, depth) for text in chosen])
+            every = {id_ for hits in answers for id_ in hits.ids}
+            ids = {*sorted(every, key=_digest_of)[:SAMPLED]}
+        ordered = sorted(ids)
+        sample = await texts.read(ordered, progress)
+        spoken = [sample[id_] for id_ in ordered if len(sample[id_].terms)]
         texts.background = Background.of(texts.stacked(spoken))
         return cls(texts, Reference([text.terms for text in spoken]))
 

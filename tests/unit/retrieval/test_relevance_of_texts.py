@@ -7,13 +7,14 @@ import math
 import random
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fairqr.retrieval.encoders.encoder import text_of
-from fairqr.retrieval.engines.engine import Query, SearchEngine
+from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine
 from fairqr.retrieval.engines.hybrid import texts as module
 from fairqr.retrieval.engines.hybrid.embedded import VectorEngine
 from fairqr.retrieval.engines.hybrid.texts import (
@@ -202,8 +203,18 @@ async def test_without_texts_there_is_no_estimate(lexical: TantivyEngine) -> Non
         assert found == alone
 
 
-async def test_an_engine_that_answers_its_own_queries_alone(lexical: TantivyEngine) -> None:
-    """The sample is what some of them find, in whatever order; without them there is none."""
+class Backwards(WatchedEngine):
+    """Ranks the same documents the other way round."""
+
+    async def search(self, queries: Sequence[Query]) -> list[Hits]:
+        return [replace(it, ids=it.ids[::-1]) for it in await super().search(queries)]
+
+
+async def test_an_engine_that_answers_its_own_queries_alone(
+    lexical: TantivyEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sample is drawn from what they find, whatever the ranks; without them there is none."""
+    monkeypatch.setattr(module, "SAMPLED", 40)
     watched, pool = WatchedEngine(lexical, without=["new_queries"]), DOCUMENTS[:50]
     without = await opened(watched, WORDS[:9])
     assert watched.searches == []
@@ -214,9 +225,11 @@ async def test_an_engine_that_answers_its_own_queries_alone(lexical: TantivyEngi
     one, other = await opened(watched, queries), await opened(watched, queries[::-1] * 2)
     (asked, again) = watched.searches
     assert asked == again
-    assert len(asked) == 20
+    assert len(asked) == 40
+    backwards = await opened(Backwards(lexical, without=["new_queries"]), queries)
+    assert await estimated(one, "w1", pool) == await estimated(backwards, "w1", pool)
     assert await estimated(one, "w1", pool) == await estimated(other, "w1", pool)
-    assert one.reference.texts > 20
+    assert 20 < one.reference.texts <= 40
 
 
 async def test_documents_without_any_of_the_common_words(tmp_path: Path) -> None:
