@@ -118,7 +118,9 @@ def collect_queries(
     segments: set[str] = set()
     read, lines, weight = 0, 0, 0.0
     for chunk in chunks(rows, ROWS_AT_ONCE):
-        if blank := [str(row.line) for row in chunk if not _has_text(row.text)]:
+        # A zero-width space is neither a space nor printable.
+        texts = ["".join(filter(str.isprintable, row.text)).strip() for row in chunk]
+        if blank := [str(it.line) for it, text in zip(chunk, texts, strict=True) if not text]:
             named = "s" * (len(blank) > 1) + " " + ", ".join(blank[:5]) + ", …" * (len(blank) > 5)
             raise InputError(f"The {origin} have no text in line{named}; fill or remove these.")
         kept = [row for row in chunk if row.weight > 0]
@@ -159,11 +161,6 @@ def collect_queries(
         design += f" Lines of weight 0, left out: {read - lines:,}."
     queries, is_log = tuple(found.values()), weighted_by is not None or sample is not None
     return Queries(queries, lines, weight, design, is_log)
-
-
-def _has_text(query: str) -> bool:
-    # A zero-width space is neither a space nor printable.
-    return any(it.isprintable() and not it.isspace() for it in query)
 
 
 def _redraw(draws: list[QueryRow], rows: list[QueryRow], ends: list[float], rng: Generator) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fairqr.cli.main import main
+from fairqr.evaluation.audit.bundle import AuditFolder
 
 Fairqr = Callable[..., tuple[object, str, str]]
 
@@ -97,6 +98,11 @@ def test_a_planted_lean_is_found_and_the_audit_verifies(fairqr: Fairqr) -> None:
     results, manifest = Path("out/results.csv"), Path("out/manifest.json")
     before = hashlib.sha256(results.read_bytes()).hexdigest()
     results.write_bytes(results.read_bytes().replace(b"female", b"famale"))
+    manifest, fingerprint = Path("out/manifest.json"), AuditFolder(Path("out")).manifest().queries
+    whole = manifest.read_text()
+    manifest.write_text(whole.replace(fingerprint, "0" * 64))
+    assert "raw/queries.json has other queries than the manifest" in fairqr("verify", "out")[2]
+    manifest.write_text(whole)
     code, stdout, stderr = fairqr("verify", "out")
     assert code == 3
     assert "The file results.csv was changed." in stderr
@@ -210,7 +216,7 @@ def test_two_audits_are_compared(fairqr: Fairqr) -> None:
         (("--labels", "labels.csv", "-o", "out"), "--labels needs --run"),
         (
             ("--run", "own.run", "--labels", "one.csv", "--attribute", "gender", "-o", "out"),
-            "fewer than two groups",
+            "needs at least two",
         ),
         (("verify", "nowhere"), "nowhere holds no audit"),
         (("compare", "nowhere", "nowhere"), "nowhere holds no audit"),

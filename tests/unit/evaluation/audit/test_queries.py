@@ -83,6 +83,7 @@ def test_queries_of_different_segments_are_different(sample: int | None) -> None
     [
         ([], "The queries given are empty; give at least one query."),
         (numbered(["", "a", ""], [0, 1, 1]), "The queries given have no text in lines 1, 3; fill"),
+        (numbered(["a", " \u200b"]), "The queries given have no text in line 2; fill"),
         (numbered([""] * 9), "have no text in lines 1, 2, 3, 4, 5, …; fill or remove these."),
         (numbered(["a", "b"], [0, 0]), "All weights of the queries given are 0; name another"),
         (
