@@ -168,6 +168,8 @@ class QueryFigures:
         self.dimension, self._reference = dimension, reference
         self.queries: list[str] = []
         self._weights: list[float] = []
+        # As the samples leave possible that checked labels.
+        self._inverses = drawn_inverses(dimension.counted, np.random.default_rng(0), DRAWS)
         self._rows: list[FloatArray] = []
         self._stacked = np.zeros((0, len(AnswerFigures._fields), len(dimension.groups)))
 
@@ -335,7 +337,7 @@ class QueryFigures:
                 high = value + (it.high - it.value) / by + min(move, 0.0)
                 value = round(float(value + move), 10)
                 moved.append(Estimate(value, min(low, value), max(high, value), it.queries))
-            ends = middle_of(moves + self._drawn(values @ confusion))
+            ends = middle_of(moves + values @ confusion @ self._inverses)
             least = -1.0 if name == "lacking" else LEAST.get(name, 0.0)
             corrected[name] = [
                 # Wrong labels may make a supply gap: the lesser of two is not linear.
@@ -343,11 +345,6 @@ class QueryFigures:
                 for it in map(wider_by, moved, ends)
             ]
         return corrected
-
-    def _drawn(self, by_label: FloatArray) -> FloatArray:
-        """Return numbers by group as the sample leaves possible that checked labels, (D, G)."""
-        random = np.random.default_rng(0)
-        return by_label @ drawn_inverses(self.dimension.counted, random, DRAWS)
 
     def _tests(
         self, means_of_excess: Sequence[Estimate], random: np.random.Generator, tests: int
@@ -386,7 +383,7 @@ class QueryFigures:
         rows = _have(above + below)
         parts, weights = np.concatenate([above[rows], below[rows]], axis=1), self.weights()[rows]
         shares_of, own = (estimate(parts, weights, self._rate, scale=it) for it in ("logit", "own"))
-        drawn = divided(*map(self._drawn, np.split(weights @ parts, 2)))
+        drawn = divided(*(it @ self._inverses for it in np.split(weights @ parts, 2)))
         # Without some query, or with all, corrected rates may be beyond 0 or 1, and have no logit.
         found = [b if math.isnan(a.low) else a for a, b in zip(shares_of, own, strict=True)]
         return [_within(it, 0.0) for it in map(wider_by, found, middle_of(drawn))]
@@ -433,7 +430,7 @@ class QueryFigures:
         )
         most = np.inf if chosen else 1.0
         if self.dimension.confusion is not None:
-            drawn = divided(*map(self._drawn, np.split(weights @ parts, 2)))
+            drawn = divided(*(it @ self._inverses for it in np.split(weights @ parts, 2)))
             ends = middle_of(divided(drawn, drawn[:, leader : leader + 1]))
             # Corrected rates may be below 0, and have no logarithm.
             both = (
