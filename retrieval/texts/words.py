@@ -16,10 +16,13 @@ from __future__ import annotations
 import functools
 import unicodedata
 from collections.abc import Collection
-
-import tantivy
+from typing import TYPE_CHECKING
 
 from fairqr.retrieval.texts.sendable import sendable
+
+# Loaded when first used: no command needs it for its help.
+if TYPE_CHECKING:
+    import tantivy
 
 ANALYZER_NAME = "fairqr_english"
 
@@ -42,11 +45,11 @@ _UNSPACED = (
 )
 
 
+@functools.cache
 def _finder(pattern: str) -> tantivy.TextAnalyzer:
+    import tantivy
+
     return tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.regex(pattern)).build()
-
-
-_words, _joined, _unspaced = _finder(_WORD), _finder(_JOINED), _finder(_UNSPACED)
 
 
 def composed(text: str) -> str:
@@ -56,7 +59,7 @@ def composed(text: str) -> str:
 
 def words_in(text: str) -> list[str]:
     """Return the words of a text as they are written, in order and with repeats."""
-    return _words.analyze(sendable(text))
+    return _finder(_WORD).analyze(sendable(text))
 
 
 def words_without_digits(text: str) -> list[str]:
@@ -74,12 +77,12 @@ def folded_words(text: str) -> list[str]:
 
 def phrase_parts(text: str) -> list[str]:
     """Return the words of a text, where words such as ``O'Neill`` or ``sci-fi`` stay one."""
-    return _joined.analyze(sendable(text))
+    return _finder(_JOINED).analyze(sendable(text))
 
 
 @functools.lru_cache(maxsize=1 << 12)
 def _is_unspaced(word: str) -> bool:
-    return bool(_unspaced.analyze(word))
+    return bool(_finder(_UNSPACED).analyze(word))
 
 
 def occurs(word: str, words: Collection[str]) -> bool:
@@ -95,6 +98,8 @@ def occurs(word: str, words: Collection[str]) -> bool:
 @functools.cache
 def english_analyzer() -> tantivy.TextAnalyzer:
     """Return the analyzer, which takes a millisecond to make; register it with each index."""
+    import tantivy
+
     return (
         tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.regex(WORD))
         .filter(tantivy.Filter.lowercase())
