@@ -295,18 +295,13 @@ class VectorEngine(EngineOverWords):
             numbers = highest(similar, query.n, self._eligible(now, query))
         else:
             given = replace(query, text="", boost="", n=len(query.only))
-            numbers, _ = self._by_words(now, given)
+            numbers, _ = now.ranked(given)
         scores = np.nan_to_num((1 + similar[numbers].astype(np.float64)) / 2)
         return now.hits(numbers, scores, query.n, query.attributes)
 
     def _eligible(self, now: Snapshot, query: Query) -> Eligible:
         """Return which documents exist and have a share of the query's group."""
         return now.live if query.within is None else now.matching(now.in_group(query.within))
-
-    def _by_words(self, now: Snapshot, query: Query) -> tuple[Numbers, FloatArray]:
-        """Return the numbers and scores of the best documents by BM25, best first."""
-        _, addresses, scores = now.ranked(query)
-        return np.array(now.numbers(addresses), dtype=np.int64), np.array(scores)
 
 
 class HybridEngine(VectorEngine):
@@ -330,7 +325,7 @@ class HybridEngine(VectorEngine):
         """Answer a query by its words and its vector."""
         # A document's relevance is the same within its group as among all documents.
         candidates = replace(query, n=self.options.candidates, only=None, within=None)
-        by_words, scores = self._by_words(now, candidates)
+        by_words, scores = now.ranked(candidates)
         if not (vector.any() or len(by_words)):
             unlikely = now.answer(query)
             return replace(unlikely, relevance=np.zeros(len(unlikely)))
@@ -345,7 +340,7 @@ class HybridEngine(VectorEngine):
             found = highest(standardised(similar, similar), query.n, eligible)
             numbers = np.union1d(by_words[eligible[by_words]], found)
         else:
-            by_words, scores = self._by_words(now, replace(query, n=len(query.only)))
+            by_words, scores = now.ranked(replace(query, n=len(query.only)))
             numbers = by_words
         shares = np.zeros(len(rows))
         shares[by_words] = scores / most

@@ -3,7 +3,7 @@
 In the folder of an index, ``manifest.json`` says what was indexed, ``text/`` has tantivy's own
 files, and ``dense/`` the vectors of the documents. tantivy reads stored texts slowly and columns of
 numbers fast. So each group's share in a document is a column of numbers, and so are each eight
-bytes of the ids.
+bytes of the ids. What a search has read of these is kept, since documents come up again and again.
 """
 
 from __future__ import annotations
@@ -135,13 +135,19 @@ class Snapshot:
     """An embedded index as it is at one moment; later writes do not show.
 
     Each document has a unique number that is never reused; a replaced document gets a new, higher
-    one. All methods block.
+    one. All methods block. The ids and groups of documents that were found once stay in memory.
     """
 
     def __init__(self, index: tantivy.Index, schema: Schema) -> None:
         """Take the state that the index loaded last."""
         self.searcher, self.text_schema = index.searcher(), index.schema
         self.schema, self.columns = schema, columns_of(schema)
+        greatest = {"number": {"max": {"field": "number"}}}
+        found = self.searcher.aggregate(tantivy.Query.all_query(), greatest)["number"]["value"]
+        size = int(found or 0) + 1
+        # By number; a document without an id was not read yet.
+        self._ids = np.full(size, "", dtype=object)
+        self._shares = {name: np.empty((size, len(it))) for name, it in self.columns.items()}
 
     def __len__(self) -> int:
         """Return the number of documents."""
@@ -150,13 +156,14 @@ class Snapshot:
     def answer(self, query: Query) -> Hits:
         """Answer one query."""
         if query.n >= 1:
-            ids, addresses, scores = self.ranked(query)
-            return Hits(ids, scores, self.memberships(addresses, query.attributes))
+            numbers, scores = self.ranked(query)
+            groups = self._memberships(numbers, query.attributes)
+            return Hits(self._ids[numbers].tolist(), scores.tolist(), groups)
         anything = query.text or query.only is not None or query.within is not None
         # This does not count deleted documents.
         matching = self.searcher.search(self._parsed(query), 1) if anything else None
         total = matching.count if matching else len(self)  # type: ignore[attr-defined]
-        return Hits([], [], self.memberships([]), total)
+        return Hits([], [], self._memberships(np.zeros(0, np.int64)), total)
 
     def _parsed(self, query: Query) -> tantivy.Query:
         """Return a query in tantivy's own form."""
@@ -200,11 +207,11 @@ class Snapshot:
             [(occur, tantivy.Query.term_query(self.text_schema, "body", term)) for term in terms]
         )
 
-    def ranked(self, query: Query) -> tuple[list[str], Addresses, list[float]]:
-        """Return the ids of the best documents of a query, where they are, and their scores."""
+    def ranked(self, query: Query) -> tuple[Numbers, FloatArray]:
+        """Return the numbers of the best documents of a query, best first, and their scores."""
         n, parsed = min(query.n, len(self)), self._parsed(query)
         if n < 1:
-            return [], [], []
+            return np.zeros(0, np.int64), np.zeros(0)
         # A segment is sorted by id; ties come in the order of segments, then of documents. So one
         # segment breaks ties by id; with several, we take all documents tied with the last one.
         limit = n if self.searcher.num_segments == 1 else n + USUALLY_TIED
@@ -212,13 +219,13 @@ class Snapshot:
         while len(found) == limit > n and found[n - 1][0] == found[-1][0]:
             limit *= 2
             found = self.searcher.search(parsed, limit, count=False).hits
-        scores, addresses = [score for score, _ in found], [address for _, address in found]
-        ids = self.ids_at(addresses)
+        addresses = [address for _, address in found]
+        numbers, scores = self._numbers(addresses), np.array([score for score, _ in found])
+        ids = self._read(numbers, addresses)
         if limit > n:
-            best = best_positions(ids, scores)[:n].tolist()
-            ids, scores = [ids[place] for place in best], [scores[place] for place in best]
-            addresses = [addresses[place] for place in best]
-        return ids, addresses, scores
+            best = best_positions(ids, scores)[:n]
+            numbers, scores = numbers[best], scores[best]
+        return numbers, scores
 
     def hits(
         self, numbers: Numbers, scores: FloatArray, n: int, attributes: Attributes = None
@@ -236,13 +243,13 @@ class Snapshot:
             numbers, scores = numbers[scores >= last], scores[scores >= last]
         segments, places = np.divmod(self._packed[numbers], SEGMENT)
         addresses = list(map(tantivy.DocAddress, segments.tolist(), places.tolist()))
-        groups = self.memberships(addresses, attributes)
-        return best_first(self.ids_at(addresses), scores.tolist(), groups, n)
+        ids = self._read(numbers, addresses)
+        return best_first(ids, scores.tolist(), self._memberships(numbers, attributes), n)
 
     def matching(self, query: tantivy.Query) -> Eligible:
         """Return which documents match, by number."""
         matching = np.zeros(len(self._packed), dtype=np.bool_)
-        matching[self.numbers(self._found(query, len(self)))] = True
+        matching[self._numbers(self._found(query, len(self)))] = True
         return matching
 
     @property
@@ -254,8 +261,8 @@ class Snapshot:
     def _packed(self) -> Numbers:
         """The address of each document as one value, by number; −1 where there is none."""
         every = self._found(tantivy.Query.all_query(), len(self))
-        numbers = self.numbers(every)
-        packed = np.full(max(numbers, default=-1) + 1, -1, dtype=np.int64)
+        numbers = self._numbers(every)
+        packed = np.full(numbers.max(initial=-1) + 1, -1, dtype=np.int64)
         packed[numbers] = [SEGMENT * address.segment_ord + address.doc for address in every]
         return packed
 
@@ -263,7 +270,19 @@ class Snapshot:
         hits = self.searcher.search(query, max(1, most), count=False).hits
         return [address for _, address in hits]
 
-    def ids_at(self, addresses: Addresses) -> list[str]:
+    def _read(self, numbers: Numbers, addresses: Addresses) -> list[str]:
+        """Return the ids of documents; afterwards these and the groups are in memory."""
+        unread = np.flatnonzero(self._ids[numbers] == "")
+        if len(unread):
+            new, places = numbers[unread], [addresses[place] for place in unread.tolist()]
+            read = self.searcher.fast_field_values
+            for name, columns in self.columns.items():
+                self._shares[name][new] = np.array([read(it, places) for it in columns]).T
+            # Last, since other threads take what has an id as read.
+            self._ids[new] = np.array(self._ids_at(places), dtype=object)
+        return cast("list[str]", self._ids[numbers].tolist())
+
+    def _ids_at(self, addresses: Addresses) -> list[str]:
         """Return the ids of the documents at these addresses."""
         columns = []
         for name in ID_COLUMNS:
@@ -278,22 +297,17 @@ class Snapshot:
         # numpy leaves out the zeros at the end, and before them comes the mark of the end.
         return [held[:-1].decode() for held in packed.ravel().tolist()]
 
-    def numbers(self, addresses: Addresses) -> list[int]:
-        """Return the numbers of the documents at these addresses."""
-        return cast("list[int]", self.searcher.fast_field_values("number", addresses))
+    def _numbers(self, addresses: Addresses) -> Numbers:
+        return np.array(self.searcher.fast_field_values("number", addresses), dtype=np.int64)
 
-    def memberships(self, addresses: Addresses, attributes: Attributes = None) -> Memberships:
-        """Return the groups of the documents at these addresses, in some attributes or all."""
-        read = self.searcher.fast_field_values
-        return {
-            name: np.array([read(it, addresses) for it in self.columns[name]], dtype=np.float64).T
-            for name in attributes or self.columns
-        }
+    def _memberships(self, numbers: Numbers, attributes: Attributes = None) -> Memberships:
+        """Return the groups of documents that were read, in some attributes or all."""
+        return {name: self._shares[name][numbers] for name in attributes or self.columns}
 
     def documents(self, ids: Sequence[str]) -> list[Document]:
         """Return these documents, in this order; ids that the index lacks are left out."""
         found = self._found(with_ids(self.text_schema, ids), len(ids))
-        addresses = dict(zip(self.ids_at(found), found, strict=True))
+        addresses = dict(zip(self._ids_at(found), found, strict=True))
         return [self._document(addresses[id_]) for id_ in ids if id_ in addresses]
 
     @cached_property
