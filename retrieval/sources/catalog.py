@@ -316,7 +316,10 @@ class Catalog:
 
     def _refuse_attached(self, name: str) -> None:
         if name in self.sources():
-            raise InputError(f"'{name}' is an attached source, and fairqr never changes those.")
+            raise InputError(
+                f"'{name}' is an attached source, and fairqr never changes those; "
+                f"'fairqr source remove {name}' only forgets its name."
+            )
 
     def _refuse_taken(self, name: str, corpus: Corpus) -> None:
         """Refuse a new index's name that is not valid, or belongs to something else."""
