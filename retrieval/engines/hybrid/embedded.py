@@ -292,16 +292,12 @@ class VectorEngine(EngineOverWords):
         """Answer a query by its vector; ``rows`` has one for each number."""
         similar = cosines(rows, vector)
         if query.only is None:
-            numbers = highest(similar, query.n, self._eligible(now, query))
+            numbers = highest(similar, query.n, now.eligible(query.within))
         else:
             given = replace(query, text="", boost="", n=len(query.only))
             numbers, _ = now.ranked(given)
         scores = np.nan_to_num((1 + similar[numbers].astype(np.float64)) / 2)
         return now.hits(numbers, scores, query.n, query.attributes)
-
-    def _eligible(self, now: Snapshot, query: Query) -> Eligible:
-        """Return which documents exist and have a share of the query's group."""
-        return now.live if query.within is None else now.matching(now.in_group(query.within))
 
 
 class HybridEngine(VectorEngine):
@@ -329,7 +325,7 @@ class HybridEngine(VectorEngine):
         if not (vector.any() or len(by_words)):
             unlikely = now.answer(query)
             return replace(unlikely, relevance=np.zeros(len(unlikely)))
-        similar, eligible = cosines(rows, vector), self._eligible(now, query)
+        similar, eligible = cosines(rows, vector), now.eligible(query.within)
         nearest = highest(similar, self.options.depth, now.live)
         nearest = nearest[np.lexsort((nearest, -similar[nearest]))]
         best = fused_best([by_words.tolist(), nearest.tolist()], self.options)

@@ -173,14 +173,14 @@ class Snapshot:
             given = with_ids(self.text_schema, query.only)
             parts.append((occur.Must, tantivy.Query.const_score_query(given, 0.0)))
         if query.within is not None:
-            parts.append((occur.Must, self.in_group(query.within)))
+            parts.append((occur.Must, self._in_group(query.within)))
         if query.text or (query.only is None and not counts):
             # Given documents that do not match are hits of a ranking too, but are not counted.
             among = occur.Must if query.only is None or counts else occur.Should
             parts.append((among, self._matching(query)))
         return parts[0][1] if len(parts) == 1 else tantivy.Query.boolean_query(parts)
 
-    def in_group(self, within: tuple[str, str]) -> tantivy.Query:
+    def _in_group(self, within: tuple[str, str]) -> tantivy.Query:
         """Return the query for documents with a share of a group, each with score 0."""
         attribute, group = within
         place = self.schema.attribute(attribute).universe.index(group)
@@ -246,10 +246,12 @@ class Snapshot:
         ids = self._read(numbers, addresses)
         return best_first(ids, scores.tolist(), self._memberships(numbers, attributes), n)
 
-    def matching(self, query: tantivy.Query) -> Eligible:
-        """Return which documents match, by number."""
+    def eligible(self, within: tuple[str, str] | None) -> Eligible:
+        """Return which documents exist and have a share of a group, if one is given, by number."""
+        if within is None:
+            return self.live
         matching = np.zeros(len(self._packed), dtype=np.bool_)
-        matching[self._numbers(self._found(query, len(self)))] = True
+        matching[self._numbers(self._found(self._in_group(within), len(self)))] = True
         return matching
 
     @property

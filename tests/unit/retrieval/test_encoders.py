@@ -29,8 +29,7 @@ from fairqr.retrieval.encoders.encoder import (
     text_of,
     unit_rows,
 )
-from fairqr.retrieval.encoders.langchain import LangChainEncoder
-from fairqr.retrieval.encoders.opening import open_encoder
+from fairqr.retrieval.encoders.opening import LangChainEncoder, open_encoder
 from fairqr.retrieval.sources.documents import Document
 from tests.unit.retrieval.vector_encoders import CountingEncoder, WordEmbeddings
 

@@ -88,14 +88,6 @@ async def test_worked_lifts(engine: WatchedEngine) -> None:
     assert both.group_odds == pytest.approx((0.5 / 0.5) / (0.1 / 0.9))
 
 
-async def test_boosting_words_never_make_a_document_a_result(engine: WatchedEngine) -> None:
-    plain = await hits_of(engine, "physicist", 100)
-    boosted = await hits_of(engine, "physicist", 100, boost="she canvas")
-    assert set(boosted.ids) == set(plain.ids)
-    assert boosted.ids[:2] == ["d00", "d05"]
-    assert boosted.scores[0] > plain.scores[0]
-
-
 async def test_a_keyword_of_several_words_is_of_the_topic_only_if_each_of_them_is(
     engine: WatchedEngine,
 ) -> None:
@@ -164,25 +156,6 @@ def test_nothing_retrieved_and_nobody_labelled_are_no_evidence() -> None:
         (atom,) = evidence_from_texts("x", stems, members, 0, ["atom"])
         assert atom.group_odds == 0
     assert stems_of(["tennis \ud800 player"]) == stems_of(["tennis player"])
-
-
-shares = st.tuples(st.frozensets(st.sampled_from(["atom", "she", "canva"])), st.floats(0, 1))
-
-
-@given(st.lists(shares, max_size=220))
-def test_odds_of_two_groups_are_each_others_inverse(
-    documents: list[tuple[frozenset[str], float]],
-) -> None:
-    stems = [own for own, _ in documents]
-    members = np.array([[share, 1 - share] for _, share in documents]).reshape(len(documents), 2)
-    for keyword in ("atom", "she", "canvas"):
-        ours, others = (
-            evidence_from_texts("x", stems, members, position, [keyword])[0] for position in (0, 1)
-        )
-        assert 0 <= ours.topic_share == others.topic_share <= 1
-        if 1e-3 < ours.group_odds < 1e3 and 1e-3 < others.group_odds < 1e3:
-            assert ours.group_odds * others.group_odds == pytest.approx(1, rel=1e-6)
-        assert not (ours.is_of_the_group and others.is_of_the_group)
 
 
 # --- words ------------------------------------------------------------------------------------

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fairqr.base.errors import InputError, ModelUnavailableError
 from fairqr.retrieval.pools import retrievers as module
@@ -29,8 +27,6 @@ from tests.unit.engines import ranked
 __all__ = ["minilm_cache", "pulled_minilm"]
 
 WORDS = ["fair", "ranking", "rankings", "exposure", "of", "the", "groups", "1984", "naïve"]
-texts = st.lists(st.lists(st.sampled_from(WORDS), max_size=8).map(" ".join), min_size=1, max_size=9)
-queries = st.lists(st.sampled_from(WORDS), min_size=1, max_size=5).map(" ".join)
 
 
 async def test_bm25_scores_as_an_index_of_the_pool_does(tmp_path: Path) -> None:
@@ -46,17 +42,6 @@ async def test_bm25_scores_as_an_index_of_the_pool_does(tmp_path: Path) -> None:
         expected[[int(id_[1:]) for id_ in found.ids]] = found.scores
         assert (await Bm25PoolRetriever().scores(query, pool) == expected).all(), query
     await engine.aclose()
-
-
-@settings(max_examples=40)
-@given(texts, queries)
-def test_bm25_is_0_where_no_term_is_shared_and_positive_elsewhere(
-    pool: list[str], query: str
-) -> None:
-    stems = {"rankings": "ranking", "of": "", "the": ""}
-    terms = {stems.get(word, word) for word in query.split()} - {""}
-    for text, score in zip(pool, MemoryIndex(pool).scores(query), strict=True):
-        assert (score > 0) == bool(terms & {stems.get(word, word) for word in text.split()})
 
 
 @pytest.mark.parametrize("name", ["bm25", "dense:minilm", "splade", "contriever"])

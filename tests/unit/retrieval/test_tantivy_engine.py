@@ -176,9 +176,6 @@ async def test_an_update_that_fails_changes_nothing(tmp_path: Path) -> None:
     assert (await ranked(engine, "one", 9)).ids == ["a", "b"]
 
 
-# --- several at once --------------------------------------------------------------------------
-
-
 # --- what goes wrong --------------------------------------------------------------------------
 
 
