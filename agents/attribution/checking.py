@@ -236,10 +236,10 @@ def unchecked_warning(attributor: Attributor) -> str | None:
     of_name = [it for it in known_checks() if it.attributor == name]
     checks = [it for it in of_name if identity in (None, it.identity)]
     if not checks:
-        was = "never checked with these weights, this server and these prompts"
+        now = " with these weights, this server and these prompts" if of_name else ""
         return (
-            f"The attributor '{name}' was {was if of_name else 'never checked'}, so its verdicts may "
-            f"be worth nothing; try: fairqr attribution check notables --attributor '{name}'."
+            f"The attributor '{name}' was never checked{now}, so its verdicts may be worth "
+            f"nothing; try: fairqr attribution check notables --attributor '{name}'."
         )
     check = min(checks, key=lambda it: it.finding == "better")
     if check.finding == "better":
