@@ -29,7 +29,6 @@ from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.engines.hybrid.texts import TextRelevance
 from fairqr.retrieval.sources.catalog import Catalog
 from fairqr.retrieval.sources.corpus import Corpus, find_corpus
-from tests.integration.graph.test_run_search import source
 from tests.integration.model_server import clean_environment, people, write_people
 
 LONG = "A very long text about rivers and their fish. " * 80
@@ -48,7 +47,7 @@ TEXTS = [*REFERENCE, "a nuclear scientist", "a football player", "x" * 3000, "ðŸ
 FIELDS = ("nuclear physics", "opera", "football", "botany", "sculpture", "law", "chess", "medicine")
 COUNT = 1200
 
-__all__ = ["clean_environment", "people", "source"]
+__all__ = ["clean_environment", "people"]
 
 pytestmark = pytest.mark.model
 
@@ -276,25 +275,3 @@ async def test_it_tells_relevant_documents_from_others() -> None:
         areas.append(above / (judged.sum() * (~judged).sum()))
     assert len(areas) == 2
     assert min(areas) > 0.7
-
-
-async def test_a_run_gives_texts_and_too_few_queries_for_a_sample(source: Path) -> None:
-    """Without documents, it says nothing."""
-    engine = await Catalog().resolve(str(source))
-    relevance = await TextRelevance.open(engine, MiniLmEncoder(), queries=["q1"])
-    assert relevance.reference.texts == 0
-    (hits,) = await engine.search([Query("q1", 100)])
-    physicists = await relevance.estimate_ids("physicist", hits.ids)
-    painters = await relevance.estimate_ids("painter of landscapes", hits.ids)
-    assert physicists is not None
-    assert painters is not None
-    assert (physicists > painters).all()
-    bare = source.with_name("bare.source.yaml")
-    bare.write_text(
-        "name: bare\nengine: run\nruns: bm25.run\n"
-        "attributes:\n  gender: {labels: gender.csv, groups: [female, male]}\n"
-    )
-    relevance = await TextRelevance.open(
-        await Catalog().resolve(str(bare)), MiniLmEncoder(), queries=["q1"]
-    )
-    assert await relevance.estimate_ids("physicist", hits.ids) is None
