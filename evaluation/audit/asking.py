@@ -110,10 +110,6 @@ class Asker:
         engine = lexical_of(self.engine)
         return engine.rankings if isinstance(engine, RunEngine) else {}
 
-    @property
-    def _reads_by_id(self) -> bool:
-        return "read_by_id" in self.engine.capabilities
-
     def requests(self, queries: Sequence[AuditQuery], every: int) -> int:
         """Return how many searches and reads these of all queries take at most.
 
@@ -123,8 +119,7 @@ class Asker:
         if self.texts is None:
             return len(queries) + looked_up
         searches = {it for attribute in self.attributes for it in self._searches_of(attribute)}
-        deeper = (1 + len(searches)) * WIDENINGS * self.deepens
-        per_query = 2 + len(self.widened) + deeper
+        per_query = 2 + len(self.widened) + (1 + len(searches)) * WIDENINGS * self.deepens
         return len(queries) * per_query + looked_up + min(PROBES, 3 * every)
 
     async def find_limit(self, queries: Sequence[AuditQuery]) -> None:
@@ -156,7 +151,7 @@ class Asker:
         await self._look_up(self._to_look_up(queries), LOOKED_UP, progress)
 
     def _to_look_up(self, queries: Iterable[AuditQuery]) -> list[str]:
-        if self.qrels is None or not (self._reads_by_id or self._rankings):
+        if self.qrels is None or not ("read_by_id" in self.engine.capabilities or self._rankings):
             return []
         relevant = {id_ for it in queries for id_ in relevant_in(self.qrels.get(it.id, {}))}
         return sorted(relevant - self._looked_up)
@@ -201,15 +196,14 @@ class Asker:
         known = sorted(it for it in relevant if it in self._judged)
         judged = memberships_of(self._judged, self.attributes, known)
         # What cannot be read by its id is not in the index, so no ranking could show it.
-        absent = self._looked_up if self._reads_by_id else frozenset[str]()
+        absent = self._looked_up if "read_by_id" in self.engine.capabilities else frozenset[str]()
         hidden = len(relevant.difference(known, absent, pool.ids))
         if self.texts is not None:
             relevance, levels = await self._widen(pool, query, hits)
             if relevance is not None:
                 found = await self.texts.estimate_ids(query.text, pool.ids, by_words=False)
                 by_similarity = None if found is None else tuple(found.tolist())
-            is_whole, hidden = bool(known) and not hidden, 0
-            judged = judged if is_whole else {}
+            judged, hidden = (judged if known and not hidden else {}), 0
         elif self.qrels is not None and query.id in self.qrels:
             pool.add(known, judged)
             relevance, judged = tuple(float(id_ in relevant) for id_ in pool.ids), {}

@@ -172,9 +172,8 @@ class AuditFolder(SealedFolder[AuditManifest]):
         }
 
         def shown(record: A) -> A:
-            if not redact:
-                return record
-            message = f"{WITHHELD}, as it may quote the query" if record.message else ""
+            withheld = f"{WITHHELD}, as it may quote the query"
+            message = withheld if redact and record.message else record.message
             # The queries of pairs are numbers, and stay.
             query = names.get(record.query, record.query)
             return record.model_copy(update={"query": query, "message": message})

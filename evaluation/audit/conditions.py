@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-import operator
 import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter, ge, gt, le, lt
 
 from fairqr.base.errors import InputError, one_line
 from fairqr.evaluation.audit.figures import ESTIMATES, GroupFigures
 from fairqr.evaluation.audit.measuring import AuditFigures
 
-OPERATORS = {"<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator.gt}
+OPERATORS = {"<=": le, "<": lt, ">=": ge, ">": gt}
 _WRITTEN = re.compile(r"\s*([a-z_]+)\s*([<>]=?)\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d\d?)?)\s*")
 LEANS = ("lean", "lack", "ranking_gap")
 RATIOS = ("exposure_ratio", "impact_ratio")
@@ -67,12 +68,12 @@ class Condition:
         is_tested = self.figure in TESTED and not math.isnan(group.test.value)
         if sure and is_tested and (group.flips or not group.is_sure):
             return False
-        estimate = getattr(group, self.figure)
-        values = [estimate.value, estimate.low, estimate.high] if sure else [estimate.value]
-        if self.figure in LEANS and math.isnan(estimate.low):
-            values = [estimate.value]  # There is a verdict, and every query says the same.
+        it = getattr(group, self.figure)
+        # There is a verdict, and every query says the same.
+        is_constant = self.figure in LEANS and math.isnan(it.low)
+        ends = (it.low, it.high) if sure and not is_constant else ()
         # A comparison with NaN is never true.
-        return all(OPERATORS[self.comparison](value, self.line) for value in values)
+        return all(OPERATORS[self.comparison](end, self.line) for end in (it.value, *ends))
 
     def doubt(self, group: GroupFigures, *, sure: bool) -> str:
         """Return why nobody can tell whether it holds for a group for which it does not surely.
@@ -93,9 +94,8 @@ class Condition:
         if math.isnan(it.low) and (is_ratio or group.test.p is None):
             is_leader = is_ratio and it.value == 1
             return "" if sure and is_leader else "too few queries tell of it"
-        if sure and is_tested and group.verdict == "unlabelled":
-            return REASONS["unlabelled"]
-        if self.holds(group, sure=False) and is_tested:
+        is_unlabelled = sure and group.verdict == "unlabelled"
+        if is_tested and (is_unlabelled or self.holds(group, sure=False)):
             return REASONS.get(group.verdict, FLIPS if group.flips else REACHES)
         ends = (it.value, it.low, it.high)
         is_open = any(OPERATORS[self.comparison](end, self.line) for end in ends)
@@ -141,16 +141,14 @@ def check(
     broken, doubtful = list[str](), list[str]()
     if conditions and figures.too_many_failed:
         return [], ["No condition was checked: too many queries failed."]
-    attributes = defaultdict[str, list[GroupFigures]](list)
-    for group in figures.groups:
-        attributes[group.attribute].append(group)
+    attributes = [[*of] for _, of in groupby(figures.groups, attrgetter("attribute"))]
     for it in conditions:
         met = [one for one in figures.groups if it.holds(one, sure=sure)]
         if met := met + [one for one in figures.segments if it.holds(one, sure=True)]:
             broken.append(f"'{it}' holds for {_named(it.figure, met)}.")
             continue
         doubts = defaultdict[str, list[GroupFigures]](list)
-        for groups in attributes.values():
+        for groups in attributes:
             reasons = [it.doubt(one, sure=sure) for one in groups]
             for why, one in zip(reasons, groups, strict=True) if sure or all(reasons) else ():
                 doubts[why].append(one)

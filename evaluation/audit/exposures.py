@@ -217,9 +217,7 @@ def _target(dimension: Dimension, choices: Choices, share: FloatArray | None) ->
     weight = weight_of_relevance(dimension, choices)
     if weight and (share is None or len(choices.target.parts) == 1):
         return share
-    estimates: dict[Part, FloatArray] = {}
-    if share is not None:
-        estimates["relevance"] = share
-    if dimension.name in choices.corpus_shares:
-        estimates["corpus"] = choices.corpus_shares[dimension.name]
+    corpus = choices.corpus_shares.get(dimension.name)
+    held: dict[Part, FloatArray | None] = {"relevance": share, "corpus": corpus}
+    estimates = {part: found for part, found in held.items() if found is not None}
     return choices.target.resolve(dimension.attribute, estimates)

@@ -452,14 +452,13 @@ class QueryFigures:
 
         Wrong labels are left as they are.
         """
-        target_low, target_high = self.by_label("target_low"), self.by_label("target_high")
         # Labels might show that relevant documents of the group are rarer than the supply says.
         least = np.fmin(self.by_label("supply"), self.by_label("supply_low"))
-        target_low = np.fmin(target_low, least)
+        low = np.fmin(self.by_label("target_low"), least) - self.by_label("exposure_high")
+        high = self.by_label("target_high") - self.by_label("exposure_low")
         rows = _have(self.leans()[0])
-        low = _mean((target_low - self.by_label("exposure_high"))[rows], self.weights()[rows])
-        high = _mean((target_high - self.by_label("exposure_low"))[rows], self.weights()[rows])
-        return [*zip(low.tolist(), high.tolist(), strict=True)]
+        ends = (_mean(it[rows], self.weights()[rows]).tolist() for it in (low, high))
+        return [*zip(*ends, strict=True)]
 
 
 def corrected(figures: Sequence[GroupFigures]) -> list[GroupFigures]:

@@ -20,7 +20,7 @@ from fairqr.evaluation.audit.figures import (
     corrected,
     widened,
 )
-from fairqr.evaluation.audit.mending import Mending, effect_of, mending_of, rerank
+from fairqr.evaluation.audit.mending import Mending, Weighted, effect_of, mending_of, rerank
 from fairqr.evaluation.audit.queries import AuditQuery
 from fairqr.evaluation.audit.records import Observation
 from fairqr.evaluation.audit.specification import AuditSpec
@@ -35,9 +35,6 @@ CONTRIBUTIONS = 10
 POWER = 0.8
 NORMAL = 1.96
 """Half the width of a 95 % interval in deviations of the normal distribution."""
-
-Weighted = tuple[float, FloatArray]
-"""The weight of a query, and figures of groups."""
 
 Observed = Callable[[Sequence[str]], Iterable[Observation]]
 """Reads what was observed of queries, given by their ids."""
@@ -165,7 +162,7 @@ class _Measurement:
         self.dimension, self.choices, self._relevance = dimension, choices, relevance
         self.table = QueryFigures(dimension, reference)
         self.is_single = len(dimension.factors) == 1
-        self._effects: list[Weighted] = []
+        self.effects: list[Weighted] = []
         # By what differences of the share of relevant documents say how far an estimate is off.
         self._differences = {"judged": list[Weighted](), "by_similarity": list[Weighted]()}
         # By segment: by document what rests on its label; and of queries the squares and weights.
@@ -180,7 +177,7 @@ class _Measurement:
         # What a re-ranking by wrong labels would give is not known.
         if is_mended and has_target and self.is_single and self.dimension.confusion is None:
             effect = effect_of(answer, found.target, self.choices)
-            self._effects += [] if effect is None else [(query.weight, effect)]
+            self.effects += [] if effect is None else [(query.weight, effect)]
         if self.dimension.confusion is not None:
             self._add_documents(query, observation.pool, answer)
         estimated = answer.share_of_relevant
@@ -242,11 +239,6 @@ class _Measurement:
             min(observation.levels.get(it.name, 0.0) for it in self.dimension.factors),
         )
 
-    def mending(self) -> Mending | None:
-        """Return what mending costs; None if no query was re-ranked."""
-        weights = np.array([weight for weight, _ in self._effects])
-        return mending_of([it for _, it in self._effects], weights, self.dimension.groups)
-
     @cached_property
     def errors(self) -> tuple[list[float], int]:
         """How far the estimate of relevance may be off, by group, and how many queries say so.
@@ -290,7 +282,7 @@ def measure(
     queries: Mapping[str, AuditQuery],
     observed: Observed,
     *,
-    corpus_shares: Mapping[str, FloatArray] | None = None,
+    corpus_shares: Mapping[str, FloatArray] = {},
     relevance: str = "estimated",
 ) -> AuditFigures:
     """Compute all figures.
@@ -304,11 +296,10 @@ def measure(
         relevance: What says what is relevant: ``judged``, ``estimated`` or ``unknown``.
     """
     dimensions = dimensions_to_measure(schema, spec)
-    shares = corpus_shares or {}
     of_corpus = {
-        it.name: it.independent_shares(shares)
+        it.name: it.independent_shares(corpus_shares)
         for it in dimensions
-        if all(factor.name in shares for factor in it.factors)
+        if all(factor.name in corpus_shares for factor in it.factors)
     }
     choices = Choices(spec.k, spec.discount, spec.target, of_corpus, relevance != "unknown")
     measured = {
@@ -333,7 +324,8 @@ def measure(
             it.add(query, observation, is_mended=places[query.id] < spec.mend)
     total = sum(weights.values())
     failed, empty = (weights[it] / total if total else 0.0 for it in ("failed", "empty"))
-    costs = {name: found for name, it in measured.items() if (found := it.mending()) is not None}
+    mended = {it: mending_of(of.effects, of.dimension.groups) for it, of in measured.items()}
+    costs = {name: found for name, found in mended.items() if found is not None}
     segments: dict[str, set[str]] = {"": set()}
     for query in queries.values():
         segments.setdefault(query.segment, set()).add(query.id)
@@ -354,7 +346,6 @@ def measure(
     if failed > spec.failures:
         figures = [replace(it, verdict="cannot_tell", flips=False) for it in figures]
     groups = [it for it in figures if not it.segment]
-    table = next(iter(measured.values())).table
     return AuditFigures(
         counts=Counts(
             asked=len(queries),
@@ -366,7 +357,7 @@ def measure(
             error_from=max(it.errors[1] for it in measured.values()),
             failed_share=failed,
             empty_share=empty,
-            effective=float(effective_queries(table.weights())),
+            effective=float(effective_queries(measured[dimensions[0].name].table.weights())),
             relevance=relevance if tally["with_relevance"] else "unknown",
         ),
         groups=groups,
@@ -441,13 +432,12 @@ def _contributions(
         parts = np.nan_to_num(np.maximum(of.table.weights() * leans, 0.0)).round(10)
         order = sorted(np.flatnonzero(parts), key=lambda row: (-parts[row], of.table.queries[row]))
         rows = order[:CONTRIBUTIONS]
-        for row, observation in zip(
-            rows, observed([of.table.queries[row] for row in rows]), strict=True
-        ):
+        seen = observed([of.table.queries[row] for row in rows])
+        for row, observation in zip(rows, seen, strict=True):
             answer, target = of.answer(observation), of.table.by_label("target")[row]
-            fair: Iterable[int] = ()
-            if answer.relevance is not None and not np.isnan(target).any():
-                fair = rerank(answer, target, of.choices).tolist()
+            # Who has a lean has a target.
+            is_known = answer.relevance is not None
+            fair = rerank(answer, target, of.choices).tolist() if is_known else []
             found.append(
                 Contribution(
                     attribute=it.attribute,

@@ -14,6 +14,9 @@ from fairqr.retrieval.fairness.exposure import FloatArray, exposure
 from fairqr.retrieval.fairness.objective import Positions, RankingObjective
 from fairqr.retrieval.fairness.relevance import relevance_by_rank
 
+Weighted = tuple[float, FloatArray]
+"""The weight of a query, and figures of groups."""
+
 WEIGHT = 1.0
 """The weight of fairness of the re-rankings, which is the default of a search."""
 
@@ -47,13 +50,11 @@ def rerank(answer: Answer, target: FloatArray, choices: Choices) -> Positions:
     """
     if answer.relevance is None:
         raise ValueError("without relevance there is nothing to re-rank by")
-    is_judged = answer.is_judged
-    worth = relevance_by_rank(answer.answered) if is_judged else answer.relevance
+    worth = relevance_by_rank(answer.answered) if answer.is_judged else answer.relevance
     length = min(choices.k, answer.answered)
     members = answer.members[: len(worth)]
-    return best_ranking(
-        RankingObjective(worth, [members], [target], length, WEIGHT, choices.discount)
-    )
+    objective = RankingObjective(worth, [members], [target], length, WEIGHT, choices.discount)
+    return best_ranking(objective)
 
 
 def effect_of(answer: Answer, target: FloatArray, choices: Choices) -> FloatArray | None:
@@ -73,13 +74,11 @@ def effect_of(answer: Answer, target: FloatArray, choices: Choices) -> FloatArra
     return np.stack([today, row(rerank(answer, target, choices))])
 
 
-def mending_of(
-    effects: Sequence[FloatArray], weights: FloatArray, groups: Sequence[str]
-) -> Mending | None:
-    """Return the effects of re-ranking over queries, as :func:`effect_of` returns them."""
+def mending_of(effects: Sequence[Weighted], groups: Sequence[str]) -> Mending | None:
+    """Return the effects over queries, as :func:`effect_of` returns them; None without any."""
     if not effects:
         return None
-    held = np.stack(effects)
+    weights, held = (np.array(it) for it in zip(*effects, strict=True))
     (relevance,) = ratios(held[:, 1, :1], held[:, 0, :1], weights)
     today, mended = (
         dict(zip(groups, shares(it, np.ones_like(it), weights), strict=True))

@@ -82,19 +82,12 @@ def audit_json(outcome: AuditOutcome) -> bytes:
 
     Names are sorted, numbers have 12 significant digits, and what has no value is null.
     """
-    found = as_data(_audit_object(outcome))
-    text = json.dumps(found, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
-    # Half of a pair of surrogates, as a JSON of documents may hold, becomes an escape of JSON.
-    return f"{text}\n".encode(errors="backslashreplace")
-
-
-def _audit_object(outcome: AuditOutcome) -> dict[str, Any]:
-    figures, queries = outcome.figures, outcome.queries
+    figures, queries, printed = outcome.figures, outcome.queries, outcome.printed()
     counts, pairs = as_data(figures.counts), as_data(outcome.pairs)
     if pairs:
         ps = [it["difference"]["p"] for it in pairs["comparisons"]]
         pairs["tests"] = _tests(len(ps) - ps.count(None))
-    return {
+    found = {
         "format": FORMAT,
         "kind": "fairqr audit",
         "spec": outcome.spec.model_dump(mode="json")
@@ -121,9 +114,12 @@ def _audit_object(outcome: AuditOutcome) -> dict[str, Any]:
             {"attribute": name, "relevance": it.relevance, "groups": _mended(it)}
             for name, it in figures.costs.items()
         ],
-        "contributions": _contributions(outcome),
+        "contributions": [as_data(it) | printed[it.query] for it in figures.contributions],
         "pairs": pairs,
     }
+    text = json.dumps(as_data(found), indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    # Half of a pair of surrogates, as a JSON of documents may hold, becomes an escape of JSON.
+    return f"{text}\n".encode(errors="backslashreplace")
 
 
 def _mended(it: Mending) -> list[dict[str, Any]]:
@@ -134,11 +130,6 @@ def _mended(it: Mending) -> list[dict[str, Any]]:
 
 def _tests(family: int) -> dict[str, Any]:
     return {"family": family, "correction": "Holm", "alpha": ALPHA}
-
-
-def _contributions(outcome: AuditOutcome) -> list[dict[str, Any]]:
-    printed = outcome.printed()
-    return [as_data(it) | printed[it.query] for it in outcome.figures.contributions]
 
 
 def files_of(outcome: AuditOutcome) -> dict[str, bytes]:

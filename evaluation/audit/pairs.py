@@ -8,7 +8,7 @@ Nothing of the texts is kept. A query is a cluster: its pairs are averaged first
 from __future__ import annotations
 
 import itertools
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -256,7 +256,7 @@ class PairFigures:
     comparisons: tuple[VersionComparison, ...]
 
 
-def compare_versions(scorer: str, records: Iterable[PairScores], seed: int) -> PairFigures:
+def compare_versions(scorer: str, records: Sequence[PairScores], seed: int) -> PairFigures:
     """Compare each two versions, over all pairs and in each segment.
 
     Args:
@@ -264,10 +264,9 @@ def compare_versions(scorer: str, records: Iterable[PairScores], seed: int) -> P
         records: One for each query.
         seed: Chooses the signs of the tests.
     """
-    listed = list(records)
     # By segment and versions, and then by query.
     scores: dict[tuple[str, str, str], dict[int, list[tuple[float, float]]]] = {}
-    for record in listed:
+    for record in records:
         for pair in record.pairs:
             known = sorted((name, it) for name, it in pair.scores.items() if it is not None)
             for (first, one), (second, other) in itertools.combinations(known, 2):
@@ -278,9 +277,9 @@ def compare_versions(scorer: str, records: Iterable[PairScores], seed: int) -> P
     corrected = corrected_by_holm([it.difference.p for it in found])
     return PairFigures(
         scored_by=scorer,
-        queries=len(listed),
-        failed=sum(it.status == "failed" for it in listed),
-        missing=sum([*pair.scores.values()].count(None) for it in listed for pair in it.pairs),
+        queries=len(records),
+        failed=sum(it.status == "failed" for it in records),
+        missing=sum([*pair.scores.values()].count(None) for it in records for pair in it.pairs),
         comparisons=tuple(
             replace(it, difference=replace(it.difference, p=p))
             for it, p in zip(found, corrected, strict=True)

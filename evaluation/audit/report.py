@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import count, groupby, islice
+from itertools import chain, count, groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -153,8 +153,7 @@ def write_audit(folder: Path, outcome: AuditOutcome, layout: str = LAYOUTS[0]) -
             All other files are written by then.
     """
     arranged = load_layout(layout)
-    contents = files_of(outcome)
-    for name, content in contents.items():
+    for name, content in files_of(outcome).items():
         write_beside(folder / name, content)
     drawn = [draw_exposure(outcome)] if can_draw() and outcome.figures.counts.answered else []
     folded = {part["heading"] for part in arranged["parts"] if part["folded"]}
@@ -241,8 +240,7 @@ def documents_to_name(outcome: AuditOutcome) -> list[str]:
     printed = outcome.printed()
     ids = {
         id_: None
-        for kept in _examples(outcome).values()
-        for it in kept
+        for it in chain.from_iterable(_examples(outcome).values())
         if printed[it.query]["text"] is not None
         for ranked in _rankings(it)
         for _, id_ in ranked[:MOST_DOCUMENTS]
@@ -270,10 +268,8 @@ def draw_exposure(outcome: AuditOutcome) -> Figure:
             dot = (it.exposure.value, it.exposure.low, it.exposure.high)
             marks = {"target": target, "supply": it.supply.value, "if mended": it.if_mended}
             bars.append(Bar(it.group, dot, _short(words), marks))
-            share = (
-                f"{text.percent(it.exposure.value)} of the exposure, target {text.percent(target)}"
-            )
-            told.append(f"{attribute}, {it.group}: {share}, {words}")
+            seen, due = text.percent(it.exposure.value), text.percent(target)
+            told.append(f"{attribute}, {it.group}: {seen} of the exposure, target {due}, {words}")
         cut = f", the {MOST_BARS} groups of {len(groups):,} with the greatest leans"
         panels[attribute + cut * (len(groups) > MOST_BARS)] = bars
     colours = {_short(words): COLOURS.get(name, GREY) for name, words in VERDICTS.items()}

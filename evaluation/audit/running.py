@@ -321,6 +321,5 @@ def _finish(audit: Audit, folder: AuditFolder, watcher: StageWatcher, layout: st
     folder.keep_titles(audit.titles)
     if why_not := write_audit(folder.folder, audit, layout):
         watcher.note(why_not)
-    withheld = REDACTED if audit.manifest.redacted else {}
-    sealed = folder.seal(layout=layout, **withheld)
+    sealed = folder.seal(layout=layout, **(REDACTED if audit.manifest.redacted else {}))
     return replace(audit, manifest=sealed)
