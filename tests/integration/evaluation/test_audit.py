@@ -111,10 +111,11 @@ def true_lean(server: Server) -> float:
     return sum(leans) / len(leans)
 
 
-def asked(inputs: Path, name: str, out: str) -> list[str]:
+def asked(inputs: Path, name: str, out: str, *, is_judged: bool = True) -> list[str]:
+    qrels = ("--qrels", str(inputs / "qrels")) if is_judged else ()
     return [
         *("audit", "--corpus", str(inputs / f"{name}.yaml"), "--attribute", "gender"),
-        *("--queries", str(inputs / "queries.tsv"), "--qrels", str(inputs / "qrels")),
+        *("--queries", str(inputs / "queries.tsv"), *qrels),
         *("-k", str(K), "-o", str(inputs / out), "--depth", str(DEPTH)),
     ]
 
@@ -139,10 +140,8 @@ def test_without_judgements_relevance_comes_from_texts_over_a_widened_pool(
     inputs: Path, quick: Main, minilm_cache: Path
 ) -> None:
     """The answers alone would say that women have little to offer, as the engine hides them."""
-    arguments = asked(inputs, "leaning", "out")
-    place = arguments.index("--qrels")
-    arguments = [*arguments[:place], *arguments[place + 2 :], "--depth", "15"]
-    done = quick(*arguments, FAIRQR_CACHE_DIR=str(minilm_cache))
+    arguments = asked(inputs, "leaning", "out", is_judged=False)
+    done = quick(*arguments, "--depth", "15", FAIRQR_CACHE_DIR=str(minilm_cache))
     assert done.code == 0, done.stderr
     assert f"{ASKED} queries for 'leaning', up to 846 requests" in done.stderr
     audit = json.loads((inputs / "out/audit.json").read_text())
@@ -177,9 +176,7 @@ def test_what_is_planted_is_found(inputs: Path, quick: Main, name: str, verdict:
 def test_an_order_without_a_lean_is_acquitted(
     inputs: Path, quick: Main, minilm_cache: Path, name: str, is_judged: bool
 ) -> None:
-    arguments = asked(inputs, name, "out")
-    place = arguments.index("--qrels")
-    del arguments[place : place + 2 * (not is_judged)]
+    arguments = asked(inputs, name, "out", is_judged=is_judged)
     assert quick(*arguments, FAIRQR_CACHE_DIR=str(minilm_cache)).code == 0
     audit = json.loads((inputs / "out/audit.json").read_text())
     assert audit["relevance"] == ("judged" if is_judged else "estimated")

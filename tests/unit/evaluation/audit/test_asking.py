@@ -12,7 +12,7 @@ from langchain_core.documents import Document as LangChainDocument
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.vectorstores import InMemoryVectorStore
 
-from fairqr.base.errors import IndexUnavailableError, QueryError
+from fairqr.base.errors import QueryError
 from fairqr.evaluation.audit.asking import LOOKED_UP, WIDENED_BY, Asker
 from fairqr.evaluation.audit.queries import AuditQuery
 from fairqr.evaluation.audit.records import Observation
@@ -24,6 +24,7 @@ from fairqr.retrieval.fairness.relevance import LIKELY
 from fairqr.retrieval.fairness.table import decoded
 from fairqr.retrieval.sources.documents import Document
 from tests.unit.engines import WatchedEngine, hits_of
+from tests.unit.evaluation.audit.test_running import Breaking
 from tests.unit.retrieval.embedded import GENDER, built
 
 QUERY = AuditQuery("q1", "physics")
@@ -209,24 +210,15 @@ async def test_nothing_found_is_an_observation(engine: TantivyEngine) -> None:
     assert (found.status, found.ids, found.pool) == ("empty", (), ())
 
 
-class Failing(WatchedEngine):
-    """Fails in one of two ways."""
-
-    error: Exception
-
-    async def search(self, queries: Sequence[Query]) -> list[Hits]:
-        raise self.error
-
-
 async def test_a_refused_query_is_an_observation_and_an_engine_that_is_away_ends_the_run(
     engine: TantivyEngine,
 ) -> None:
-    failing = Failing(engine)
-    failing.error = QueryError("The query is too long; shorten it.")
+    failing = Breaking(engine)
+    failing.refused = frozenset(["physics"])
     refused = await Asker(failing, GENDERS, 5).observe(QUERY)
     assert (refused.record.status, refused.replies) == ("failed", (None,))
     assert "too long" in refused.record.message
-    failing.error = IndexUnavailableError("Nobody answers.")
+    failing.away = failing.refused
     away = await Asker(failing, GENDERS, 5).observe(QUERY)
     assert away.record.status == "failed"
     assert [it.status for it in away.replies if it is not None] == ["unavailable"]

@@ -15,12 +15,7 @@ import numpy as np
 import pytest
 
 from fairqr.base.errors import InputError
-from fairqr.evaluation.audit.bundle import (
-    REDACTED,
-    AuditFolder,
-    AuditManifest,
-    pseudonymous,
-)
+from fairqr.evaluation.audit.bundle import REDACTED, AuditFolder, AuditManifest, pseudonymous
 from fairqr.evaluation.audit.queries import AuditQuery, Queries
 from fairqr.evaluation.audit.records import Observation
 from fairqr.evaluation.experiments.folder import versions
@@ -135,12 +130,6 @@ def make(path: Path, *, redact: bool = False) -> tuple[AuditFolder, str]:
         folder.begin(manifest())
         observe(folder)
         return folder, finish(folder, redact=redact)
-
-
-@pytest.fixture
-def audit(tmp_path: Path) -> tuple[Path, str]:
-    folder, digest = make(tmp_path / "audit")
-    return folder.folder, digest
 
 
 def test_a_server_that_was_updated_meanwhile_is_named_with_both_versions(tmp_path: Path) -> None:

@@ -96,13 +96,6 @@ def test_gaps_and_ratios_are_sure_only_with_a_verdict_and_else_doubtful(
     assert f", and {len(changed.groups) - 5} more." in said
 
 
-def test_a_saturated_audit_never_passes_in_silence(figures: AuditFigures) -> None:
-    changed = with_figure(figures, "lean", Estimate(0.01, 0.0, 0.02, 30), verdict="saturated")
-    broken, doubtful = check([parse_condition("lean > 0.9")], changed, sure=True)
-    assert (broken, len(doubtful)) == ([], 1)
-    assert "more relevant documents than were looked at" in doubtful[0]
-
-
 @pytest.mark.parametrize(
     ("text", "ends", "verdict", "why"),
     [
@@ -111,6 +104,7 @@ def test_a_saturated_audit_never_passes_in_silence(figures: AuditFigures) -> Non
         ("lean > 0.3", (0.197, -0.15, 0.4), "cannot_tell", "its interval reaches beyond"),
         ("exposure < 0.3", (0.32, 0.2, 0.4), "cannot_tell", "its interval reaches beyond"),
         ("lean > 0.3", (0.01, -0.02, 0.04), "unlabelled", "missing labels could hide"),
+        ("lean > 0.9", (0.01, 0.0, 0.02), "saturated", "documents than were looked at"),
         ("impact_ratio < 0.8", (np.nan, np.nan, np.nan), "less", "there is no figure"),
         ("impact_ratio < 0.8", (0.95, np.nan, np.nan), "cannot_tell", "too few queries"),
         # These are surely on the other side: the group that leads has a ratio of exactly 1.

@@ -115,36 +115,22 @@ def test_the_supply_is_the_target_where_each_group_can_reach_it() -> None:
     assert supply(members("aaabbb"), target, LOG2, 3).tolist() == target.tolist()
 
 
-@settings(max_examples=60)
-@given(
-    st.text("abc", min_size=1, max_size=6),
-    st.lists(st.integers(1, 6), min_size=3, max_size=3),
-    st.integers(1, 4),
-)
-def test_the_supply_is_the_nearest_of_all_rankings(letters: str, parts: list[int], k: int) -> None:
+def test_the_supply_is_the_nearest_of_all_rankings() -> None:
     """Up to what no exchange of ranks improves: .011 at most, in one case of a thousand."""
-    target = np.array(parts) / sum(parts)
-    choices, relevant = Choices(k=k), members(letters, "abc")
-    found = supply(relevant, target, LOG2, choices.k)
-    if (attainable(relevant, LOG2, choices.k) >= target - 1e-9).all():
-        assert found.tolist() == target.tolist()
-        return
-    length = min(k, len(letters))
-    rankings = itertools.permutations(range(len(letters)), length)
-    best = min(float(kullback_leibler(target, exposure(relevant[list(r)]))) for r in rankings)
-    assert float(kullback_leibler(target, found)) == pytest.approx(best, abs=0.02)
-
-
-def test_the_supply_is_exact_for_nearly_all_rankings() -> None:
     draw, far = np.random.default_rng(5), 0
     for _ in range(400):
         letters = "".join(draw.choice(list("abc"), draw.integers(1, 7)))
         target = normalise(draw.integers(1, 7, 3).astype(float))
-        choices, relevant = Choices(k=int(draw.integers(1, 5))), members(letters, "abc")
-        found = supply(relevant, target, LOG2, choices.k)
-        rankings = itertools.permutations(range(len(letters)), min(choices.k, len(letters)))
+        k, relevant = int(draw.integers(1, 5)), members(letters, "abc")
+        found = supply(relevant, target, LOG2, k)
+        if (attainable(relevant, LOG2, k) >= target - 1e-9).all():
+            assert found.tolist() == target.tolist()
+            continue
+        rankings = itertools.permutations(range(len(letters)), min(k, len(letters)))
         best = min(float(kullback_leibler(target, exposure(relevant[list(r)]))) for r in rankings)
-        far += float(kullback_leibler(target, found)) > best + 1e-6
+        distance = float(kullback_leibler(target, found))
+        assert distance == pytest.approx(best, abs=0.02)
+        far += distance > best + 1e-6
     assert far <= 4
 
 

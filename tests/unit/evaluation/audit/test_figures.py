@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -37,11 +38,17 @@ def shown(letters: str, k: int) -> AnswerFigures:
     return measure_answer(answer, TWO, Choices(k=k))
 
 
-def figures(drawn: list[tuple[float, AnswerFigures]]) -> list[GroupFigures]:
-    gathered = QueryFigures(TWO)
+def gather(
+    drawn: Iterable[tuple[float, AnswerFigures]], reference: str | None = None
+) -> QueryFigures:
+    gathered = QueryFigures(TWO, reference)
     for weight, shown in drawn:
         gathered.add(weight, shown)
-    return corrected(gathered.figures(np.random.default_rng(1)))
+    return gathered
+
+
+def figures(drawn: list[tuple[float, AnswerFigures]]) -> list[GroupFigures]:
+    return corrected(gather(drawn).figures(np.random.default_rng(1)))
 
 
 def test_means_are_weighted_and_rates_are_ratios_of_sums() -> None:
@@ -152,10 +159,7 @@ def test_no_labels_give_a_lean_outside_of_the_bounds(target: str) -> None:
 
 
 def test_what_the_error_of_an_estimate_could_make_is_no_verdict() -> None:
-    gathered, drawn = QueryFigures(TWO), draws(200, 0.5)
-    for weight, shown in drawn:
-        gathered.add(weight, shown)
-    raw = gathered.figures(np.random.default_rng(1))
+    raw = gather(draws(200, 0.5)).figures(np.random.default_rng(1))
     lean = raw[0].lean
     # Independent errors add by their squares.
     most = math.sqrt(lean.value**2 - (lean.value - lean.low) ** 2)
@@ -191,11 +195,9 @@ def test_what_one_of_two_groups_is_withheld_is_the_excess_of_the_other() -> None
     gathered, random = QueryFigures(TWO), np.random.default_rng(2)
     choices = Choices(k=6, target=Target(parts={"uniform": 1.0}))
     for _ in range(30):
-        few = random.integers(1, 4)
-        letters = "b" * 10 + "a" * few
-        gathered.add(
-            1.0, measure_answer(Answer(members(letters), 10 + few, np.ones(10 + few)), TWO, choices)
-        )
+        rows = members("b" * 10 + "a" * random.integers(1, 4))
+        answer = Answer(rows, len(rows), np.ones(len(rows)))
+        gathered.add(1.0, measure_answer(answer, TWO, choices))
     first, second = corrected(gathered.figures(random))
     assert (first.verdict, second.verdict) == ("less", "more")
     assert second.excess.value == pytest.approx(first.lean.value)
@@ -204,30 +206,17 @@ def test_what_one_of_two_groups_is_withheld_is_the_excess_of_the_other() -> None
 
 def test_an_interval_with_0_gives_no_verdict() -> None:
     # A few large leans among small ones of the same sign: the test rejects, the interval has 0.
-    gathered = QueryFigures(TWO)
-    for place in range(9):
-        answer = Answer(
-            members("b" + "ab" * 5 if place else "b" * 6 + "a" * 5, "ab"), 11, np.ones(11)
-        )
-        gathered.add(1.0, measure_answer(answer, TWO, Choices(k=10)))
-    raw = gathered.figures(np.random.default_rng(1))
+    answers = ["b" * 6 + "a" * 5, *["b" + "ab" * 5] * 8]
+    raw = gather((1.0, shown(it, 10)) for it in answers).figures(np.random.default_rng(1))
     assert all(it.lean.p is not None and it.lean.p < 0.01 for it in raw)
     assert all(it.lean.low < 0 < it.lean.high for it in raw)
     for error in (0.0, 0.04):
-        assert {
-            it.verdict for it in corrected([dataclasses.replace(it, error=error) for it in raw])
-        } == {"cannot_tell"}
+        found = corrected([dataclasses.replace(it, error=error) for it in raw])
+        assert {it.verdict for it in found} == {"cannot_tell"}
 
 
 def test_what_no_query_shows_has_the_exact_interval_of_no_success() -> None:
-    gathered = QueryFigures(TWO)
-    for _ in range(20):
-        gathered.add(
-            3.0,
-            measure_answer(
-                Answer(members("b" * 10 + "a" * 10, "ab"), 20, np.ones(20)), TWO, Choices(k=10)
-            ),
-        )
+    gathered = gather([(3.0, shown("b" * 10 + "a" * 10, 10))] * 20)
     never, always = gathered.figures(np.random.default_rng(1))
     exact = binomial_interval(0, 20)
     assert exact is not None
@@ -247,10 +236,7 @@ def test_few_queries_tell_nothing() -> None:
         assert it.verdict == "too_few"
         assert it.lean.p is None
         assert np.isnan(it.lean.low)
-    gathered = QueryFigures(TWO)
-    for letters in ("bbab", "bbab", "bbab"):
-        gathered.add(1.0, shown(letters, 2))
-    never = gathered.figures(np.random.default_rng(1))[0]
+    never = gather([(1.0, shown("bbab", 2))] * 3).figures(np.random.default_rng(1))[0]
     for ratio in (never.exposure_ratio, never.impact_ratio):
         assert ratio.value == 0
         assert np.isnan([ratio.low, ratio.high]).all()
@@ -260,10 +246,7 @@ def test_ratios_are_to_a_group_that_was_chosen() -> None:
     """What one group has by the other is the inverse of what the other has by it."""
     found = {}
     for reference in "ab":
-        gathered = QueryFigures(TWO, reference)
-        for weight, shown in draws(30, 0.5):
-            gathered.add(weight, shown)
-        found[reference] = gathered.figures(np.random.default_rng(1))
+        found[reference] = gather(draws(30, 0.5), reference).figures(np.random.default_rng(1))
     for name in ("exposure_ratio", "impact_ratio"):
         by_b, by_a = getattr(found["b"][0], name), getattr(found["a"][1], name)
         assert by_b.value < 1 < by_a.value
@@ -287,10 +270,9 @@ def test_tests_are_corrected_for_all_groups_together() -> None:
 
 
 def test_without_relevance_the_lack_is_tested_and_there_are_no_gaps() -> None:
-    choices, gathered = Choices(k=3, target=Target.parse("population:1")), QueryFigures(TWO)
-    for _ in range(12):
-        gathered.add(1.0, measure_answer(Answer(members("bbabbb"), 6, None), TWO, choices))
-    first, _ = corrected(gathered.figures(np.random.default_rng(8)))
+    choices = Choices(k=3, target=Target.parse("population:1"))
+    answer = measure_answer(Answer(members("bbabbb"), 6, None), TWO, choices)
+    first, _ = figures([(1.0, answer)] * 12)
     assert first.tested == "lack"
     assert first.verdict == "less"
     assert np.isnan([first.lean.value, first.ranking_gap.value, first.supply_gap.value]).all()
@@ -314,21 +296,16 @@ def test_a_test_can_be_passed_however_many_there_are_or_it_is_none(
     queries: int, tests: int
 ) -> None:
     """The least p value of 7 queries is 1/64: enough for three tests, and not for four."""
-    gathered = QueryFigures(TWO)
-    for _ in range(queries):
-        gathered.add(1.0, shown("bbbbbbaaaaaa", 6))
+    gathered = gather([(1.0, shown("bbbbbbaaaaaa", 6))] * queries)
     first, _ = gathered.figures(np.random.default_rng(8), tests=tests)
     assert first.lean.p is not None
     assert first.lean.p * tests <= 0.05
-    assert (
-        corrected(gathered.figures(np.random.default_rng(8), tests=10**15))[0].verdict == "too_few"
-    )
+    never, _ = corrected(gathered.figures(np.random.default_rng(8), tests=10**15))
+    assert never.verdict == "too_few"
 
 
 def test_few_candidates_are_marked() -> None:
-    gathered = QueryFigures(TWO)
-    for _ in range(20):
-        gathered.add(1.0, shown("bbbabb", 2))
+    gathered = gather([(1.0, shown("bbbabb", 2))] * 20)
     first, second = gathered.figures(np.random.default_rng(9))
     assert first.candidates < FEW_CANDIDATES <= second.candidates
     assert first.absent.value == 1.0
@@ -338,9 +315,7 @@ def test_few_candidates_are_marked() -> None:
 
 
 def test_queries_that_show_nothing_of_known_groups_count_for_no_exposure() -> None:
-    gathered = QueryFigures(TWO)
-    for letters in ("ab", "--", "ba"):
-        gathered.add(1.0, shown(letters, 2))
+    gathered = gather((1.0, shown(letters, 2)) for letters in ("ab", "--", "ba"))
     first, _ = gathered.figures(np.random.default_rng(10))
     assert first.exposure.queries == 2
     assert first.absent.queries == 2

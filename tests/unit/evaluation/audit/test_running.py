@@ -22,6 +22,7 @@ from fairqr.evaluation.audit import running
 from fairqr.evaluation.audit.asking import LOOKED_UP
 from fairqr.evaluation.audit.bundle import AuditFolder
 from fairqr.evaluation.audit.finishing import Audit, make_again
+from fairqr.evaluation.audit.queries import Queries
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.evaluation.experiments.verifying import verify
 from fairqr.retrieval.engines.engine import Hits, Query
@@ -37,6 +38,7 @@ from tests.unit.evaluation.watching import Watcher
 from tests.unit.retrieval.embedded import built
 
 SPEC = AuditSpec(k=4, depth=12, mend=5)
+UNIFORM = SPEC.model_copy(update={"target": Target(parts={"uniform": 1.0})})
 
 
 class Breaking(WatchedEngine):
@@ -96,7 +98,7 @@ def halves(monkeypatch: pytest.MonkeyPatch) -> Halves:
 async def audited(
     engine: Breaking,
     folder: Path,
-    words: Sequence[str] = WORDS,
+    words: Sequence[str] | Queries = WORDS,
     spec: AuditSpec = SPEC,
     watcher: Watcher | None = None,
     concurrency: int = 3,
@@ -105,7 +107,7 @@ async def audited(
     return await running.audit_engine(
         spec,
         engine,
-        words_of(words),
+        words if isinstance(words, Queries) else words_of(words),
         AuditFolder(folder),
         watcher=watcher or Watcher(),
         concurrency=concurrency,
@@ -232,8 +234,7 @@ async def test_a_refused_query_is_counted(engine: Breaking, tmp_path: Path) -> N
 
 async def test_too_many_refused_queries_leave_no_verdict(engine: Breaking, tmp_path: Path) -> None:
     engine.refused = frozenset(WORDS[:4])
-    uniform = SPEC.model_copy(update={"target": Target(parts={"uniform": 1.0})})
-    audit = await audited(engine, tmp_path / "out", spec=uniform)
+    audit = await audited(engine, tmp_path / "out", spec=UNIFORM)
     assert audit.figures.too_many_failed
     assert {it.verdict for it in audit.figures.groups} == {"cannot_tell"}
 
