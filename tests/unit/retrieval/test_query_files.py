@@ -19,7 +19,8 @@ def rows(path: Path, content: str | bytes, columns: QueryColumns | None = None) 
 
 COUNT = QueryColumns(weight="count")
 TOPIC = QueryColumns(segment="topic")
-AS_LINES = [QueryRow(1, None, "red shoes"), QueryRow(3, None, "blue hat")]
+BLANK = QueryRow(2, None, "")
+AS_LINES = [QueryRow(1, None, "red shoes"), BLANK, QueryRow(3, None, "blue hat")]
 RED = [QueryRow(2, None, "red shoes")]
 WITH_IDS = [QueryRow(1, "7", "red shoes"), QueryRow(2, "8", "blue hat")]
 SEGMENTED = [QueryRow(n, None, "a", 1.0, it) for n, it in ((2, "arts and crafts"), (3, "7"))]
@@ -31,7 +32,12 @@ WEIGHTED = [QueryRow(2, None, "red shoes", 12.0), QueryRow(3, None, "blue hat", 
     [
         ("q.txt", " red  shoes\n\nblue\u00a0hat", None, AS_LINES),
         ("q.txt", "\ufeffred shoes\r\n \r\nblue hat\r\n", None, AS_LINES),
-        ("topics.tsv", "7\tred shoes\n8\tblue hat\n", None, WITH_IDS),
+        (
+            "topics.tsv",
+            "7\tred shoes\n\n8\tblue hat\n",
+            None,
+            [WITH_IDS[0], WITH_IDS[1]._replace(line=3)],
+        ),
         ("log.csv", "Count,Query\r\n 12 ,red shoes\r\n5e-1,blue hat\r\n", COUNT, WEIGHTED),
         ("log.csv.gz", "a,query,count,,\n1,red shoes,12,,\n2,blue hat,.5,,\n", COUNT, WEIGHTED),
         ("log.tsv", "user\tquery\tcount\n1\tred shoes\t12\n2\tblue hat\t0.5\n", COUNT, WEIGHTED),
