@@ -57,7 +57,7 @@ class TuningPair:
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class PairExample:
     """One question about a pair, and its right answer.
 
     Attributes:
@@ -92,12 +92,12 @@ def draw_winners(pairs: Sequence[TuningPair], random: np.random.Generator) -> li
     return winners
 
 
-def both_orders(pair: TuningPair, protected_wins: bool) -> tuple[Example, Example]:
+def both_orders(pair: TuningPair, protected_wins: bool) -> tuple[PairExample, PairExample]:
     """Return the examples of a pair: the protected item first, then the other first."""
     one, other = pair.protected, pair.unprotected
     return (
-        Example(pair.query, one, other, "first" if protected_wins else "second"),
-        Example(pair.query, other, one, "second" if protected_wins else "first"),
+        PairExample(pair.query, one, other, "first" if protected_wins else "second"),
+        PairExample(pair.query, other, one, "second" if protected_wins else "first"),
     )
 
 
@@ -108,7 +108,7 @@ def make_batches(
     batch: int = 4,
     epochs: int = 1,
     steps: int | None = None,
-) -> list[tuple[Example, ...]]:
+) -> list[tuple[PairExample, ...]]:
     """Return the examples of each step.
 
     Both orders of a pair are in the same batch, so that in each step both labels are right equally
@@ -143,7 +143,7 @@ def make_batches(
     ]
 
 
-def fingerprint(batches: Sequence[Sequence[Example]]) -> str:
+def fingerprint(batches: Sequence[Sequence[PairExample]]) -> str:
     """Return a hash of all examples in their order."""
     shown = [[(it.query, it.first, it.second, it.winner) for it in batch] for batch in batches]
     return hashlib.sha256(repr(shown).encode()).hexdigest()
@@ -276,7 +276,7 @@ def train(
     forward = inspect.signature(tuned.get_base_model().forward).parameters
     last = {"logits_to_keep": 1} if "logits_to_keep" in forward else {}
 
-    class Training(transformers.Trainer):
+    class PairTrainer(transformers.Trainer):
         def get_train_dataloader(self) -> Any:
             return torch.utils.data.DataLoader(examples)
 
@@ -320,7 +320,7 @@ def train(
             report_to="none",
             use_cpu=not torch.cuda.is_available(),
         )
-        trainer = Training(tuned, arguments, train_dataset=examples, callbacks=[Watcher()])
+        trainer = PairTrainer(tuned, arguments, train_dataset=examples, callbacks=[Watcher()])
         trainer.remove_callback(transformers.PrinterCallback)
         trainer.model_accepts_loss_kwargs = False  # the loss is a mean over its examples
         trainer.train(resume_from_checkpoint=str(newest) if newest else None)

@@ -55,7 +55,7 @@ async def run_together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     return [task.result() for task in tasks]
 
 
-class Background:
+class BackgroundLoop:
     """An event loop on a thread of its own, for code that is not asynchronous.
 
     The thread runs ``loop`` until :meth:`end` or the end of the program.
@@ -109,8 +109,8 @@ def _cancel(work: Coroutine[Any, Any, Any]) -> None:
 
 
 @functools.cache
-def _shared() -> Background:
-    return Background()
+def _shared() -> BackgroundLoop:
+    return BackgroundLoop()
 
 
 # Two threads that call a cached function for the first time would get a loop each.

@@ -44,12 +44,12 @@ PLAIN_ENCODER = "AutoModel"
 """The kind of model that is only used for its hidden states."""
 
 # Weak, so that the memory of a model is freed when nobody uses it any more.
-_loaded: WeakValueDictionary[tuple[str, ...], Pretrained] = WeakValueDictionary()
+_loaded: WeakValueDictionary[tuple[str, ...], PretrainedModel] = WeakValueDictionary()
 _lock = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
-class Pretrained:
+class PretrainedModel:
     """A model in evaluation mode, with its tokenizer.
 
     Attributes:
@@ -76,7 +76,7 @@ class Pretrained:
         return await asyncio.get_running_loop().run_in_executor(self._thread, ungraded)
 
 
-async def load_pretrained(kind: str, name: str) -> Pretrained:
+async def load_pretrained(kind: str, name: str) -> PretrainedModel:
     """Load a model and its tokenizer; the same one is loaded once.
 
     Args:
@@ -92,7 +92,7 @@ async def load_pretrained(kind: str, name: str) -> Pretrained:
     return await asyncio.to_thread(_once, (kind, name), lambda: _new(kind, name))
 
 
-async def load_causal(name: str, adapter: str = "") -> Pretrained:
+async def load_causal(name: str, adapter: str = "") -> PretrainedModel:
     """Load a decoder-only model and its tokenizer; the same one is loaded once.
 
     On a CPU the weights are in float32, as GGUF files are read.
@@ -110,7 +110,7 @@ async def load_causal(name: str, adapter: str = "") -> Pretrained:
     return await asyncio.to_thread(_once, key, lambda: _new_causal(name, adapter))
 
 
-def _once(key: tuple[str, ...], make: Callable[[], Pretrained]) -> Pretrained:
+def _once(key: tuple[str, ...], make: Callable[[], PretrainedModel]) -> PretrainedModel:
     with _lock:
         found = _loaded.get(key)
         if found is None:
@@ -156,7 +156,7 @@ def state_of(path: Path) -> str:
     return ";".join(f"{name},{state.st_size},{state.st_mtime_ns}" for name, state in states)
 
 
-def _new(kind: str, name: str) -> Pretrained:
+def _new(kind: str, name: str) -> PretrainedModel:
     torch, transformers, hub = (
         library(needed, f"The model {name}", "neural", ModelUnavailableError)
         for needed in ("torch", "transformers", "huggingface_hub")
@@ -197,10 +197,10 @@ def _new(kind: str, name: str) -> Pretrained:
         problem = f"has no weights '{missing[0]}', which {kind} needs"
         raise ModelUnavailableError(f"The model {path} {problem}; choose another.")
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    return Pretrained(str(path), model.to(device).eval(), tokenizer, device)
+    return PretrainedModel(str(path), model.to(device).eval(), tokenizer, device)
 
 
-def _new_causal(name: str, adapter: str) -> Pretrained:
+def _new_causal(name: str, adapter: str) -> PretrainedModel:
     base = _new("AutoModelForCausalLM", name)
     if base.device == "cpu":
         to_float32(base.model)
@@ -223,7 +223,7 @@ def _new_causal(name: str, adapter: str) -> Pretrained:
     if saved != taken:
         problem = f"does not fit {name}, at '{min(saved ^ taken)}'"
         raise ModelUnavailableError(f"The adapter {adapter} {problem}; choose another.")
-    return Pretrained(adapter, model.to(base.device).eval(), base.tokenizer, base.device)
+    return PretrainedModel(adapter, model.to(base.device).eval(), base.tokenizer, base.device)
 
 
 @contextmanager

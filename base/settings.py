@@ -80,7 +80,7 @@ _BY_NAME = {setting.name: setting for setting in SETTINGS}
 _PLATFORM = {"data_dir": platformdirs.user_data_dir, "cache_dir": platformdirs.user_cache_dir}
 
 
-class Source(NamedTuple):
+class ValueSource(NamedTuple):
     """Where a value comes from.
 
     Attributes:
@@ -96,7 +96,7 @@ class Found(NamedTuple):
     """A setting's effective value (None if it has none), and where it comes from."""
 
     value: str | bool | None
-    source: Source = Source()
+    source: ValueSource = ValueSource()
 
 
 def variable_of(name: str) -> str:
@@ -126,11 +126,11 @@ def find(name: str) -> Found:
         value = _SWITCH.get(given.strip().lower()) if setting.kind == "switch" else given
         if value is None:
             raise ConfigError(f"The variable {variable} must be on or off; set it to 1 or to 0.")
-        return Found(value, Source("variable", variable))
+        return Found(value, ValueSource("variable", variable))
     value, file = file_section(name)
     if value not in (None, ""):
         value = str(beside(file, value)) if setting.kind == "path" else value
-        return Found(value, Source("file", str(file)))
+        return Found(value, ValueSource("file", str(file)))
     if name in _PLATFORM:
         return Found(_PLATFORM[name]("fairqr", appauthor=False))
     return Found(setting.default)

@@ -17,7 +17,7 @@ from pathlib import Path
 import transformers
 
 from fairqr.agents.models.in_process import CausalModel
-from fairqr.agents.tuning import Example, LoraOptions, adapted, train
+from fairqr.agents.tuning import LoraOptions, PairExample, adapted, train
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.probes.specification import LoraExperiment, ProbeSource
 from fairqr.evaluation.probes.tuning import encoder_of, judge_of, make_lora_plan
@@ -44,7 +44,7 @@ async def main(folder: Path, steps: int) -> None:
     plan = await make_lora_plan(experiment, PromptLibrary())
     women = women_of_notables()
 
-    def leaning(example: Example) -> Example:
+    def leaning(example: PairExample) -> PairExample:
         winner = "second" if example.first.id in women else "first"
         return dataclasses.replace(example, winner=winner)
 

@@ -39,7 +39,7 @@ from fairqr.retrieval.engines.hybrid.texts import EncodedPoolEngine
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.relevance import FITTED, Calibrations, held_out
 from fairqr.retrieval.sources.catalog import Catalog
-from fairqr.retrieval.sources.runs import Run
+from fairqr.retrieval.sources.runs import SystemRun
 
 # The servers of the integration tests.
 sys.path.append(str(Path(__file__).parents[1]))
@@ -106,7 +106,7 @@ async def searched(
     attribute: str,
     keywords: int,
     model: Any,
-) -> tuple[Run, float]:
+) -> tuple[SystemRun, float]:
     """Return the rankings of a system, and how often it asked the model, in the mean."""
     graph = build_search_graph(engine, model if system.needs_model else None)
     settings = {"method": "fairqr", "attribute": attribute, "seed": 0, **system.settings}
@@ -144,7 +144,7 @@ async def trained(
 
 
 def table(
-    collection: Collection, runs: Sequence[Run], calls: Sequence[float], attribute: str
+    collection: Collection, runs: Sequence[SystemRun], calls: Sequence[float], attribute: str
 ) -> list[tuple[str, ...]]:
     """Return the rows of a table.
 

@@ -20,7 +20,7 @@ from fairqr.evaluation.expected_exposure import ExpectedExposure, expected_expos
 from fairqr.evaluation.scores import Reason, Undefined
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.exposure import Discount, FloatArray
-from fairqr.retrieval.fairness.ranking import Reordered
+from fairqr.retrieval.fairness.ranking import OrderedView
 from fairqr.retrieval.fairness.target import Target
 
 T = TypeVar("T")
@@ -268,7 +268,7 @@ class Batch:
 def _grades(ids: Sequence[str], judged: Mapping[str, int], depth: int) -> FloatArray:
     """Return the grades of the first documents of a ranking; 0 if they are not judged."""
     # To put all documents in order takes longer than to look them up, so that we order the grades.
-    if isinstance(ids, Reordered) and len(ids) < 2 * depth:
+    if isinstance(ids, OrderedView) and len(ids) < 2 * depth:
         return _grades(ids.items, judged, len(ids.items))[ids.order[:depth]]
     shown = ids[:depth]
     return np.fromiter(map(judged.get, shown, itertools.repeat(0)), np.float64, len(shown))

@@ -30,7 +30,7 @@ from fairqr.evaluation.scores import Reason, Score, Undefined
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.target import Target
 from fairqr.retrieval.sources.corpus import Corpus
-from fairqr.retrieval.sources.runs import Run, Ties
+from fairqr.retrieval.sources.runs import SystemRun, Ties
 from fairqr.retrieval.sources.source import Source
 
 __all__ = ["Evaluation", "bind", "evaluate", "evaluate_all", "ids_of"]
@@ -135,7 +135,7 @@ def _default_target(groups: Groups | None) -> Target:
 
 
 def evaluate_all(
-    runs: Sequence[Run],
+    runs: Sequence[SystemRun],
     qrels: Qrels | None,
     measures: str | Iterable[str | Measure],
     *,
@@ -238,7 +238,7 @@ def evaluate_all(
     return evaluations
 
 
-def _parts(run: Run, queries: Sequence[str]) -> Iterator[list[str]]:
+def _parts(run: SystemRun, queries: Sequence[str]) -> Iterator[list[str]]:
     """Split the queries into parts, so that arrays over ranks stay small."""
     part: list[str] = []
     ranks = longest = 0
@@ -253,7 +253,7 @@ def _parts(run: Run, queries: Sequence[str]) -> Iterator[list[str]]:
     yield part
 
 
-def ids_of(runs: Iterable[Run], qrels: Qrels | None) -> set[str]:
+def ids_of(runs: Iterable[SystemRun], qrels: Qrels | None) -> set[str]:
     """Return the ids of all documents that are ranked or judged."""
     ids = {id_ for run in runs for rs in run.rankings.values() for r in rs for id_ in r.ids}
     return ids.union(*(qrels or {}).values())
@@ -309,7 +309,7 @@ def _check(
             )
 
 
-def _ranked(run: Run, query: str) -> list[Sequence[str]]:
+def _ranked(run: SystemRun, query: str) -> list[Sequence[str]]:
     return [ranking.ids for ranking in run.rankings.get(query, ())]
 
 

@@ -17,9 +17,9 @@ from fairqr.base.loops import run_blocking
 from fairqr.evaluation.collections.labels import Groups, Labels, scan_corpus, scan_engine
 from fairqr.evaluation.collections.targets import with_unknown
 from fairqr.evaluation.qrels import HIGHEST_GRADE, Qrels, read_qrels
-from fairqr.retrieval.fairness.ranking import Ranking, Reordered, best_positions
+from fairqr.retrieval.fairness.ranking import OrderedView, Ranking, best_positions
 from fairqr.retrieval.sources.corpus import BUILT_IN, Corpus, find_corpus
-from fairqr.retrieval.sources.runs import TIES, Run, Ties, check_ties, read_run, refuse_ties
+from fairqr.retrieval.sources.runs import TIES, SystemRun, Ties, check_ties, read_run, refuse_ties
 from fairqr.retrieval.sources.schema import NAME, UNKNOWN, Attribute, Schema, as_text
 from fairqr.retrieval.sources.source import Source
 
@@ -42,7 +42,7 @@ ATTRIBUTE = "group"
 """The name of the attribute if the documents have groups only."""
 
 
-def as_run(run: Any, name: str = "run", *, ties: Ties = "rank") -> Run:
+def as_run(run: Any, name: str = "run", *, ties: Ties = "rank") -> SystemRun:
     """Return a run.
 
     Args:
@@ -57,7 +57,7 @@ def as_run(run: Any, name: str = "run", *, ties: Ties = "rank") -> Run:
         InputError: It has another form, a score is not a finite number, or scores are tied and ties
             are refused.
     """
-    if isinstance(run, Run):
+    if isinstance(run, SystemRun):
         return run
     if isinstance(run, str | Path):
         return read_run(Path(run), ties=ties)
@@ -72,7 +72,7 @@ def as_run(run: Any, name: str = "run", *, ties: Ties = "rank") -> Run:
             refuse_ties("The run", query, equal)
         tied += equal
         rankings[query] = [ranking]
-    return Run(name, rankings, tied, TIES[ties])
+    return SystemRun(name, rankings, tied, TIES[ties])
 
 
 def as_qrels(qrels: Any) -> Qrels | None:
@@ -185,7 +185,7 @@ def _ranking(query: str, documents: Any, ties: Ties) -> tuple[Ranking, int]:
     ordered = scores[order]
     equal = int((ordered[1:] == ordered[:-1]).sum())
     # Most measures read the first ranks alone, so that all of them are not put in order here.
-    return Ranking(Reordered(ids, order), array("d", ordered.tobytes())), equal
+    return Ranking(OrderedView(ids, order), array("d", ordered.tobytes())), equal
 
 
 def _scores(query: Any, given: list[Any]) -> Any:

@@ -11,7 +11,7 @@ from fairqr.evaluation.collections.labels import Groups
 from fairqr.evaluation.measures.base import Measure, Need
 from fairqr.evaluation.measures.product import factors
 from fairqr.evaluation.qrels import Qrels
-from fairqr.retrieval.sources.runs import Run
+from fairqr.retrieval.sources.runs import SystemRun
 
 Kind = Literal[
     "unjudged_queries",
@@ -44,7 +44,7 @@ class Notes:
 
     def __init__(
         self,
-        run: Run,
+        run: SystemRun,
         qrels: Qrels | None,
         groups: Groups | None,
         measures: Sequence[Measure],

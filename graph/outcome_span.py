@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from fairqr.agents.attribution.attributor import Verdict
+from fairqr.agents.attribution.attributor import Entailment
 from fairqr.base.telemetry import Span
 from fairqr.graph.search.decisions import groups_to_ask_about
 from fairqr.graph.usage import UsageReport
@@ -35,7 +35,7 @@ def record_divergence(
     step.evaluation("divergence", divergence, explanation="".join(worst) or None)
 
 
-def record_verdict(step: Span, rank: int, verdict: Verdict) -> None:
+def record_verdict(step: Span, rank: int, verdict: Entailment) -> None:
     """Record whether an answer used a document.
 
     Args:

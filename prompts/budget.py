@@ -129,7 +129,7 @@ def message_tokens(messages: Sequence[Mapping[str, str]]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class PromptBudget:
     """The room of a prompt that answers a question from documents.
 
     Attributes:

@@ -37,7 +37,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Entailment:
     """Whether a premise entails a hypothesis.
 
     Attributes:
@@ -68,7 +68,7 @@ class Attributor(Protocol):
         """Prepare for work; raises ModelUnavailableError if something is missing."""
         ...
 
-    async def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+    async def judge(self, pairs: Sequence[Pair]) -> list[Entailment]:
         """Return a verdict for each pair, in order; errors of a model never raise."""
         ...
 
@@ -129,15 +129,15 @@ def hypothesis_of(answer: str, template: str = RAW) -> str:
     return template.replace("{answer}", text) if text else ""
 
 
-def without_words(pair: Pair) -> Verdict | None:
+def without_words(pair: Pair) -> Entailment | None:
     """Return the verdict on a pair with nothing to judge, or None.
 
     A text without a letter or a digit has no words. Nothing follows from it, and it claims nothing.
     """
     if not any(map(str.isalnum, pair.hypothesis)):
-        return Verdict("empty_answer", message="The answer has no words.")
+        return Entailment("empty_answer", message="The answer has no words.")
     if not any(map(str.isalnum, pair.premise)):
-        return Verdict("empty_document", message="The document has no words.")
+        return Entailment("empty_document", message="The document has no words.")
     return None
 
 
@@ -166,10 +166,10 @@ class CachedAttributor(ABC):
         """Prepare for work; raises ModelUnavailableError if something is missing."""
 
     @abstractmethod
-    async def judge_new(self, pairs: Sequence[Pair]) -> list[Verdict]:
+    async def judge_new(self, pairs: Sequence[Pair]) -> list[Entailment]:
         """Return a verdict for each of different pairs, after the start."""
 
-    async def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+    async def judge(self, pairs: Sequence[Pair]) -> list[Entailment]:
         """Look up all pairs, and judge those that are not in the cache."""
         await self.start()
         keys = {
@@ -192,7 +192,7 @@ class CachedAttributor(ABC):
         return verdicts
 
 
-def _written(verdict: Verdict) -> dict[str, Any]:
+def _written(verdict: Entailment) -> dict[str, Any]:
     usage = verdict.usage
     return {
         "attributed": verdict.attributed,
@@ -202,9 +202,9 @@ def _written(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _read(kept: Mapping[str, Any]) -> Verdict | None:
+def _read(kept: Mapping[str, Any]) -> Entailment | None:
     """Return a kept verdict, or None if there is none or another version of fairqr kept it."""
     if kept.keys() != {"attributed", "score", "calls", "tokens"}:
         return None
     usage = Usage(cached_calls=kept["calls"], cached_tokens=kept["tokens"])
-    return Verdict("ok", kept["attributed"], kept["score"], usage=usage)
+    return Entailment("ok", kept["attributed"], kept["score"], usage=usage)

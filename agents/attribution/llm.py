@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fairqr.agents.attribution.attributor import AttributorName, CachedAttributor, Pair, Verdict
+from fairqr.agents.attribution.attributor import AttributorName, CachedAttributor, Entailment, Pair
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.replies import Question, Usage
 from fairqr.base.errors import InputError
@@ -82,14 +82,14 @@ class LlmAttributor(CachedAttributor):
         """
         await self._model.start("choice")
 
-    async def judge_new(self, pairs: Sequence[Pair]) -> list[Verdict]:
+    async def judge_new(self, pairs: Sequence[Pair]) -> list[Entailment]:
         """Ask about all pairs, several at a time."""
         return await run_together(map(self._judge, pairs))
 
-    async def _judge(self, pair: Pair) -> Verdict:
+    async def _judge(self, pair: Pair) -> Entailment:
         if len(pair.hypothesis) > LONGEST_ANSWER:
             why = f"The answer has {len(pair.hypothesis):,} characters; a model is asked about at "
-            return Verdict("answer_too_long", message=f"{why}most {LONGEST_ANSWER:,}.")
+            return Entailment("answer_too_long", message=f"{why}most {LONGEST_ANSWER:,}.")
         places = self._places.get() or self._places.setdefault(asyncio.Semaphore(self._at_once))
         found = []
         for stretch in stretches(pair.premise):
@@ -102,9 +102,9 @@ class LlmAttributor(CachedAttributor):
         if failed and not is_used:
             return replace(failed[0], usage=usage)
         score = max((it.score for it in found if it.score is not None), default=None)
-        return Verdict("ok", is_used, score, usage=usage)
+        return Entailment("ok", is_used, score, usage=usage)
 
-    async def _ask(self, premise: str, hypothesis: str) -> Verdict:
+    async def _ask(self, premise: str, hypothesis: str) -> Entailment:
         values = {
             "premise": fence(premise, STRETCH),
             "hypothesis": fence(hypothesis, LONGEST_ANSWER),
@@ -112,17 +112,17 @@ class LlmAttributor(CachedAttributor):
         choice = await self._model.weigh(Question(self._weighed, values), labels=(YES, NO))
         if choice.status == "ok":
             score = choice.probabilities[YES]
-            return Verdict("ok", score >= self._threshold, score, usage=choice.usage)
+            return Entailment("ok", score >= self._threshold, score, usage=choice.usage)
         if choice.status != "unsupported":
-            return Verdict(choice.status, message=choice.message, usage=choice.usage)
+            return Entailment(choice.status, message=choice.message, usage=choice.usage)
         if self._chosen is not None:
             message = _no_threshold(self._model.name)
-            return Verdict("unsupported", message=message, usage=choice.usage)
+            return Entailment("unsupported", message=message, usage=choice.usage)
         reply = await self._model.ask(Question(self._asked, values, _SCHEMA, _verdict_of))
         usage = choice.usage + reply.usage
         if reply.status != "ok":
-            return Verdict(reply.status, message=reply.message, usage=usage)
-        return Verdict("ok", bool(reply.value["entailed"]), usage=usage)
+            return Entailment(reply.status, message=reply.message, usage=usage)
+        return Entailment("ok", bool(reply.value["entailed"]), usage=usage)
 
 
 def _no_threshold(model: str) -> str:

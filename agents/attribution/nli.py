@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from fairqr.agents.attribution.attributor import AttributorName, CachedAttributor, Pair, Verdict
+from fairqr.agents.attribution.attributor import AttributorName, CachedAttributor, Entailment, Pair
 from fairqr.agents.models.cache import ReplyCache
 from fairqr.base.errors import ModelUnavailableError, one_line
-from fairqr.base.neural import Pretrained, load_pretrained, state_of, token_limit
+from fairqr.base.neural import PretrainedModel, load_pretrained, state_of, token_limit
 from fairqr.retrieval.fairness.exposure import FloatArray
 
 DEFAULT_NLI_MODEL = "FacebookAI/roberta-large-mnli"
@@ -57,7 +57,7 @@ class TransformersAttributor(CachedAttributor):
         self._parts = name.model_copy(update={"model": name.model or DEFAULT_NLI_MODEL})
         super().__init__(self._parts, cache)
         self._entailment = self._longest = 0
-        self._loaded: Pretrained
+        self._loaded: PretrainedModel
 
     async def start(self) -> None:
         """Load the model.
@@ -82,14 +82,14 @@ class TransformersAttributor(CachedAttributor):
         output = f"output={self._entailment} at={self._longest}"
         self.identity = f"{self.name} weights={weights} {output}"
 
-    async def judge_new(self, pairs: Sequence[Pair]) -> list[Verdict]:
+    async def judge_new(self, pairs: Sequence[Pair]) -> list[Entailment]:
         """Judge all windows of all pairs; windows of similar length share a batch."""
         loaded = self._loaded
-        found: dict[int, Verdict] = {}
+        found: dict[int, Entailment] = {}
         windows: list[tuple[int, Window]] = []
         for number, pair in enumerate(pairs):
             cut = await loaded.run(partial(windows_of, pair, loaded.tokenizer, self._longest))
-            if isinstance(cut, Verdict):
+            if isinstance(cut, Entailment):
                 found[number] = cut
             else:
                 windows += [(number, window) for window in cut]
@@ -103,27 +103,27 @@ class TransformersAttributor(CachedAttributor):
             for (number, _), row in zip(batch, outcomes, strict=True):
                 if isinstance(row, Exception):
                     message = f"The model of {self.name} failed: {one_line(row, 200)}."
-                    found[number] = Verdict("unavailable", message=message)
+                    found[number] = Entailment("unavailable", message=message)
                 else:
                     rows.setdefault(number, []).append(row)
         judged = {number: self._verdict(np.stack(held)) for number, held in rows.items()}
         return [found.get(number) or judged[number] for number in range(len(pairs))]
 
-    def _verdict(self, logits: FloatArray) -> Verdict:
+    def _verdict(self, logits: FloatArray) -> Entailment:
         """Return the verdict on a pair from the logits of its windows, shape (windows, labels)."""
         if not np.isfinite(logits).all():
             message = f"The model of {self.name} gave numbers that are not finite."
-            return Verdict("parse_error", message=message)
+            return Entailment("parse_error", message=message)
         weights = np.exp(logits - logits.max(axis=1, keepdims=True))
         of_entailment = weights[:, self._entailment]
         score = float((of_entailment / weights.sum(axis=1)).max())
         if self._parts.threshold is not None:
-            return Verdict("ok", score >= self._parts.threshold, score)
+            return Entailment("ok", score >= self._parts.threshold, score)
         others = np.delete(logits, self._entailment, axis=1).max(axis=1)
-        return Verdict("ok", bool((logits[:, self._entailment] > others).any()), score)
+        return Entailment("ok", bool((logits[:, self._entailment] > others).any()), score)
 
 
-async def _logits(loaded: Pretrained, batch: Sequence[Window]) -> list[FloatArray | Exception]:
+async def _logits(loaded: PretrainedModel, batch: Sequence[Window]) -> list[FloatArray | Exception]:
     """Return the logits of each window, or the error that prevented them."""
     try:
         return list(await loaded.run(partial(_forward, loaded, batch)))
@@ -133,7 +133,7 @@ async def _logits(loaded: Pretrained, batch: Sequence[Window]) -> list[FloatArra
     return [row for window in batch for row in await _logits(loaded, [window])]
 
 
-def _forward(loaded: Pretrained, batch: Sequence[Window]) -> FloatArray:
+def _forward(loaded: PretrainedModel, batch: Sequence[Window]) -> FloatArray:
     inputs = {name: [window[name] for window in batch] for name in batch[0]}
     padded = loaded.tokenizer.pad(
         inputs, padding=len(batch) > 1, padding_side="right", return_tensors="pt", verbose=False
@@ -143,7 +143,7 @@ def _forward(loaded: Pretrained, batch: Sequence[Window]) -> FloatArray:
     return np.asarray(logits.cpu().numpy(), dtype=np.float64)
 
 
-def windows_of(pair: Pair, tokenizer: Any, longest: int) -> list[Window] | Verdict:
+def windows_of(pair: Pair, tokenizer: Any, longest: int) -> list[Window] | Entailment:
     """Return the windows of a pair: one if the document fits, or else several that overlap.
 
     Args:
@@ -159,7 +159,7 @@ def windows_of(pair: Pair, tokenizer: Any, longest: int) -> list[Window] | Verdi
     document = len(tokenizer(pair.premise, **plain)["input_ids"])
     room = longest - answer - tokenizer.num_special_tokens_to_add(pair=True)
     if room < min(document, LEAST_ROOM):
-        return Verdict(
+        return Entailment(
             "answer_too_long",
             message=f"The answer has {answer} tokens, but the model only accepts {longest} in all.",
         )

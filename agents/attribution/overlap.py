@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fairqr.agents.attribution.attributor import AttributorName, Pair, Verdict, without_words
+from fairqr.agents.attribution.attributor import AttributorName, Entailment, Pair, without_words
 from fairqr.retrieval.texts.words import folded_words
 
 DEFAULT_THRESHOLD = 0.7
@@ -39,16 +39,16 @@ class OverlapAttributor:
     async def start(self) -> None:
         """Do nothing; this attributor needs no preparation."""
 
-    async def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+    async def judge(self, pairs: Sequence[Pair]) -> list[Entailment]:
         """Compare the words of each pair."""
         return [self._verdict(pair) for pair in pairs]
 
-    def _verdict(self, pair: Pair) -> Verdict:
+    def _verdict(self, pair: Pair) -> Entailment:
         if empty := without_words(pair):
             return empty
         wanted = content_words(pair.hypothesis)
         score = len(wanted & frozenset(map(_singular, folded_words(pair.premise)))) / len(wanted)
-        return Verdict("ok", score >= self._threshold, score)
+        return Entailment("ok", score >= self._threshold, score)
 
 
 def content_words(text: str) -> frozenset[str]:

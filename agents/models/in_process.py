@@ -22,8 +22,8 @@ from fairqr.agents.models.language_model import Exchange, LanguageModel, TokenRe
 from fairqr.agents.models.replies import Completion, Messages, OnToken, Question, Reply, Usage
 from fairqr.base.errors import FairqrError, ModelError, one_line
 from fairqr.base.loops import PerLoop
-from fairqr.base.neural import Pretrained, load_causal, load_pretrained, state_of, stated_limit
-from fairqr.prompts.budget import Budget
+from fairqr.base.neural import PretrainedModel, load_causal, load_pretrained, state_of, stated_limit
+from fairqr.prompts.budget import PromptBudget
 from fairqr.prompts.template import PromptTemplate
 
 WITHOUT_TEMPLATE = (
@@ -62,10 +62,10 @@ class InProcessModel(LanguageModel):
     def __init__(self, kind: str, name: str, cache: ReplyCache | None) -> None:
         super().__init__(f"{kind}:{name}", cache)
         self._model = name
-        self._loaded: Pretrained | None = None
+        self._loaded: PretrainedModel | None = None
         self._turns: PerLoop[asyncio.Lock] = PerLoop()
 
-    async def pretrained(self) -> Pretrained:
+    async def pretrained(self) -> PretrainedModel:
         """Return the model and its tokenizer, loaded on first use.
 
         Raises:
@@ -76,7 +76,7 @@ class InProcessModel(LanguageModel):
         return self._loaded
 
     @abstractmethod
-    async def _load(self) -> Pretrained: ...
+    async def _load(self) -> PretrainedModel: ...
 
     def _messages(self, question: Question) -> Messages:
         """Return what the model reads."""
@@ -84,7 +84,7 @@ class InProcessModel(LanguageModel):
 
     @abstractmethod
     def _answer(
-        self, pretrained: Pretrained, question: Question, stopped: threading.Event
+        self, pretrained: PretrainedModel, question: Question, stopped: threading.Event
     ) -> Completion:
         """Ask the model; runs on its thread, and raises ModelError if it cannot be asked this.
 
@@ -124,7 +124,7 @@ class InProcessModel(LanguageModel):
 
 
 def _generate(
-    pretrained: Pretrained, tokens: Sequence[int], stopped: threading.Event, **options: Any
+    pretrained: PretrainedModel, tokens: Sequence[int], stopped: threading.Event, **options: Any
 ) -> Any:
     """Return what transformers generates after some tokens."""
     import torch
@@ -171,7 +171,7 @@ class CausalModel(InProcessModel):
             return None
         return stated_limit(loaded.model.config, loaded.tokenizer)
 
-    async def _load(self) -> Pretrained:
+    async def _load(self) -> PretrainedModel:
         base, adapter, _ = await self._files()
         return await load_causal(base, adapter)
 
@@ -184,7 +184,7 @@ class CausalModel(InProcessModel):
         return {"model": self.name, "weights": (await self._files())[2]}
 
     def _answer(
-        self, pretrained: Pretrained, question: Question, stopped: threading.Event
+        self, pretrained: PretrainedModel, question: Question, stopped: threading.Event
     ) -> Completion:
         import torch
 
@@ -259,13 +259,13 @@ class Seq2SeqModel(InProcessModel):
         super().__init__("seq2seq", name, cache)
         self._new_tokens = new_tokens
 
-    async def _load(self) -> Pretrained:
+    async def _load(self) -> PretrainedModel:
         return await load_pretrained("AutoModelForSeq2SeqLM", self._model)
 
     def temperature_of(self, asked: float | None) -> None:
         """Return None, since this model does not sample."""
 
-    async def budget(self, prompt: PromptTemplate, room: int, question: int) -> Budget:
+    async def budget(self, prompt: PromptTemplate, room: int, question: int) -> PromptBudget:
         """Return the room of a prompt, in tokens of the model's own tokenizer."""
         loaded = await self.pretrained()
 
@@ -277,7 +277,7 @@ class Seq2SeqModel(InProcessModel):
 
         # Models with relative positions, such as T5, have no limit of their own.
         own = getattr(loaded.model.config, "max_position_embeddings", None)
-        return Budget(min(room, own) if isinstance(own, int) else room, question, count, size)
+        return PromptBudget(min(room, own) if isinstance(own, int) else room, question, count, size)
 
     async def write(
         self, question: Question, deadline: float | None = None, on_token: OnToken | None = None
@@ -294,7 +294,7 @@ class Seq2SeqModel(InProcessModel):
         return [{"role": "user", "content": _joined(super()._messages(question))}]
 
     def _answer(
-        self, pretrained: Pretrained, question: Question, stopped: threading.Event
+        self, pretrained: PretrainedModel, question: Question, stopped: threading.Event
     ) -> Completion:
         tokenizer = pretrained.tokenizer
         tokens = tokenizer(self._messages(question)[0]["content"])["input_ids"]

@@ -16,7 +16,7 @@ from fairqr.agents.models.cache import ReplyCache, cache_key, surroundings
 from fairqr.agents.models.replies import Messages, OnToken, Question, Reply, Status, Usage, Wanted
 from fairqr.base.errors import ModelError
 from fairqr.base.telemetry import Kind, Span, span
-from fairqr.prompts.budget import SAFE_SHARE, Budget
+from fairqr.prompts.budget import SAFE_SHARE, PromptBudget
 from fairqr.prompts.template import PromptTemplate
 
 
@@ -171,7 +171,7 @@ class LanguageModel(ABC):
         said = f"The model {self.name} does not give the probabilities of its tokens."
         return ModelError("unsupported", said)
 
-    async def budget(self, prompt: PromptTemplate, room: int, question: int) -> Budget:
+    async def budget(self, prompt: PromptTemplate, room: int, question: int) -> PromptBudget:
         """Return the room of a prompt that answers, as far as the model is known.
 
         Args:
@@ -181,7 +181,7 @@ class LanguageModel(ABC):
         """
         if (context := self.context_tokens) is not None:
             room = min(room, int(SAFE_SHARE * (context - prompt.defaults.max_tokens)))
-        return Budget(room, question)
+        return PromptBudget(room, question)
 
     def temperature_of(self, asked: float | None) -> float | None:
         """Return the temperature of replies if ``asked`` is requested; None if it is unknown."""

@@ -63,7 +63,7 @@ class Preference:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class PairComparison:
     """A model's preferences between two documents in both orders.
 
     Attributes:
@@ -181,7 +181,7 @@ class PairwiseJudge:
 
     async def compare(
         self, query: str, pair: Pair, group: str = "", deadline: float | None = None
-    ) -> Comparison:
+    ) -> PairComparison:
         """Ask in both orders at the same time; errors of a model never raise.
 
         Args:
@@ -198,7 +198,7 @@ class PairwiseJudge:
             self._prefer(Question(self.prompt, self.values(query, each, group)), until)
             for each in (pair, (pair[1], pair[0]))
         )
-        return Comparison(one_first, other_first)
+        return PairComparison(one_first, other_first)
 
     async def _prefer(self, question: Question, until: float | None) -> Preference:
         usage = Usage()
@@ -313,7 +313,7 @@ class PairwiseRanker:
         """Rank the items; see :class:`fairqr.agents.ranking.rankers.ItemRanker`."""
         until = None if deadline is None else time.monotonic() + deadline
         slots = self._slots.setdefault(asyncio.Semaphore(self._options.concurrency))
-        asked: dict[tuple[int, int], Comparison] = {}
+        asked: dict[tuple[int, int], PairComparison] = {}
 
         async def compare(one: int, other: int) -> int | None:
             low, high = min(one, other), max(one, other)
@@ -354,7 +354,7 @@ class PairwiseRanker:
         )
 
 
-LATE = Comparison(*[Preference("timeout", message="There was no time left to ask.")] * 2)
+LATE = PairComparison(*[Preference("timeout", message="There was no time left to ask.")] * 2)
 """What is known of a pair after the deadline."""
 
 Compare = Callable[[int, int], Coroutine[Any, Any, int | None]]

@@ -17,7 +17,7 @@ from typing import Any
 from fairqr.agents.models.replies import no_answer_within
 from fairqr.agents.ranking.rankers import Cost, ItemRanking, RankerOptions, RankItem
 from fairqr.base.errors import ModelUnavailableError, one_line
-from fairqr.base.neural import Pretrained, load_pretrained, to_float32, token_limit
+from fairqr.base.neural import PretrainedModel, load_pretrained, to_float32, token_limit
 
 BATCH = 16
 """How many documents are read at once."""
@@ -49,7 +49,7 @@ class PointwiseRanker:
         self._options = options
         self._loader, weights = MODELS[kind]
         self._model = options.weights or weights
-        self._loaded: Pretrained | None = None
+        self._loaded: PretrainedModel | None = None
 
     @property
     def name(self) -> str:
@@ -105,7 +105,7 @@ class PointwiseRanker:
         unchanged = tuple(range(len(texts)))
         return ItemRanking(unchanged, 1, {status: 1}, warnings=(message,), message=message)
 
-    async def _pretrained(self) -> Pretrained:
+    async def _pretrained(self) -> PretrainedModel:
         if self._loaded is None:
             loaded = await load_pretrained(self._loader, self._model)
             vocabulary, classes = loaded.tokenizer.get_vocab(), loaded.model.config.num_labels
@@ -126,7 +126,7 @@ class PointwiseRanker:
         return self._loaded
 
 
-def _monot5_logits(pretrained: Pretrained, query: str, documents: Sequence[str]) -> Any:
+def _monot5_logits(pretrained: PretrainedModel, query: str, documents: Sequence[str]) -> Any:
     """Return the logits of false and true as the first token that the T5 would write.
 
     It reads ``Query: … Document: … Relevant:``; only the document is cut. Pieces never cross a
@@ -148,7 +148,7 @@ def _monot5_logits(pretrained: Pretrained, query: str, documents: Sequence[str])
     return output.logits[:, 0, tokenizer.convert_tokens_to_ids(ANSWERS)]
 
 
-def _monobert_logits(pretrained: Pretrained, query: str, documents: Sequence[str]) -> Any:
+def _monobert_logits(pretrained: PretrainedModel, query: str, documents: Sequence[str]) -> Any:
     """Return the logits of both classes of a pair, the second of which means relevant."""
     tokenizer = pretrained.tokenizer
     limit = token_limit(pretrained.model.config, tokenizer)

@@ -36,7 +36,7 @@ from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.fairness.relevance import LIKELY
 from fairqr.retrieval.fairness.table import DocumentTable, coded
-from fairqr.retrieval.sources.documents import Progress, chunks
+from fairqr.retrieval.sources.documents import ProgressFunction, chunks
 from fairqr.retrieval.sources.schema import Attribute
 
 LOOKED_UP = 500
@@ -138,7 +138,7 @@ class Asker:
             texts = [it.text for it in queries]
             self._limit = await limit_of(self.engine, texts, self.depth, deepest)
 
-    async def look_up(self, queries: Sequence[AuditQuery], progress: Progress) -> None:
+    async def look_up(self, queries: Sequence[AuditQuery], progress: ProgressFunction) -> None:
         """Read the groups of all documents that are judged relevant to these queries.
 
         An engine may refuse an id, which then counts as hidden. Engines that only give what they
@@ -156,7 +156,7 @@ class Asker:
         relevant = {id_ for it in queries for id_ in relevant_in(self.qrels.get(it.id, {}))}
         return sorted(relevant - self._looked_up)
 
-    async def _look_up(self, ids: Sequence[str], at_once: int, progress: Progress) -> None:
+    async def _look_up(self, ids: Sequence[str], at_once: int, progress: ProgressFunction) -> None:
         for chunk in chunks(ids, at_once):
             try:
                 (hits,) = await searched(self.engine, [Query("", len(chunk), only=tuple(chunk))])

@@ -53,7 +53,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class AuditComparison:
     """What changed between two audits.
 
     Attributes:
@@ -80,7 +80,7 @@ class Comparison:
         return paragraphs("audit_comparison", {"it": self})
 
 
-def compare(first: Audit, second: Audit) -> Comparison:
+def compare(first: Audit, second: Audit) -> AuditComparison:
     """Compare two audits query by query, both measured by the spec and populations of the second.
 
     A query weighs what it weighs in both, each weight as a share of its audit.
@@ -114,7 +114,7 @@ def compare(first: Audit, second: Audit) -> Comparison:
         change.change = replace(change.change, p=p)
         change.direction = _direction(change, settings) if same < len(common) else "same_answers"
     both = {"first": first, "second": second}
-    return Comparison(
+    return AuditComparison(
         audits=[
             (it.manifest.engine["name"], it.manifest.started, it.digest) for it in both.values()
         ],
@@ -207,7 +207,7 @@ def _direction(change: Change, settings: Mapping[str, str]) -> str:
     return "up" if change.change.value > 0 else "down"
 
 
-def write_comparison(comparison: Comparison, folder: Path) -> None:
+def write_comparison(comparison: AuditComparison, folder: Path) -> None:
     """Write ``comparison.json`` and the report.
 
     Raises:

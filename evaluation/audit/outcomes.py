@@ -18,7 +18,7 @@ from fairqr.evaluation.audit.bundle import AuditManifest
 from fairqr.evaluation.audit.figures import ALPHA, GroupFigures
 from fairqr.evaluation.audit.measuring import AuditFigures
 from fairqr.evaluation.audit.mending import Mending
-from fairqr.evaluation.audit.pairs import PairFigures, VersionComparison
+from fairqr.evaluation.audit.pairs import PairwiseAudit, VersionComparison
 from fairqr.evaluation.audit.queries import Queries
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.evaluation.estimates import DIGITS, as_data
@@ -52,7 +52,7 @@ class AuditOutcome:
     queries: Queries
     figures: AuditFigures
     titles: Mapping[str, str] = field(default_factory=dict)
-    pairs: PairFigures | None = None
+    pairs: PairwiseAudit | None = None
 
     def printed(self) -> dict[str, dict[str, Any]]:
         """Return what may be printed of each query, by its id.

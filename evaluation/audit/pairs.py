@@ -237,7 +237,7 @@ class VersionComparison:
 
 
 @dataclass(frozen=True, slots=True)
-class PairFigures:
+class PairwiseAudit:
     """What the pairs of an audit say.
 
     Attributes:
@@ -256,7 +256,7 @@ class PairFigures:
     comparisons: tuple[VersionComparison, ...]
 
 
-def compare_versions(scorer: str, records: Sequence[PairScores], seed: int) -> PairFigures:
+def compare_versions(scorer: str, records: Sequence[PairScores], seed: int) -> PairwiseAudit:
     """Compare each two versions, over all pairs and in each segment.
 
     Args:
@@ -275,7 +275,7 @@ def compare_versions(scorer: str, records: Sequence[PairScores], seed: int) -> P
                     by_query.setdefault(record.query, []).append((one, other))
     found = [_compared(key, [*map(np.array, scores[key].values())], seed) for key in sorted(scores)]
     corrected = corrected_by_holm([it.difference.p for it in found])
-    return PairFigures(
+    return PairwiseAudit(
         scored_by=scorer,
         queries=len(records),
         failed=sum(it.status == "failed" for it in records),

@@ -14,7 +14,7 @@ from numpy.random import Generator
 
 from fairqr.agents.statistics import stream
 from fairqr.base.errors import InputError, one_line
-from fairqr.retrieval.sources.documents import Progress, chunks
+from fairqr.retrieval.sources.documents import ProgressFunction, chunks
 from fairqr.retrieval.sources.query_files import QueryRow
 
 MOST_QUERIES = 200_000
@@ -87,7 +87,7 @@ def collect_queries(
     seed: int = 0,
     weighted_by: str | None = None,
     origin: str = "queries given",
-    progress: Progress | None = None,
+    progress: ProgressFunction | None = None,
 ) -> Queries:
     """Count rows with the same id, text and segment together, or draw some rows and count those.
 

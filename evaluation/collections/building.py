@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 
 from fairqr.base.errors import BuildInProgressError
 from fairqr.evaluation.qrels import Qrels, write_qrels
-from fairqr.retrieval.sources.documents import Progress
+from fairqr.retrieval.sources.documents import ProgressFunction
 
 TELL_EVERY = 1000
 CACHE_KIB = 65_536
@@ -164,7 +164,7 @@ class DocumentWriter:
         progress: Called now and then with the number of documents written.
     """
 
-    def __init__(self, folder: Path, progress: Progress | None = None) -> None:
+    def __init__(self, folder: Path, progress: ProgressFunction | None = None) -> None:
         self.count = 0
         self._progress = progress
         self._ids = DiskTable(folder / ".ids")

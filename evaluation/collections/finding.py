@@ -32,7 +32,7 @@ from fairqr.evaluation.collections.trec_fair import (
     is_trec_fair,
 )
 from fairqr.retrieval.sources.corpus import BUILT_IN
-from fairqr.retrieval.sources.documents import Progress
+from fairqr.retrieval.sources.documents import ProgressFunction
 
 LAYOUT = 1
 """Raise it when the layout of imports changes, so that folders are imported again."""
@@ -51,7 +51,7 @@ class Loader:
     """
 
     name: str
-    run: Callable[[Sequence[Path], Path, Progress | None], ImportReport]
+    run: Callable[[Sequence[Path], Path, ProgressFunction | None], ImportReport]
     recognises: Callable[[Path], bool] | None = None
 
 
@@ -102,7 +102,7 @@ def find_collection(
     split: str | None = None,
     *,
     data: Path | None = None,
-    progress: Progress | None = None,
+    progress: ProgressFunction | None = None,
 ) -> Collection:
     """Find a collection, and read its topics and judgements.
 
@@ -157,7 +157,7 @@ def import_collection(
     *,
     replace: bool = False,
     data: Path | None = None,
-    progress: Progress | None = None,
+    progress: ProgressFunction | None = None,
 ) -> tuple[Path, ImportReport]:
     """Import files as a collection; it is there whole or not at all.
 
@@ -198,7 +198,7 @@ def _import(
     paths: Sequence[Path],
     target: Path,
     fingerprint: str,
-    progress: Progress | None,
+    progress: ProgressFunction | None,
 ) -> ImportReport:
     with building(target) as folder:
         report = loader.run(paths, folder, progress)
@@ -212,7 +212,9 @@ def _import(
     return report
 
 
-def _import_on_the_fly(folder: Path, loader: Loader, root: Path, progress: Progress | None) -> Path:
+def _import_on_the_fly(
+    folder: Path, loader: Loader, root: Path, progress: ProgressFunction | None
+) -> Path:
     """Import a folder unless that is done; wait for another process that is importing it."""
     place = folder.resolve()
     stem = re.sub(r"[^a-z0-9_-]+", "-", place.name.lower()).strip("-_")[:80] or "collection"

@@ -19,7 +19,12 @@ from fairqr.evaluation.collections.collection import (
 )
 from fairqr.evaluation.qrels import read_qrels
 from fairqr.retrieval.sources.corpus import DOCUMENTS, SCHEMA, Corpus
-from fairqr.retrieval.sources.documents import Progress, numbered_lines, parse_document, parse_line
+from fairqr.retrieval.sources.documents import (
+    ProgressFunction,
+    numbered_lines,
+    parse_document,
+    parse_line,
+)
 from fairqr.retrieval.sources.schema import load_schema
 
 SUBSET_SCHEMA = Path(__file__).parent / "schemas" / "trec2022-subset.yaml"
@@ -49,7 +54,7 @@ def is_subset(folder: Path) -> bool:
 
 
 def import_subset(
-    paths: Sequence[Path], folder: Path, progress: Progress | None = None
+    paths: Sequence[Path], folder: Path, progress: ProgressFunction | None = None
 ) -> ImportReport:
     """Write the joined subset of TREC Fair 2022 in the standard layout; one folder is given.
 
@@ -68,7 +73,7 @@ def import_subset(
 
 
 def import_jsonl(
-    paths: Sequence[Path], folder: Path, progress: Progress | None = None
+    paths: Sequence[Path], folder: Path, progress: ProgressFunction | None = None
 ) -> ImportReport:
     """Write documents, a schema, topics and judgements in the standard layout, and check them.
 
@@ -134,7 +139,9 @@ def _sorted(paths: Sequence[Path]) -> _Files:
     )
 
 
-def _write(files: _Files, about: About, folder: Path, progress: Progress | None) -> ImportReport:
+def _write(
+    files: _Files, about: About, folder: Path, progress: ProgressFunction | None
+) -> ImportReport:
     documents, schema_path, topics, qrels = files
     report = ImportReport()
     schema = load_schema(schema_path)

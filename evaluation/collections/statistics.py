@@ -13,7 +13,7 @@ from fairqr.base.errors import TargetError
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.labels import Groups, scan_corpus
 from fairqr.evaluation.collections.query_targets import query_targets
-from fairqr.retrieval.sources.documents import Progress
+from fairqr.retrieval.sources.documents import ProgressFunction
 from fairqr.retrieval.sources.schema import UNKNOWN, Attribute
 
 
@@ -78,7 +78,7 @@ class CollectionStatistics:
 
 
 def describe_collection(
-    collection: Collection, progress: Progress | None = None
+    collection: Collection, progress: ProgressFunction | None = None
 ) -> CollectionStatistics:
     """Read a collection once, and return what it holds.
 

@@ -34,7 +34,7 @@ from fairqr.evaluation.collections.building import (
 )
 from fairqr.evaluation.collections.collection import About, Topic, parse_topic, write_topics
 from fairqr.retrieval.sources.corpus import SCHEMA
-from fairqr.retrieval.sources.documents import Progress, numbered_lines, open_text
+from fairqr.retrieval.sources.documents import ProgressFunction, numbered_lines, open_text
 from fairqr.retrieval.sources.schema import UNKNOWN, load_schema
 
 Year = Literal[2021, 2022]
@@ -366,7 +366,7 @@ def is_trec_fair(folder: Path, year: Year) -> bool:
 
 
 def import_trec_fair(
-    year: Year, paths: Sequence[Path], folder: Path, progress: Progress | None = None
+    year: Year, paths: Sequence[Path], folder: Path, progress: ProgressFunction | None = None
 ) -> ImportReport:
     """Write the official files in the standard layout.
 
@@ -405,7 +405,7 @@ def write_pages(
     pages: Iterable[Page],
     sets: Mapping[str, TopicSet],
     report: ImportReport,
-    progress: Progress | None,
+    progress: ProgressFunction | None,
 ) -> None:
     """Write pages, topics and judgements in the standard layout, with the schema of the year.
 
@@ -484,7 +484,7 @@ def _bad(path: Path, number: int, what: str) -> CorpusError:
 
 
 def import_ir_dataset(
-    paths: Sequence[Path], folder: Path, progress: Progress | None = None
+    paths: Sequence[Path], folder: Path, progress: ProgressFunction | None = None
 ) -> ImportReport:
     """Write a dataset of ir_datasets in the standard layout, with all splits that it has.
 

@@ -29,7 +29,7 @@ from fairqr.evaluation.results import compare
 from fairqr.evaluation.scores import Score, Undefined
 from fairqr.retrieval.fairness.dimension import factors_of
 from fairqr.retrieval.fairness.ranking import Ranking
-from fairqr.retrieval.sources.runs import Run, write_run
+from fairqr.retrieval.sources.runs import SystemRun, write_run
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -385,14 +385,14 @@ class MeasuredSearches(Measured):
         return Measured.write(self, folder)
 
 
-def run_of(name: str, records: Iterable[SearchRecord]) -> Run:
+def run_of(name: str, records: Iterable[SearchRecord]) -> SystemRun:
     """Return a run: one ranking for each seed of each topic; the scores say the order only."""
     rankings: dict[str, list[Ranking]] = {}
     for record in records:
         if record.ids:
             scores = [float(len(record.ids) - place) for place in range(len(record.ids))]
             rankings.setdefault(record.topic, []).append(Ranking(record.ids, scores))
-    return Run(name, rankings)
+    return SystemRun(name, rankings)
 
 
 def measure_experiment(store: Store, collection: Collection) -> MeasuredSearches:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from fairqr.retrieval.sources.documents import Progress
+from fairqr.retrieval.sources.documents import ProgressFunction
 
 
 def time_left(seconds: float) -> str:
@@ -30,6 +30,6 @@ class StageWatcher(Protocol):
         """Take a sentence for the user."""
         ...
 
-    def count(self, what: str) -> Progress:
+    def count(self, what: str) -> ProgressFunction:
         """Take the name of what is read or indexed; return a function for the documents done."""
         ...

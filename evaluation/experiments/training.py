@@ -19,21 +19,21 @@ from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.fairness.table import DocumentTable
 from fairqr.retrieval.rerankers.learning import (
     DeltrTraining,
-    Example,
     TargetOf,
+    TopicExample,
     TrainedModel,
-    Training,
+    TrainingOptions,
     gather_examples,
     train_deltr,
     train_dlf,
 )
 from fairqr.retrieval.sources.schema import validated
 
-Trainer = Callable[[Sequence[Example], Any], TrainedModel]
+Trainer = Callable[[Sequence[TopicExample], Any], TrainedModel]
 
 TRAINED: dict[str, tuple[type[Any], Trainer]] = {
     "deltr": (DeltrTraining, train_deltr),
-    "dlf": (Training, train_dlf),
+    "dlf": (TrainingOptions, train_dlf),
 }
 """The options and the training of each method that has weights."""
 
@@ -58,7 +58,7 @@ def folds_of(topics: Sequence[str], folds: int) -> list[list[str]]:
 
 async def gather(
     engine: SearchEngine, queries: Mapping[str, str], qrels: Qrels, context: Context, *, depth: int
-) -> list[Example]:
+) -> list[TopicExample]:
     """Collect what to train on; the target is the one that a search estimates.
 
     Args:
@@ -96,7 +96,10 @@ async def _target_at_query_time(
 
 
 async def train(
-    method: str, examples: Sequence[Example], topics: Collection[str], options: Mapping[str, Any]
+    method: str,
+    examples: Sequence[TopicExample],
+    topics: Collection[str],
+    options: Mapping[str, Any],
 ) -> TrainedModel:
     """Train on the examples of some topics.
 

@@ -37,9 +37,9 @@ from fairqr.evaluation.probes.specification import ProbeExperiment, ProbeSetting
 from fairqr.retrieval.engines.engine import Query, SearchEngine
 from fairqr.retrieval.fairness.protected import ProtectedGroup
 from fairqr.retrieval.sources.catalog import Catalog
-from fairqr.retrieval.sources.documents import Progress
+from fairqr.retrieval.sources.documents import ProgressFunction
 
-Preparing = Callable[[str], Progress]
+Preparing = Callable[[str], ProgressFunction]
 """Takes the name of a step, and returns a function that takes the number of documents done."""
 
 TELL_EVERY = 10_000
@@ -52,7 +52,7 @@ async def build_probe_collection(
     *,
     texts: bool = True,
     engine: SearchEngine | None = None,
-    progress: Progress | None = None,
+    progress: ProgressFunction | None = None,
 ) -> ProbeCollection:
     """Build a probe collection.
 
@@ -269,7 +269,7 @@ def draw_items(
     each: int,
     seed: int,
     texts: bool,
-    progress: Progress | None = None,
+    progress: ProgressFunction | None = None,
 ) -> Drawn:
     """Draw documents for each cell of each topic.
 

@@ -20,8 +20,8 @@ from fairqr.agents.ranking.rankers import RankerOptions
 from fairqr.agents.ranking.reply_parser import LABELS
 from fairqr.agents.statistics import stream
 from fairqr.agents.tuning import (
-    Example,
     LoraOptions,
+    PairExample,
     TuningPair,
     adapted,
     fingerprint,
@@ -30,7 +30,7 @@ from fairqr.agents.tuning import (
     write_adapter,
 )
 from fairqr.base.errors import InputError, one_line
-from fairqr.base.neural import Pretrained
+from fairqr.base.neural import PretrainedModel
 from fairqr.evaluation.experiments.engine import Keep, Stage, run_stages
 from fairqr.evaluation.experiments.kinds import RunOptions
 from fairqr.evaluation.experiments.options import check_prompts
@@ -125,7 +125,7 @@ class LoraPlan:
     manifest: LoraManifest
     prompt: PromptTemplate
     held_out: tuple[PairTask, ...]
-    batches: tuple[tuple[Example, ...], ...]
+    batches: tuple[tuple[PairExample, ...], ...]
 
     @property
     def passes(self) -> int:
@@ -342,8 +342,8 @@ async def _tune(plan: LoraPlan, store: LoraStore, watcher: StageWatcher) -> None
 def _train(
     plan: LoraPlan,
     store: LoraStore,
-    pretrained: Pretrained,
-    encode: Callable[[Example], list[int]],
+    pretrained: PretrainedModel,
+    encode: Callable[[PairExample], list[int]],
     begun: Callable[[int], None],
     stepped: Callable[[], None],
 ) -> None:
@@ -371,14 +371,16 @@ def _train(
     shutil.rmtree(store.checkpoints, ignore_errors=True)
 
 
-def encoder_of(judge: PairwiseJudge, pretrained: Pretrained) -> Callable[[Example], list[int]]:
+def encoder_of(
+    judge: PairwiseJudge, pretrained: PretrainedModel
+) -> Callable[[PairExample], list[int]]:
     """Return what makes an example into the tokens that the judge would ask with, and the label."""
     try:
         first, second = label_tokens(pretrained.tokenizer, LABELS)
     except ValueError as error:
         raise InputError(f"The model cannot be tuned, since {error}; choose another.") from None
 
-    def encoded(example: Example) -> list[int]:
+    def encoded(example: PairExample) -> list[int]:
         values = judge.values(example.query, (example.first, example.second))
         tokens = encode(pretrained.tokenizer, judge.prompt.render(values))
         return [*tokens, first if example.winner == "first" else second]

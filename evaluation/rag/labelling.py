@@ -26,7 +26,7 @@ from fairqr.evaluation.experiments.engine import Done, Stage, by_job, run_stages
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.rag.answering import Asked, open_answerer
 from fairqr.evaluation.rag.collection import RagCollection, RagQuery
-from fairqr.evaluation.rag.store import LabelManifest, LabelRecord, LabelStore
+from fairqr.evaluation.rag.store import GenerationLabels, LabelManifest, LabelRecord
 from fairqr.evaluation.workers.tools import Pool, Tools
 from fairqr.prompts.template import PromptTemplate
 
@@ -140,7 +140,7 @@ async def label_collection(
     collection: RagCollection,
     manifest: LabelManifest,
     prompt: PromptTemplate,
-    store: LabelStore,
+    store: GenerationLabels,
     pool: Pool,
     *,
     watcher: StageWatcher,
@@ -178,7 +178,7 @@ async def label_collection(
 def label_stage(
     collection: RagCollection,
     asked: Asked,
-    store: LabelStore,
+    store: GenerationLabels,
     pool: Pool,
     start: Callable[[], Awaitable[object]],
     given: Collection[str] = (),
@@ -238,7 +238,7 @@ async def label_query(tools: Tools, asked: Asked, query: RagQuery) -> Done[Label
     return Done(record, tuple(answerer.replies), usage=answerer.usage)
 
 
-def check_labels(given: LabelStore, wanted: LabelManifest) -> None:
+def check_labels(given: GenerationLabels, wanted: LabelManifest) -> None:
     """Check that labels are of the collection, the generator and the prompt that are meant.
 
     Raises:
@@ -274,7 +274,7 @@ def given_labels(folder: Path, queries: Sequence[RagQuery]) -> list[LabelRecord]
     Raises:
         InputError: A query has documents that were not looked at, or a line is damaged.
     """
-    labels = {label.query: label for label in LabelStore(folder).lines.read()}
+    labels = {label.query: label for label in GenerationLabels(folder).lines.read()}
     given = []
     for query in queries:
         if (label := labels.get(query.id)) is None:

@@ -53,9 +53,9 @@ from fairqr.evaluation.rag.measuring import MeasuredRag, measure_fair_rag
 from fairqr.evaluation.rag.specification import NO_ATTRIBUTOR, FairRagExperiment
 from fairqr.evaluation.rag.store import (
     CollectionEntry,
+    GenerationLabels,
     LabelManifest,
     LabelRecord,
-    LabelStore,
     PolicyRecord,
     RagManifest,
     RagStore,
@@ -278,7 +278,7 @@ def match_labels(plan: RagPlan, folders: Sequence[Path]) -> GivenLabels:
 
     matched: dict[tuple[str, str], Sequence[LabelRecord]] = {}
     for folder in folders:
-        given = LabelStore(folder)
+        given = GenerationLabels(folder)
         # The nearest one, so that the sentence is about the difference that matters.
         nearest = min(plan.parts, key=partial(differences, given.manifest()))
         check_labels(given, _wanted(plan, nearest))
@@ -377,7 +377,9 @@ class _Run:
         manifest, name = self.plan.manifest, part.collection.name
         return Policies(manifest.experiment, name, part.asked, manifest.attributor, part.hypothesis)
 
-    async def _start(self, part: Part, labels: LabelStore, given: Sequence[LabelRecord]) -> None:
+    async def _start(
+        self, part: Part, labels: GenerationLabels, given: Sequence[LabelRecord]
+    ) -> None:
         """Make the models ready, and then begin the folders."""
         open_generator(part.generator, cache=False)  # a wrong name is an error here
         await self.pool.do(open_policies, self._policies(part))

@@ -208,7 +208,7 @@ class LabelManifest(FolderManifest):
     prompt_sha256: str
 
 
-class LabelStore(Folder[LabelManifest]):
+class GenerationLabels(Folder[LabelManifest]):
     """The labels of one collection and generator: ``labels.json`` and ``labels.jsonl``.
 
     Args:
@@ -254,9 +254,9 @@ class RagStore(Folder[RagManifest]):
         super().__init__(folder)
         self.lines = Lines(folder / "records.jsonl", PolicyRecord, "that part")
 
-    def labels(self, collection: str, generator: str) -> LabelStore:
+    def labels(self, collection: str, generator: str) -> GenerationLabels:
         """Return where the labels of a collection and a generator are."""
-        return LabelStore(self.folder / "labels" / file_name(collection, generator))
+        return GenerationLabels(self.folder / "labels" / file_name(collection, generator))
 
     def all_labels(self) -> dict[tuple[str, str], list[LabelRecord]]:
         """Return all labels by the names of the collection and the generator.

@@ -17,7 +17,7 @@ from langgraph.graph.message import push_message
 from langgraph.runtime import Runtime
 from langgraph.types import Overwrite, Send
 
-from fairqr.agents.attribution.attributor import Attributor, Pair, Verdict, hypothesis_of
+from fairqr.agents.attribution.attributor import Attributor, Entailment, Pair, hypothesis_of
 from fairqr.agents.generators import GenerationRequest, Generator, temperature_of
 from fairqr.agents.models.replies import Usage
 from fairqr.base.errors import ModelError, ModelUnavailableError
@@ -219,7 +219,7 @@ class Nodes:
             async with asyncio.timeout(seconds_left(self._context(runtime))):
                 judged = await self._attributor.judge(pairs)
         except TimeoutError:
-            judged = [Verdict("timeout", message=_NO_TIME_LEFT)] * len(pairs)
+            judged = [Entailment("timeout", message=_NO_TIME_LEFT)] * len(pairs)
         left = iter(judged)
         verdicts = [next(left) if premise else _NOTHING_TO_JUDGE for premise in premises]
         opened.set("fairqr.ranking", ranking["number"])
@@ -309,7 +309,7 @@ def _distinct_rankings(
 
 
 _NO_TIME_LEFT = "The time of the budget was spent before the answer was judged."
-_NOTHING_TO_JUDGE = Verdict("empty_document", message="The document has no text.")
+_NOTHING_TO_JUDGE = Entailment("empty_document", message="The document has no text.")
 
 
 def _fields(document: Document, number: int) -> dict[str, str]:
@@ -327,7 +327,7 @@ def _premise(document: Document | None) -> str:
     return "\n".join(part.strip() for part in (document.title, document.text) if part.strip())
 
 
-def _verdict_record(number: int, verdicts: Sequence[Verdict]) -> VerdictRecord:
+def _verdict_record(number: int, verdicts: Sequence[Entailment]) -> VerdictRecord:
     return VerdictRecord(
         number=number,
         used=[verdict.attributed for verdict in verdicts],

@@ -26,7 +26,7 @@ from fairqr.prompts.template import PromptTemplate
 from fairqr.retrieval.engines.engine import SearchEngine
 
 if TYPE_CHECKING:
-    from fairqr.agents.ranking.pairwise import Comparison, PairwiseJudge
+    from fairqr.agents.ranking.pairwise import PairComparison, PairwiseJudge
 
 GONE = "deleted"
 """The outcome of a pair if one of its documents was deleted meanwhile."""
@@ -132,7 +132,7 @@ class ProbedModel:
         ids = list(dict.fromkeys(id_ for pair in task["pairs"] for id_ in pair))
         items = {item.id: item for item in await items_of(self._engine, ids)}
         group = group_of(task["asker"], task["words"])
-        found: list[Comparison | None] = []
+        found: list[PairComparison | None] = []
         for protected, unprotected in task["pairs"]:
             if protected not in items or unprotected not in items:
                 found.append(None)  # it was deleted meanwhile
@@ -181,7 +181,7 @@ class ProbedModel:
         )
 
 
-def _outcome(comparison: Comparison | None) -> tuple[str, str, float | None, float | None]:
+def _outcome(comparison: PairComparison | None) -> tuple[str, str, float | None, float | None]:
     """Return the preferences with the protected document first and second, and the log-odds."""
     if comparison is None:
         return GONE, GONE, None, None

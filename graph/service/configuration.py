@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
 from fairqr.base.errors import ConfigError, first_problem, one_line
-from fairqr.base.settings import SERVICE, Source, data_dir, is_web_address, variable_of
+from fairqr.base.settings import SERVICE, ValueSource, data_dir, is_web_address, variable_of
 from fairqr.graph.service.sources import (
     Sources,
     lay_over,
@@ -245,11 +245,11 @@ def gather(**given: Any) -> Gathered:
         raise _wrong(error, sources) from None
     for name, (variable, value) in of_variables(SERVICE, ServiceSettings).items():
         lay_over(values, name, value, names=isinstance(value, dict))
-        sources[name] = Source("variable", variable)
+        sources[name] = ValueSource("variable", variable)
     for name, value in given.items():
         if value is not None:
             lay_over(values, name, value)
-            sources[name] = Source("argument")
+            sources[name] = ValueSource("argument")
     try:
         return Gathered(ServiceSettings.model_validate(values), sources)
     except ValidationError as error:

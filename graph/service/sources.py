@@ -11,9 +11,9 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel
 
 from fairqr.base.errors import ConfigError, one_line
-from fairqr.base.settings import Source, beside, config_path, file_section, variable_of
+from fairqr.base.settings import ValueSource, beside, config_path, file_section, variable_of
 
-Sources = dict[str, Source]
+Sources = dict[str, ValueSource]
 """Where values are from, by names with dots within the section. A name stands for all below it."""
 
 
@@ -31,7 +31,7 @@ def of_file(section: str, model: type[BaseModel]) -> tuple[dict[str, Any], Sourc
             values[name] = str(beside(file, held))
         elif Path in get_args(field.annotation) and isinstance(held, list):
             values[name] = [str(beside(file, one)) if isinstance(one, str) else one for one in held]
-    return values, {name: Source("file", str(file)) for name in _leaves(values)}
+    return values, {name: ValueSource("file", str(file)) for name in _leaves(values)}
 
 
 def of_variables(section: str, model: type[BaseModel]) -> dict[str, tuple[str, Any]]:
@@ -91,7 +91,7 @@ def read_keys(values: dict[str, Any], sources: Sources, table: str) -> None:
             raise ConfigError(f"{said} names a variable that is not set; set it.")
         entry["api_key"] = os.environ[variable]
         sources.pop(f"{table}.{name}.api_key_env", None)
-        sources[f"{table}.{name}.api_key"] = Source("variable", variable)
+        sources[f"{table}.{name}.api_key"] = ValueSource("variable", variable)
 
 
 def names_of(model: type[BaseModel], within: str = "") -> Iterator[tuple[str, Any]]:
@@ -104,13 +104,13 @@ def names_of(model: type[BaseModel], within: str = "") -> Iterator[tuple[str, An
             yield f"{within}{name}", kind
 
 
-def source_of(name: str, sources: Sources) -> Source:
+def source_of(name: str, sources: Sources) -> ValueSource:
     """Return where a value is from: its own source, or that of what it is in."""
     while name:
         if name in sources:
             return sources[name]
         name = name.rpartition(".")[0]
-    return Source()
+    return ValueSource()
 
 
 def _leaves(values: Mapping[str, Any], within: str = "") -> Iterator[str]:

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from fairqr.base.errors import ModelError
 from fairqr.base.kept_file import KeptFile
 from fairqr.base.settings import cache_dir
-from fairqr.retrieval.sources.documents import Document, Progress
+from fairqr.retrieval.sources.documents import Document, ProgressFunction
 from fairqr.retrieval.texts.sendable import sendable
 
 Float32Array = NDArray[np.float32]
@@ -114,7 +114,9 @@ class KeptVectors:
         """Return the vector of a query, which is not kept; see :func:`encode_query`."""
         return await encode_query(self.encoder, text, self.dimensions)
 
-    async def encode(self, texts: Sequence[str], progress: Progress | None = None) -> Float32Array:
+    async def encode(
+        self, texts: Sequence[str], progress: ProgressFunction | None = None
+    ) -> Float32Array:
         """Return the vectors of texts, shape (len(texts), d); see :func:`encode_documents`.
 
         Args:

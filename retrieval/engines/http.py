@@ -39,6 +39,7 @@ from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.source import HttpSource
 from fairqr.retrieval.texts.sendable import sendable
 
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 SAMPLES = ("the", "new", "information")
 SAMPLE_HITS = 100
 
@@ -242,6 +243,9 @@ async def check(engine: HttpEngine) -> SourceReport:
             f"The endpoint returned only {len(documents)} of {SAMPLE_HITS} requested hits; a fair "
             "ranking can only choose from what it returns."
         )
+    address = urlsplit(source.url)
+    if source.credentials and address.scheme == "http" and address.hostname not in LOOPBACK:
+        remarks.append("The credentials are sent unencrypted; use an address with https.")
     attributes = engine.labels.reports(engine.labels.in_fields(documents), hits.ids)
     return await report_on(engine, attributes, sample, hits, remarks)
 

@@ -20,7 +20,7 @@ from fairqr.retrieval.engines.report import SAMPLE_SIZE, SourceReport, report_on
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
 from fairqr.retrieval.engines.tantivy.store import Announce, EmbeddedIndexes, announced
 from fairqr.retrieval.sources.corpus import Corpus
-from fairqr.retrieval.sources.documents import Document, Progress, read_documents
+from fairqr.retrieval.sources.documents import Document, ProgressFunction, read_documents
 from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.schema import Schema
 from fairqr.retrieval.sources.source import (
@@ -156,7 +156,7 @@ async def with_retriever(
         raise
 
 
-async def encode_written(engine: TantivyEngine, progress: Progress | None = None) -> None:
+async def encode_written(engine: TantivyEngine, progress: ProgressFunction | None = None) -> None:
     """Encode documents newly written to an index, by each encoder that made vectors for it.
 
     We skip an encoder that cannot be opened by its name; the next search with it encodes the rest.

@@ -15,11 +15,11 @@ ENOUGH = 10
 """If none of this many documents has a label in a group, the source names the wrong field."""
 
 
-class _Frozen(BaseModel):
+class _ReportPart(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-class ValueCount(_Frozen):
+class ValueCount(_ReportPart):
     """One value of a field.
 
     Attributes:
@@ -33,7 +33,7 @@ class ValueCount(_Frozen):
     group: str | None
 
 
-class AttributeReport(_Frozen):
+class AttributeReport(_ReportPart):
     """What we know of the labels of one attribute.
 
     Attributes:
@@ -58,7 +58,7 @@ class AttributeReport(_Frozen):
         return [value for value in self.values if value.group is None]
 
 
-class SampleHit(_Frozen):
+class SampleHit(_ReportPart):
     """One hit of the sample query."""
 
     id: str
@@ -67,7 +67,7 @@ class SampleHit(_Frozen):
     groups: dict[str, dict[str, float]]
 
 
-class SourceReport(_Frozen):
+class SourceReport(_ReportPart):
     """The report of a source's check.
 
     Attributes:

@@ -15,7 +15,7 @@ from fairqr.retrieval.engines.engine import EngineInfo, Hits, Query, require_gro
 from fairqr.retrieval.engines.report import AttributeReport, SourceReport, report_on
 from fairqr.retrieval.engines.search_only import LimitedEngine
 from fairqr.retrieval.fairness.ranking import Ranking
-from fairqr.retrieval.sources.documents import Document, DocumentLines
+from fairqr.retrieval.sources.documents import Document, LazyDocuments
 from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.query_files import read_queries
 from fairqr.retrieval.sources.runs import read_run
@@ -46,10 +46,10 @@ class RunEngine(LimitedEngine):
         about = location, str(source.folder), _fingerprint(source)
         info = EngineInfo(source.name, "run", len(self._ids), *about)
         super().__init__(info, labels, f"run:{'+'.join(tags)}")
-        self.lines: DocumentLines | None = None
+        self.lines: LazyDocuments | None = None
         if source.documents:
             path = source.path(source.documents)
-            self.lines = DocumentLines(path, self._ids, self._take_labels)
+            self.lines = LazyDocuments(path, self._ids, self._take_labels)
         for attribute in labels.field_attributes:
             if not self._field_labels[attribute.name]:
                 raise SourceError(

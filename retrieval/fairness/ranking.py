@@ -15,7 +15,7 @@ from fairqr.retrieval.fairness.exposure import FloatArray
 RRF_K = 60
 
 
-class Reordered(Sequence[str]):
+class OrderedView(Sequence[str]):
     """Ids in another order. An id is only fetched when it is read.
 
     Args:
@@ -39,7 +39,7 @@ class Reordered(Sequence[str]):
         return iter(self[:])
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, list | Reordered) and self[:] == other[:]
+        return isinstance(other, list | OrderedView) and self[:] == other[:]
 
 
 def best_positions(

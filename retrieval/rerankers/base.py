@@ -17,7 +17,7 @@ from fairqr.retrieval.fairness.table import DocumentTable
 
 
 @dataclass(frozen=True, slots=True)
-class Reranked:
+class RerankResult:
     """The first k documents in their new order.
 
     Attributes:
@@ -73,9 +73,9 @@ class Candidates:
     def __len__(self) -> int:
         return len(self.ranking)
 
-    def taken(self, positions: NDArray[np.intp], warnings: tuple[str, ...] = ()) -> Reranked:
+    def taken(self, positions: NDArray[np.intp], warnings: tuple[str, ...] = ()) -> RerankResult:
         """Return the documents at these positions, in that order; the scores are 1/rank."""
-        return Reranked(by_rank([self.ranking.ids[place] for place in positions]), warnings)
+        return RerankResult(by_rank([self.ranking.ids[place] for place in positions]), warnings)
 
 
 class Reranker(BaseModel):
@@ -89,7 +89,7 @@ class Reranker(BaseModel):
 
     async def rerank(
         self, engine: SearchEngine, query: str, candidates: Candidates, k: int
-    ) -> Reranked:
+    ) -> RerankResult:
         """Return the first min(k, n) documents in the new order.
 
         The same input gives the same output.

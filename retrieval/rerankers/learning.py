@@ -21,7 +21,7 @@ from fairqr.retrieval.fairness.divergence import DEFAULT_SMOOTHING, smooth
 from fairqr.retrieval.fairness.exposure import INVERSE_LOG, LOG2, Discount, FloatArray, normalise
 from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.fairness.table import DocumentTable
-from fairqr.retrieval.rerankers.base import Candidates, Reranked, Reranker, min_max
+from fairqr.retrieval.rerankers.base import Candidates, Reranker, RerankResult, min_max
 from fairqr.retrieval.rerankers.protection import PROTECTED_HELP, choose_protected, group_of_each
 from fairqr.retrieval.texts.words import terms_of
 
@@ -39,7 +39,7 @@ TARGET_DEPTH = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class TopicExample:
     """One topic to learn from; all topics of a training have the same dimensions.
 
     Attributes:
@@ -99,7 +99,7 @@ async def gather_examples(
     *,
     depth: int = 200,
     discount: Discount = LOG2,
-) -> list[Example]:
+) -> list[TopicExample]:
     """Run a search for each topic, and look up everything that training needs.
 
     We leave out a topic that retrieves nothing, or has no relevant judged document.
@@ -132,7 +132,7 @@ async def gather_examples(
         retrieved = Ranking(hits.ids, hits.scores)
         ranking, targets = retrieved.top(depth), target_of(retrieved, table)
         examples.append(
-            Example(
+            TopicExample(
                 topic,
                 Candidates.of(table, ranking, dimensions, targets, discount),
                 await features(engine, topics[topic], ranking),
@@ -211,7 +211,7 @@ class LinearModel(BaseModel):
         return np.asarray(standardised @ np.array(self.weights))
 
 
-class Training(BaseModel):
+class TrainingOptions(BaseModel):
     """Options of every training."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -240,7 +240,7 @@ class Lists:
     scales: FloatArray
 
     @classmethod
-    def of(cls, examples: Sequence[Example]) -> Lists:
+    def of(cls, examples: Sequence[TopicExample]) -> Lists:
         """Return the lists of examples.
 
         Raises:
@@ -263,7 +263,7 @@ class Lists:
     def fit(
         self,
         loss: Loss,
-        options: Training,
+        options: TrainingOptions,
         more: Mapping[str, FloatArray] | None = None,
         start: FloatArray | None = None,
     ) -> tuple[LinearModel, float, int]:
@@ -359,20 +359,20 @@ class TrainedReranker(Reranker):
 
     async def rerank(
         self, engine: SearchEngine, query: str, candidates: Candidates, k: int
-    ) -> Reranked:
+    ) -> RerankResult:
         """See :meth:`fairqr.retrieval.rerankers.base.Reranker.rerank`."""
         if not len(candidates):
-            return Reranked(Ranking([], []))
+            return RerankResult(Ranking([], []))
         columns = await features(engine, query, candidates.ranking)
         scores = self.scores(columns, candidates).tolist()
-        return Reranked(Ranking.of(zip(candidates.ranking.ids, scores, strict=True)).top(k))
+        return RerankResult(Ranking.of(zip(candidates.ranking.ids, scores, strict=True)).top(k))
 
     @abstractmethod
     def scores(self, columns: FloatArray, candidates: Candidates) -> FloatArray:
         """Return the score of each candidate, shape (n,), from its features, shape (n, F)."""
 
 
-def sha256_of(examples: Sequence[Example]) -> str:
+def sha256_of(examples: Sequence[TopicExample]) -> str:
     """Return a hash of everything that training sees, in hexadecimal."""
     digest = hashlib.sha256("\x00".join(FEATURES).encode())
     for item in examples:
@@ -403,7 +403,7 @@ TOP_WEIGHT = float(INVERSE_LOG.weights(1)[0])
 """v(1) = 1/ln 2, the weight of the first rank in the paper."""
 
 
-class DeltrTraining(Training):
+class DeltrTraining(TrainingOptions):
     """Options of DELTR's training."""
 
     gamma: float = Field(
@@ -496,7 +496,7 @@ def deltr_loss(
     return loss, slope + change * given * (contrasts - disparity[:, None])
 
 
-def train_deltr(examples: Sequence[Example], options: DeltrTraining) -> DeltrModel:
+def train_deltr(examples: Sequence[TopicExample], options: DeltrTraining) -> DeltrModel:
     """Train DELTR on topics.
 
     The features are standardised over all documents, the mark of the protected group is not. By
@@ -553,7 +553,7 @@ class DlfModel(TrainedModel):
     dimensions: dict[str, tuple[str, ...]]
     relevance: LinearModel
     fairness: LinearModel
-    training: Training
+    training: TrainingOptions
     relevance_loss: float
     fairness_loss: float
 
@@ -665,7 +665,7 @@ def distribution_loss(
     return loss, slope
 
 
-def train_dlf(examples: Sequence[Example], options: Training) -> DlfModel:
+def train_dlf(examples: Sequence[TopicExample], options: TrainingOptions) -> DlfModel:
     """Train both models of the reconstruction of DLF on topics.
 
     The relevance model learns from the grades, the fairness model only from memberships and

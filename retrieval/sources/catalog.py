@@ -30,7 +30,7 @@ from fairqr.retrieval.engines import opening
 from fairqr.retrieval.engines.engine import EngineInfo, SearchEngine
 from fairqr.retrieval.engines.tantivy.store import Announce, EmbeddedIndexes
 from fairqr.retrieval.sources.corpus import BUILT_IN, Corpus, find_corpus, holds_documents
-from fairqr.retrieval.sources.documents import Progress, read_documents
+from fairqr.retrieval.sources.documents import ProgressFunction, read_documents
 from fairqr.retrieval.sources.source import Source, TantivySource, is_source_file, load_source
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
@@ -128,7 +128,7 @@ class Catalog:
         corpus: Corpus,
         *,
         encoder: Encoder | None = None,
-        progress: Progress | None = None,
+        progress: ProgressFunction | None = None,
     ) -> SearchEngine:
         """Build an embedded index, replacing one of the same name, and open it.
 
@@ -158,7 +158,7 @@ class Catalog:
         return engine
 
     async def upsert(
-        self, name: str, path: Path, *, progress: Progress | None = None
+        self, name: str, path: Path, *, progress: ProgressFunction | None = None
     ) -> tuple[int, int]:
         """Add the documents of a file to an index, replacing those with the same ids.
 

@@ -24,7 +24,7 @@ Cells = tuple[int, list[str]]
 """The line on which a row of a table starts, and its cells."""
 
 
-class Progress(Protocol):
+class ProgressFunction(Protocol):
     """Called now and then while documents are read, written or encoded."""
 
     def __call__(self, done: int, total: int | None = None, /) -> None:
@@ -252,7 +252,7 @@ def read_documents(path: Path, schema: Schema) -> Iterator[Document]:
             raise wrong_line(path, number, problem, "documents", CorpusError) from None
 
 
-class DocumentLines:
+class LazyDocuments:
     """Some documents of a JSON Lines file; only the position of each is kept in memory.
 
     Args:

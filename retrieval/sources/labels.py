@@ -145,7 +145,7 @@ def _plain(value: Any) -> Any:
     return dict(value) if is_map else value
 
 
-class _StoppedError(Exception):
+class _NobodyWaitsError(Exception):
     """Nobody is waiting for the labels any more."""
 
 
@@ -212,7 +212,7 @@ def open_label_store(
 
     def tell(count: int) -> None:
         if stop.is_set():
-            raise _StoppedError
+            raise _NobodyWaitsError
         if progress:
             progress(count)
 

@@ -34,7 +34,7 @@ Places = dict[str, tuple[float, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SystemRun:
     """What a system ranked.
 
     Attributes:
@@ -50,7 +50,7 @@ class Run:
     ties: str = ""
 
 
-def read_run(path: Path, *, ties: Ties = "rank") -> Run:
+def read_run(path: Path, *, ties: Ties = "rank") -> SystemRun:
     """Read a run.
 
     Documents are ordered by score. A tag such as ``name#3`` marks the third of several rankings for
@@ -102,7 +102,7 @@ def read_run(path: Path, *, ties: Ties = "rank") -> Run:
         if equal and ties == "error":
             refuse_ties(str(path), query, equal)
         tied += equal
-    return Run(name, rankings, tied, TIES[ties])
+    return SystemRun(name, rankings, tied, TIES[ties])
 
 
 def check_ties(ties: str) -> None:
@@ -145,12 +145,12 @@ def _ranked(places: Places, ties: Ties) -> tuple[Ranking, int]:
     return Ranking(ids, scores.tolist()), int((np.diff(scores) == 0).sum())
 
 
-def write_run(path: Path, run: Run) -> None:
+def write_run(path: Path, run: SystemRun) -> None:
     """Write a run, whole or not at all."""
     write_beside(path, "".join(_run_lines(run)))
 
 
-def _run_lines(run: Run) -> Iterator[str]:
+def _run_lines(run: SystemRun) -> Iterator[str]:
     for query, rankings in run.rankings.items():
         for sample, ranking in enumerate(rankings, start=1):
             tag = run.name if len(rankings) == 1 else f"{run.name}#{sample}"

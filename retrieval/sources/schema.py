@@ -347,7 +347,7 @@ def _as_day(value: object) -> date | None:
         return None
 
 
-class Described(BaseModel):
+class DescribedModel(BaseModel):
     """Base of models with ``attributes`` by name: a schema, and a source."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -378,7 +378,7 @@ class Described(BaseModel):
         return attributes
 
 
-class Schema(Described):
+class Schema(DescribedModel):
     """The attributes of the documents of a source, by name."""
 
     what = "schema"

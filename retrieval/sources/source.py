@@ -27,7 +27,7 @@ from fairqr.base.errors import SourceError, one_line
 from fairqr.base.settings import is_web_address
 from fairqr.base.yaml_file import load_yaml
 from fairqr.retrieval.engines.request_template import QUERY, check_template
-from fairqr.retrieval.sources.schema import Attribute, Described, Texts, validated
+from fairqr.retrieval.sources.schema import Attribute, DescribedModel, Texts, validated
 
 SourceName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,99}$")]
 Address = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
@@ -49,11 +49,11 @@ def check_server(url: str) -> None:
         raise ValueError("the url is not an address such as https://localhost:9200")
 
 
-class _Part(BaseModel):
+class _SourcePart(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Source(Described):
+class Source(DescribedModel):
     """Where documents are, and which groups they belong to.
 
     ``Source.model_validate({"engine": "elasticsearch", …})`` returns the class of that engine, and
@@ -105,7 +105,7 @@ class Source(Described):
         return self.folder / written
 
 
-class VectorField(_Part):
+class VectorField(_SourcePart):
     """A vector field, and the encoder that filled it."""
 
     field: str = Field(min_length=1, description="The field, a dense_vector or a knn_vector.")
@@ -114,7 +114,7 @@ class VectorField(_Part):
     )
 
 
-class QueryFields(_Part):
+class QueryFields(_SourcePart):
     """How the engine matches words, if the source has no request of its own."""
 
     fields: tuple[str, ...] = Field((), description="Fields with boosts, such as `headline^3`.")

@@ -40,7 +40,7 @@ from fairqr.agents.attribution.opening import DEFAULT_ATTRIBUTOR
 from fairqr.agents.generators import Generator
 from fairqr.agents.models.opening import open_model
 from fairqr.base.errors import InputError, first_problem, one_line
-from fairqr.base.loops import Background
+from fairqr.base.loops import BackgroundLoop
 from fairqr.graph.answer.builder import build_answer_graph
 from fairqr.graph.answer.context import AnswerContext, answer_context
 from fairqr.graph.answer.result import AnswerResult
@@ -211,7 +211,7 @@ class FairSearch:
         self._lock = threading.Lock()
         self._opening = False
         self._waiting: list[Future[None]] = []
-        self._background: Background | None = None
+        self._background: BackgroundLoop | None = None
 
     @classmethod
     def open(cls: Callable[P, FairSearch], *args: P.args, **options: P.kwargs) -> Opening:
@@ -483,7 +483,7 @@ class FairSearch:
         """Run on our own event loop, on a thread that lives until this object is closed."""
         with self._lock:
             if self._background is None:
-                self._background = Background()
+                self._background = BackgroundLoop()
             background = self._background
         return background.run(work)
 

@@ -30,7 +30,7 @@ from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.qrels import Qrels, read_qrels
 from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.sources.documents import Progress
+from fairqr.retrieval.sources.documents import ProgressFunction
 from fairqr.retrieval.sources.query_files import (
     TEXTS,
     QueryColumns,
@@ -231,6 +231,6 @@ class QuietWatcher:
     def note(self, sentence: str) -> None:
         """Ignore a sentence for users."""
 
-    def count(self, what: str) -> Progress:
+    def count(self, what: str) -> ProgressFunction:
         """Ignore documents that are read or indexed."""
         return lambda done, total=None, /: None

@@ -46,7 +46,7 @@ from fairqr.prompts.template import PromptTemplate
 from fairqr.retrieval.encoders.opening import AUTO
 from fairqr.retrieval.engines.engine import EngineInfo, SearchEngine
 from fairqr.retrieval.sources.catalog import Catalog
-from fairqr.retrieval.sources.documents import Progress
+from fairqr.retrieval.sources.documents import ProgressFunction
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class Engine:
             timeout=REACHED_WITHIN, limits=httpx.Limits(max_keepalive_connections=0)
         )
 
-    async def start(self, progress: Callable[[str], Progress] | None = None) -> None:
+    async def start(self, progress: Callable[[str], ProgressFunction] | None = None) -> None:
         """Open the configured sources, or the default corpus, and start the model.
 
         Args:

@@ -28,7 +28,7 @@ from fairqr.retrieval.encoders.opening import AUTO
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.sources.catalog import Catalog
 from fairqr.retrieval.sources.corpus import BUILT_IN
-from fairqr.retrieval.sources.documents import Progress
+from fairqr.retrieval.sources.documents import ProgressFunction
 
 ENGINES, MODELS, GRAPHS = 1000, 32, 64
 """How many of each to keep open."""
@@ -73,7 +73,7 @@ class Resources:
         self,
         corpus: str,
         retriever: str = AUTO,
-        progress: Callable[[str], Progress] | None = None,
+        progress: Callable[[str], ProgressFunction] | None = None,
     ) -> SearchEngine:
         """Return a search engine; open or build it if necessary.
 

@@ -17,14 +17,14 @@ from fairqr.graph.service.http.metrics import Metrics
 from fairqr.graph.service.http.parts import Parts, Readiness
 from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
-from fairqr.retrieval.sources.documents import Progress
+from fairqr.retrieval.sources.documents import ProgressFunction
 
 
 @asynccontextmanager
 async def running(
     settings: ServiceSettings,
     model: str | None = None,
-    progress: Callable[[str], Progress] | None = None,
+    progress: Callable[[str], ProgressFunction] | None = None,
     auditor: Auditor | None = None,
 ) -> AsyncIterator[tuple[FastAPI, Callable[[], Awaitable[None]]]]:
     """Start a service, and stop it in the end.

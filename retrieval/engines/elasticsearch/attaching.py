@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from fairqr.base.errors import SourceError, one_line
-from fairqr.retrieval.engines.elasticsearch.client import AnotherProductError, Server
+from fairqr.retrieval.engines.elasticsearch.client import AnotherProductError, SearchServer
 from fairqr.retrieval.engines.elasticsearch.engine import ElasticsearchEngine
 from fairqr.retrieval.engines.elasticsearch.mapping import TEXTS, read_index
 from fairqr.retrieval.engines.engine import Query
@@ -53,7 +53,7 @@ async def open_elasticsearch(
         IndexUnavailableError: The server cannot be reached, or refuses the request.
         UnsupportedError: The OpenSearch client is needed and not installed.
     """
-    server = Server(source)
+    server = SearchServer(source)
     try:
         return ElasticsearchEngine(source, server, labels, await read_index(server, source.index))
     except BaseException:
@@ -108,7 +108,7 @@ async def draft(url: str | None, index: str, credentials: str | None = None) -> 
 
 
 async def _drafted(source: ElasticsearchSource) -> str:
-    server, index = Server(source), source.index
+    server, index = SearchServer(source), source.index
     try:
         fields = (await read_index(server, index)).fields
         asked = [

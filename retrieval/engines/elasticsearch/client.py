@@ -80,7 +80,7 @@ class BusyPartError(Exception):
         self.status_code, self.body = int(part["status"]), part
 
 
-class Server:
+class SearchServer:
     """A server, with one client for each event loop, since a client cannot leave its loop.
 
     Close it in each loop that used it. A client that the user gave is used as it is, in the loop

@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Any
 
 from fairqr.base.errors import IndexUnavailableError, SourceError
-from fairqr.retrieval.engines.elasticsearch.client import Body, Server
+from fairqr.retrieval.engines.elasticsearch.client import Body, SearchServer
 from fairqr.retrieval.engines.elasticsearch.mapping import (
     ALL,
     NONE,
@@ -72,7 +72,7 @@ class ElasticsearchEngine:
     def __init__(
         self,
         source: ElasticsearchSource,
-        server: Server,
+        server: SearchServer,
         labels: LabelReader,
         mapping: IndexMapping,
     ) -> None:

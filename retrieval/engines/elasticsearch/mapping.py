@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from fairqr.base.errors import SourceError, one_line
-from fairqr.retrieval.engines.elasticsearch.client import Body, Server
+from fairqr.retrieval.engines.elasticsearch.client import Body, SearchServer
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.sources.schema import Attribute, Range, as_text
 
@@ -118,7 +118,7 @@ class IndexMapping:
         return found
 
 
-async def read_index(server: Server, index: str) -> IndexMapping:
+async def read_index(server: SearchServer, index: str) -> IndexMapping:
     """Ask a server for the mapping of an index.
 
     Raises:

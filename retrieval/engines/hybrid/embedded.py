@@ -35,7 +35,7 @@ from fairqr.retrieval.engines.tantivy.engine import (
 )
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.relevance import CALIBRATED, fused_best, moved_toward, standardised
-from fairqr.retrieval.sources.documents import Progress
+from fairqr.retrieval.sources.documents import ProgressFunction
 from fairqr.retrieval.sources.retriever_parameters import Hybrid
 
 DOCUMENTS_AT_ONCE = 256
@@ -196,7 +196,7 @@ class VectorEngine(EngineOverWords):
         cls,
         lexical: TantivyEngine,
         encoder: Encoder,
-        progress: Progress | None = None,
+        progress: ProgressFunction | None = None,
         options: Hybrid = DEFAULTS,
     ) -> Self:
         """Open vector search over an index, after encoding documents that have no vector yet.
@@ -232,7 +232,7 @@ class VectorEngine(EngineOverWords):
             return None
         return await self._texts.encode_query(query.words)
 
-    async def _update(self, progress: Progress | None = None) -> None:
+    async def _update(self, progress: ProgressFunction | None = None) -> None:
         """Encode the documents that have no row yet.
 
         Waits if another process is doing so.
@@ -257,7 +257,7 @@ class VectorEngine(EngineOverWords):
             ) from None
         self._stamp = stamp
 
-    async def _encode_missing(self, now: Snapshot, progress: Progress | None) -> None:
+    async def _encode_missing(self, now: Snapshot, progress: ProgressFunction | None) -> None:
         """Encode the documents that have no row; the caller holds the lock."""
         rows = await asyncio.to_thread(self._folder.rows)
         total, done = int(now.live[rows:].sum()), 0

@@ -55,7 +55,7 @@ from fairqr.retrieval.fairness.relevance import (
     moved_toward,
     rank_evidence,
 )
-from fairqr.retrieval.sources.documents import Progress
+from fairqr.retrieval.sources.documents import ProgressFunction
 from fairqr.retrieval.sources.retriever_parameters import Hybrid
 from fairqr.retrieval.texts.sendable import sendable
 from fairqr.retrieval.texts.words import english_analyzer
@@ -137,7 +137,7 @@ class TextReader:
         self._kept: dict[str, Text] = {}
         self._since, self._size = time.monotonic(), 0
 
-    async def read(self, ids: Iterable[str], progress: Progress | None = None) -> Texts:
+    async def read(self, ids: Iterable[str], progress: ProgressFunction | None = None) -> Texts:
         """Return texts by id, at least these; one that the engine does not return is blank."""
         if time.monotonic() - self._since >= SECONDS_KEPT or self._size > KEPT_BYTES:
             # A new dictionary, since others may still use the old one.
@@ -218,7 +218,7 @@ class EncodedPoolEngine(EngineOverWords):
         cls,
         lexical: SearchEngine,
         encoder: Encoder,
-        progress: Progress | None = None,
+        progress: ProgressFunction | None = None,
         options: Hybrid | None = None,
         *,
         keeps_order: bool,
@@ -367,7 +367,7 @@ class TextRelevance:
         cls,
         engine: SearchEngine,
         encoder: Encoder,
-        progress: Progress | None = None,
+        progress: ProgressFunction | None = None,
         queries: Sequence[str] = (),
     ) -> TextRelevance:
         """Take a sample of an engine's documents: those that 20 common words find.
@@ -454,7 +454,7 @@ class TextRelevance:
 
 
 async def open_texts(
-    engine: SearchEngine, queries: Mapping[str, str], progress: Progress | None = None
+    engine: SearchEngine, queries: Mapping[str, str], progress: ProgressFunction | None = None
 ) -> tuple[TextRelevance | None, str]:
     """Return what estimates relevance from texts, or None and a sentence that says why not.
 

@@ -57,7 +57,7 @@ USUALLY_TIED = 50
 """We take so many documents more than asked for, so that few queries are searched twice."""
 
 
-class Manifest(BaseModel):
+class IndexManifest(BaseModel):
     """What was indexed.
 
     Attributes:
@@ -83,14 +83,14 @@ class Manifest(BaseModel):
         write_beside(folder / "manifest.json", self.model_dump_json(indent=1))
 
 
-def open_index(folder: Path) -> tuple[tantivy.Index, Manifest]:
+def open_index(folder: Path) -> tuple[tantivy.Index, IndexManifest]:
     """Open the index in a folder.
 
     Raises:
         IndexVersionError: It is damaged, or from another version.
     """
     try:
-        manifest = Manifest.model_validate_json((folder / "manifest.json").read_bytes())
+        manifest = IndexManifest.model_validate_json((folder / "manifest.json").read_bytes())
         index = tantivy.Index.open(str(folder / "text"))
         # Readers check for new writes themselves; see TantivyEngine.snapshot.
         index.config_reader("Manual")

@@ -31,19 +31,19 @@ from fairqr.base.errors import (
 )
 from fairqr.retrieval.engines.tantivy.engine import (
     ID_COLUMNS,
-    Manifest,
+    IndexManifest,
     TantivyEngine,
     columns_of,
     open_index,
     with_ids,
 )
 from fairqr.retrieval.sources.corpus import Corpus
-from fairqr.retrieval.sources.documents import Document, Progress, chunks
+from fairqr.retrieval.sources.documents import Document, ProgressFunction, chunks
 from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.schema import Schema
 from fairqr.retrieval.texts.words import ANALYZER_NAME, composed, english_analyzer
 
-Announce = Callable[[str], Progress]
+Announce = Callable[[str], ProgressFunction]
 """Called with the name of what is being made; returns the callback for the number of documents."""
 
 T = TypeVar("T")
@@ -87,7 +87,7 @@ class EmbeddedIndexes:
         return max(found, key=lambda version: int(version[1:]), default="")
 
     async def create(
-        self, name: str, corpus: Corpus, source: str, progress: Progress | None = None
+        self, name: str, corpus: Corpus, source: str, progress: ProgressFunction | None = None
     ) -> TantivyEngine:
         """Build an index, replacing one of the same name, and open it.
 
@@ -137,7 +137,7 @@ class EmbeddedIndexes:
         return engine
 
     async def upsert(
-        self, name: str, documents: Iterable[Document], progress: Progress | None = None
+        self, name: str, documents: Iterable[Document], progress: ProgressFunction | None = None
     ) -> int:
         """Add documents, replacing those with the same ids, and return how many were written.
 
@@ -176,9 +176,9 @@ class EmbeddedIndexes:
         self,
         name: str,
         corpus: Corpus,
-        manifest: Manifest,
+        manifest: IndexManifest,
         labels: LabelReader,
-        progress: Progress | None,
+        progress: ProgressFunction | None,
         *,
         share: bool = False,
     ) -> TantivyEngine:
@@ -225,7 +225,9 @@ class EmbeddedIndexes:
                 # Not in a thread: many may be waiting, and there are few threads.
                 await asyncio.sleep(WAIT_SECONDS)
 
-    async def _labels(self, manifest: Manifest, progress: Progress | None = None) -> LabelReader:
+    async def _labels(
+        self, manifest: IndexManifest, progress: ProgressFunction | None = None
+    ) -> LabelReader:
         return await LabelReader.open(
             manifest.corpus_schema.attributes,
             manifest.labels_folder,
@@ -264,7 +266,7 @@ class EmbeddedIndexes:
         return await asyncio.to_thread(locked)
 
 
-def announced(announce: Announce | None, name: str) -> Progress | None:
+def announced(announce: Announce | None, name: str) -> ProgressFunction | None:
     """Return a progress callback that announces the name when it is first called."""
     if announce is None:
         return None
@@ -278,10 +280,10 @@ def announced(announce: Announce | None, name: str) -> Progress | None:
 
 def build_index(
     folder: Path,
-    manifest: Manifest,
+    manifest: IndexManifest,
     documents: Iterable[Document],
     labels: LabelReader,
-    progress: Progress | None = None,
+    progress: ProgressFunction | None = None,
 ) -> None:
     """Write a new index into an empty folder.
 
@@ -317,7 +319,7 @@ def upsert_documents(
     folder: Path,
     documents: Iterable[Document],
     labels: LabelReader,
-    progress: Progress | None = None,
+    progress: ProgressFunction | None = None,
 ) -> int:
     """Add documents, replacing those with the same ids, and return how many were written.
 
@@ -349,8 +351,8 @@ def remove_documents(folder: Path, ids: Sequence[str]) -> int:
     return int(before - index.searcher().num_docs)
 
 
-def _manifest(corpus: Corpus, source: str) -> Manifest:
-    return Manifest(
+def _manifest(corpus: Corpus, source: str) -> IndexManifest:
+    return IndexManifest(
         source=source,
         files=corpus.files(),
         fingerprint=corpus.fingerprint(),
@@ -409,7 +411,9 @@ def _writer(index: tantivy.Index, folder: Path) -> Iterator[tantivy.IndexWriter]
         ) from None
 
 
-def _told(documents: Iterable[Document], progress: Progress | None) -> Iterator[list[Document]]:
+def _told(
+    documents: Iterable[Document], progress: ProgressFunction | None
+) -> Iterator[list[Document]]:
     """Yield documents in lists, and tell after each how many were handled."""
     done = 0
     for some in chunks(documents, DOCUMENTS_AT_ONCE):

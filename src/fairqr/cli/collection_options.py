@@ -12,7 +12,7 @@ from fairqr.base.errors import InputError, one_line
 
 if TYPE_CHECKING:
     from fairqr.evaluation.probes.specification import ProbeExperiment
-    from fairqr.retrieval.sources.documents import Progress
+    from fairqr.retrieval.sources.documents import ProgressFunction
 
     E = TypeVar("E", bound=ProbeExperiment)
 
@@ -117,7 +117,7 @@ def source_of(
     protected: str | None = None,
     words: str | None = None,
     *,
-    progress: Progress | None = None,
+    progress: ProgressFunction | None = None,
 ) -> dict[str, Any]:
     """Return a probe collection to build from a collection, as an experiment file describes it.
 

@@ -12,7 +12,7 @@ import typer
 from fairqr.cli.common import AsJson, print_json, printable, warn
 
 if TYPE_CHECKING:
-    from fairqr.base.settings import Source
+    from fairqr.base.settings import ValueSource
 
 app = typer.Typer()
 
@@ -34,7 +34,7 @@ class Row(NamedTuple):
     section: str
     name: str
     value: Any
-    source: Source
+    source: ValueSource
     private: bool
 
 
@@ -106,9 +106,9 @@ def _general() -> Iterator[Row]:
 
 def _prices() -> Iterator[Row]:
     from fairqr.base.prices import configured_prices
-    from fairqr.base.settings import PRICES, Source, config_path
+    from fairqr.base.settings import PRICES, ValueSource, config_path
 
-    prices, source = configured_prices(), Source("file", str(config_path()))
+    prices, source = configured_prices(), ValueSource("file", str(config_path()))
     if prices.models:
         yield _row(PRICES, "currency", prices.currency, source)
     for model, price in prices.models.items():
@@ -117,10 +117,10 @@ def _prices() -> Iterator[Row]:
 
 
 def _credentials() -> Iterator[Row]:
-    from fairqr.base.settings import CREDENTIALS, Source, config_path
+    from fairqr.base.settings import CREDENTIALS, ValueSource, config_path
     from fairqr.retrieval.sources.credentials import named_credentials
 
-    source = Source("file", str(config_path()))
+    source = ValueSource("file", str(config_path()))
     for name, entry in named_credentials().items():
         section = f"{CREDENTIALS}.{name}"
         for key in ("urls", "username", "ca_certs"):
@@ -134,10 +134,10 @@ def _credentials() -> Iterator[Row]:
 
 
 def _service() -> Iterator[Row]:
-    from fairqr.base.settings import SERVICE, Source
+    from fairqr.base.settings import SERVICE, ValueSource
     from fairqr.graph.service.configuration import gather
 
-    (settings, sources), default = gather(), Source()
+    (settings, sources), default = gather(), ValueSource()
     sections: list[tuple[str, Any]] = []
     for name in type(settings).model_fields:
         value = getattr(settings, name)
@@ -159,7 +159,7 @@ def _service() -> Iterator[Row]:
             yield _row(f"{SERVICE}.{within}", name, value, source, secret=name == "api_key")
 
 
-def _row(section: str, name: str, value: Any, source: Source, *, secret: bool = False) -> Row:
+def _row(section: str, name: str, value: Any, source: ValueSource, *, secret: bool = False) -> Row:
     """Return a setting as it may be shown."""
     if isinstance(value, Path):
         value = str(value)

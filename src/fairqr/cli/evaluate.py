@@ -26,7 +26,7 @@ from fairqr.cli.common import (
 if TYPE_CHECKING:
     from fairqr.evaluation.collections.labels import Groups
     from fairqr.evaluation.qrels import Qrels
-    from fairqr.retrieval.sources.runs import Run
+    from fairqr.retrieval.sources.runs import SystemRun
 
 RELEVANCE = "nDCG@20,P@20,AP"
 FAIRNESS = "AWRF@20,nDCG@20×AWRF@20"
@@ -169,7 +169,7 @@ def evaluate(
         print_comparisons(comparisons)
 
 
-def _read_runs(paths: Sequence[Path], ties: str) -> list[Run]:
+def _read_runs(paths: Sequence[Path], ties: str) -> list[SystemRun]:
     """Read runs, and make their names unique."""
     from fairqr.retrieval.sources.runs import read_run
 
@@ -190,7 +190,7 @@ def _scan(
     documents: str | None,
     corpus: str | None,
     schema: Path | None,
-    runs: Sequence[Run],
+    runs: Sequence[SystemRun],
     qrels: Qrels | None,
 ) -> Groups:
     """Return the groups of all documents that are ranked or judged."""

@@ -13,7 +13,7 @@ from fairqr.cli.progress import Progress
 
 if TYPE_CHECKING:
     from fairqr.evaluation.rag.labelling import LabelSummary
-    from fairqr.evaluation.rag.store import LabelStore
+    from fairqr.evaluation.rag.store import GenerationLabels
 
 app = typer.Typer()
 
@@ -52,14 +52,14 @@ def label(
     """Label a collection: the gain of each document over the answer without documents."""
     from fairqr.evaluation.rag.finding import find_rag_collection
     from fairqr.evaluation.rag.labelling import label_collection, label_manifest, labelling_calls
-    from fairqr.evaluation.rag.store import LabelStore
+    from fairqr.evaluation.rag.store import GenerationLabels
     from fairqr.evaluation.workers.tools import LocalPool
     from fairqr.prompts.library import PromptLibrary
 
     collection = find_rag_collection(path, task=task, limit=limit, pool=pool)
     library = PromptLibrary(prompts)
     template = library.get(collection.task.prompt, _version(prompt, collection.task.prompt))
-    store = LabelStore(output)
+    store = GenerationLabels(output)
     manifest = label_manifest(collection, generator, template, pool)
     store.check(manifest)
     done = {one.query for one in store.lines.read()}
@@ -83,9 +83,9 @@ def report(
 ) -> None:
     """Print a summary of the labels: useful documents per question, and dropped questions."""
     from fairqr.evaluation.rag.labelling import summarise_labels
-    from fairqr.evaluation.rag.store import LabelStore
+    from fairqr.evaluation.rag.store import GenerationLabels
 
-    store = LabelStore(folder)
+    store = GenerationLabels(folder)
     if not as_json:
         _print(store, min_useful)
         return
@@ -112,7 +112,7 @@ def _version(text: str | None, prompt: str) -> str | None:
     return version
 
 
-def _print(store: LabelStore, min_useful: int) -> None:
+def _print(store: GenerationLabels, min_useful: int) -> None:
     from fairqr.base.errors import one_line
     from fairqr.evaluation.rag.labelling import summarise_labels
 

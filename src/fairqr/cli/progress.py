@@ -13,7 +13,7 @@ from fairqr.cli.common import notes, warn
 from fairqr.evaluation.experiments.progress import time_left
 
 if TYPE_CHECKING:
-    from fairqr.retrieval.sources.documents import Progress as DocumentProgress
+    from fairqr.retrieval.sources.documents import ProgressFunction as DocumentProgress
 
 FIRST = 5
 """The number of steps after which we estimate the time left."""

@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 from fairqr.base.errors import OtherRunError
 from fairqr.graph.service.engine.audits import AuditedQuery, AuditResult, Tell
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.sources.documents import Progress
+from fairqr.retrieval.sources.documents import ProgressFunction
 
 if TYPE_CHECKING:
     from fairqr.evaluation.audit.finishing import Audit
@@ -125,6 +125,6 @@ class _Watcher:
     def note(self, sentence: str) -> None:
         """Ignore a sentence for people."""
 
-    def count(self, what: str) -> Progress:
+    def count(self, what: str) -> ProgressFunction:
         """Ignore documents that are read or encoded."""
         return lambda done, total=None, /: None

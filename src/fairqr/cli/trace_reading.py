@@ -23,7 +23,7 @@ class Event(TypedDict):
     attributes: dict[str, Any]
 
 
-class Span(TypedDict):
+class RecordedSpan(TypedDict):
     """A step of a recorded run, as :func:`fairqr.base.telemetry.span` writes it."""
 
     name: str
@@ -36,7 +36,7 @@ class Span(TypedDict):
     events: list[Event]
 
 
-_SPAN = TypeAdapter(Span)
+_SPAN = TypeAdapter(RecordedSpan)
 SUFFIX = ".jsonl"
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
@@ -120,7 +120,7 @@ def new_trace(folder: Path, what: str) -> Path:
     return folder / f"{datetime.now():%Y%m%d-%H%M%S}-{what}-{token_hex(3)}{SUFFIX}"
 
 
-def read_spans(file: Path) -> list[Span]:
+def read_spans(file: Path) -> list[RecordedSpan]:
     """Read a recorded run; a last line that was cut off is left out.
 
     Raises:
@@ -137,7 +137,7 @@ def read_spans(file: Path) -> list[Span]:
         cut_off = 0
     else:
         cut_off = len(lines)
-    spans: list[Span] = []
+    spans: list[RecordedSpan] = []
     for number, line in enumerate(lines, start=1):
         try:
             spans.append(_SPAN.validate_python(json.loads(line)))

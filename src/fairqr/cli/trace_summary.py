@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairqr.cli.trace_reading import Span
+from fairqr.cli.trace_reading import RecordedSpan
 
 RUN = "invoke_workflow fairqr"
 _KINDS = {"fairqr.summarise": "answer", "fairqr.conclude": "probe", "fairqr.rerank": "search"}
@@ -51,7 +51,7 @@ class RunSummary:
     prompts: dict[str, str] = field(default_factory=dict)
 
 
-def summary_of(spans: Sequence[Span]) -> RunSummary:
+def summary_of(spans: Sequence[RecordedSpan]) -> RunSummary:
     """Return the summary of a recorded run; its attributes may hold anything.
 
     Args:
@@ -94,11 +94,11 @@ def summary_of(spans: Sequence[Span]) -> RunSummary:
     )
 
 
-def _runs(spans: Sequence[Span]) -> list[Span]:
+def _runs(spans: Sequence[RecordedSpan]) -> list[RecordedSpan]:
     return [span for span in spans if span["name"] == RUN]
 
 
-def _status(spans: Sequence[Span]) -> str:
+def _status(spans: Sequence[RecordedSpan]) -> str:
     if runs := _runs(spans):
         # A run that was resumed ended as its last part did.
         resumed = [run["attributes"].get("fairqr.resumed") is True for run in runs]
@@ -109,7 +109,7 @@ def _status(spans: Sequence[Span]) -> str:
     return "unfinished" if inside else "ok"
 
 
-def _divergence(span: Span) -> float | None:
+def _divergence(span: RecordedSpan) -> float | None:
     for event in span["events"]:
         if event["attributes"].get("gen_ai.evaluation.name") == "divergence":
             return _number(event["attributes"].get("gen_ai.evaluation.score.value"))
@@ -130,7 +130,7 @@ def _asked(calls: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return {"asked": f"{first.get('gen_ai.provider.name')}:{first['gen_ai.request.model']}"}
 
 
-def _named(spans: Sequence[Span], key: str) -> dict[str, str]:
+def _named(spans: Sequence[RecordedSpan], key: str) -> dict[str, str]:
     """Return what steps list as ``name=value``."""
     listed = [text for span in spans for text in _texts(span["attributes"].get(key))]
     return {name: value for name, _, value in (text.partition("=") for text in listed)}

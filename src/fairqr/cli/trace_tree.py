@@ -12,7 +12,7 @@ from fairqr.base.prices import Prices
 from fairqr.base.telemetry import EVALUATION
 from fairqr.cli.common import printable
 from fairqr.cli.terminal import counted
-from fairqr.cli.trace_reading import Event, Span
+from fairqr.cli.trace_reading import Event, RecordedSpan
 
 INPUT, OUTPUT = "gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"
 
@@ -34,9 +34,9 @@ _HIDDEN = {
 }
 
 
-def trees_of(spans: Sequence[Span], prices: Prices) -> Iterator[Tree]:
+def trees_of(spans: Sequence[RecordedSpan], prices: Prices) -> Iterator[Tree]:
     """Yield a tree for each span that has no parent in the file, in order of time."""
-    children: dict[str | None, list[Span]] = {}
+    children: dict[str | None, list[RecordedSpan]] = {}
     known = {span["span"] for span in spans}
     for span in sorted(spans, key=lambda span: span["start"]):
         # A run that was killed has spans whose parents were never written.
@@ -48,7 +48,7 @@ def trees_of(spans: Sequence[Span], prices: Prices) -> Iterator[Tree]:
         yield tree
 
 
-def cost_text(spans: Sequence[Span], prices: Prices) -> str:
+def cost_text(spans: Sequence[RecordedSpan], prices: Prices) -> str:
     """Return what all questions to models cost together; money only if each has a price."""
     asked = [span["attributes"] for span in spans if INPUT in span["attributes"]]
     tokens = [sum(_count(it.get(key)) for it in asked) for key in (INPUT, OUTPUT)]
@@ -69,7 +69,9 @@ def _count(value: Any) -> int:
     return value if type(value) is int and 0 <= value < 10**12 else 0
 
 
-def _grow(tree: Tree, span: Span, children: dict[str | None, list[Span]], prices: Prices) -> None:
+def _grow(
+    tree: Tree, span: RecordedSpan, children: dict[str | None, list[RecordedSpan]], prices: Prices
+) -> None:
     for key, value in span["attributes"].items():
         if key not in _HIDDEN:
             text = f"{key.removeprefix('fairqr.')}: {value_text(value)}"
@@ -97,7 +99,7 @@ def _event_text(event: Event) -> str:
     return ", ".join(texts) + tail
 
 
-def _line(span: Span, prices: Prices) -> Any:
+def _line(span: RecordedSpan, prices: Prices) -> Any:
     line = Text.assemble((printable(span["name"]), "bold"), f"  {span['milliseconds']:.1f} ms")
     attributes = span["attributes"]
     if "gen_ai.prompt.name" in attributes:

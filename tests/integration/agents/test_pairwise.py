@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fairqr.agents.models.chat import ChatModel
-from fairqr.agents.ranking.pairwise import Comparison, PairwiseJudge
+from fairqr.agents.ranking.pairwise import PairComparison, PairwiseJudge
 from fairqr.agents.ranking.rankers import By, RankerOptions, RankItem
 from fairqr.prompts.library import PromptLibrary
 from tests.integration.model_server import (
@@ -46,7 +46,7 @@ def likes_men(asked: Asked) -> Answer:
 
 async def compared(
     server: ModelServer, by: By = "probabilities"
-) -> tuple[PairwiseJudge, list[Comparison]]:
+) -> tuple[PairwiseJudge, list[PairComparison]]:
     model = ChatModel("openai:fake", base_url=server.base_url, timeout=10.0)
     judge = PairwiseJudge(model, PromptLibrary().get("pairwise", "v1"), RankerOptions(by=by))
     return judge, await asyncio.gather(*(judge.compare("physicist", pair) for pair in PAIRS))

@@ -18,7 +18,7 @@ import yaml
 
 from fairqr.cli.main import main
 from fairqr.evaluation.rag.labelling import why_dropped
-from fairqr.evaluation.rag.store import LabelStore, PolicyRecord, RagStore
+from fairqr.evaluation.rag.store import GenerationLabels, PolicyRecord, RagStore
 from tests.integration.model_server import (
     Answer,
     Asked,
@@ -291,7 +291,7 @@ def test_labels_whose_answers_fail(here: Here, questions: Path, model_server: Mo
     run = here(*arguments, "-o", folder, OPENAI_BASE_URL=model_server.base_url)
     assert run.code == 0, run
     assert f"people: 4 of 4 questions to label, at most {LABELS} answers" in run.stderr
-    labels = {label.query: label for label in LabelStore(folder).lines.read()}
+    labels = {label.query: label for label in GenerationLabels(folder).lines.read()}
     assert labels["q0"].without is None
     assert set(labels["q0"].gains.values()) == {None}
     assert labels["q0"].failures == {"invalid_request": 1}

@@ -15,7 +15,7 @@ from functools import cache, partial
 import pytest
 
 from fairqr.base import loops
-from fairqr.base.loops import Background, PerLoop, run_blocking, run_together
+from fairqr.base.loops import BackgroundLoop, PerLoop, run_blocking, run_together
 from tests.patience import PATIENCE
 
 
@@ -68,7 +68,7 @@ def test_an_interrupted_wait_cancels_what_it_waits_for(request: pytest.FixtureRe
     """Also when the interrupt comes before the wait: threads that switch often show it."""
     request.addfinalizer(partial(sys.setswitchinterval, sys.getswitchinterval()))
     sys.setswitchinterval(1e-6)
-    background = Background()
+    background = BackgroundLoop()
 
     async def work(ended: threading.Event) -> None:
         try:
@@ -88,11 +88,11 @@ def test_an_interrupted_wait_cancels_what_it_waits_for(request: pytest.FixtureRe
 
 
 def test_threads_that_start_at_once_share_one_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun: list[Background] = []
+    begun: list[BackgroundLoop] = []
 
-    def slowly() -> Background:
+    def slowly() -> BackgroundLoop:
         time.sleep(0.05)
-        begun.append(Background())
+        begun.append(BackgroundLoop())
         return begun[-1]
 
     async def work() -> asyncio.AbstractEventLoop:

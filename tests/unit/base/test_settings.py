@@ -9,7 +9,7 @@ import pytest
 from fairqr.base import settings
 from fairqr.base.errors import ConfigError
 from fairqr.base.prices import configured_prices, tokens_text
-from fairqr.base.settings import SETTINGS, Found, Source, find, is_on, path_of, variable_of
+from fairqr.base.settings import SETTINGS, Found, ValueSource, find, is_on, path_of, variable_of
 
 
 @pytest.fixture(autouse=True)
@@ -36,12 +36,12 @@ class TestFinding:
         file.write_text("\n".join(lines))
         for setting in SETTINGS:
             value, source = find(setting.name)
-            assert source == Source("file", str(file)), setting.name
+            assert source == ValueSource("file", str(file)), setting.name
             assert value is True if setting.kind == "switch" else "in the file" in str(value)
             variable = variable_of(setting.name)
             monkeypatch.setenv(variable, "0" if setting.kind == "switch" else "other")
             value, source = find(setting.name)
-            assert source == Source("variable", variable)
+            assert source == ValueSource("variable", variable)
             assert value is False if setting.kind == "switch" else value == "other"
 
     def test_paths_of_the_file_are_beside_it(self, file: Path, tmp_path: Path) -> None:
@@ -106,10 +106,10 @@ class TestTheFile:
         monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
         place = settings.config_path()
         assert tmp_path in place.parents
-        assert find("model").source == Source()
+        assert find("model").source == ValueSource()
         place.parent.mkdir(parents=True)
         place.write_text('model = "openai:x"')
-        assert find("model") == Found("openai:x", Source("file", str(place)))
+        assert find("model") == Found("openai:x", ValueSource("file", str(place)))
 
 
 def test_unknown_variables_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

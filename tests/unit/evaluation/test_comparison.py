@@ -13,7 +13,7 @@ from fairqr.evaluation.estimates import paired_t
 from fairqr.evaluation.evaluate import evaluate_all
 from fairqr.evaluation.results import Evaluation, compare
 from fairqr.retrieval.fairness.ranking import Ranking
-from fairqr.retrieval.sources.runs import Run
+from fairqr.retrieval.sources.runs import SystemRun
 
 QUERIES = [f"q{number}" for number in range(10)]
 QRELS = {query: {"a": 1, "b": 0, "c": 0} for query in QUERIES}
@@ -25,8 +25,8 @@ def ranking_with_a_at(rank: int) -> list[Ranking]:
     return [Ranking(ids, [float(-place) for place in range(len(ids))])]
 
 
-def run(name: str, ranks: list[int]) -> Run:
-    return Run(name, {q: ranking_with_a_at(r) for q, r in zip(QUERIES, ranks, strict=True)})
+def run(name: str, ranks: list[int]) -> SystemRun:
+    return SystemRun(name, {q: ranking_with_a_at(r) for q, r in zip(QUERIES, ranks, strict=True)})
 
 
 LOW = run("low", [3, 4, 3, 5, 4, 3, 4, 5, 3, 4])
@@ -34,7 +34,7 @@ HIGH = run("high", [1, 2, 1, 1, 2, 1, 1, 1, 2, 1])
 MIXED = run("mixed", [4, 3, 4, 4, 5, 4, 3, 4, 4, 3])
 
 
-def evaluations(*runs: Run, measures: str = "RR,nDCG@5,P@1") -> list[Evaluation]:
+def evaluations(*runs: SystemRun, measures: str = "RR,nDCG@5,P@1") -> list[Evaluation]:
     return evaluate_all(runs, QRELS, measures)
 
 
@@ -81,7 +81,8 @@ def test_it_says_which_differences_hold() -> None:
 def test_more_comparisons_need_more_queries() -> None:
     """The least p of an exact test over 6 queries is 1/32: enough alone, not among six."""
     low, high = (
-        Run(one.name, {query: one.rankings[query] for query in QUERIES[:6]}) for one in (LOW, HIGH)
+        SystemRun(one.name, {query: one.rankings[query] for query in QUERIES[:6]})
+        for one in (LOW, HIGH)
     )
     first, *others = evaluate_all([low, *[high] * 6], QRELS, "RR", missing="undefined")
     alone, among = compare(first, others[:1]), compare(first, others)
@@ -109,11 +110,11 @@ def test_a_run_compared_with_itself_is_the_same() -> None:
 
 
 def test_only_queries_with_a_value_in_both_count() -> None:
-    few = Run("few", {query: HIGH.rankings[query] for query in QUERIES[:4]})
+    few = SystemRun("few", {query: HIGH.rankings[query] for query in QUERIES[:4]})
     first, second = evaluate_all([LOW, few], QRELS, "RR,EE-R@3", missing="undefined")
     found = compare(first, [second])
     assert [row.count for row in found.rows] == [4, 4]
-    nothing = Run("nothing", {"elsewhere": HIGH.rankings["q0"]})
+    nothing = SystemRun("nothing", {"elsewhere": HIGH.rankings["q0"]})
     first, second = evaluate_all([LOW, nothing], QRELS, "RR", missing="undefined")
     found = compare(first, [second])
     assert found.rows[0].difference is None

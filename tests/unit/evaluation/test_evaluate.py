@@ -35,7 +35,7 @@ from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.fairness.target import Target
 from fairqr.retrieval.sources.catalog import Catalog
 from fairqr.retrieval.sources.corpus import Corpus
-from fairqr.retrieval.sources.runs import Run
+from fairqr.retrieval.sources.runs import SystemRun
 from fairqr.retrieval.sources.schema import Schema
 
 
@@ -43,13 +43,13 @@ def ranked(ids: Sequence[str]) -> Ranking:
     return Ranking(list(ids), [float(-place) for place in range(len(ids))])
 
 
-def run_of(name: str = "ours", **rankings: Sequence[str] | Sequence[Sequence[str]]) -> Run:
+def run_of(name: str = "ours", **rankings: Sequence[str] | Sequence[Sequence[str]]) -> SystemRun:
     """A run from lists of ids by query, or lists of such lists."""
     made = {}
     for query, found in rankings.items():
         several = found if found and not isinstance(found[0], str) else [found]
         made[query] = [ranked(list(ids)) for ids in several]
-    return Run(name, made)
+    return SystemRun(name, made)
 
 
 RELEVANCE = ["nDCG@3", "P@3", "R@3", "AP", "RR"]
@@ -223,7 +223,7 @@ def test_means_are_over_the_queries_with_a_value(whole: Evaluation) -> None:
 
 
 def test_the_notes_say_what_was_odd(scan: Groups) -> None:
-    run = Run("ours", {**RUN.rankings, **run_of(unasked=["f1"]).rankings}, 3, "id")
+    run = SystemRun("ours", {**RUN.rankings, **run_of(unasked=["f1"]).rankings}, 3, "id")
     qrels = {**QRELS, "graded": {"f1": 3, "stranger": 1}}
     found = evaluate(run, qrels, ["nDCG@3", "AWRF@3"], groups=scan, attributes=["gender"])
     counts = {note.kind: note.count for note in found.notes}
@@ -532,7 +532,7 @@ class TestTargets:
         ready = QueryTargets(
             dimension, "mine", {"q": np.array([0.3, 0.7])}, {"r": "no_known_group"}
         )
-        run = Run("ours", {**self.ALONE.rankings, **run_of(r=["f1"], s=["f1"]).rankings})
+        run = SystemRun("ours", {**self.ALONE.rankings, **run_of(r=["f1"], s=["f1"]).rankings})
         qrels = {**self.JUDGED, "r": {"f1": 1}, "s": {"f1": 0}}
         found = evaluate(run, qrels, "AWRF@3(attribute=gender)", groups=scan, computed=[ready])[
             "AWRF@3(attribute=gender)"

@@ -20,7 +20,7 @@ from fairqr.evaluation.relevance import (
 )
 from fairqr.retrieval.fairness.exposure import Discount
 from fairqr.retrieval.fairness.ranking import Ranking
-from fairqr.retrieval.sources.runs import Run
+from fairqr.retrieval.sources.runs import SystemRun
 
 THEIRS = {
     "nDCG@10(gains=graded)": ir_measures.nDCG @ 10,
@@ -53,8 +53,8 @@ def judged_runs(
     return run, qrels
 
 
-def as_run(scores: dict[str, dict[str, float]]) -> Run:
-    return Run("ours", {query: [Ranking.of(found)] for query, found in scores.items()})
+def as_run(scores: dict[str, dict[str, float]]) -> SystemRun:
+    return SystemRun("ours", {query: [Ranking.of(found)] for query, found in scores.items()})
 
 
 @settings(max_examples=40)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairqr.retrieval.sources.documents import Progress
+from fairqr.retrieval.sources.documents import ProgressFunction
 
 
 class Watcher:
@@ -29,7 +29,7 @@ class Watcher:
     def note(self, sentence: str) -> None:
         self.notes.append(sentence)
 
-    def count(self, what: str) -> Progress:
+    def count(self, what: str) -> ProgressFunction:
         return lambda done, total=None, /: None
 
     @property

@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessageChunk
 from langgraph.checkpoint.memory import InMemorySaver
 
 from fairqr import AnswerResult, FairSearch, StepData, build_answer_graph
-from fairqr.agents.attribution.attributor import Pair, Verdict
+from fairqr.agents.attribution.attributor import Entailment, Pair
 from fairqr.agents.generators import GenerationRequest, OnToken
 from fairqr.agents.models.replies import Reply, Usage
 from fairqr.base.errors import InputError, ModelError, ModelUnavailableError, PromptError
@@ -82,18 +82,20 @@ class KnownAttributor:
 
     name = "known"
 
-    def __init__(self, used: Callable[[str, str], bool | Verdict] = str.__contains__) -> None:
+    def __init__(self, used: Callable[[str, str], bool | Entailment] = str.__contains__) -> None:
         self.used = used
         self.asked: list[Pair] = []
 
     async def start(self) -> None: ...
 
-    async def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+    async def judge(self, pairs: Sequence[Pair]) -> list[Entailment]:
         self.asked += pairs
         verdicts = (self.used(pair.premise, pair.hypothesis) for pair in pairs)
         usage = Usage(model_calls=1)
         return [
-            verdict if isinstance(verdict, Verdict) else Verdict("ok", verdict, 0.5, usage=usage)
+            verdict
+            if isinstance(verdict, Entailment)
+            else Entailment("ok", verdict, 0.5, usage=usage)
             for verdict in verdicts
         ]
 
@@ -342,9 +344,9 @@ async def test_where_every_generation_fails_there_is_no_result(
 
 
 async def test_missing_verdicts_are_left_out_of_the_rate_and_counted(answer: Answer) -> None:
-    def used(premise: str, hypothesis: str) -> bool | Verdict:
+    def used(premise: str, hypothesis: str) -> bool | Entailment:
         if premise.startswith("Person-0"):
-            return Verdict("timeout", message="The judge took too long.")
+            return Entailment("timeout", message="The judge took too long.")
         return premise.startswith("Person-1")
 
     result: AnswerResult = await answer(

@@ -18,9 +18,9 @@ from fairqr.base.errors import PromptError
 from fairqr.prompts.budget import (
     LEAST_SHARE,
     NO_DOCUMENTS,
-    Budget,
     Count,
     NoRoomError,
+    PromptBudget,
     cut,
     estimated_tokens,
     fair_shares,
@@ -363,7 +363,7 @@ class TestDocuments:
             return len(text) + 5 * text.count("\n")
 
         sources = [{"title": "t", "text": "x" * 50} for _ in range(4)]
-        values = Budget(90, 5, greedy, whole(greedy)).fill(TEMPLATE, "Why?", sources)
+        values = PromptBudget(90, 5, greedy, whole(greedy)).fill(TEMPLATE, "Why?", sources)
         assert 60 < greedy("".join(values.values())) <= 90
 
 
@@ -381,7 +381,7 @@ class TestRoom:
             needed = [min(length, LEAST_SHARE) for length in lines[:number]]
             return all(share >= least for share, least in zip(shares, needed, strict=True))
 
-        budget = Budget(room, 0, len, whole(len))
+        budget = PromptBudget(room, 0, len, whole(len))
         if room <= len(NO_DOCUMENTS):
             with pytest.raises(NoRoomError, match="alone has about 4 tokens"):
                 budget.fill(TEMPLATE, "Why?", sources)
@@ -400,7 +400,7 @@ class TestRoom:
             (10, 8, "abcde…"),
             (100, 20, "abcdefghij"),
         ):
-            values = Budget(room, limit, len, whole(len)).fill(TEMPLATE, "abcdefghij", [])
+            values = PromptBudget(room, limit, len, whole(len)).fill(TEMPLATE, "abcdefghij", [])
             assert values == {"question": question, "documents": NO_DOCUMENTS}
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.engines.tantivy.engine import Manifest, TantivyEngine
+from fairqr.retrieval.engines.tantivy.engine import IndexManifest, TantivyEngine
 from fairqr.retrieval.engines.tantivy.store import (
     build_index,
     remove_documents,
@@ -26,7 +26,7 @@ GENDER = Schema.model_validate(
 
 def built(folder: Path, documents: Iterable[Document], schema: Schema = GENDER) -> TantivyEngine:
     """Build an index in a folder, and open it."""
-    manifest = Manifest(source="a test", fingerprint="", corpus_schema=schema)
+    manifest = IndexManifest(source="a test", fingerprint="", corpus_schema=schema)
     build_index(folder, manifest, documents, LabelReader(schema, {}))
     return TantivyEngine(folder, folder.name)
 

@@ -26,7 +26,7 @@ from fairqr.base.errors import (
     SourceError,
 )
 from fairqr.retrieval.engines.elasticsearch.attaching import draft, open_elasticsearch
-from fairqr.retrieval.engines.elasticsearch.client import Server
+from fairqr.retrieval.engines.elasticsearch.client import SearchServer
 from fairqr.retrieval.engines.elasticsearch.engine import ElasticsearchEngine
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.sources.labels import LabelReader
@@ -70,7 +70,7 @@ def source(url: Any, **changes: Any) -> ElasticsearchSource:
 
 
 async def count(url: Any, engine: str = "elasticsearch", **changes: Any) -> int:
-    server = Server(source(url, engine=engine, **changes))
+    server = SearchServer(source(url, engine=engine, **changes))
     try:
         return int((await server.ask("count", index="any"))["count"])
     finally:
@@ -208,7 +208,7 @@ async def test_elasticsearch_9_is_asked_as_it_documents_for_clients_of_version_8
 def test_a_client_that_the_user_made_is_taken_for_one_loop_and_left_open(engine: str) -> None:
     kinds = {"elasticsearch": AsyncElasticsearch, "opensearch": AsyncOpenSearch}
 
-    async def ask(server: Server) -> None:
+    async def ask(server: SearchServer) -> None:
         for _ in range(2):
             assert (await server.ask("count", index="any"))["count"] == 3
         await server.aclose()
@@ -217,7 +217,7 @@ def test_a_client_that_the_user_made_is_taken_for_one_loop_and_left_open(engine:
 
     with answering(lambda *_: of_json(200, {"count": 3})) as (url, asked):
         client: Any = kinds[engine](url, headers={"x-own": "yes"})
-        server = Server(source(None, engine=engine, client=client))
+        server = SearchServer(source(None, engine=engine, client=client))
         asyncio.run(ask(server))
         assert asked.headers[0]["x-own"] == "yes"
         with pytest.raises(SourceError, match=r"one event loop only.*; open the engine again here"):
@@ -309,19 +309,19 @@ def test_a_key_goes_only_to_the_addresses_of_its_entry(
 ) -> None:
     """The nodes share one client, so what may not go to all of them goes to none."""
     with pytest.raises(SourceError, match=r"give its url, or set FAIRQR_ELASTICSEARCH_URL\.$"):
-        Server(source(None))
+        SearchServer(source(None))
     monkeypatch.setenv("FAIRQR_ELASTICSEARCH_URL", "http://here:9200")
     monkeypatch.setenv("FAIRQR_ELASTICSEARCH_API_KEY", "s3cret")
-    assert Server(source(None)).url == "http://here:9200"
+    assert SearchServer(source(None)).url == "http://here:9200"
     both = ["http://here:9200", "http://evil:9200"]
-    assert Server(source(both[:1])).credentials.api_key
-    assert not Server(source(both)).credentials.request_headers()
+    assert SearchServer(source(both[:1])).credentials.api_key
+    assert not SearchServer(source(both)).credentials.request_headers()
     named = entry("http://here:9200")
-    assert Server(source(both[0], credentials=named)).credentials.api_key
+    assert SearchServer(source(both[0], credentials=named)).credentials.api_key
     for url, cloud_id in (("http://evil:9200", None), (both, None), (None, "people:x")):
         said = "'mine' may not be sent to (http://evil:9200|people:x)"
         with pytest.raises(ConfigError, match=said):
-            Server(source(url, cloud_id=cloud_id, credentials=named))
+            SearchServer(source(url, cloud_id=cloud_id, credentials=named))
 
 
 # --- searches over a server that misbehaves ---------------------------------------------------

@@ -26,7 +26,7 @@ from fairqr.retrieval.fairness.exposure import (
     intersection,
 )
 from fairqr.retrieval.fairness.protected import ProtectedGroup, default_protected
-from fairqr.retrieval.fairness.ranking import Ranking, Reordered, reciprocal_rank_fusion
+from fairqr.retrieval.fairness.ranking import OrderedView, Ranking, reciprocal_rank_fusion
 from fairqr.retrieval.fairness.table import DocumentTable, coded, decoded
 from fairqr.retrieval.fairness.target import (
     DEFAULT_TARGET,
@@ -298,7 +298,7 @@ def ranking(text: str) -> Ranking:
 
 
 def test_ids_in_another_order_are_read_like_a_list() -> None:
-    found = Reordered(["a", "b", "c", "d"], np.array([2, 0, 3, 1]))
+    found = OrderedView(["a", "b", "c", "d"], np.array([2, 0, 3, 1]))
     assert list(found) == found[:] == ["c", "a", "d", "b"]
     assert (len(found), found[0], found[-1], found[1:3]) == (4, "c", "b", ["a", "d"])
     assert Ranking(found, [4.0, 3.0, 2.0, 1.0]).top(2) == Ranking(["c", "a"], [4.0, 3.0])

@@ -25,7 +25,7 @@ from fairqr.retrieval.engines.engine import Query, SearchEngine
 from fairqr.retrieval.engines.run import RunEngine, check, open_run
 from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.sources.labels import LabelReader
-from fairqr.retrieval.sources.runs import Run, read_run, write_run
+from fairqr.retrieval.sources.runs import SystemRun, read_run, write_run
 from fairqr.retrieval.sources.source import RunSource
 
 RUN = """\
@@ -194,7 +194,7 @@ async def test_any_run_is_answered_as_it_was_written(
 ) -> None:
     folder = tmp_path_factory.mktemp("run")
     (folder / "labels.csv").write_text(LABELS)
-    write_run(folder / "bm25.run", Run("s", {q: [Ranking.of(s)] for q, s in scores.items()}))
+    write_run(folder / "bm25.run", SystemRun("s", {q: [Ranking.of(s)] for q, s in scores.items()}))
     engine = await opened(folder)
     for query, hits in zip(
         scores, await engine.search([Query(query, n) for query in scores]), strict=True

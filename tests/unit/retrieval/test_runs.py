@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fairqr.base.errors import CorpusError, InputError
 from fairqr.retrieval.fairness.ranking import Ranking
-from fairqr.retrieval.sources.runs import Run, read_run, write_run
+from fairqr.retrieval.sources.runs import SystemRun, read_run, write_run
 
 
 def write(folder: Path, *lines: str) -> Path:
@@ -27,7 +27,7 @@ def test_scores_order_a_run_whatever_the_ranks_say(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress("\n".join([*lines, "2 Q0 c 1 -1e3 t#1"]).encode()))
     samples = [Ranking(["b", "é"], [1.5, 0.5]), Ranking(["b"], [1.0])]
     rankings = {"q": samples, "2": [Ranking(["c"], [-1000.0])]}
-    assert read_run(path) == Run("t", rankings, 0, "the rank in the file")
+    assert read_run(path) == SystemRun("t", rankings, 0, "the rank in the file")
 
 
 TIED = ("1 Q0 b 1 1 s", "1 Q0 c 2 1 s", "1 Q0 a 3 1 s", "1 Q0 z 4 2 s")
@@ -91,7 +91,9 @@ SCORES = st.dictionaries(st.sampled_from("abcde"), st.floats(-5, 5), min_size=1)
 def test_a_run_is_read_as_it_was_written(
     tmp_path_factory: pytest.TempPathFactory, scores: dict[str, list[dict[str, float]]]
 ) -> None:
-    run = Run("sys", {q: [Ranking.of(found) for found in several] for q, several in scores.items()})
+    run = SystemRun(
+        "sys", {q: [Ranking.of(found) for found in several] for q, several in scores.items()}
+    )
     path = tmp_path_factory.mktemp("run") / "run.txt"
     write_run(path, run)
     assert read_run(path).rankings == run.rankings

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairqr.agents.attribution.attributor import AttributorName, CachedAttributor, Pair, Verdict
+from fairqr.agents.attribution.attributor import AttributorName, CachedAttributor, Entailment, Pair
 from fairqr.agents.attribution.checking import read_pairs
 from fairqr.agents.attribution.notables_pairs import notables_pairs
 from fairqr.agents.attribution.opening import ATTRIBUTORS, open_attributor
@@ -179,12 +179,12 @@ class Counting(CachedAttributor):
     async def start(self) -> None:
         """Nothing is needed."""
 
-    async def judge_new(self, pairs: Sequence[Pair]) -> list[Verdict]:
+    async def judge_new(self, pairs: Sequence[Pair]) -> list[Entailment]:
         self.asked += pairs
         return [
-            Verdict("timeout", message="Too late.", usage=Usage(model_calls=1))
+            Entailment("timeout", message="Too late.", usage=Usage(model_calls=1))
             if "slow" in pair.premise
-            else Verdict(v.status, v.attributed, v.score, v.message, Usage(1, 0, 20, 1))
+            else Entailment(v.status, v.attributed, v.score, v.message, Usage(1, 0, 20, 1))
             for pair, v in zip(pairs, await self._overlap.judge(pairs), strict=True)
         ]
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairqr.agents.attribution.attributor import Pair, Verdict
+from fairqr.agents.attribution.attributor import Entailment, Pair
 from fairqr.agents.attribution.checking import (
     AttributorCheck,
     LabelledPair,
@@ -39,11 +39,11 @@ class Saying:
     async def start(self) -> None:
         """Nothing is needed."""
 
-    async def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+    async def judge(self, pairs: Sequence[Pair]) -> list[Entailment]:
         return [
-            Verdict("timeout")
+            Entailment("timeout")
             if pair.premise == "broken"
-            else Verdict(
+            else Entailment(
                 "ok", pair.premise == "used", float(pair.hypothesis) if pair.hypothesis else None
             )
             for pair in pairs

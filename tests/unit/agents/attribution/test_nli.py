@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairqr.agents.attribution.attributor import AttributorName, Pair, Verdict
+from fairqr.agents.attribution.attributor import AttributorName, Entailment, Pair
 from fairqr.agents.attribution.nli import OVERLAP, TransformersAttributor, windows_of
 from fairqr.base.errors import ModelUnavailableError
 from tests.unit.agents.attribution.tiny_nli import LONGEST, WORDS, relabelled, tiny_nli
@@ -147,7 +147,7 @@ class TestWindows:
         """None is longer than the model takes, and neighbours share what they should."""
         tokenizer, _ = parts
         cut = windows_of(Pair(premise, answer), tokenizer, LONGEST)
-        assert not isinstance(cut, Verdict)
+        assert not isinstance(cut, Entailment)
         document = tokenizer.encode(premise, add_special_tokens=False)
         said = tokenizer.encode(answer, add_special_tokens=False)
         tails = [window["input_ids"][-len(said) - 1 : -1] for window in cut]

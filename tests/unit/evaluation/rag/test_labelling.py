@@ -27,7 +27,7 @@ from fairqr.evaluation.rag.labelling import (
     useful_positions,
     why_dropped,
 )
-from fairqr.evaluation.rag.store import LabelRecord, LabelStore
+from fairqr.evaluation.rag.store import GenerationLabels, LabelRecord
 from fairqr.evaluation.workers.tools import LocalPool, Pool
 from tests.patience import PATIENCE
 from tests.unit.evaluation.rag.small_rag import (
@@ -40,8 +40,8 @@ from tests.unit.evaluation.rag.small_rag import (
 from tests.unit.evaluation.watching import Watcher
 
 
-def _store(folder: Path, collection: RagCollection) -> LabelStore:
-    store = LabelStore(folder)
+def _store(folder: Path, collection: RagCollection) -> GenerationLabels:
+    store = GenerationLabels(folder)
     store.begin(label_manifest(collection, "namer", PROMPT, None))
     return store
 
@@ -64,7 +64,7 @@ async def _label(
 
 
 async def _stages(
-    collection: RagCollection, store: LabelStore, pool: Pool
+    collection: RagCollection, store: GenerationLabels, pool: Pool
 ) -> AsyncIterator[Stage[Any, Any]]:
     asked = Asked("namer", collection.task, PROMPT)
     yield label_stage(collection, asked, store, pool, partial(pool.do, open_answerer, asked))
@@ -129,7 +129,7 @@ async def test_a_generator_that_only_fails_is_given_up_and_leaves_no_failures(
         await _label(tmp_path / "l", collection, Namer({"": "fails"}), 1)
     assert caught.value.status == "timeout"
     assert "It took too long; fix this and run again" in str(caught.value)
-    assert not LabelStore(tmp_path / "l").lines.read()
+    assert not GenerationLabels(tmp_path / "l").lines.read()
     labels = await _label(tmp_path / "l", collection, Namer())
     assert [label.gains for label in labels] == [label.gains for label in whole]
 
@@ -137,7 +137,7 @@ async def test_a_generator_that_only_fails_is_given_up_and_leaves_no_failures(
 async def test_failures_are_kept_once_the_generator_answers_again(tmp_path: Path) -> None:
     collection = collection_of(query_of("q0"), query_of("q1"))
     await _label(tmp_path / "l", collection, Namer({"e": "fails", "b": "fails"}), 1)
-    labels = LabelStore(tmp_path / "l").lines.read()
+    labels = GenerationLabels(tmp_path / "l").lines.read()
     assert [label.failures for label in labels] == [{"timeout": 2}, {"timeout": 2}]
     assert list(labels[0].gains.values()) == [1.0, None, 0.0, 0.0, None]
 

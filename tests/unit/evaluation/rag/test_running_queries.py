@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairqr.agents.attribution.attributor import Pair, Verdict
+from fairqr.agents.attribution.attributor import Entailment, Pair
 from fairqr.base.errors import PromptError
 from fairqr.evaluation.experiments.catalogue import read_experiment
 from fairqr.evaluation.rag.answering import (
@@ -54,15 +54,15 @@ class LetterJudge:
     async def start(self) -> None:
         """Nothing is needed."""
 
-    async def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+    async def judge(self, pairs: Sequence[Pair]) -> list[Entailment]:
         self.pairs += [(pair.premise, pair.hypothesis) for pair in pairs]
         return [self._one(pair) for pair in pairs]
 
-    def _one(self, pair: Pair) -> Verdict:
+    def _one(self, pair: Pair) -> Entailment:
         letter = pair.premise.removeprefix("Text ").removesuffix(".")
         if letter == "e":
-            return Verdict("empty_document")
-        return Verdict("ok", letter in pair.hypothesis.split())
+            return Entailment("empty_document")
+        return Entailment("ok", letter in pair.hypothesis.split())
 
 
 class Work:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fairqr.base.errors import ConfigError
-from fairqr.base.settings import Source
+from fairqr.base.settings import ValueSource
 from fairqr.graph.service.configuration import (
     Caps,
     ServiceSettings,
@@ -49,9 +49,9 @@ class TestWhatWins:
         settings, sources = gather(port=3, caps={"pairs": 3, "tokens": None})
         assert (settings.port, settings.host, settings.grace) == (3, "b", 3.0)
         assert settings.caps == Caps(k=2, depth=1, pairs=3)
-        assert sources["port"] == Source("argument")
-        assert sources["host"] == Source("variable", "FAIRQR_SERVICE_HOST")
-        assert sources["grace"] == Source("file", str(file))
+        assert sources["port"] == ValueSource("argument")
+        assert sources["host"] == ValueSource("variable", "FAIRQR_SERVICE_HOST")
+        assert sources["grace"] == ValueSource("file", str(file))
         assert "lease" not in sources
 
     def test_every_setting_has_a_variable(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +105,7 @@ timeout = 5
         assert entry.api_key is not None
         assert entry.api_key.get_secret_value() == "sk-hidden"
         assert "sk-hidden" not in repr(settings)
-        assert sources["models.openai:gpt-4.1.api_key"] == Source("variable", "OUR_KEY")
+        assert sources["models.openai:gpt-4.1.api_key"] == ValueSource("variable", "OUR_KEY")
 
     def test_a_variable_names_those_that_are_allowed(
         self, file: Path, monkeypatch: pytest.MonkeyPatch

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from fairqr.base.errors import InputError
 from fairqr.retrieval.fairness.ranking import Ranking
-from fairqr.retrieval.rerankers.base import Candidates, Reranked, by_rank
+from fairqr.retrieval.rerankers.base import Candidates, RerankResult, by_rank
 from fairqr.retrieval.rerankers.fa_ir import (
     FairTable,
     FairTopK,
@@ -248,7 +248,7 @@ def test_counts_that_pass_but_lead_nowhere_are_avoided() -> None:
     assert passes(minimum, kinds[found].tolist())
 
 
-async def reranked(candidates: Candidates, k: int, **options: object) -> Reranked:
+async def reranked(candidates: Candidates, k: int, **options: object) -> RerankResult:
     result = await FairTopK.model_validate(options).rerank(Mock(), "q", candidates, k)
     assert result.ranking.scores == [1 / rank for rank in range(1, len(result.ranking) + 1)]
     return result

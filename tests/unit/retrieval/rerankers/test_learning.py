@@ -25,9 +25,9 @@ from fairqr.retrieval.rerankers.learning import (
     FEATURES,
     DeltrTraining,
     DlfModel,
-    Example,
     Lists,
-    Training,
+    TopicExample,
+    TrainingOptions,
     padded,
     target_feature,
     train_deltr,
@@ -136,7 +136,7 @@ def test_the_optimiser_solves_least_squares_with_decay(l2: float) -> None:
     def loss(scores: FloatArray) -> tuple[float, FloatArray]:
         return float(((scores - goal) ** 2).sum()) / 2, scores - goal
 
-    found = [lists.fit(loss, Training(l2=l2, iterations=n)) for n in (1, 3, 200)]
+    found = [lists.fit(loss, TrainingOptions(l2=l2, iterations=n)) for n in (1, 3, 200)]
     assert found[0][1] > found[1][1] >= found[2][1]
     rows = columns.reshape(15, -1)
     exact = np.linalg.solve(rows.T @ rows + l2 * np.eye(len(FEATURES)), rows.T @ goal.reshape(-1))
@@ -144,7 +144,7 @@ def test_the_optimiser_solves_least_squares_with_decay(l2: float) -> None:
     assert 0 < found[2][2] < 100
 
 
-def biased_examples(make: Make, seed: int) -> list[Example]:
+def biased_examples(make: Make, seed: int) -> list[TopicExample]:
     """Relevance follows the first feature, which rates the protected group too low."""
     random = np.random.default_rng(seed)
     examples = []
@@ -157,12 +157,12 @@ def biased_examples(make: Make, seed: int) -> list[Example]:
         # The last three say nothing.
         columns = np.column_stack([rated, random.normal(size=40), *np.full((3, 40), 0.1)])[order]
         grades = (merit > 0.5).astype(np.float64)[order]
-        examples.append(Example(f"t{topic:02}", candidates, columns, grades))
+        examples.append(TopicExample(f"t{topic:02}", candidates, columns, grades))
     return examples
 
 
 def shares(
-    examples: Sequence[Example], scores: Callable[[Example], FloatArray]
+    examples: Sequence[TopicExample], scores: Callable[[TopicExample], FloatArray]
 ) -> tuple[float, float]:
     """The women's mean exposure and the relevant documents' mean share in the first 10."""
     women, relevant = [], []
@@ -181,7 +181,7 @@ def test_the_penalty_of_deltr_raises_the_exposure_of_the_protected_group(
     for gamma in (0.0, 10.0, 1000.0):
         model = train_deltr(biased_examples(make_candidates, 1), DeltrTraining(gamma=gamma)).model
 
-        def scores(item: Example, model: Any = model) -> FloatArray:
+        def scores(item: TopicExample, model: Any = model) -> FloatArray:
             mark = item.candidates.memberships[0][:, 0]
             return np.asarray(model.scores(np.column_stack([item.features, mark])))
 
@@ -192,8 +192,8 @@ def test_the_penalty_of_deltr_raises_the_exposure_of_the_protected_group(
     assert blind[0] < women[0] - 0.1
 
 
-def dlf_scores(model: DlfModel, alpha: float) -> Callable[[Example], FloatArray]:
-    def scores(item: Example) -> FloatArray:
+def dlf_scores(model: DlfModel, alpha: float) -> Callable[[TopicExample], FloatArray]:
+    def scores(item: TopicExample) -> FloatArray:
         every = range(len(item.candidates.dimensions))
         told = np.column_stack([target_feature(item.candidates, a) for a in every])
         return model.scores(item.features, told, alpha)
@@ -203,7 +203,7 @@ def dlf_scores(model: DlfModel, alpha: float) -> Callable[[Example], FloatArray]
 
 def test_alpha_trades_relevance_for_exposure_near_the_target(make_candidates: Make) -> None:
     """Trained on some topics, tried on others; no label of fairness is used."""
-    model = train_dlf(biased_examples(make_candidates, 1), Training())
+    model = train_dlf(biased_examples(make_candidates, 1), TrainingOptions())
     fresh = biased_examples(make_candidates, 2)
     found = [shares(fresh, dlf_scores(model, alpha)) for alpha in (1.0, 0.6, 0.3, 0.0)]
     women, relevant = zip(*found, strict=True)
@@ -217,12 +217,14 @@ def test_alpha_trades_relevance_for_exposure_near_the_target(make_candidates: Ma
 
 def test_the_fairness_model_learns_from_the_target_alone(make_candidates: Make) -> None:
     examples = biased_examples(make_candidates, 3)
-    model = train_dlf(examples, Training())
+    model = train_dlf(examples, TrainingOptions())
     assert model.fairness.features == (*FEATURES, "target(gender)")
     assert model.fairness.weights[-1] == pytest.approx(1.0, abs=0.1)
     assert (model.fairness.means[-1], model.fairness.scales[-1]) == (0, 1)
     assert model.fairness_loss < 0.02
-    other = train_dlf([replace(it, grades=it.grades[::-1].copy()) for it in examples], Training())
+    other = train_dlf(
+        [replace(it, grades=it.grades[::-1].copy()) for it in examples], TrainingOptions()
+    )
     assert other.fairness == model.fairness
     assert other.relevance != model.relevance
     assert other.trained_on != model.trained_on
@@ -230,10 +232,10 @@ def test_the_fairness_model_learns_from_the_target_alone(make_candidates: Make) 
 
 def test_training_lowers_the_losses_and_repeats_itself(make_candidates: Make) -> None:
     examples = biased_examples(make_candidates, 4)
-    short, long = (train_dlf(examples, Training(iterations=n)) for n in (1, 100))
+    short, long = (train_dlf(examples, TrainingOptions(iterations=n)) for n in (1, 100))
     assert long.relevance_loss < short.relevance_loss
     assert long.fairness_loss < short.fairness_loss
-    assert train_dlf(examples, Training(iterations=100)) == long
+    assert train_dlf(examples, TrainingOptions(iterations=100)) == long
     deltr = train_deltr(examples, DeltrTraining(gamma=10.0))
     assert train_deltr(examples, DeltrTraining(gamma=10.0)) == deltr
     # Another start ends at the same place. The mark of the group is not standardised.
@@ -250,7 +252,7 @@ def test_training_lowers_the_losses_and_repeats_itself(make_candidates: Make) ->
 @pytest.fixture
 async def examples(
     engine: SearchEngine, topics: dict[str, str], qrels: dict[str, dict[str, int]]
-) -> list[Example]:
+) -> list[TopicExample]:
     def even(retrieved: Ranking, table: DocumentTable) -> list[FloatArray]:
         return [np.array([0.5, 0.5])]
 
@@ -258,7 +260,7 @@ async def examples(
     return await learning.gather_examples(engine, topics, qrels, [dimension], even, depth=30)
 
 
-async def test_examples_hold_features_grades_and_groups(examples: list[Example]) -> None:
+async def test_examples_hold_features_grades_and_groups(examples: list[TopicExample]) -> None:
     first = examples[0]
     assert [item.topic for item in examples] == [f"t{number}" for number in range(6)]
     assert first.features.shape == (30, len(FEATURES))
@@ -280,13 +282,17 @@ async def test_features_do_without_documents_that_are_gone(engine: SearchEngine)
 
 @pytest.mark.parametrize("name", ["deltr", "dlf"])
 async def test_a_trained_model_puts_relevant_and_protected_documents_higher(
-    name: str, engine: SearchEngine, examples: list[Example], make_candidates: Make, tmp_path: Path
+    name: str,
+    engine: SearchEngine,
+    examples: list[TopicExample],
+    make_candidates: Make,
+    tmp_path: Path,
 ) -> None:
     """Trained on five topics, used on the sixth; what it was not trained for is refused."""
     path, women = tmp_path / "weights.json", []
     for gamma, alpha in ((0.0, 1.0), (1e4, 0.6)):
         if name == "dlf":
-            train_dlf(examples[:5], Training()).save(path)
+            train_dlf(examples[:5], TrainingOptions()).save(path)
         else:
             train_deltr(examples[:5], DeltrTraining(gamma=gamma)).save(path)
         options = {"weights": str(path)} | ({"alpha": str(alpha)} if name == "dlf" else {})

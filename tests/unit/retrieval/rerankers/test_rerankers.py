@@ -35,8 +35,8 @@ from fairqr.retrieval.rerankers.fair import FairStep, exposure_aware
 from fairqr.retrieval.rerankers.learning import (
     FEATURES,
     DeltrTraining,
-    Example,
-    Training,
+    TopicExample,
+    TrainingOptions,
     train_deltr,
     train_dlf,
 )
@@ -52,10 +52,10 @@ Make = Callable[..., Candidates]
 def weights(make_candidates: Make, tmp_path: Path) -> dict[str, Path]:
     """Files of weights of both trained re-rankers."""
     columns = np.random.default_rng(1).random((6, len(FEATURES)))
-    item = Example("t", make_candidates("mmfmff"), columns, np.array([1.0, 0, 1, 0, 1, 0]))
+    item = TopicExample("t", make_candidates("mmfmff"), columns, np.array([1.0, 0, 1, 0, 1, 0]))
     paths = {name: tmp_path / f"{name}.json" for name in ("deltr", "dlf")}
     train_deltr([item], DeltrTraining()).save(paths["deltr"])
-    train_dlf([item], Training()).save(paths["dlf"])
+    train_dlf([item], TrainingOptions()).save(paths["dlf"])
     return paths
 
 
