@@ -436,8 +436,7 @@ def _contributions(
         for row, observation in zip(rows, seen, strict=True):
             answer, target = of.answer(observation), of.table.by_label("target")[row]
             # Who has a lean has a target.
-            is_known = answer.relevance is not None
-            fair = rerank(answer, target, of.choices).tolist() if is_known else []
+            fair = [] if answer.relevance is None else rerank(answer, target, of.choices).tolist()
             found.append(
                 Contribution(
                     attribute=it.attribute,

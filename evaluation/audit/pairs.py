@@ -186,10 +186,9 @@ async def open_pairs(name: str, pairs: Pairs, engine: SearchEngine) -> ScoredPai
     are_texts = bool(pairs[0].documents[0].text)
     choices = ("bm25", "dense") if are_texts else ("engine",)
     if (name.partition(":")[0] if are_texts else name) not in choices:
-        held = "texts" if are_texts else "ids of documents"
         raise InputError(
-            f"The pairs are {held}, which '{one_line(name, 80)}' does not score; choose "
-            f"--pairs-by {' or '.join(choices)}."
+            f"The pairs are {'texts' if are_texts else 'ids of documents'}, which "
+            f"'{one_line(name, 80)}' does not score; choose --pairs-by {' or '.join(choices)}."
         )
     if are_texts:
         retriever = open_pool_retriever(name)

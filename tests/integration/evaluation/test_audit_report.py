@@ -72,7 +72,7 @@ def test_a_report_can_be_read_on_a_phone(report: Path, pages: Pages, layout: str
     assert not page.evaluate(CUT_OFF)
 
 
-@pytest.mark.parametrize("width", [1100, 390])
+@pytest.mark.parametrize("width", [1100, 360])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_nothing_is_cut_off(report: Path, pages: Pages, layout: str, width: int) -> None:
     page, _ = pages(viewport={"width": width, "height": 800})
@@ -80,8 +80,11 @@ def test_nothing_is_cut_off(report: Path, pages: Pages, layout: str, width: int)
     page.evaluate("document.querySelectorAll('details').forEach((it) => { it.open = true })")
     assert page.evaluate(WIDTH) <= page.evaluate("innerWidth")
     assert not page.evaluate(CUT_OFF)
-    (picture,) = page.locator("figure .scroll").all()
-    assert picture.evaluate("(it) => it.scrollWidth <= it.clientWidth")
+    # The picture does not have to be scrolled, and on a phone the tables of figures neither.
+    tables = ", .scroll:has(th.number:nth-child(5))" if width < 400 else ""
+    boxes = page.locator(f"figure .scroll{tables}")
+    assert boxes.count() == (7 if tables else 1)
+    assert boxes.evaluate_all("(all) => all.every((it) => it.scrollWidth <= it.clientWidth)")
 
 
 @pytest.mark.parametrize("verdicts", [("saturated", "less", "more"), ("within_error", "unknown")])
