@@ -221,9 +221,10 @@ def _locked(name: str) -> Iterator[Path]:
             yield begun
             shutil.rmtree(begun)
     except OSError as error:
+        then = "make it writable" if isinstance(error, PermissionError) else "make room"
         raise ModelUnavailableError(
             f"The weights cannot be stored in {begun.parent} ({error.strerror or one_line(error)}):"
-            " make room, or name another folder in FAIRQR_CACHE_DIR."
+            f" {then}, or name another folder in FAIRQR_CACHE_DIR."
         ) from error
 
 
