@@ -156,7 +156,8 @@ def test_without_judgements_relevance_comes_from_texts_over_a_widened_pool(
 
 
 def test_an_engine_without_a_lean_is_not_accused(inputs: Path, quick: Main) -> None:
-    done = quick(*asked(inputs, "plain", "out"), "--fail-if", "ranking_gap > 0.2", "--sure")
+    # Of 60 queries the interval of the lean is 8 points wide, and by chance ends at 7 for men here.
+    done = quick(*asked(inputs, "plain", "out"), "--fail-if", "ranking_gap > 0.1", "--sure")
     assert done.code == 0, done.stderr
     groups = json.loads((inputs / "out/audit.json").read_text())["groups"]
     assert {group["verdict"] for group in groups} == {"cannot_tell"}
