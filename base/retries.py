@@ -53,8 +53,8 @@ def retry_after(error: BaseException) -> float | None:
     holders = (getattr(error, "response", None), getattr(error, "meta", None))
     headers: list[Any] = [getattr(it, "headers", None) or {} for it in holders]
     asked = next((str(it["retry-after"]) for it in headers if "retry-after" in it), "")
-    with suppress(ValueError, OverflowError):
-        return max(0.0, float(asked))
+    if re.fullmatch(r"[0-9]+(\.[0-9]+)?", asked.strip()):
+        return float(asked)
     with suppress(ValueError, OverflowError):  # the other form that HTTP allows
         return max(0.0, email.utils.parsedate_to_datetime(asked).timestamp() - time.time())
     return None

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+from urllib.parse import urlsplit
 
 import tenacity
 from filelock import FileLock
@@ -235,7 +236,8 @@ def _pull_from_hub(name: str, begun: Path, progress: Progress) -> str:
         for path, expected in _missing(name).items():
             part = begun / path.name
             if problem := _fetch(f"{endpoint}/{hub}/{path.name}", part, expected, progress):
-                return f" Before, {endpoint} did not give {path.name} ({one_line(problem, 200)})."
+                host = urlsplit(endpoint).hostname  # its address may hold credentials
+                return f" Before, {host} did not give {path.name} ({one_line(problem, 200)})."
             part.replace(path)
     return ""
 
@@ -285,6 +287,8 @@ def _fetch(url: str, part: Path, expected: str, progress: Progress) -> str:
     try:
         with client:
             attempts(_download, client, url, part, progress)
+    except httpx.HTTPStatusError as error:
+        return f"status {error.response.status_code}"  # its text has the whole address
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         return str(error) or type(error).__name__
     if _is(part, expected):

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import math
 import ssl
 from collections.abc import Callable
+from contextvars import ContextVar
 from functools import partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, NoReturn
@@ -42,6 +44,21 @@ from fairqr.retrieval.texts.sendable import sendable
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 SAMPLES = ("the", "new", "information")
 SAMPLE_HITS = 100
+
+_is_ours = ContextVar("is_ours", default=False)
+"""Whether the current task sends a request to an endpoint."""
+
+
+def _log_without_parameters(record: logging.LogRecord) -> bool:
+    """Remove the parameters of our requests from httpx's log, because they may contain keys."""
+    if _is_ours.get() and isinstance(record.args, tuple):
+        record.args = tuple(
+            arg.copy_with(query=None) if hasattr(arg, "copy_with") else arg for arg in record.args
+        )
+    return True
+
+
+logging.getLogger("httpx").addFilter(_log_without_parameters)
 
 
 Find = Callable[[Any, str], Any]
@@ -84,23 +101,22 @@ class HttpEngine(SearchOnlyEngine):
 
     async def _answer(self, text: str, n: int) -> ScoredDocuments:
         body = self.source.body and fill_template(self.source.body, text, n)
-        filled = _filled_url(self.source, text, n)
+        url = _filled_url(self.source, text, n)
+        _is_ours.set(True)  # Each query has its own task.
         try:
-            answer = await with_retries(partial(self._request, httpx.URL(filled), body))
+            answer = await with_retries(partial(self._request, url, body))
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise self._told(error) from None
         return await asyncio.to_thread(self._read, answer)
 
-    async def _request(self, url: httpx.URL, body: Any) -> bytes:
+    async def _request(self, url: str, body: Any) -> bytes:
         seconds, most = self.source.timeout, self.source.max_bytes
         client, answer = self._client(), bytearray()
-        # Parameters may contain keys, and the client logs the address that it is given.
-        shown, target = url.copy_with(query=None), {"target": url.raw_path}
         try:
             async with (
                 self._limits,
                 asyncio.timeout(seconds),
-                client.stream(self.source.method, shown, json=body, extensions=target) as response,
+                client.stream(self.source.method, url, json=body) as response,
             ):
                 response.raise_for_status()
                 async for part in response.aiter_raw():  # Unpacked, it could be gigabytes.

@@ -32,7 +32,7 @@ class RequestLimits:
         self._free = concurrency
         self._spacing = 1 / requests_per_second if requests_per_second else 0.0
         self._next_start = 0.0
-        self._waiting: deque[Future[None]] = deque()
+        self._waiting: deque[tuple[Future[None], asyncio.AbstractEventLoop]] = deque()
         self._lock = threading.Lock()
 
     async def __aenter__(self) -> None:
@@ -42,7 +42,7 @@ class RequestLimits:
                 self._free -= 1
                 place.set_result(None)
             else:
-                self._waiting.append(place)
+                self._waiting.append((place, asyncio.get_running_loop()))
         try:
             if not place.done():
                 await asyncio.wrap_future(place)
@@ -56,8 +56,9 @@ class RequestLimits:
     async def __aexit__(self, *error: object) -> None:
         with self._lock:
             while self._waiting:
-                place = self._waiting.popleft()
-                if place.set_running_or_notify_cancel():
+                place, loop = self._waiting.popleft()
+                # Nobody waits in a loop that was closed.
+                if not loop.is_closed() and place.set_running_or_notify_cancel():
                     place.set_result(None)
                     return
             self._free += 1

@@ -42,7 +42,7 @@ ENOUGH = 20
 MAX_GROUPS = 1000
 """If only the file names the groups, more than this means that the wrong column was read."""
 
-MAX_LABELS = 1_000_000
+MAX_LABELS = 100_000
 """More distinct labels than this would not fit into memory."""
 
 _TABLES = """
@@ -164,6 +164,7 @@ class LabelStore:
             sqlite3.Error: It does not exist, or is damaged.
             SourceError: The groups that the file names do not fit the attribute.
         """
+        self._path = path
         address = f"{file.absolute().as_uri()}?mode=ro&immutable=1"
         self._database = sqlite3.connect(address, uri=True, check_same_thread=False)
         self._database.execute(f"PRAGMA mmap_size = {1 << 40}")
@@ -183,8 +184,14 @@ class LabelStore:
     def codes(self, ids: Sequence[str]) -> list[int | None]:
         """Return a number for the label of each document, or None if the file lacks it."""
         wanted = json.dumps([_without_zeros(id_) for id_ in ids])
-        with self._lock:
-            ((codes,),) = self._database.execute(_CODES, [wanted])
+        try:
+            with self._lock:
+                ((codes,),) = self._database.execute(_CODES, [wanted])
+        except sqlite3.Error as error:
+            raise SourceError(
+                f"What was kept of the labels {self._path} is damaged ({error}); touch that file, "
+                "so that it is read again."
+            ) from None
         found: list[int | None] = json.loads(codes)
         return found
 
@@ -277,13 +284,22 @@ def _build(path: Path, attribute: Attribute, file: Path, tell: Callable[[int], N
     labels: list[tuple[object, int]] = []  # Each with its first line.
     counts: list[int] = []
 
+    def membership_of(label: object, line: int) -> tuple[float, ...]:
+        try:
+            return attribute.membership(label, strict=False)
+        except ValueError as error:
+            raise wrong_line(path, line, one_line(error), "labels") from None
+
     def rows_of_file() -> Iterator[tuple[str, int, float | None, int]]:
         rows = read_labels(path, attribute.name)
         for number, (line, id_, label, weight) in enumerate(rows, start=1):
-            key = label_key(label)
-            if (code := codes.get(key)) is None:
-                if len(labels) >= MAX_LABELS:
+            key: object = label_key(label)
+            if len(labels) >= MAX_LABELS and key not in codes:
+                if not attribute.groups:
                     raise _too_many(path, attribute, f"{MAX_LABELS:,} different labels")
+                # Instead of the label we note its memberships, of which there are fewer.
+                key = membership_of(label, line)
+            if (code := codes.get(key)) is None:
                 code = codes[key] = len(labels)
                 labels.append((label, line))
                 counts.append(0)
@@ -301,12 +317,7 @@ def _build(path: Path, attribute: Attribute, file: Path, tell: Callable[[int], N
         if not attribute.groups:
             named = _named_groups(path, attribute, (label for label, _ in labels))
             attribute = _with_groups(path, attribute, named)
-        rows = []
-        for label, line in labels:
-            try:
-                rows.append(attribute.membership(label, strict=False))
-            except ValueError as error:
-                raise wrong_line(path, line, one_line(error), "labels") from None
+        rows = [membership_of(*labelled) for labelled in labels]
         if database.execute("SELECT weight FROM file LIMIT 1").fetchone() != (None,):
             mixtures: dict[tuple[float, ...], int] = {}
             of_documents = _mixed(database, np.array(rows), attribute, mixtures)

@@ -59,6 +59,7 @@ TIME_FOR_PARTS = 0.8
 
 RANDOM = {"seed": 1, "field": "_seq_no"}
 
+NOT_NEEDED = ("aggregations", "aggs", "highlight", "suggest", "explain", "profile")
 OTHER_RANKINGS = ("knn", "retriever", "rank", "sub_searches", "rescore", "collapse")
 """Parts of a source's own request that affect the ranking beyond its query."""
 
@@ -186,7 +187,8 @@ class ElasticsearchEngine:
             body = {"bool": {"filter": filters, "should": wanted, "minimum_should_match": 0}}
             return self.limited(query, {"query": body})
         if self.source.body is not None and query.n > 0:
-            body = fill_template(self.source.body, query.words, min(query.n, self.most))
+            filled = fill_template(self.source.body, query.words, min(query.n, self.most))
+            body = {key: part for key, part in filled.items() if key not in NOT_NEEDED}
         if not body or filters or query.every_word:
             must = [self._matching(query) if query.n > 0 or query.text else ALL]
             body["query"] = {"bool": {"must": must, "filter": filters}}

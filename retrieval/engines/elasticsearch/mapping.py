@@ -22,7 +22,7 @@ import numpy as np
 from fairqr.base.errors import SourceError, one_line
 from fairqr.retrieval.engines.elasticsearch.client import Body, SearchServer
 from fairqr.retrieval.fairness.exposure import FloatArray
-from fairqr.retrieval.sources.schema import Attribute, Range, as_text
+from fairqr.retrieval.sources.schema import UNKNOWN, Attribute, Range, as_text
 
 Hit = Mapping[str, Any]
 
@@ -47,6 +47,7 @@ NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d*[1-9])?")
 MOST_LABELS = 60_000
 """How many distinct labels we count; by default a server returns up to 65,535 buckets."""
 
+SIZE = "doc.containsKey(params.field) ? doc[params.field].size() : 0"
 JOINED = (
     "String all = ''; if (doc.containsKey(params.field)) { for (value in doc[params.field]) "
     "{ all += value + params.end; } } return all;"
@@ -215,6 +216,13 @@ class LabelField:
         return {"nested": {"path": self.mapped.nested, "query": query}}
 
     @property
+    def _in_ranges(self) -> bool:
+        """Whether all groups are ranges that the server can search."""
+        values = self.attribute.values.values()
+        are_ranges = bool(values) and all(isinstance(it, Range) for it in values)
+        return are_ranges and all(self.query(it) for it in self.attribute.groups)
+
+    @property
     def countable(self) -> bool:
         """Whether the server can count the labels: it joins dates in another form than hits."""
         values = self.attribute.values.values()
@@ -223,6 +231,12 @@ class LabelField:
 
     def counted(self) -> Body:
         """Return the aggregation that counts the documents with each label, values joined."""
+        if self._in_ranges:  # of which a field may have millions of values
+            script = {"source": SIZE, "params": {"field": self.name}}
+            groups = {"filters": {"filters": [*map(self.query, self.attribute.groups)]}}
+            return {
+                "labels": {"terms": {"script": script, "size": 100}, "aggs": {"groups": groups}}
+            }
         script = {"source": JOINED, "params": {"field": self.name, "end": "\0"}}
         return {"labels": {"terms": {"script": script, "size": MOST_LABELS}}}
 
@@ -234,12 +248,27 @@ class LabelField:
         found = answer.get("aggregations", {}).get("labels", {})
         if found.get("sum_other_doc_count", 1):
             return None
+        if self._in_ranges:
+            return self._shares_of_ranges(found["buckets"])
         read = json.loads if self.mapped.type in NUMBERS else str
         labels = [[*map(read, it["key"].split("\0")[:-1])] for it in found["buckets"]]
         rows = [self.attribute.membership(label, strict=False) for label in labels]
         counts = np.array([bucket["doc_count"] for bucket in found["buckets"]])
         table = np.array(rows).reshape(len(rows), len(self.attribute.universe))
         return np.asarray(counts @ table / max(1, counts.sum()))
+
+    def _shares_of_ranges(self, buckets: Sequence[Mapping[str, Any]]) -> FloatArray | None:
+        """Return the same of documents by their number of values; None if some have several."""
+        if any(int(it["key"]) > 1 for it in buckets):
+            return None
+        table = np.array([[own["doc_count"] for own in it["groups"]["buckets"]] for it in buckets])
+        counts = np.zeros(len(self.attribute.universe))
+        if buckets:
+            counts[: table.shape[1]] = table.sum(axis=0)
+        total = sum(it["doc_count"] for it in buckets)
+        if self.attribute.universe[-1] == UNKNOWN:
+            counts[-1] = total - counts[:-1].sum()
+        return np.asarray(counts / max(1, total))
 
 
 class HitReader:
