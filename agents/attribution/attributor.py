@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fairqr.agents.models.cache import ReplyCache, cache_key
 from fairqr.agents.models.replies import Status, Usage
-from fairqr.base.errors import InputError
+from fairqr.base.errors import InputError, one_line
 from fairqr.retrieval.sources.schema import validated
 
 VerdictStatus = Literal[Status, "empty_answer", "empty_document", "answer_too_long"]
@@ -107,8 +107,15 @@ class AttributorName(BaseModel):
         """
         named, _, options = text.partition("?")
         kind, _, model = named.partition(":")
-        given = {"kind": kind, "model": model, **dict(parse_qsl(options, keep_blank_values=True))}
-        return validated(cls, given | more, f"The attributor '{text}'", InputError)
+        pairs = parse_qsl(options, keep_blank_values=True)
+        given = dict(pairs)
+        if len(given) < len(pairs) or not given.keys() <= {"threshold", "entailment"}:
+            raise InputError(
+                f"'{one_line(options, 80)}' are not options of the attributor '{named}'; write "
+                "threshold=0.7 or entailment=2, each once."
+            )
+        found = {"kind": kind, "model": model, **given, **more}
+        return validated(cls, found, f"The attributor '{text}'", InputError)
 
     def __str__(self) -> str:
         options = [] if self.entailment is None else [f"entailment={self.entailment}"]

@@ -166,14 +166,18 @@ class Question:
     def key(self) -> dict[str, Any]:
         """Everything in the question that can change the reply, as JSON data."""
         # As a text, since models follow the order of a schema's fields.
-        schema = json.dumps(self.schema) if self.wanted == "object" else None
+        wanted: dict[str, Any] = {"form": self.wanted}
+        if self.wanted == "object":
+            wanted["schema"] = json.dumps(self.schema)
+        elif self.wanted == "choice":
+            wanted["labels"] = list(self.labels)
         return {
             "prompt": self.prompt.sha256,
             "values": dict(self.values),
             "temperature": self.temperature,
             "seed": self.seed,
             "max_tokens": self.reply_tokens,
-            "form": [self.wanted, self.labels, schema],
+            **wanted,
         }
 
     def read(self, answer: Completion) -> Mapping[str, Any]:

@@ -104,7 +104,7 @@ class Condition:
     def _passes_over(self, group: GroupFigures) -> bool:
         """Return whether a group gets more than is due, which no low ratio is about."""
         is_low = self.figure in RATIOS and self.comparison in ("<", "<=")
-        return is_low and group.verdict == "more"
+        return is_low and group.verdict == "more" and not group.flips
 
 
 def parse_condition(text: str) -> Condition:

@@ -7,6 +7,7 @@ is not linear in the labels is left out.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -168,10 +169,13 @@ class QueryFigures:
         self.dimension, self._reference = dimension, reference
         self.queries: list[str] = []
         self._weights: list[float] = []
-        # As the samples leave possible that checked labels.
-        self._inverses = drawn_inverses(dimension.counted, np.random.default_rng(0), DRAWS)
         self._rows: list[FloatArray] = []
         self._stacked = np.zeros((0, len(AnswerFigures._fields), len(dimension.groups)))
+
+    @functools.cached_property
+    def _inverses(self) -> FloatArray:
+        """As the samples leave possible that checked labels, shape (D, G, G)."""
+        return drawn_inverses(self.dimension.counted, np.random.default_rng(0), DRAWS)
 
     def add(self, weight: float, figures: AnswerFigures | FloatArray, query: str = "") -> None:
         """Add the figures of an answer."""

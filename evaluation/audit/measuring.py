@@ -395,7 +395,7 @@ def _complete(
 def _may_hide(group: GroupFigures, table: QueryFigures) -> bool:
     """Return whether missing labels alone could hide a difference that would be found."""
     if math.isnan(group.exposure.value):
-        return group.verdict == "unknown"
+        return group.verdict == "unknown" and table.unknown().value > 0
     is_complete = table.unknown().value == table.unlabelled() == 0
     if is_complete or group.verdict != "cannot_tell":
         return False

@@ -70,8 +70,8 @@ class ProtectedGroup:
                 "one of them; write A, 'not A' or 'A vs B'."
             )
         sides = (other, named) if negated else (named, other)
-        words = words or (_word(*sides), _word(*reversed(sides)))
-        return cls(attribute.name, attribute.universe, *sides, _checked(words))
+        words = _checked(words) if words else (_word(*sides), _word(*reversed(sides)))
+        return cls(attribute.name, attribute.universe, *sides, words)
 
     def sides_of(self, memberships: ArrayLike) -> NDArray[np.int8]:
         """Return the side of each document: 1 protected, 0 not protected, −1 undecided.

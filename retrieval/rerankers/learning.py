@@ -436,6 +436,12 @@ class DeltrModel(TrainedModel):
     loss: float
     iterations: int
 
+    @model_validator(mode="after")
+    def _features_fit(self) -> Self:
+        if self.model.features != (*FEATURES, "protected"):
+            raise ValueError("this version of fairqr has other features")
+        return self
+
 
 class Deltr(TrainedReranker):
     """DELTR, a linear model trained for relevance and equal exposure (Zehlike & Castillo 2020)."""
@@ -556,6 +562,13 @@ class DlfModel(TrainedModel):
     training: TrainingOptions
     relevance_loss: float
     fairness_loss: float
+
+    @model_validator(mode="after")
+    def _features_fit(self) -> Self:
+        own = tuple(f"target({name})" for name in self.dimensions)
+        if (self.relevance.features, self.fairness.features) != (FEATURES, (*FEATURES, *own)):
+            raise ValueError("this version of fairqr has other features")
+        return self
 
     def scores(self, features: FloatArray, target_features: FloatArray, alpha: float) -> FloatArray:
         """Return α·relevance + (1−α)·fairness of each document, shape (n,).

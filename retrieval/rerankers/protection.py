@@ -73,7 +73,8 @@ def _named(candidates: Candidates, text: str) -> tuple[int, list[int]]:
         (place, [groups.index(name) for name in wanted])
         for place, (dimension, groups) in enumerate(known)
         if prefix.strip() in ("", dimension)
-        and set(wanted := listed_groups(names, groups)) <= set(groups)
+        and (wanted := [name for name in listed_groups(names, groups) if name])
+        and set(wanted) <= set(groups)
     ]
     if not found:
         choices = "; ".join(f"{dimension}={','.join(groups)}" for dimension, groups in known)

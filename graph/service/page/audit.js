@@ -15,6 +15,8 @@ const VERDICTS = {
   too_few: "too few queries to tell",
   cannot_tell: "cannot tell",
   saturated: "cannot tell: more relevant documents than were looked at",
+  unlabelled: "cannot tell: too many labels are missing",
+  unknown: "cannot tell: nothing says what is due",
 };
 
 /** The findings of an audit. */
