@@ -47,7 +47,9 @@ class TestNames:
     @pytest.mark.parametrize(
         ("written", "words"),
         [
-            ("overlap?limit=3", "wrong at limit: Extra inputs are not permitted"),
+            ("overlap?limit=3", "'limit=3' are not options of the attributor 'overlap'"),
+            ("overlap?kind=llm", "'kind=llm' are not options"),
+            ("overlap?threshold=0.5&threshold=0.6", "each once"),
             ("overlap?threshold=half", "wrong at threshold: Input should be a valid number"),
             ("overlap?threshold=0", "wrong at threshold: Input should be greater than 0"),
             ("overlap?threshold=nan", "wrong at threshold"),
