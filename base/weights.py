@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
-from urllib.parse import urlsplit
 
 import tenacity
 from filelock import FileLock
@@ -236,8 +235,8 @@ def _pull_from_hub(name: str, begun: Path, progress: Progress) -> str:
         for path, expected in _missing(name).items():
             part = begun / path.name
             if problem := _fetch(f"{endpoint}/{hub}/{path.name}", part, expected, progress):
-                host = urlsplit(endpoint).hostname  # its address may hold credentials
-                return f" Before, {host} did not give {path.name} ({one_line(problem, 200)})."
+                shown = endpoint.rpartition("@")[2]  # without credentials
+                return f" Before, {shown} did not give {path.name} ({one_line(problem, 200)})."
             part.replace(path)
     return ""
 
