@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-PATIENCE = 240
+PATIENCE = 480
 """Seconds until a test that waits for something gives up.
 
 So long that no machine is too busy: only a test that fails waits to the end.

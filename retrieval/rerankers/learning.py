@@ -588,7 +588,7 @@ class DlfModel(TrainedModel):
 
 
 class Dlf(TrainedReranker):
-    """DLF from its abstract: blends models of relevance and of the target (Chen & Fang 2023).
+    """DLF, a linear reconstruction from its paper's abstract (Chen & Fang 2023).
 
     It follows "Learn to be Fair without Labels: a Distribution-based Learning Framework for Fair
     Ranking" (ICTIR 2023, arXiv 2405.17798), as far as its abstract and summaries go:
