@@ -32,6 +32,7 @@ from fairqr.retrieval.encoders.encoder import (
     Encoder,
     Float32Array,
     KeptVectors,
+    encode_documents,
     text_of,
 )
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
@@ -145,7 +146,7 @@ class TextReader:
         kept = self._kept
         if missing := [id_ for id_ in dict.fromkeys(ids) if id_ not in kept]:
             documents = await self.engine.documents(missing)
-            texts = [sendable(text_of(document))[:LONGEST] for document in documents]
+            texts = [_readable(text_of(document)) for document in documents]
             vectors = await self.vectors.encode(texts, progress)
             terms = [self._blank.terms] * len(texts)
             if self._with_terms:
@@ -351,16 +352,19 @@ class TextRelevance:
     An estimate depends only on the query, on the documents in the pool, and on the sample taken
     when this was opened. It was fitted on pools of 200 documents. Use it in one event loop.
 
-    What texts say is kept for ten minutes, see :class:`TextReader`. Vectors of texts and of queries
-    are kept in the user's cache, by their hashes.
+    What texts say is kept for ten minutes, see :class:`TextReader`. Vectors of texts and of the
+    expected queries are kept in the user's cache; no other query is stored.
     """
 
     calibrations = CALIBRATED
     options = Hybrid()
 
-    def __init__(self, texts: TextReader, reference: Reference) -> None:
+    def __init__(
+        self, texts: TextReader, reference: Reference, expected: Mapping[str, Float32Array]
+    ) -> None:
         """Take what :meth:`open` has prepared."""
         self._texts, self.reference, self._reading = texts, reference, asyncio.Lock()
+        self._expected = expected
 
     @classmethod
     async def open(
@@ -369,6 +373,7 @@ class TextRelevance:
         encoder: Encoder,
         progress: ProgressFunction | None = None,
         queries: Sequence[str] = (),
+        expected: Sequence[str] = (),
     ) -> TextRelevance:
         """Take a sample of an engine's documents: those that 20 common words find.
 
@@ -381,6 +386,8 @@ class TextRelevance:
                 documents, drawn by the hashes of their ids from all that 20 of them find (of a run,
                 that 200 find), so that no rank chooses. With fewer than ten there is no sample: all
                 words weigh the same, and similarities are compared with typical ones of MiniLM.
+            expected: Words of queries that estimates will be asked for. Their vectors are made at
+                once and kept in the user's cache.
 
         Raises:
             ModelError: The encoder failed.
@@ -402,7 +409,9 @@ class TextRelevance:
         sample = await texts.read(ordered, progress)
         spoken = [sample[id_] for id_ in ordered if len(sample[id_].terms)]
         texts.background = Background.of(texts.stacked(spoken))
-        return cls(texts, Reference([text.terms for text in spoken]))
+        words = [*dict.fromkeys(map(_readable, expected))]
+        vectors = dict(zip(words, await texts.vectors.encode(words), strict=True))
+        return cls(texts, Reference([text.terms for text in spoken]), vectors)
 
     async def estimate_ids(
         self, query: str, ids: Sequence[str], *, by_words: bool = True
@@ -437,8 +446,10 @@ class TextRelevance:
         spoken = vectors.any(axis=1) | (np.array([*map(len, terms)]) > 0)
         if np.count_nonzero(spoken) < max(1, FEWEST_TEXTS * len(ids)):
             return None
-        words = sendable(query)[:LONGEST]
-        (vector,) = await self._texts.vectors.encode([words])
+        words = _readable(query)
+        if (vector := self._expected.get(words)) is None:
+            made_by = self._texts.vectors
+            (vector,) = await encode_documents(made_by.encoder, [words], made_by.dimensions)
         scores = bm25(hashed_terms(words), terms, self.reference)
         sharing = np.argsort(-scores, kind="stable")[: np.count_nonzero(scores) * by_words]
         movers = sharing.tolist(), vectors
@@ -481,7 +492,8 @@ async def open_texts(
             )
         # Words that the run does not know would find nothing.
         searches = [id_ for id_ in queries if id_ in run.rankings]
-    texts = await TextRelevance.open(engine, MiniLmEncoder(), progress, searches)
+    expected = [*queries.values()]
+    texts = await TextRelevance.open(engine, MiniLmEncoder(), progress, searches, expected)
     if not texts.reference.texts:
         found = await engine.search([Query(text, PROBED) for text in searches[:PROBED]])
         ids = list(dict.fromkeys(id_ for hits in found for id_ in hits.ids))
@@ -517,5 +529,10 @@ def end_of(estimates: FloatArray, places: Sequence[int]) -> float:
     return max(last, half) if half >= LIKELY else last
 
 
-def _digest_of(query: str) -> bytes:
-    return blake2b(query.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+def _readable(text: str) -> str:
+    """Return as much of a text as we read."""
+    return sendable(text)[:LONGEST]
+
+
+def _digest_of(text: str) -> bytes:
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
