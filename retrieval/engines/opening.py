@@ -69,6 +69,8 @@ async def open_source(
             index_of_source(source), corpus, str(corpus.path), progress, shown=source.name
         )
         return await with_retriever(engine, asked, progress)
+    if asked.encoder and (asked.kind == "dense" or isinstance(source, RunSource)):
+        raise _ranks_in_its_own_way(source.name)
     told = announced(progress, f"labels of {source.name}")
     labels = await LabelReader.open(
         source.attributes, source.folder, store=store / "labels", progress=told
@@ -138,9 +140,7 @@ async def with_retriever(
     keeps_order = not isinstance(engine, TantivyEngine)
     try:
         if keeps_order and (asked.kind == "dense" or "new_queries" not in engine.capabilities):
-            raise UnsupportedError(
-                f"The source '{engine.name}' only ranks in its own way; leave the retriever out."
-            )
+            raise _ranks_in_its_own_way(engine.name)
         if isinstance(engine, TantivyEngine):
             told = announced(progress, f"vectors of {engine.name}")
             if asked.kind == "dense":
@@ -154,6 +154,12 @@ async def with_retriever(
     except BaseException:
         await engine.aclose()
         raise
+
+
+def _ranks_in_its_own_way(name: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"The source '{name}' only ranks in its own way; leave the retriever out."
+    )
 
 
 async def encode_written(engine: TantivyEngine, progress: ProgressFunction | None = None) -> None:

@@ -177,11 +177,7 @@ async def test_systems_whose_corpus_is_not_there_are_left_out_and_the_rest_is_me
 ) -> None:
     """So are those whose corpus cannot rank as they ask, or has other documents."""
     (tmp_path / "exported.txt").write_text("t0 Q0 d00 1 1.0 mine\n")
-    (tmp_path / "mine.jsonl").write_text(
-        '{"id": "d00", "title": "A", "gender": "female", "place": "x"}\n'
-    )
-    about = {"engine": "run", "runs": "exported.txt", "documents": "mine.jsonl"}
-    source = write_source(tmp_path, "exported", **about)
+    source = write_source(tmp_path, "exported", engine="run", runs="exported.txt")
     (tmp_path / "others.jsonl").write_text('{"id": "other", "title": "A poet"}\n')
     others = write_source(tmp_path, "others", documents="others.jsonl")
     systems = [
