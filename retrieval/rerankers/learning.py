@@ -199,11 +199,14 @@ class LinearModel(BaseModel):
 
     @model_validator(mode="after")
     def _columns_fit(self) -> Self:
-        if self.features[: len(FEATURES)] != FEATURES:
-            raise ValueError("this version of fairqr has other features")
         if not len(self.means) == len(self.scales) == len(self.weights) == len(self.features):
             raise ValueError("the columns of the weights do not fit each other")
         return self
+
+    def check_features(self, *more: str) -> None:
+        """Raise ValueError unless the columns are our features, and after them these."""
+        if self.features != (*FEATURES, *more):
+            raise ValueError("this version of fairqr has other features")
 
     def scores(self, features: FloatArray) -> FloatArray:
         """Return the score of each document, shape (n,), from its features, shape (n, F)."""
@@ -438,8 +441,7 @@ class DeltrModel(TrainedModel):
 
     @model_validator(mode="after")
     def _features_fit(self) -> Self:
-        if self.model.features != (*FEATURES, "protected"):
-            raise ValueError("this version of fairqr has other features")
+        self.model.check_features("protected")
         return self
 
 
@@ -541,6 +543,10 @@ def _mark(candidates: Candidates, dimension: int, protected: Sequence[str]) -> F
     return np.isin(group_of_each(candidates.memberships[dimension]), groups).astype(np.float64)
 
 
+def _target_column(dimension: str) -> str:
+    return f"target({dimension})"
+
+
 class DlfModel(TrainedModel):
     """Trained weights.
 
@@ -565,9 +571,8 @@ class DlfModel(TrainedModel):
 
     @model_validator(mode="after")
     def _features_fit(self) -> Self:
-        own = tuple(f"target({name})" for name in self.dimensions)
-        if (self.relevance.features, self.fairness.features) != (FEATURES, (*FEATURES, *own)):
-            raise ValueError("this version of fairqr has other features")
+        self.relevance.check_features()
+        self.fairness.check_features(*map(_target_column, self.dimensions))
         return self
 
     def scores(self, features: FloatArray, target_features: FloatArray, alpha: float) -> FloatArray:
@@ -694,7 +699,7 @@ def train_dlf(examples: Sequence[TopicExample], options: TrainingOptions) -> Dlf
     memberships = [padded([it.memberships[a] for it in every]) for a in dimensions]
     targets = [np.array([it.targets[a] for it in every]) for a in dimensions]
     told = {
-        f"target({name})": padded([target_feature(it, a) for it in every])
+        _target_column(name): padded([target_feature(it, a) for it in every])
         for a, name in dimensions.items()
     }
 

@@ -216,22 +216,24 @@ class LabelField:
         return {"nested": {"path": self.mapped.nested, "query": query}}
 
     @property
-    def _in_ranges(self) -> bool:
-        """Whether all groups are ranges that the server can search."""
+    def _are_ranges(self) -> bool:
+        """Whether all groups are ranges."""
         values = self.attribute.values.values()
-        are_ranges = bool(values) and all(isinstance(it, Range) for it in values)
-        return are_ranges and all(self.query(it) for it in self.attribute.groups)
+        return bool(values) and all(isinstance(it, Range) for it in values)
+
+    @property
+    def _counts_ranges(self) -> bool:
+        """Whether the server counts ranges, of which a field may have millions of values."""
+        return self._are_ranges and all(self.query(it) for it in self.attribute.groups)
 
     @property
     def countable(self) -> bool:
         """Whether the server can count the labels: it joins dates in another form than hits."""
-        values = self.attribute.values.values()
-        in_ranges = bool(values) and all(isinstance(it, Range) for it in values)
-        return self.mapped.by_column and (in_ranges or self.mapped.type not in DATES)
+        return self.mapped.by_column and (self._are_ranges or self.mapped.type not in DATES)
 
     def counted(self) -> Body:
         """Return the aggregation that counts the documents with each label, values joined."""
-        if self._in_ranges:  # of which a field may have millions of values
+        if self._counts_ranges:
             script = {"source": SIZE, "params": {"field": self.name}}
             groups = {"filters": {"filters": [*map(self.query, self.attribute.groups)]}}
             return {
@@ -248,7 +250,7 @@ class LabelField:
         found = answer.get("aggregations", {}).get("labels", {})
         if found.get("sum_other_doc_count", 1):
             return None
-        if self._in_ranges:
+        if self._counts_ranges:
             return self._shares_of_ranges(found["buckets"])
         read = json.loads if self.mapped.type in NUMBERS else str
         labels = [[*map(read, it["key"].split("\0")[:-1])] for it in found["buckets"]]
