@@ -303,12 +303,10 @@ def middle_of(drawn: FloatArray) -> list[list[float]]:
     the group was seen, and says nothing. Where there are many, the figure may be nearly anything,
     and the ends are NaN.
     """
-    is_possible = np.isfinite(drawn)
-    known = is_possible.mean(axis=0) >= POSSIBLE
+    known = np.isfinite(drawn).mean(axis=0) >= POSSIBLE
     ends = np.full((2, drawn.shape[1]), np.nan)
-    ends[:, known] = np.nanquantile(
-        np.where(is_possible, drawn, np.nan)[:, known], [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0
-    )
+    quantiles = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
+    ends[:, known] = np.nanquantile(drawn[:, known], quantiles, axis=0)
     return ends.T.tolist()
 
 

@@ -421,25 +421,22 @@ class QueryFigures:
         seen, due_in = (effective_queries(by * (held > 0)) for held in (above, below))
         # Which group leads may be chance, so all others are compared with it at the same time
         # (Hsu 1984, multiple comparisons with the best), and no ratio is above 1.
-        found, own = (
-            estimate(
-                parts,
-                weights,
-                relative,
-                scale=scale,
-                telling=np.minimum(seen, due_in),
-                comparisons=1 if chosen else max(1, size - 1),
-            )
-            for scale in ("log", "own")
+        interval = functools.partial(
+            estimate,
+            parts,
+            weights,
+            relative,
+            telling=np.minimum(seen, due_in),
+            comparisons=1 if chosen else max(1, size - 1),
         )
-        most = np.inf if chosen else 1.0
+        found, most = interval(scale="log"), np.inf if chosen else 1.0
         if self.dimension.confusion is not None:
             drawn = divided(*(it @ self._inverses for it in np.split(weights @ parts, 2)))
             ends = middle_of(divided(drawn, drawn[:, leader : leader + 1]))
             # Corrected rates may be below 0, and have no logarithm.
             both = (
                 wider_by(b, it) if math.isnan(a.low) else wider_by(a, it, is_ratio=True)
-                for a, b, it in zip(found, own, ends, strict=True)
+                for a, b, it in zip(found, interval(scale="own"), ends, strict=True)
             )
             return [_within(it, 0.0, most) for it in both]
         found = [replace(it, high=np.fmin(it.high, most)) if it.low >= 0 else it for it in found]

@@ -339,8 +339,11 @@ def measure(
     figures = [
         group for it, segment, ids in parts for group in it.figures(spec.seed, segment, ids, tests)
     ]
+    unknown = {name: it.table.unknown() for name, it in measured.items()}
+    unlabelled = {name: it.table.unlabelled() for name, it in measured.items()}
+    missing = {name: (unknown[name].value, unlabelled[name]) for name in measured}
     figures = [
-        _complete(it, costs.get(it.attribute), measured[it.attribute].table, spec.failures)
+        _complete(it, costs.get(it.attribute), missing[it.attribute], spec.failures)
         for it in corrected(figures)
     ]
     if failed > spec.failures:
@@ -363,8 +366,8 @@ def measure(
         groups=groups,
         segments=[it for it in figures if it.segment],
         tests=tests,
-        unknown={name: it.table.unknown() for name, it in measured.items()},
-        unlabelled={name: it.table.unlabelled() for name, it in measured.items()},
+        unknown=unknown,
+        unlabelled=unlabelled,
         costs=costs,
         saturated={name: it.table.saturated() for name, it in measured.items()},
         contributions=_contributions(measured, groups, observed),
@@ -375,9 +378,16 @@ def measure(
 
 
 def _complete(
-    group: GroupFigures, mending: Mending | None, table: QueryFigures, most_saturated: float
+    group: GroupFigures, mending: Mending | None, missing: Sequence[float], most_saturated: float
 ) -> GroupFigures:
-    """Add what a group would get and what could be found, or take back what cannot be said."""
+    """Add what a group would get and what could be found, or take back what cannot be said.
+
+    Args:
+        group: The figures of a group.
+        mending: What mending costs, if any query was re-ranked.
+        missing: The share of the exposure without a label, and the number of such candidates.
+        most_saturated: The largest share of saturated queries with which a lean is known.
+    """
     if_mended = math.nan
     if mending is not None and not group.segment:
         change = mending.exposure[group.group].value - mending.today[group.group].value
@@ -387,17 +397,16 @@ def _complete(
     is_known = group.tested == "lack" and 0 < group.exposure.queries == group.lack.queries
     if group.saturated > most_saturated and not is_known:
         return replace(found, verdict="saturated", flips=False, detectable=math.nan)
-    if _may_hide(found, table):
+    if _may_hide(found, *missing):
         return replace(found, verdict="unlabelled", detectable=math.nan)
     return found
 
 
-def _may_hide(group: GroupFigures, table: QueryFigures) -> bool:
+def _may_hide(group: GroupFigures, unknown: float, unlabelled: float) -> bool:
     """Return whether missing labels alone could hide a difference that would be found."""
     if math.isnan(group.exposure.value):
-        return group.verdict == "unknown" and table.unknown().value > 0
-    is_complete = table.unknown().value == table.unlabelled() == 0
-    if is_complete or group.verdict != "cannot_tell":
+        return group.verdict == "unknown" and unknown > 0
+    if unknown == unlabelled == 0 or group.verdict != "cannot_tell":
         return False
     # The greatest lean holds what no ranking could give, too, which labels cannot hide.
     low, high = group.lean_bounds
