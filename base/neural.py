@@ -217,7 +217,8 @@ def _new_causal(name: str, adapter: str) -> PretrainedModel:
             taken = set(peft.get_peft_model_state_dict(model))
     except Exception as error:
         raise ModelUnavailableError(
-            f"The adapter {adapter} cannot be used with {name} ({one_line(error, 200)})."
+            f"The adapter {adapter} cannot be used with {name} ({one_line(error, 200)}); choose "
+            "another."
         ) from None
     # Peft keeps the initial values of weights that it does not find, and ignores unknown ones.
     if saved != taken:

@@ -100,7 +100,9 @@ def record_to(path: Path, *, content: bool = False, more: bool = False) -> Itera
         # may send half a surrogate pair; backslashreplace writes it as JSON escapes it.
         stream = path.open("a", encoding="utf-8", errors="backslashreplace")
     except OSError as error:
-        raise InputError(f"The trace {path} cannot be written: {error.strerror}.") from None
+        raise InputError(
+            f"The trace {path} cannot be written: {error.strerror}. Name another file."
+        ) from None
     recorder = Recorder(stream, content, replaces=not more)
     token = _recorder.set(recorder)
     try:

@@ -82,7 +82,7 @@ async def test_a_server_without_probabilities_is_read_instead(
 async def test_half_a_character_is_no_sign_that_a_model_tells_no_probabilities(
     model_server: ModelServer,
 ) -> None:
-    """llama.cpp tells nothing of a token that is the begin of a character."""
+    """llama.cpp gives no probability of a token that is only part of a character."""
 
     def answer(asked: Asked) -> Answer:
         broken = re.search(r"<first>Person 3\.", asked.last_message)

@@ -31,7 +31,7 @@ from fairqr.retrieval.sampling.plackett_luce import (
 )
 
 SIGNIFICANCE = 1e-5
-"""Of each test of frequencies. The seeds are fixed, so a test that passes goes on passing."""
+"""Of each test of frequencies. Seeds are fixed, so its result does not change."""
 
 
 def probabilities(weights: Sequence[float], k: int) -> dict[tuple[int, ...], float]:
