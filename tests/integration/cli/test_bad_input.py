@@ -433,7 +433,7 @@ class TestIndexes:
         assert command("index", "create", "mine", people).code == 0
         manifest = self.manifest(tmp_path)
         if damage == "format":
-            changed = json.loads(manifest.read_text()) | {"format": 4}
+            changed = json.loads(manifest.read_text()) | {"format": 99}
             manifest.write_text(json.dumps(changed))
         elif damage == "half":
             manifest.write_text(manifest.read_text()[:50])
