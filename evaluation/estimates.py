@@ -287,6 +287,8 @@ def wider_by(found: Estimate, ends: Sequence[float], *, is_ratio: bool = False) 
 
     Errors are independent, so their squares add up; those of a ratio on the scale of its logarithm.
     """
+    if math.isnan(found.low):
+        return found
     every = np.array([found.value, found.low, found.high, *ends])
     with np.errstate(divide="ignore", invalid="ignore"):
         value, low, high, least, most = np.log(np.maximum(every, 0.0)) if is_ratio else every
@@ -300,11 +302,11 @@ def middle_of(drawn: FloatArray) -> list[list[float]]:
     """Return the ends of the middle 95 % of drawn figures, shape (draws, M), as M pairs.
 
     A draw in which a group has nothing of what its figure is a share of (NaN) is impossible, since
-    the group was seen, and says nothing. Where there are many, the figure may be nearly anything,
-    and the ends are NaN.
+    the group was seen, and says nothing. Where there are many, the figure may be anything. To leave
+    it out would leave those in where chance makes a group look larger than it is.
     """
     known = np.isfinite(drawn).mean(axis=0) >= POSSIBLE
-    ends = np.full((2, drawn.shape[1]), np.nan)
+    ends = np.full((2, drawn.shape[1]), [[-np.inf], [np.inf]])
     quantiles = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
     ends[:, known] = np.nanquantile(drawn[:, known], quantiles, axis=0)
     return ends.T.tolist()

@@ -30,7 +30,7 @@ from fairqr.retrieval.engines.engine import (
     limit_of,
     searched,
 )
-from fairqr.retrieval.engines.hybrid.texts import TextRelevance, end_of
+from fairqr.retrieval.engines.hybrid.texts import Estimates, TextRelevance, end_of
 from fairqr.retrieval.engines.run import RunEngine
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.ranking import Ranking
@@ -190,7 +190,7 @@ class Asker:
         pool, warnings = DocumentTable(), hits.warnings
         pool.add(hits.ids, hits.memberships)
         relevance: tuple[float, ...] | None = None
-        by_similarity: tuple[float, ...] | None = None
+        halves: dict[str, tuple[float, ...]] = {}
         levels: dict[str, float] = {}
         relevant = set(relevant_in((self.qrels or {}).get(query.id, {})))
         known = sorted(it for it in relevant if it in self._judged)
@@ -199,10 +199,10 @@ class Asker:
         absent = self._looked_up if "read_by_id" in self.engine.capabilities else frozenset[str]()
         hidden = len(relevant.difference(known, absent, pool.ids))
         if self.texts is not None:
-            relevance, levels = await self._widen(pool, query, hits)
-            if relevance is not None:
-                found = await self.texts.estimate_ids(query.text, pool.ids, by_words=False)
-                by_similarity = None if found is None else tuple(found.tolist())
+            found, levels = await self._widen(pool, query, hits)
+            if found is not None:
+                relevance, *others = (tuple(it.tolist()) for it in found)
+                halves = dict(zip(("by_words", "by_similarity"), others, strict=True))
             judged, hidden = (judged if known and not hidden else {}), 0
         elif self.qrels is not None and query.id in self.qrels:
             pool.add(known, judged)
@@ -222,7 +222,7 @@ class Asker:
             ids=tuple(hits.ids),
             others=tuple(pool.ids[len(hits.ids) :]),
             relevance=relevance,
-            by_similarity=by_similarity,
+            **halves,
             groups=coded(groups, groups),
             levels=levels,
             judged=coded(judged, judged),
@@ -235,7 +235,7 @@ class Asker:
 
     async def _widen(
         self, pool: DocumentTable, query: AuditQuery, answer: Hits
-    ) -> tuple[tuple[float, ...] | None, dict[str, float]]:
+    ) -> tuple[Estimates | None, dict[str, float]]:
         """Add documents to a pool until no search ends among likely relevant documents.
 
         Each group has a search of its own, where the engine can search within it, unless the answer
@@ -257,7 +257,7 @@ class Asker:
         is_cut_off = len(answer) >= min(self.depth, self._limit)
         reached: dict[Group | None, _Reach] = {None: _Reach(self.depth, answer.ids, is_cut_off)}
         wanted: dict[Group | None, int] = dict.fromkeys(self.widened, WIDENED_BY)
-        relevance: tuple[float, ...] | None = None
+        estimated: Estimates | None = None
         levels: dict[str, float] = {}
         groups = memberships_of(pool, self.attributes, answer.ids)
         answered: dict[Group | None, list[str]] = {
@@ -274,7 +274,7 @@ class Asker:
             try:
                 found = await searched(self.engine, asked) if asked else []
             except FairqrError as error:
-                if relevance is None or isinstance(error, IndexUnavailableError):
+                if estimated is None or isinstance(error, IndexUnavailableError):
                     raise
                 break  # The engine answers no search that is so deep.
             for (group, size), hits in zip(wanted.items(), found, strict=True):
@@ -287,10 +287,9 @@ class Asker:
             estimated = await self.texts.estimate_ids(query.text, ids)
             if estimated is None:
                 return None, {}
-            relevance = tuple(estimated.tolist())
             places = dict(zip(ids, range(len(ids)), strict=True))
             ends = {
-                group: end_of(estimated, [*map(places.__getitem__, it.ids)])
+                group: end_of(estimated.likely, [*map(places.__getitem__, it.ids)])
                 for group, it in reached.items()
                 if it.is_cut_off
             }
@@ -302,7 +301,7 @@ class Asker:
                         wanted[group] = reached[group].size * WIDER
             if not wanted:
                 break
-        return relevance, levels
+        return estimated, levels
 
     def _searches_of(self, attribute: Attribute) -> list[Group | None]:
         """Return the searches that find the groups of an attribute; None is the plain one.

@@ -90,8 +90,10 @@ class Condition:
             return REASONS["saturated"] if group.verdict == "saturated" else "there is no figure"
         if self.figure not in OF_ANSWERS and group.verdict in ("saturated", "too_few"):
             return REASONS[group.verdict]
-        # What is the same in every query has no interval, and yet a test.
-        if math.isnan(it.low) and (is_ratio or group.test.p is None):
+        # What is the same in every query has no interval, and yet a test; a ratio that may be
+        # anything has one.
+        is_anything = is_ratio and it.low <= 0 and it.high >= 1
+        if is_anything or (math.isnan(it.low) and (is_ratio or group.test.p is None)):
             is_leader = is_ratio and it.value == 1
             return "" if sure and is_leader else "too few queries tell of it"
         is_unlabelled = sure and group.verdict == "unlabelled"

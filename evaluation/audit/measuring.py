@@ -164,7 +164,7 @@ class _Measurement:
         self.is_single = len(dimension.factors) == 1
         self.effects: list[Weighted] = []
         # By what differences of the share of relevant documents say how far an estimate is off.
-        self._differences = {"judged": list[Weighted](), "by_similarity": list[Weighted]()}
+        self._differences = {"judged": list[Weighted](), "split": list[Weighted]()}
         # By segment: by document what rests on its label; and of queries the squares and weights.
         self._labels: dict[str, tuple[dict[str, FloatArray], FloatArray]] = {}
 
@@ -185,10 +185,11 @@ class _Measurement:
         if estimated is not None and judged is not None and judged.any():
             judged_share = normalise(judged.sum(axis=0))
             self._differences["judged"].append((query.weight, estimated - judged_share))
-        if estimated is not None and observation.by_similarity is not None:
+        halves = observation.by_words, observation.by_similarity
+        if estimated is not None and None not in halves:
             counted = np.asarray(answer.counted) > 0
-            other = normalise((counted * observation.by_similarity) @ answer.members)
-            self._differences["by_similarity"].append((query.weight, estimated - other))
+            one, other = (normalise((counted * it) @ answer.members) for it in halves)
+            self._differences["split"].append((query.weight, one - other))
 
     def _add_documents(self, query: AuditQuery, pool: Sequence[str], answer: Answer) -> None:
         """Note how much of the exposure, the target and the lean rests on each label."""
@@ -245,8 +246,8 @@ class _Measurement:
 
         By judgements of some of the queries it is the further end of the interval of the mean
         difference. Without enough of them, and for a group that they never show, it is the same of
-        the estimate and a second one, and at least :data:`ESTIMATE_ERROR`: two estimates may be off
-        alike. It is 0 if relevance was judged.
+        what the two halves of the evidence say, the words and the similarity, and at least
+        :data:`ESTIMATE_ERROR`: both may be off alike. It is 0 if relevance was judged.
         """
         size = len(self.dimension.groups)
         if self._relevance != "estimated":
@@ -257,7 +258,7 @@ class _Measurement:
             intervals = means(found.reshape(-1, size), weights)
             ends[name] = np.abs([(it.low, it.high) for it in intervals]).max(axis=1)
         is_unknown = np.isnan(ends["judged"])
-        least = np.fmax(ends["by_similarity"], ESTIMATE_ERROR)
+        least = np.fmax(ends["split"], ESTIMATE_ERROR)
         errors = np.where(is_unknown, least, ends["judged"]).tolist()
         return errors, 0 if is_unknown.all() else len(self._differences["judged"])
 

@@ -47,8 +47,8 @@ class Observation(AuditRecord):
         others: Further documents that may be relevant: judged, or found by wider searches.
         relevance: For each document of the pool, how likely it is relevant: judged (0 or 1), or
             estimated from texts alone; None if neither is known.
-        by_similarity: The same without the words that query and text share, as a second opinion
-            where relevance is estimated.
+        by_words: The same by the words alone that query and text share, where it is estimated.
+        by_similarity: The same by the similarity of query and text alone.
         groups: By attribute, the memberships of the pool.
         levels: By attribute, the estimate from which the pool has what there is of each group
             alike (:func:`fairqr.retrieval.engines.hybrid.texts.end_of`); 0 where
@@ -64,6 +64,7 @@ class Observation(AuditRecord):
     ids: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
     relevance: tuple[float, ...] | None = None
+    by_words: tuple[float, ...] | None = None
     by_similarity: tuple[float, ...] | None = None
     groups: dict[str, CodedMemberships] = Field({})
     levels: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field({})
@@ -82,7 +83,7 @@ class Observation(AuditRecord):
         size = len(self.pool)
         if len(set(self.pool)) != size:
             raise ValueError("the pool has an id twice")
-        for found in filter(None, (self.relevance, self.by_similarity)):
+        for found in filter(None, (self.relevance, self.by_words, self.by_similarity)):
             if len(found) != size or not _are_shares(found):
                 raise ValueError("'relevance' is not one number from 0 to 1 for each of the pool")
         for groups, count in (self.groups, size), (self.judged, None):

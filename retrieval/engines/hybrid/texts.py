@@ -112,6 +112,20 @@ class Text(NamedTuple):
 Texts = Mapping[str, Text]
 
 
+class Estimates(NamedTuple):
+    """How likely documents are relevant, each of shape (n,), in (0, 1).
+
+    Attributes:
+        likely: By all evidence.
+        by_words: By the words alone that query and text share; all are taken to be as similar.
+        by_similarity: By the similarity alone, as if all texts shared as many words.
+    """
+
+    likely: FloatArray
+    by_words: FloatArray
+    by_similarity: FloatArray
+
+
 def hashed_terms(text: str) -> Terms:
     """Return stems as numbers. Among a million distinct ones, one in 4,000 shares its number."""
     stems = english_analyzer().analyze(text)
@@ -413,10 +427,8 @@ class TextRelevance:
         vectors = dict(zip(words, await texts.vectors.encode(words), strict=True))
         return cls(texts, Reference([text.terms for text in spoken]), vectors)
 
-    async def estimate_ids(
-        self, query: str, ids: Sequence[str], *, by_words: bool = True
-    ) -> FloatArray | None:
-        """Return how likely each document is relevant to a query, shape (n,), in (0, 1).
+    async def estimate_ids(self, query: str, ids: Sequence[str]) -> Estimates | None:
+        """Return how likely each document is relevant to a query, and what each half of it says.
 
         A document that has no text or that the engine does not return, about which we know nothing,
         gets the mean of the others.
@@ -424,8 +436,6 @@ class TextRelevance:
         Args:
             query: The words of the query.
             ids: The distinct documents of the pool, in any order.
-            by_words: Whether the words that a text shares with the query count; else all texts
-                count as if they shared as many, and the similarity alone tells them apart.
 
         Returns:
             The estimates in the order of the documents, or None if fewer than half of them have a
@@ -451,17 +461,26 @@ class TextRelevance:
             made_by = self._texts.vectors
             (vector,) = await encode_documents(made_by.encoder, [words], made_by.dimensions)
         scores = bm25(hashed_terms(words), terms, self.reference)
-        sharing = np.argsort(-scores, kind="stable")[: np.count_nonzero(scores) * by_words]
-        movers = sharing.tolist(), vectors
-        similarity = self._texts.likeness(vector, vectors, movers, self.options)
-        shared = scores / (scores.max() or 1.0)
-        chances = self.calibrations.texts.probability(
-            shared if by_words else np.full_like(shared, shared[spoken].mean()),
-            np.clip(similarity, -FARTHEST, FARTHEST),
+        sharing = np.argsort(-scores, kind="stable")[: np.count_nonzero(scores)].tolist()
+        both, alone = (
+            self._texts.likeness(vector, vectors, (by_words, vectors), self.options).clip(
+                -FARTHEST, FARTHEST
+            )
+            for by_words in (sharing, [])
         )
-        estimates = np.empty(len(ids))
-        estimates[order] = np.where(spoken, chances, chances[spoken].mean())
-        return estimates
+        shared = scores / (scores.max() or 1.0)
+
+        def estimate(lexical: FloatArray, similarity: FloatArray) -> FloatArray:
+            chances = self.calibrations.texts.probability(lexical, similarity)
+            estimates = np.empty(len(ids))
+            estimates[order] = np.where(spoken, chances, chances[spoken].mean())
+            return estimates
+
+        return Estimates(
+            estimate(shared, both),
+            estimate(shared, np.full(len(ids), both[spoken].mean())),
+            estimate(np.full(len(ids), shared[spoken].mean()), alone),
+        )
 
 
 async def open_texts(

@@ -164,9 +164,14 @@ def test_an_engine_without_a_lean_is_not_accused(inputs: Path, quick: Main) -> N
     assert "fair" not in done.stdout.split("report:")[0].lower()
 
 
+@pytest.mark.model
 @pytest.mark.parametrize(("name", "verdict"), [("x07", "less"), ("x05", "less"), ("x13", "more")])
-def test_what_is_planted_is_found(inputs: Path, quick: Main, name: str, verdict: str) -> None:
-    assert quick(*asked(inputs, name, "out")).code == 0
+@pytest.mark.parametrize("is_judged", [True, False])
+def test_what_is_planted_is_found(
+    inputs: Path, quick: Main, minilm_cache: Path, name: str, verdict: str, is_judged: bool
+) -> None:
+    arguments = asked(inputs, name, "out", is_judged=is_judged)
+    assert quick(*arguments, FAIRQR_CACHE_DIR=str(minilm_cache)).code == 0
     female, _ = json.loads((inputs / "out/audit.json").read_text())["groups"]
     assert female["verdict"] == verdict
 

@@ -268,8 +268,9 @@ async def test_it_tells_relevant_documents_from_others() -> None:
         if topic.title not in ("sculptor", "British actor"):
             continue
         (hits,) = await engine.search([Query(topic.title, 40)])
-        estimates = await relevance.estimate_ids(topic.title, hits.ids)
-        assert estimates is not None
+        found = await relevance.estimate_ids(topic.title, hits.ids)
+        assert found is not None
+        estimates = found.likely
         judged = np.isin(hits.ids, collection.relevant(topic.id))
         above = mannwhitneyu(estimates[judged], estimates[~judged]).statistic
         areas.append(above / (judged.sum() * (~judged).sum()))

@@ -74,8 +74,9 @@ async def estimated(
     """The estimates by id."""
     estimates = await relevance.estimate_ids(query, [document.id for document in documents])
     assert estimates is not None
-    assert ((estimates > 0) & (estimates < 1)).all()
-    return dict(zip([document.id for document in documents], estimates.tolist(), strict=True))
+    assert ((np.array(estimates) > 0) & (np.array(estimates) < 1)).all()
+    ids = [document.id for document in documents]
+    return dict(zip(ids, estimates.likely.tolist(), strict=True))
 
 
 def stems(text: str) -> list[str]:
@@ -108,12 +109,28 @@ async def test_estimates_are_those_of_the_definition(lexical: TantivyEngine) -> 
     nearest = sorted(scores, key=lambda i: (-float(vectors[i] @ query), i))
     moved = moved_by_hand(query, vectors, [by_words, nearest])
     usual = np.array([vectors[id_] @ moved for id_ in sampled])
-    fit = CALIBRATED.texts
-    for id_, estimate in found.items():
-        likeness = (vectors[id_] @ moved - usual.mean()) / usual.std()
-        words = fit.lexical * scores[id_] / max(scores.values())
-        logit = fit.intercept + words + fit.similarity * likeness
-        assert estimate == pytest.approx(1 / (1 + math.exp(-logit)), abs=2e-5)
+    fit, ids = CALIBRATED.texts, [document.id for document in pool]
+
+    def chances(words: Sequence[float], likeness: Sequence[float]) -> list[float]:
+        logits = (
+            fit.intercept + fit.lexical * one + fit.similarity * other
+            for one, other in zip(words, likeness, strict=True)
+        )
+        return [1 / (1 + math.exp(-logit)) for logit in logits]
+
+    words = [scores[id_] / max(scores.values()) for id_ in ids]
+    likeness = [(vectors[id_] @ moved - usual.mean()) / usual.std() for id_ in ids]
+    assert [found[id_] for id_ in ids] == pytest.approx(chances(words, likeness), abs=2e-5)
+    # Each half of the evidence takes the other to be the same in all texts.
+    halves = await (await opened(lexical)).estimate_ids("w1 w0 w1", ids)
+    assert halves is not None
+    alike = [sum(likeness) / len(ids)] * len(ids)
+    assert halves.by_words == pytest.approx(np.array(chances(words, alike)), abs=2e-5)
+    moved = moved_by_hand(query, vectors, [[], nearest])
+    usual = np.array([vectors[id_] @ moved for id_ in sampled])
+    likeness = [(vectors[id_] @ moved - usual.mean()) / usual.std() for id_ in ids]
+    alike = [sum(words) / len(ids)] * len(ids)
+    assert halves.by_similarity == pytest.approx(np.array(chances(alike, likeness)), abs=2e-5)
 
 
 @pytest.mark.parametrize("query", ["w1", "w0 w5 w5", "people", "nothing of that"])

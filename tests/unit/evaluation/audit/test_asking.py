@@ -17,9 +17,9 @@ from fairqr.evaluation.audit.asking import LOOKED_UP, WIDENED_BY, Asker
 from fairqr.evaluation.audit.queries import AuditQuery
 from fairqr.evaluation.audit.records import Observation
 from fairqr.retrieval.engines.engine import EngineOverWords, Hits, Query
+from fairqr.retrieval.engines.hybrid.texts import Estimates
 from fairqr.retrieval.engines.langchain import from_langchain
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
-from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.relevance import LIKELY
 from fairqr.retrieval.fairness.table import decoded
 from fairqr.retrieval.sources.documents import Document
@@ -51,11 +51,10 @@ class ByRank:
         self.asked: list[str] = []
         self.of = of
 
-    async def estimate_ids(
-        self, query: str, ids: Sequence[str], *, by_words: bool = True
-    ) -> FloatArray | None:
-        self.asked += [query] * by_words
-        return np.array([max(0.0, 1 - int(id_[1:]) / self.of) for id_ in ids])
+    async def estimate_ids(self, query: str, ids: Sequence[str]) -> Estimates | None:
+        self.asked.append(query)
+        likely = np.array([max(0.0, 1 - int(id_[1:]) / self.of) for id_ in ids])
+        return Estimates(likely, likely, likely)
 
 
 class Limited(EngineOverWords):

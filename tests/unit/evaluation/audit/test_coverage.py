@@ -51,6 +51,7 @@ def made(groups: int, lean: float, error: float = 0.0) -> World:
         (3, 1.0, 0.15, "estimated", 12, 0.0, 0),
         (2, 1.0, 0.3, "judged", 100, 0.0, 0),
         (2, 1.0, 0.15, "judged", 12, 0.0, 200),
+        (0, 1.0, 0.15, "judged", 50, 0.0, 200),
         (3, 0.0, 0.3, "estimated", 25, 1.0, 500),
     ],
 )

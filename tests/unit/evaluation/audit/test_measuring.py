@@ -120,7 +120,7 @@ def test_judgements_of_some_queries_say_how_far_the_estimate_is_off() -> None:
         )
 
 
-def test_where_two_estimates_differ_the_interval_holds_it() -> None:
+def test_where_words_and_similarity_differ_the_interval_holds_it() -> None:
     """Words that women's texts lack make them look less relevant; similarity does not."""
     queries = queries_of(40)
     asked = {query.id: replace(query, weight=1.0) for query in queries.queries}
@@ -128,7 +128,8 @@ def test_where_two_estimates_differ_the_interval_holds_it() -> None:
     for it in observations_of(queries, lean=0.0):
         women = decoded(it.groups["gender"])[:, 0] > 0
         other = np.where(women, np.minimum(1.0, 2 * np.array(it.relevance)), it.relevance)
-        observed.append(it.model_copy(update={"by_similarity": tuple(other.tolist())}))
+        halves = {"by_words": it.relevance, "by_similarity": tuple(other.tolist())}
+        observed.append(it.model_copy(update=halves))
     found = measure(spec_of(attributes=("gender",)), SCHEMA, asked, reading(observed))
     for it in found.groups:
         assert it.error > 2 * ESTIMATE_ERROR

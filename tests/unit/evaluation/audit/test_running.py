@@ -26,9 +26,9 @@ from fairqr.evaluation.audit.queries import Queries
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.evaluation.experiments.verifying import verify
 from fairqr.retrieval.engines.engine import Hits, Query
+from fairqr.retrieval.engines.hybrid.texts import Estimates
 from fairqr.retrieval.engines.limits import at_rate
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
-from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.target import Target
 from fairqr.retrieval.sources.documents import Document
 from fairqr.retrieval.sources.schema import Schema
@@ -68,12 +68,9 @@ class Halves:
     def __init__(self) -> None:
         self.pools: list[list[str]] = []
 
-    async def estimate_ids(
-        self, query: str, ids: Sequence[str], *, by_words: bool = True
-    ) -> FloatArray | None:
-        if by_words:
-            self.pools.append(list(ids))
-        return np.full(len(ids), 0.5)
+    async def estimate_ids(self, query: str, ids: Sequence[str]) -> Estimates | None:
+        self.pools.append(list(ids))
+        return Estimates(*np.full((3, len(ids)), 0.5))
 
 
 @pytest.fixture
