@@ -128,7 +128,7 @@ async def pools_of(
                 estimate.calibrations = Calibrations(kind, kind, kind)
                 found = await estimate.estimate_ids(text, ids)
                 assert found is not None
-                evidence.append(found.likely)
+                evidence.append(found.relevance)
             pools.append(
                 Pool(
                     *evidence,

@@ -189,8 +189,7 @@ class Asker:
         (hits,) = await searched(self.engine, [Query(self._words(query), self.depth)])
         pool, warnings = DocumentTable(), hits.warnings
         pool.add(hits.ids, hits.memberships)
-        relevance: tuple[float, ...] | None = None
-        halves: dict[str, tuple[float, ...]] = {}
+        relevance: dict[str, tuple[float, ...]] = {}
         levels: dict[str, float] = {}
         relevant = set(relevant_in((self.qrels or {}).get(query.id, {})))
         known = sorted(it for it in relevant if it in self._judged)
@@ -201,12 +200,12 @@ class Asker:
         if self.texts is not None:
             found, levels = await self._widen(pool, query, hits)
             if found is not None:
-                relevance, *others = (tuple(it.tolist()) for it in found)
-                halves = dict(zip(("by_words", "by_similarity"), others, strict=True))
+                relevance = {name: (*it.tolist(),) for name, it in found._asdict().items()}
             judged, hidden = (judged if known and not hidden else {}), 0
         elif self.qrels is not None and query.id in self.qrels:
             pool.add(known, judged)
-            relevance, judged = tuple(float(id_ in relevant) for id_ in pool.ids), {}
+            relevance = {"relevance": tuple(float(id_ in relevant) for id_ in pool.ids)}
+            judged = {}
         if hidden > HIDDEN * len(relevant):
             levels = dict.fromkeys((it.name for it in self.attributes), 1.0)
         if hidden:
@@ -221,8 +220,7 @@ class Asker:
             message=one_line(" ".join(warnings)),
             ids=tuple(hits.ids),
             others=tuple(pool.ids[len(hits.ids) :]),
-            relevance=relevance,
-            **halves,
+            **relevance,
             groups=coded(groups, groups),
             levels=levels,
             judged=coded(judged, judged),
@@ -289,7 +287,7 @@ class Asker:
                 return None, {}
             places = dict(zip(ids, range(len(ids)), strict=True))
             ends = {
-                group: end_of(estimated.likely, [*map(places.__getitem__, it.ids)])
+                group: end_of(estimated.relevance, [*map(places.__getitem__, it.ids)])
                 for group, it in reached.items()
                 if it.is_cut_off
             }

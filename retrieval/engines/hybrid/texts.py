@@ -116,12 +116,12 @@ class Estimates(NamedTuple):
     """How likely documents are relevant, each of shape (n,), in (0, 1).
 
     Attributes:
-        likely: By all evidence.
+        relevance: By all evidence.
         by_words: By the words alone that query and text share; all are taken to be as similar.
         by_similarity: By the similarity alone, as if all texts shared as many words.
     """
 
-    likely: FloatArray
+    relevance: FloatArray
     by_words: FloatArray
     by_similarity: FloatArray
 

@@ -270,7 +270,7 @@ async def test_it_tells_relevant_documents_from_others() -> None:
         (hits,) = await engine.search([Query(topic.title, 40)])
         found = await relevance.estimate_ids(topic.title, hits.ids)
         assert found is not None
-        estimates = found.likely
+        estimates = found.relevance
         judged = np.isin(hits.ids, collection.relevant(topic.id))
         above = mannwhitneyu(estimates[judged], estimates[~judged]).statistic
         areas.append(above / (judged.sum() * (~judged).sum()))

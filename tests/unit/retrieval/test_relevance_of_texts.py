@@ -76,7 +76,7 @@ async def estimated(
     assert estimates is not None
     assert ((np.array(estimates) > 0) & (np.array(estimates) < 1)).all()
     ids = [document.id for document in documents]
-    return dict(zip(ids, estimates.likely.tolist(), strict=True))
+    return dict(zip(ids, estimates.relevance.tolist(), strict=True))
 
 
 def stems(text: str) -> list[str]:
