@@ -185,10 +185,12 @@ class _Measurement:
         if estimated is not None and judged is not None and judged.any():
             judged_share = normalise(judged.sum(axis=0))
             self._differences["judged"].append((query.weight, estimated - judged_share))
-        halves = observation.by_words, observation.by_similarity
-        if estimated is not None and None not in halves:
-            counted = np.asarray(answer.counted) > 0
-            one, other = (normalise((counted * it) @ answer.members) for it in halves)
+        if estimated is not None and observation.by_words and observation.by_similarity:
+            counted = (np.asarray(answer.counted) > 0)[:, None] * answer.members
+            one, other = (
+                normalise(np.array(it) @ counted)
+                for it in (observation.by_words, observation.by_similarity)
+            )
             self._differences["split"].append((query.weight, one - other))
 
     def _add_documents(self, query: AuditQuery, pool: Sequence[str], answer: Answer) -> None:

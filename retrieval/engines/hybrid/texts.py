@@ -461,17 +461,16 @@ class TextRelevance:
             made_by = self._texts.vectors
             (vector,) = await encode_documents(made_by.encoder, [words], made_by.dimensions)
         scores = bm25(hashed_terms(words), terms, self.reference)
-        sharing = np.argsort(-scores, kind="stable")[: np.count_nonzero(scores)].tolist()
+        sharing = np.argsort(-scores, kind="stable")[: np.count_nonzero(scores)]
         both, alone = (
-            self._texts.likeness(vector, vectors, (by_words, vectors), self.options).clip(
-                -FARTHEST, FARTHEST
-            )
-            for by_words in (sharing, [])
+            self._texts.likeness(vector, vectors, (rows.tolist(), vectors), self.options)
+            for rows in (sharing, sharing[:0])
         )
         shared = scores / (scores.max() or 1.0)
 
         def estimate(lexical: FloatArray, similarity: FloatArray) -> FloatArray:
-            chances = self.calibrations.texts.probability(lexical, similarity)
+            likeness = similarity.clip(-FARTHEST, FARTHEST)
+            chances = self.calibrations.texts.probability(lexical, likeness)
             estimates = np.empty(len(ids))
             estimates[order] = np.where(spoken, chances, chances[spoken].mean())
             return estimates
