@@ -183,14 +183,12 @@ class _Measurement:
         estimated = answer.share_of_relevant
         judged = _members(observation.judged, self.dimension) if observation.judged else None
         if estimated is not None and judged is not None and judged.any():
-            judged_share = normalise(judged.sum(axis=0))
-            self._differences["judged"].append((query.weight, estimated - judged_share))
+            known = normalise(judged.sum(axis=0))
+            self._differences["judged"].append((query.weight, estimated - known))
         if estimated is not None and observation.by_words and observation.by_similarity:
             counted = (np.asarray(answer.counted) > 0)[:, None] * answer.members
-            one, other = (
-                normalise(np.array(it) @ counted)
-                for it in (observation.by_words, observation.by_similarity)
-            )
+            halves = np.array([observation.by_words, observation.by_similarity])
+            one, other = normalise(halves @ counted)
             self._differences["split"].append((query.weight, one - other))
 
     def _add_documents(self, query: AuditQuery, pool: Sequence[str], answer: Answer) -> None:
