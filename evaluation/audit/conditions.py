@@ -94,7 +94,7 @@ class Condition:
         # anything has one.
         is_anything = is_ratio and it.low <= 0 and it.high >= 1
         if is_anything or (math.isnan(it.low) and (is_ratio or group.test.p is None)):
-            is_leader = is_ratio and it.value == 1
+            is_leader = is_ratio and it.value == 1 and not is_anything
             return "" if sure and is_leader else "too few queries tell of it"
         is_unlabelled = sure and group.verdict == "unlabelled"
         if is_tested and (is_unlabelled or self.holds(group, sure=False)):

@@ -109,6 +109,7 @@ def test_gaps_and_ratios_are_sure_only_with_a_verdict_and_else_doubtful(
         ("impact_ratio < 0.8", (0.95, np.nan, np.nan), "cannot_tell", "too few queries"),
         # These are surely on the other side: the group that leads has a ratio of exactly 1.
         ("impact_ratio < 0.8", (1.0, np.nan, np.nan), "cannot_tell", None),
+        ("impact_ratio < 0.8", (1.0, 0.0, 1.0), "cannot_tell", "too few queries"),
         ("impact_ratio < 0.1", (0.27, 0.11, 0.9), "less", None),
         ("supply_gap > 0.1", (0.0, np.nan, np.nan), "cannot_tell", None),
         # A low ratio is about whoever gets less.
