@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
 Value = TypeVar("Value", str, bytes)
 
+_TABLE = (
+    "CREATE TABLE IF NOT EXISTS kept"
+    " (key TEXT PRIMARY KEY, value NOT NULL, at TEXT DEFAULT CURRENT_TIMESTAMP)"
+)
 _LISTED = "key IN (SELECT value FROM json_each(?))"
 # The recorded time of a value's last use may get an hour old, so that few reads must update it.
 _GET = f"SELECT key, value, at < datetime('now', '-1 hour') FROM kept WHERE {_LISTED}"  # noqa: S608
@@ -35,8 +38,7 @@ _DROP = (
 class KeptFile(Generic[Value]):
     """Texts or bytes on disk, by key.
 
-    Its connection opens on first use. It opens again after an error, and after somebody deleted or
-    replaced the file. It closes with this object.
+    Each use opens the file and closes it, so that somebody may delete or replace it at any time.
 
     Args:
         path: The SQLite file.
@@ -45,15 +47,12 @@ class KeptFile(Generic[Value]):
 
     def __init__(self, path: Path, max_bytes: int) -> None:
         self._path, self._max_bytes = path, max_bytes
-        self._lock = threading.Lock()
-        self._connection: sqlite3.Connection | None = None
-        self._inode = 0
 
     def get_many(self, keys: Sequence[str]) -> dict[str, Value]:
         """Return what is stored, by key."""
         listed = [json.dumps(list(keys))]
         try:
-            with self._use() as connection:
+            with self._opened() as connection:
                 rows = connection.execute(_GET, listed).fetchall()
                 if any(is_stale for _, _, is_stale in rows):
                     # Another process may be writing for long; the values found are still good.
@@ -66,7 +65,7 @@ class KeptFile(Generic[Value]):
     def put_many(self, values: Mapping[str, Value]) -> None:
         """Store several values, all or none."""
         insert = "INSERT OR REPLACE INTO kept (key, value) VALUES (?, ?)"
-        with suppress(OSError, sqlite3.Error), self._use(writes=True) as connection:
+        with suppress(OSError, sqlite3.Error), self._opened(writes=True) as connection:
             connection.execute("BEGIN IMMEDIATE")
             connection.executemany(insert, values.items())
             connection.execute("COMMIT")
@@ -77,56 +76,24 @@ class KeptFile(Generic[Value]):
     def after(self, key: str, size: int) -> dict[str, Value]:
         """Return the values of the next keys in alphabetical order, at most ``size`` of them."""
         query = "SELECT key, value FROM kept WHERE key > ? ORDER BY key LIMIT ?"
-        with suppress(OSError, sqlite3.Error), self._use() as connection:
+        with suppress(OSError, sqlite3.Error), self._opened() as connection:
             return dict(connection.execute(query, (key, size)).fetchall())
         return {}
 
-    def close(self) -> None:
-        """Close the file; the next use opens it again."""
-        with self._lock:
-            self._disconnect()
-
-    def __del__(self) -> None:
-        self._disconnect()
-
     @contextmanager
-    def _use(self, *, writes: bool = False) -> Iterator[sqlite3.Connection]:
-        """Give the connection to one thread at a time; only a write makes the file."""
-        with self._lock:
-            try:
-                if not writes:
-                    self._path.stat()
-                if self._connection is None or self._inode != _inode_of(self._path):
-                    self._disconnect()
-                    self._path.parent.mkdir(parents=True, exist_ok=True)
-                    self._connection = _connect(self._path)
-                    self._inode = _inode_of(self._path)
-                yield self._connection
-            except BaseException:
-                self._disconnect()  # this also ends an open transaction
-                raise
-
-    def _disconnect(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with suppress(sqlite3.Error):
-                connection.close()
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
-    # This fails if another process does the same at this moment; the file is then changed by that.
-    with suppress(sqlite3.OperationalError):
-        connection.execute("PRAGMA journal_mode=WAL")
-    # A power failure may cost the last values, but does not damage the file.
-    connection.execute("PRAGMA synchronous=NORMAL")
-    connection.execute(
-        "CREATE TABLE IF NOT EXISTS kept"
-        " (key TEXT PRIMARY KEY, value NOT NULL, at TEXT DEFAULT CURRENT_TIMESTAMP)"
-    )
-    connection.execute("CREATE INDEX IF NOT EXISTS kept_at ON kept (at)")
-    return connection
-
-
-def _inode_of(path: Path) -> int:
-    return path.stat().st_ino if path.exists() else 0
+    def _opened(self, *, writes: bool = False) -> Iterator[sqlite3.Connection]:
+        """Open the file for one use; only a write makes it. Closing ends an open transaction."""
+        if writes:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+        else:
+            self._path.stat()
+        with closing(sqlite3.connect(self._path, timeout=10, isolation_level=None)) as connection:
+            # This fails if another process does the same at this moment; the file is then changed
+            # by that.
+            with suppress(sqlite3.OperationalError):
+                connection.execute("PRAGMA journal_mode=WAL")
+            # A power failure may cost the last values, but does not damage the file.
+            connection.execute("PRAGMA synchronous=NORMAL")
+            connection.execute(_TABLE)
+            connection.execute("CREATE INDEX IF NOT EXISTS kept_at ON kept (at)")
+            yield connection

@@ -6,7 +6,6 @@ import asyncio
 import functools
 import threading
 from collections.abc import Coroutine, Iterable
-from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
@@ -62,19 +61,16 @@ class BackgroundLoop:
     """
 
     def __init__(self) -> None:
-        started: Future[asyncio.AbstractEventLoop] = Future()
+        runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self.loop = runner.get_loop()
 
-        async def serve() -> None:
-            self._ended = asyncio.Event()
-            started.set_result(asyncio.get_running_loop())
-            await self._ended.wait()
+        def serve() -> None:
+            # At its end, the runner cancels what is under way and closes the loop.
+            with runner:
+                self.loop.run_forever()
 
-        # At its end, asyncio.run cancels what is under way and closes the loop.
-        self._thread = threading.Thread(
-            target=lambda: asyncio.run(serve()), name="fairqr", daemon=True
-        )
+        self._thread = threading.Thread(target=serve, name="fairqr", daemon=True)
         self._thread.start()
-        self.loop = started.result()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop, and wait for it.
@@ -97,7 +93,7 @@ class BackgroundLoop:
 
     def end(self) -> None:
         """End the thread, and what is under way on it."""
-        self.loop.call_soon_threadsafe(self._ended.set)
+        self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
 
 

@@ -138,11 +138,6 @@ class Span:
         if self.has_content:
             self.set(key, value)
 
-    @property
-    def wants_events(self) -> bool:
-        """Whether anything receives events."""
-        return self.recorder is not None or self._otel.is_recording()
-
     def event(self, name: str, **attributes: Any) -> None:
         """Record something that happened within the step.
 

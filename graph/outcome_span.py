@@ -25,8 +25,6 @@ def record_divergence(
         exposure: The exposure in the list, by attribute and group.
         target: The target, by attribute and group.
     """
-    if not step.wants_events:
-        return
     worst = [
         f"{name}={group} has {exposure[name][group]:.1%} of the exposure; "
         f"its target is {target[name][group]:.1%}."

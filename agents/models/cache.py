@@ -83,11 +83,6 @@ class ReplyCache:
             after = max(texts)
             yield _objects(texts)
 
-    def close(self) -> None:
-        """Close the file; the next use opens it again."""
-        if self._file is not None:
-            self._file.close()
-
     async def share(self, key: str, ask: Callable[[], Awaitable[Reply]]) -> Reply:
         """Return the reply of the call in flight for this key; if there is none, make one.
 

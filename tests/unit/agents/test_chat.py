@@ -401,7 +401,6 @@ class TestCache:
         assert (await first.ask(question())).usage.model_calls == 1
         again = model(server, cache=cache, api_key="newsecret2", **hidden | {"timeout": 5.0})
         assert (await again.ask(question())).usage.model_calls == 0
-        cache.close()
         assert b"secret" not in cache.path.read_bytes()
         assert first.fingerprint == again.fingerprint
         assert re.fullmatch("[0-9a-f]{64}", first.fingerprint)
