@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from fairqr.base.errors import ConfigError, first_problem, one_line
 from fairqr.base.settings import PRICES, file_section
@@ -27,10 +27,8 @@ from fairqr.base.settings import PRICES, file_section
 _MODEL = re.compile(r"[\w.-]+:[^\s,()?]+")
 
 
-class Price(BaseModel):
+class Price(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """What a million tokens of a model cost."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     input: float = Field(ge=0)
     output: float = Field(ge=0)

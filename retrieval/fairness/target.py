@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, model_validator
 
 from fairqr.base.errors import TargetError
 from fairqr.retrieval.fairness.exposure import FloatArray, normalise
@@ -24,7 +24,7 @@ PARTS: dict[Part, str] = {
 """The parts, in words for users."""
 
 
-class Target(BaseModel):
+class Target(BaseModel, frozen=True, extra="forbid"):
     """A mixture of named parts, or explicit shares for an attribute.
 
     The parts are ``population`` (given in the schema), ``uniform``, ``corpus`` (the share of each
@@ -36,8 +36,6 @@ class Target(BaseModel):
         parts: The weight of each part; the weights sum to 1.
         shares: For each attribute named here, the shares of its groups, used instead of the parts.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     parts: dict[Part, float] = {"retrieved": 0.5, "population": 0.5}
     shares: dict[str, dict[str, float]] = {}

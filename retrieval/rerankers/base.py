@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.fairness.dimension import Dimension
@@ -78,14 +78,12 @@ class Candidates:
         return RerankResult(by_rank([self.ranking.ids[place] for place in positions]), warnings)
 
 
-class Reranker(BaseModel):
+class Reranker(BaseModel, frozen=True, extra="forbid"):
     """Puts retrieved documents into another order.
 
     Its fields are its options; each has a range and a description. The first line of a re-ranker's
     docstring says to users what it does and where it comes from.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     async def rerank(
         self, engine: SearchEngine, query: str, candidates: Candidates, k: int

@@ -18,7 +18,6 @@ import bisect
 import functools
 import math
 from collections import deque
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -81,7 +80,7 @@ class FairTopK(Reranker):
         kinds = (belongs[:, None] == groups) @ np.arange(1, len(groups) + 1)
         # This takes a while for many groups or a long ranking.
         table = await asyncio.to_thread(fair_table, length, proportions, self.alpha)
-        positions, failed = await asyncio.to_thread(fair_top_k, kinds, table.minimum)
+        positions, failed = await asyncio.to_thread(fair_top_k, kinds, table)
         warnings: tuple[str, ...] = ()
         if failed:
             left = np.delete(kinds, positions[:failed])
@@ -141,24 +140,11 @@ def can_pass(minimum: IntArray, counts: IntArray) -> bool:
     return bool(np.all(lacking <= np.arange(len(lacking))))
 
 
-@dataclass(frozen=True, slots=True)
-class FairTable:
-    """The minimum number of documents of each group in each prefix.
-
-    Attributes:
-        minimum: Shape (k, G); each is at most one more than that of the prefix before.
-        significance: α_c of each test.
-        failure_probability: An upper bound; exact for one group, but for rounding.
-    """
-
-    minimum: IntArray
-    significance: float
-    failure_probability: float
-
-
 @functools.lru_cache(maxsize=256)
-def fair_table(k: int, proportions: tuple[float, ...], alpha: float) -> FairTable:
-    """Return the table with the model-adjusted significance.
+def fair_table(k: int, proportions: tuple[float, ...], alpha: float) -> IntArray:
+    """Return the minimum number of documents of each group in each prefix, shape (k, G).
+
+    Each is at most one more than that of the prefix before. The significance is model-adjusted:
 
     α_c is the largest value at which a random ranking fails with probability at most α. The table,
     and with it this probability, is a step function of α_c: it only changes where α_c reaches a
@@ -174,8 +160,8 @@ def fair_table(k: int, proportions: tuple[float, ...], alpha: float) -> FairTabl
         alpha: The allowed probability of rejecting a fair ranking, in (0, 1).
 
     Returns:
-        The table. Its ``significance`` is where its step starts, or the lowest one. A step that
-        exactly reaches α may be refused because of rounding, as with p = 0.95 and α = 0.05.
+        The table. A step that exactly reaches α may be refused because of rounding, as with
+        p = 0.95 and α = 0.05.
     """
     total = max(1.0, math.fsum(proportions))
     shares = [proportion / total for proportion in proportions]
@@ -191,8 +177,7 @@ def fair_table(k: int, proportions: tuple[float, ...], alpha: float) -> FairTabl
     every = np.unique(np.concatenate([own.significances for own in steps])).tolist()
     # The first one is allowed, as said above.
     significance = every[bisect.bisect_right(every, alpha, lo=1, key=failure) - 1]
-    minimum = np.column_stack([own.minimum(significance) for own in steps])
-    return FairTable(minimum, significance, failure(significance))
+    return np.column_stack([own.minimum(significance) for own in steps])
 
 
 def failure_probability(minimum: ArrayLike, proportion: float, limit: float = 1.0) -> float:

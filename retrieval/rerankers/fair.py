@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from fairqr.retrieval.fairness.best_ranking import best_ranking
-from fairqr.retrieval.fairness.exposure import LOG2, Discount, FloatArray, distinct_rows, exposure
+from fairqr.retrieval.fairness.exposure import FloatArray, distinct_rows, exposure
 from fairqr.retrieval.fairness.objective import DIGITS, Positions, Quality, RankingObjective
 from fairqr.retrieval.fairness.relevance import LIKELY, relevance_by_rank
 from fairqr.retrieval.rerankers.base import Candidates, Reranker
@@ -136,63 +136,41 @@ def _miss(candidates: Candidates, positions: Positions, pursued: Sequence[str]) 
 
 
 class ExposureAwareStep(Reranker):
-    """Fills the ranks one by one toward the target of exposure (after Singh & Joachims 2018)."""
-
-    def positions(self, candidates: Candidates, k: int) -> Positions:
-        """See :meth:`fairqr.retrieval.rerankers.base.Reranker.positions`."""
-        return exposure_aware(
-            candidates.memberships, candidates.targets, discount=candidates.discount, length=k
-        )
-
-
-def exposure_aware(
-    memberships: Sequence[FloatArray],
-    targets: Sequence[FloatArray],
-    *,
-    discount: Discount = LOG2,
-    length: int,
-) -> Positions:
-    """Fill a ranking rank by rank toward a target of exposure.
+    """Fills the ranks one by one toward the target of exposure (after Singh & Joachims 2018).
 
     At each rank, a group is owed its share ε*_g of all exposure given out so far (including this
     rank), minus the exposure it has had. We take the membership pattern that is owed most, summed
     over its groups and over the attributes, and place its best document. So the order within a
     pattern stays, and documents without any label keep their place.
-
-    Args:
-        memberships: One array (n, G_a) for each attribute a, rows from best to worst.
-        targets: One array (G_a,) for each attribute.
-        discount: The weight of each rank.
-        length: How many ranks to fill.
-
-    Returns:
-        The positions of min(length, n) documents in their new order.
     """
-    members = np.concatenate(memberships, axis=1, dtype=np.float64)
-    is_labelled: list[bool] = list(np.any(members, axis=1))
-    size, last = min(length, len(members)), len(members)
-    patterns, numbers = distinct_rows(members)
-    waiting: list[deque[int]] = [deque() for _ in patterns]
-    for position, number in enumerate(numbers.tolist()):
-        if is_labelled[position]:
-            waiting[number].append(position)
-    # The first document of each pattern; ``last`` if none is left.
-    heads = np.array([own[0] if own else last for own in waiting])
-    # What a document of each pattern gives to each attribute, repeated for each group.
-    sizes = [len(target) for target in targets]
-    given = np.add.reduceat(patterns, np.cumsum([0, *sizes[:-1]]), axis=1)
-    target = np.concatenate(targets)
-    # What groups are owed after a document of a pattern: the target's share of the exposure that
-    # the document gives out in each attribute, minus what it gives to the group itself.
-    owed_after = target * np.repeat(given, sizes, axis=1) - patterns
-    order, due = np.arange(size, dtype=np.intp), np.zeros(len(target))
-    for rank, weight in enumerate(discount.weights(size).tolist()):
-        if not is_labelled[rank]:
-            continue
-        owed = np.where(heads < last, patterns @ (due + weight * target), -np.inf)
-        tied = np.flatnonzero(owed >= owed.max() - 1e-12)
-        best = int(tied[heads[tied].argmin()])
-        order[rank] = waiting[best].popleft()
-        heads[best] = waiting[best][0] if waiting[best] else last
-        due += weight * owed_after[best]
-    return order
+
+    def positions(self, candidates: Candidates, k: int) -> Positions:
+        """See :meth:`fairqr.retrieval.rerankers.base.Reranker.positions`."""
+        members = np.concatenate(candidates.memberships, axis=1, dtype=np.float64)
+        is_labelled: list[bool] = list(np.any(members, axis=1))
+        size, last = min(k, len(members)), len(members)
+        patterns, numbers = distinct_rows(members)
+        waiting: list[deque[int]] = [deque() for _ in patterns]
+        for position, number in enumerate(numbers.tolist()):
+            if is_labelled[position]:
+                waiting[number].append(position)
+        # The first document of each pattern; ``last`` if none is left.
+        heads = np.array([own[0] if own else last for own in waiting])
+        # What a document of each pattern gives to each attribute, repeated for each group.
+        sizes = [len(target) for target in candidates.targets]
+        given = np.add.reduceat(patterns, np.cumsum([0, *sizes[:-1]]), axis=1)
+        target = np.concatenate(candidates.targets)
+        # What groups are owed after a document of a pattern: the target's share of the exposure
+        # that the document gives out in each attribute, minus what it gives to the group itself.
+        owed_after = target * np.repeat(given, sizes, axis=1) - patterns
+        order, due = np.arange(size, dtype=np.intp), np.zeros(len(target))
+        for rank, weight in enumerate(candidates.discount.weights(size).tolist()):
+            if not is_labelled[rank]:
+                continue
+            owed = np.where(heads < last, patterns @ (due + weight * target), -np.inf)
+            tied = np.flatnonzero(owed >= owed.max() - 1e-12)
+            best = int(tied[heads[tied].argmin()])
+            order[rank] = waiting[best].popleft()
+            heads[best] = waiting[best][0] if waiting[best] else last
+            due += weight * owed_after[best]
+        return order

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
+from pydantic import BaseModel, Field, FiniteFloat, ValidationError, model_validator
 
 from fairqr.base.errors import InputError, first_problem, one_line
 from fairqr.base.files import write_beside
@@ -181,7 +181,7 @@ def list_cross_entropy(
     return loss, (given - wanted) / len(scores), given
 
 
-class LinearModel(BaseModel):
+class LinearModel(BaseModel, frozen=True, extra="forbid"):
     """A linear function of standardised features.
 
     Attributes:
@@ -189,8 +189,6 @@ class LinearModel(BaseModel):
         means, scales: The standardisation of each column.
         weights: The weight of each column.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     features: tuple[str, ...]
     means: tuple[FiniteFloat, ...]
@@ -214,10 +212,8 @@ class LinearModel(BaseModel):
         return np.asarray(standardised @ np.array(self.weights))
 
 
-class TrainingOptions(BaseModel):
+class TrainingOptions(BaseModel, frozen=True, extra="forbid"):
     """Options of every training."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     l2: float = Field(
         1e-3, ge=0, description="The weight of ½·|w|², which keeps the weights small."
@@ -307,7 +303,7 @@ class Lists:
         return model, float(found.fun), int(found.nit)
 
 
-class TrainedModel(BaseModel):
+class TrainedModel(BaseModel, frozen=True, extra="forbid"):
     """Base of all files of weights.
 
     Attributes:
@@ -315,8 +311,6 @@ class TrainedModel(BaseModel):
         trained_on: The SHA-256 of the examples.
         topics: The number of examples.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: ClassVar[str]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from fairqr.base.errors import InputError, first_problem, one_line
 from fairqr.retrieval.fairness.ranking import RRF_K
@@ -13,10 +13,8 @@ from fairqr.retrieval.fairness.ranking import RRF_K
 Count = Annotated[int, Field(ge=1, le=10_000)]
 
 
-class Hybrid(BaseModel):
+class Hybrid(BaseModel, frozen=True, extra="forbid"):
     """The parameters of hybrid retrieval; the calibration was fitted with the defaults."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     # The number of documents and the weight that RM3 has in Anserini (Yang et al. 2018).
     feedback: int = Field(10, ge=1, le=100, description="How many documents move the query.")

@@ -18,7 +18,6 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 from pydantic import (
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Discriminator,
     Field,
     StringConstraints,
@@ -69,14 +68,12 @@ def _bound(value: object) -> float | date | None:
 Bound = Annotated[float | date | None, BeforeValidator(_bound)]
 
 
-class Range(BaseModel):
+class Range(BaseModel, frozen=True, extra="forbid"):
     """The values of one group, if the field has numbers or dates.
 
     Bounds that are numbers accept numbers, and dates by their years. Bounds that are dates accept
     dates by their days, and no numbers.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     gte: Bound = Field(None, description="The smallest value.")
     gt: Bound = Field(None, description="Values must be above this.")
@@ -140,7 +137,7 @@ Values = Annotated[
 """The field's values for one group: a set of values, or a range."""
 
 
-class Attribute(BaseModel):
+class Attribute(BaseModel, frozen=True, extra="forbid"):
     """One attribute of the documents, such as gender, with its groups.
 
     A label is a single value, a list of values that share the document equally, or a mapping from
@@ -152,8 +149,6 @@ class Attribute(BaseModel):
             from each group to its ``values``: a list of the field's values, or a range.
         values: The field's values for each group; empty if the field has the groups' names.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Name
     field: str = Field("", description="The document field that has its label.")
@@ -347,10 +342,8 @@ def _as_day(value: object) -> date | None:
         return None
 
 
-class DescribedModel(BaseModel):
+class DescribedModel(BaseModel, frozen=True, extra="forbid"):
     """Base of models with ``attributes`` by name: a schema, and a source."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     what: ClassVar[str]
 

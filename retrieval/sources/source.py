@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
-    ConfigDict,
     Field,
     ModelWrapValidatorHandler,
     StringConstraints,
@@ -47,10 +46,6 @@ def check_server(url: str) -> None:
         raise ValueError("the address contains a password; name it in credentials")
     if not server or "{" in server or re.search(r"[?#\s]", url):
         raise ValueError("the url is not an address such as https://localhost:9200")
-
-
-class _SourcePart(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Source(DescribedModel):
@@ -105,7 +100,7 @@ class Source(DescribedModel):
         return self.folder / written
 
 
-class VectorField(_SourcePart):
+class VectorField(BaseModel, frozen=True, extra="forbid"):
     """A vector field, and the encoder that filled it."""
 
     field: str = Field(min_length=1, description="The field, a dense_vector or a knn_vector.")
@@ -114,7 +109,7 @@ class VectorField(_SourcePart):
     )
 
 
-class QueryFields(_SourcePart):
+class QueryFields(BaseModel, frozen=True, extra="forbid"):
     """How the engine matches words, if the source has no request of its own."""
 
     fields: tuple[str, ...] = Field((), description="Fields with boosts, such as `headline^3`.")

@@ -21,7 +21,7 @@ from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.fairness.divergence import jensen_shannon
 from fairqr.retrieval.fairness.exposure import exposure
 from fairqr.retrieval.fairness.ranking import Ranking
-from fairqr.retrieval.rerankers.base import Candidates, min_max
+from fairqr.retrieval.rerankers.base import Candidates, by_rank, min_max
 from fairqr.retrieval.rerankers.diversification import (
     Aspects,
     Diversifier,
@@ -31,7 +31,7 @@ from fairqr.retrieval.rerankers.diversification import (
     maximal_marginal_relevance,
     tf_idf_similarity,
 )
-from fairqr.retrieval.rerankers.fair import FairStep, exposure_aware
+from fairqr.retrieval.rerankers.fair import ExposureAwareStep, FairStep
 from fairqr.retrieval.rerankers.learning import (
     FEATURES,
     DeltrTraining,
@@ -199,6 +199,12 @@ def members_of(labels: str) -> np.ndarray:
     return np.array([PATTERNS[label] for label in labels])
 
 
+def exposure_aware(members: np.ndarray, target: np.ndarray, length: int) -> list[int]:
+    ranking = by_rank([f"d{number:03}" for number in range(len(members))])
+    candidates = Candidates(ranking, [members], [target], ["gender"], [["female", "male"]])
+    return ExposureAwareStep().positions(candidates, length).tolist()
+
+
 @given(
     labels=st.text("fmb?", min_size=1, max_size=30),
     share=st.floats(0, 1),
@@ -208,7 +214,7 @@ def test_the_best_of_each_pattern_are_placed_in_order_and_the_unlabelled_stay(
     labels: str, share: float, length: int
 ) -> None:
     target = np.array([share, 1 - share])
-    order = exposure_aware([members_of(labels)], [target], length=length).tolist()
+    order = exposure_aware(members_of(labels), target, length)
     assert len(order) == len(set(order)) == min(length, len(labels))
     for label in "fmb":
         own = [position for position in range(len(labels)) if labels[position] == label]
@@ -222,7 +228,7 @@ def test_the_best_of_each_pattern_are_placed_in_order_and_the_unlabelled_stay(
 def test_it_comes_near_the_best_of_all_orders(share: float) -> None:
     """Over all ways to place 8 documents of two groups, with enough of both to choose from."""
     members, target = members_of("m" * 8 + "f" * 8), np.array([share, 1 - share])
-    order = exposure_aware([members], [target], length=8)
+    order = exposure_aware(members, target, 8)
     found = jensen_shannon(target, exposure(members[order]))
     every = np.array([members_of("".join(it)) for it in itertools.product("fm", repeat=8)])
     assert found <= jensen_shannon(target, exposure(every)).min() + 0.004
