@@ -242,7 +242,7 @@ class Nodes:
         engine = self._engine
         factors = [one for dimension in self._dimensions(context) for one in dimension.factors]
         attributes = tuple(dict.fromkeys(factor.name for factor in factors))
-        queries = [Query(q["text"], n, boost=q["boost"], attributes=attributes) for q in pending]
+        queries = [Query(q["text"], n, boost=q["boost"]) for q in pending]
         asked = {"gen_ai.operation.name": "retrieval", "gen_ai.data_source.id": engine.name}
         counted = not iteration and "document_frequencies" in engine.capabilities
         kind: Kind = "internal" if engine.in_process else "client"

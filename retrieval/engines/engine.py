@@ -70,8 +70,6 @@ class Query:
             specially does so with the first documents of the group. This combines with all of the
             above: with ``only``, the hits are the given documents of the group, and a query without
             text that only counts gives the size of the group.
-        attributes: The attributes whose groups are needed; all by default. An engine may bring
-            more.
     """
 
     text: str
@@ -80,7 +78,6 @@ class Query:
     only: tuple[str, ...] | None = None
     every_word: bool = False
     within: tuple[str, str] | None = None
-    attributes: tuple[str, ...] | None = None
 
     @property
     def words(self) -> str:

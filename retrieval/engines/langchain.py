@@ -17,13 +17,7 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairqr.base.errors import (
-    FairqrError,
-    IndexUnavailableError,
-    InputError,
-    SchemaError,
-    one_line,
-)
+from fairqr.base.errors import IndexUnavailableError, InputError, SchemaError, one_line
 from fairqr.base.loops import run_blocking
 from fairqr.base.retries import with_retries
 from fairqr.retrieval.engines.engine import EngineInfo
@@ -82,10 +76,17 @@ class LangChainEngine(SearchOnlyEngine):
         self._shown = f"The retriever '{name}' ({kind.__name__})"
 
     async def _answer(self, text: str, n: int) -> ScoredDocuments:
+        from langchain_core.documents import Document as Passage
+
         documents: dict[str, Document] = {}
         scores: list[object] = []
         warnings: dict[str, None] = {}
         for passage, relevance in (await self._found(text, n))[:n]:
+            if not isinstance(passage, Passage):
+                raise InputError(
+                    f"{self._shown} returns {type(passage).__name__} objects; make it return "
+                    "LangChain's Document objects."
+                )
             id_ = self._value("id", passage)
             id_ = passage.id if id_ is None else id_
             if id_ in (None, ""):
@@ -112,8 +113,6 @@ class LangChainEngine(SearchOnlyEngine):
         try:
             async with self._limits:
                 return await with_retries(partial(self._search, text, n))
-        except FairqrError:
-            raise
         except Exception as error:
             raise IndexUnavailableError(
                 f"{self._shown} failed with {type(error).__name__}: "
@@ -121,8 +120,6 @@ class LangChainEngine(SearchOnlyEngine):
             ) from error
 
     async def _search(self, text: str, n: int) -> Sequence[tuple[Passage, float | None]]:
-        from langchain_core.documents import Document as Passage
-
         if self._is_store:
             try:
                 found: Sequence[tuple[Passage, float | None]]
@@ -133,12 +130,6 @@ class LangChainEngine(SearchOnlyEngine):
                 passages = await self._wrapped.asimilarity_search(text, k=n)
         else:
             passages = await _sized(self._wrapped, n).ainvoke(text)
-        for passage in passages:
-            if not isinstance(passage, Passage):
-                raise InputError(
-                    f"{self._shown} returns {type(passage).__name__} objects; make it return "
-                    "LangChain's Document objects."
-                )
         return [(passage, None) for passage in passages]
 
 
@@ -197,10 +188,7 @@ def from_langchain(
     else:
         read = validated(Schema, schema, "The schema", SchemaError)
         folder = Path.cwd()
-    if any(attribute.labels for attribute in read.attributes.values()):
-        labels = run_blocking(LabelReader.open(read.attributes, folder))
-    else:
-        labels = LabelReader(read, {})
+    labels = run_blocking(LabelReader.open(read.attributes, folder))
     fields = {"id": id, "title": title, "score": score}
     named = {option: field for option, field in fields.items() if field}
     return LangChainEngine(engine, labels, name, named)

@@ -115,11 +115,9 @@ def remarks_on_labels(attributes: Sequence[AttributeReport]) -> Iterator[str]:
             yield said
         elif missing:
             documents = sum(value.documents for value in missing)
-            where = "1 document" if documents == 1 else f"{documents:,} documents"
-            one = len(missing) == 1
-            count = "belongs to no group and counts" if one else "belong to no group and count"
             yield (
-                f"{attribute.name}: {len(missing):,} of its values {count} as unknown, in {where}."
+                f"Values of {attribute.name} that belong to no group and count as unknown: "
+                f"{len(missing):,}; documents that have them: {documents:,}."
             )
 
 

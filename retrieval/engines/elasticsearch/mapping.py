@@ -60,20 +60,15 @@ class MappedField:
 
     Attributes:
         type: The type in the mapping; ``object`` for a field that only contains others.
-        doc_values: Whether its values are stored in columns, which are fast to read.
+        by_column: Whether a search can return its values from columns, which are fast to read.
         nested: The path of the nested documents that it belongs to; empty if it is not nested.
         settings: The field's entry in the mapping.
     """
 
     type: str
-    doc_values: bool
+    by_column: bool
     nested: str
     settings: Mapping[str, Any]
-
-    @property
-    def by_column(self) -> bool:
-        """Whether a search can return its values from columns."""
-        return self.doc_values and not self.nested
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +157,8 @@ def _properties(
     for key, settings in properties.items():
         name = f"{prefix}{key}"
         kind = str(settings.get("type", "object"))
-        has_columns = kind in COLUMNS and settings.get("doc_values", True) is not False
-        yield name, MappedField(kind, has_columns, nested, settings)
+        by_column = kind in COLUMNS and settings.get("doc_values", True) is not False
+        yield name, MappedField(kind, by_column and not nested, nested, settings)
         below = name if kind == "nested" else nested
         yield from _properties(settings.get("properties", {}), f"{name}.", below)
         yield from _properties(settings.get("fields", {}), f"{name}.", nested)

@@ -42,7 +42,6 @@ from fairqr.retrieval.texts.sendable import sendable
 from fairqr.retrieval.texts.words import ANALYZER_NAME, composed, english_analyzer
 
 Addresses = list[tantivy.DocAddress]
-Attributes = Sequence[str] | None
 Numbers = NDArray[np.int64]
 Eligible = NDArray[np.bool_]
 """Which documents a query may return, by number."""
@@ -52,9 +51,6 @@ ID_COLUMNS = [f"id{place}" for place in range(MAX_ID_BYTES // 8 + 1)]
 
 SEGMENT = 2**32
 """More than the documents of a segment, which tantivy numbers with 32 bits."""
-
-MOST_KEPT = 25_000_000
-"""Of more ids and shares than this, none stays in memory."""
 
 USUALLY_TIED = 50
 """We take so many documents more than asked for, so that few queries are searched twice."""
@@ -138,8 +134,7 @@ class Snapshot:
     """An embedded index as it is at one moment; later writes do not show.
 
     Each document has a unique number that is never reused; a replaced document gets a new, higher
-    one. All methods block. The ids and groups of documents that were found once stay in memory,
-    unless there are very many documents or groups.
+    one. All methods block. The ids and groups of documents that were found once stay in memory.
     """
 
     def __init__(self, index: tantivy.Index, schema: Schema) -> None:
@@ -149,11 +144,9 @@ class Snapshot:
         greatest = {"number": {"max": {"field": "number"}}}
         found = self.searcher.aggregate(tantivy.Query.all_query(), greatest)["number"]["value"]
         size = int(found or 0) + 1
-        self._keeps = size * (1 + sum(map(len, self.columns.values()))) <= MOST_KEPT
-        kept = size if self._keeps else 0
-        # By number; a document without an id was not read yet.
-        self._ids = np.full(kept, "", dtype=object)
-        self._shares = {name: np.empty((kept, len(it))) for name, it in self.columns.items()}
+        # By number. A document whose id is None was not read yet; numpy takes memory as it is read.
+        self._ids = np.empty(size, dtype=object)
+        self._shares = {name: np.empty((size, len(it))) for name, it in self.columns.items()}
 
     def __len__(self) -> int:
         """Return the number of documents."""
@@ -162,15 +155,14 @@ class Snapshot:
     def answer(self, query: Query) -> Hits:
         """Answer one query."""
         if query.n >= 1:
-            numbers, scores, addresses = self._ranked(query)
+            numbers, scores, addresses = self.ranked(query)
             ids = self._read(numbers, addresses)
-            groups = self._memberships(numbers, addresses, query.attributes)
-            return Hits(ids, scores.tolist(), groups)
+            return Hits(ids, scores.tolist(), self._memberships(numbers))
         anything = query.text or query.only is not None or query.within is not None
         # This does not count deleted documents.
         matching = self.searcher.search(self._parsed(query), 1) if anything else None
         total = matching.count if matching else len(self)  # type: ignore[attr-defined]
-        return Hits([], [], self._memberships(np.zeros(0, np.int64), []), total)
+        return Hits([], [], self._memberships(np.zeros(0, np.int64)), total)
 
     def _parsed(self, query: Query) -> tantivy.Query:
         """Return a query in tantivy's own form."""
@@ -214,12 +206,8 @@ class Snapshot:
             [(occur, tantivy.Query.term_query(self.text_schema, "body", term)) for term in terms]
         )
 
-    def ranked(self, query: Query) -> tuple[Numbers, FloatArray]:
-        """Return the numbers of the best documents of a query, best first, and their scores."""
-        numbers, scores, _ = self._ranked(query)
-        return numbers, scores
-
-    def _ranked(self, query: Query) -> tuple[Numbers, FloatArray, Addresses]:
+    def ranked(self, query: Query) -> tuple[Numbers, FloatArray, Addresses]:
+        """Return the best documents of a query, best first: numbers, scores and addresses."""
         n, parsed = min(query.n, len(self)), self._parsed(query)
         if n < 1:
             return np.zeros(0, np.int64), np.zeros(0), []
@@ -238,16 +226,13 @@ class Snapshot:
             addresses = [addresses[place] for place in best.tolist()]
         return numbers, scores, addresses
 
-    def hits(
-        self, numbers: Numbers, scores: FloatArray, n: int, attributes: Attributes = None
-    ) -> Hits:
+    def hits(self, numbers: Numbers, scores: FloatArray, n: int) -> Hits:
         """Return the best n of the documents with these numbers; ties in order of id.
 
         Args:
             numbers: The numbers of documents that exist.
             scores: One score for each document.
             n: How many to return, at least 1.
-            attributes: The attributes whose groups are needed; all by default.
         """
         if n < len(numbers):
             last = np.partition(scores, -n)[-n]
@@ -255,8 +240,7 @@ class Snapshot:
         segments, places = np.divmod(self._packed[numbers], SEGMENT)
         addresses = list(map(tantivy.DocAddress, segments.tolist(), places.tolist()))
         ids = self._read(numbers, addresses)
-        groups = self._memberships(numbers, addresses, attributes)
-        return best_first(ids, scores.tolist(), groups, n)
+        return best_first(ids, scores.tolist(), self._memberships(numbers), n)
 
     def eligible(self, within: tuple[str, str] | None) -> Eligible:
         """Return which documents exist and have a share of a group, if one is given, by number."""
@@ -285,14 +269,13 @@ class Snapshot:
         return [address for _, address in hits]
 
     def _read(self, numbers: Numbers, addresses: Addresses) -> list[str]:
-        """Return the ids of documents; afterwards these and the groups may be in memory."""
-        if not self._keeps:
-            return self._ids_at(addresses)
-        unread = np.flatnonzero(self._ids[numbers] == "")
+        """Return the ids of documents; afterwards these and the groups are in memory."""
+        unread = np.flatnonzero(self._ids[numbers] == None)  # noqa: E711 - compares elements
         if len(unread):
             new, places = numbers[unread], [addresses[place] for place in unread.tolist()]
-            for name in self.columns:
-                self._shares[name][new] = self._shares_at(name, places)
+            read = self.searcher.fast_field_values
+            for name, columns in self.columns.items():
+                self._shares[name][new] = np.array([read(it, places) for it in columns]).T
             # Last, since other threads take what has an id as read.
             self._ids[new] = np.array(self._ids_at(places), dtype=object)
         return cast("list[str]", self._ids[numbers].tolist())
@@ -315,18 +298,9 @@ class Snapshot:
     def _numbers(self, addresses: Addresses) -> Numbers:
         return np.array(self.searcher.fast_field_values("number", addresses), dtype=np.int64)
 
-    def _memberships(
-        self, numbers: Numbers, addresses: Addresses, attributes: Attributes = None
-    ) -> Memberships:
-        """Return the groups of documents that were read, in some attributes or all."""
-        return {
-            name: self._shares[name][numbers] if self._keeps else self._shares_at(name, addresses)
-            for name in attributes or self.columns
-        }
-
-    def _shares_at(self, attribute: str, addresses: Addresses) -> FloatArray:
-        read = self.searcher.fast_field_values
-        return np.array([read(it, addresses) for it in self.columns[attribute]], dtype=float).T
+    def _memberships(self, numbers: Numbers) -> Memberships:
+        """Return the groups of documents that were read."""
+        return {name: shares[numbers] for name, shares in self._shares.items()}
 
     def documents(self, ids: Sequence[str]) -> list[Document]:
         """Return these documents, in this order; ids that the index lacks are left out."""
