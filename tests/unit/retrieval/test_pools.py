@@ -16,7 +16,6 @@ from fairqr.retrieval.pools import retrievers as module
 from fairqr.retrieval.pools.retrievers import (
     Bm25PoolRetriever,
     MemoryIndex,
-    PoolRetriever,
     open_pool_retriever,
 )
 from fairqr.retrieval.sources.catalog import Catalog
@@ -56,15 +55,6 @@ async def test_blank_texts_score_least(name: str, minilm_cache: Path, tiny_bert:
     assert (
         (await retriever.scores("fair", [])).shape == MemoryIndex([]).scores("fair").shape == (0,)
     )
-
-
-async def test_blank_texts_are_below_negative_scores() -> None:
-    class Negative(PoolRetriever):
-        async def _score(self, query: str, texts: list[str]) -> np.ndarray:
-            return np.array([-2.0, 3.0, -1.0])[: len(texts)]
-
-    found = await Negative().scores("q", ["a", " ", "b", "c", ""])
-    assert found.tolist() == [-2, -2, 3, -1, -2]
 
 
 def test_retrievers_are_opened_by_name() -> None:

@@ -31,9 +31,7 @@ from fairqr.retrieval.engines.hybrid.embedded import (
     HybridEngine,
     VectorEngine,
     VectorFolder,
-    cosines,
     encoder_names,
-    highest,
 )
 from fairqr.retrieval.engines.hybrid.texts import EncodedPoolEngine
 from fairqr.retrieval.engines.opening import with_retriever
@@ -465,9 +463,6 @@ async def test_what_is_up_to_date_needs_neither_the_lock_nor_the_right_to_write(
         await ranked(found, "w1", 99)
 
 
-# --- the folder -------------------------------------------------------------------------------
-
-
 def test_half_precision_changes_a_cosine_by_less_than_a_thousandth(tmp_path: Path) -> None:
     """What a killed write left behind does not count, and is written over."""
     rows = unit_rows(np.random.default_rng(4).standard_normal((500, 384)))
@@ -483,41 +478,6 @@ def test_half_precision_changes_a_cosine_by_less_than_a_thousandth(tmp_path: Pat
     assert (more[:500] == found).all()
     assert not more[500:502].any()
     assert (more[502] == found[0]).all()
-
-
-# --- the best rows ----------------------------------------------------------------------------
-
-
-@settings(max_examples=100)
-@given(st.integers(0, 2**32), st.integers(0, 60), st.integers(1, 9), st.integers(1, 70))
-def test_the_highest_rows_are_those_of_a_full_sort(seed: int, rows: int, d: int, n: int) -> None:
-    """And all that tie with the last, so that whoever breaks ties in another way can do it."""
-    # Few distinct values, so that many rows tie, and some are zeros.
-    draw = np.random.default_rng(seed)
-    vectors, query = (
-        unit_rows(draw.integers(-1, 2, (rows, d))),
-        unit_rows(draw.integers(-1, 2, (1, d))),
-    )
-    found = cosines(vectors, query[0])
-    known = np.flatnonzero(~np.isnan(found))
-    assert known.tolist() == np.flatnonzero(vectors.any(axis=1) & query.any()).tolist()
-    # By another way: the cosine is 1 less half of the squared distance.
-    expected = 1 - ((vectors[known] - query) ** 2).sum(axis=1) / 2
-    assert found[known] == pytest.approx(expected, abs=1e-6)
-    allowed = draw.random(rows) < 0.8
-    best = sorted((found[row] for row in known if allowed[row]), reverse=True)[:n]
-    wanted = [row for row in known.tolist() if allowed[row] and found[row] >= best[-1]]
-    assert highest(found, n, allowed).tolist() == wanted
-
-
-def test_a_cosine_does_not_depend_on_what_is_computed_beside() -> None:
-    """To the last digit, for a search and a rescoring have to agree, in widths with odd ends."""
-    draw = np.random.default_rng(3)
-    for d in (1, 7, 33, 256, 1000):
-        vectors, query = np.split(unit_rows(draw.standard_normal((301, d))), [300])
-        together = cosines(vectors, query[0])
-        for rows in ([5], [299, 0], draw.permutation(300)[:77]):
-            assert cosines(vectors[rows], query[0]).tolist() == together[rows].tolist()
 
 
 # --- pools ---------------------------------------------------------------------------------------
