@@ -112,8 +112,7 @@ def group_exposure(
         Shape (…, G), in units of the discount.
     """
     members = np.asarray(memberships, dtype=np.float64)[..., :k, :]
-    weighted: FloatArray = np.matmul(discount.weights(members.shape[-2]), members)
-    return weighted
+    return np.asarray(np.matmul(discount.weights(members.shape[-2]), members))
 
 
 def normalise(exposures: ArrayLike) -> FloatArray:

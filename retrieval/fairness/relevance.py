@@ -166,8 +166,7 @@ def moved_toward(query: Float32Array, best: Float32Array, weight: float) -> Floa
     if not len(known):
         return query
     middle = unit_rows([known.astype(np.float64).mean(axis=0)])[0]
-    moved: Float32Array = unit_rows([weight * query + (1 - weight) * middle])[0]
-    return moved
+    return np.asarray(unit_rows([weight * query + (1 - weight) * middle])[0])
 
 
 def fused_best(rankings: Sequence[Sequence[Item]], options: Hybrid) -> list[Item]:

@@ -97,6 +97,8 @@ def tf_idf_similarity(texts: Sequence[str]) -> Similarity:
     Args:
         texts: The n texts. One without words has similarity 0 to all, including itself.
     """
+    from scipy.sparse import csr_array
+
     n = len(texts)
     numbers: dict[str, int] = {}
     terms = [[numbers.setdefault(term, len(numbers)) for term in terms_of(text)] for text in texts]
@@ -110,16 +112,8 @@ def tf_idf_similarity(texts: Sequence[str]) -> Similarity:
     norms = np.sqrt(np.bincount(rows, weights=weights**2, minlength=n))
     # Zero if all of a document's terms are in every document.
     weights /= np.where(norms > 0, norms, 1.0)[rows]
-    starts = np.searchsorted(rows, np.arange(n + 1))
-
-    def cosines(position: int) -> FloatArray:
-        own = slice(starts[position], starts[position + 1])
-        dense = np.zeros(size)
-        dense[columns[own]] = weights[own]
-        products = np.bincount(rows, weights=weights * dense[columns], minlength=n)
-        return products.astype(np.float64, copy=False)
-
-    return cosines
+    vectors = csr_array((weights, (rows, columns)), shape=(n, size))
+    return lambda position: (vectors @ vectors[[position]].T).toarray()[:, 0]
 
 
 @dataclass(frozen=True)

@@ -312,8 +312,6 @@ class TrainedModel(BaseModel, frozen=True, extra="forbid"):
         topics: The number of examples.
     """
 
-    kind: ClassVar[str]
-
     format: Literal[1] = 1
     trained_on: str
     topics: int
@@ -336,9 +334,10 @@ class TrainedModel(BaseModel, frozen=True, extra="forbid"):
         except ValidationError as error:
             where, problem = first_problem(error)
             reason = f"wrong at {where or 'the file'}: {one_line(problem, 120)}"
+        kind = cls.model_fields["name"].default
         raise InputError(
-            f"{path} does not contain weights of {cls.kind} ({reason}); write them with 'fairqr "
-            f"train {cls.kind}'."
+            f"{path} does not contain weights of {kind} ({reason}); write them with 'fairqr "
+            f"train {kind}'."
         )
 
 
@@ -422,8 +421,6 @@ class DeltrModel(TrainedModel):
         loss: The final loss over the examples.
         iterations: The number of steps taken.
     """
-
-    kind: ClassVar[str] = "deltr"
 
     name: Literal["deltr"] = "deltr"
     dimension: str
@@ -552,8 +549,6 @@ class DlfModel(TrainedModel):
         relevance_loss: The final loss of the relevance model over the examples.
         fairness_loss: The final loss of the fairness model over the examples.
     """
-
-    kind: ClassVar[str] = "dlf"
 
     name: Literal["dlf"] = "dlf"
     dimensions: dict[str, tuple[str, ...]]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import BaseModel, Field, SecretStr, field_validator, model_validator
 
 from fairqr.base import settings
 from fairqr.base.errors import ConfigError, one_line
@@ -24,12 +24,10 @@ from fairqr.retrieval.sources.schema import validated
 HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
-class Credentials(BaseModel):
+class Credentials(
+    BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True, str_strip_whitespace=True
+):
     """What we send to a server to be let in. Secrets never appear in messages or logs."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", hide_input_in_errors=True, str_strip_whitespace=True
-    )
 
     api_key: SecretStr | None = Field(None, description="An API key, as Elasticsearch issues it.")
     username: str | None = None

@@ -134,15 +134,9 @@ def _parquet(path: Path, attribute: str) -> Iterator[tuple[int, dict[str, Any]]]
             for batch in file.iter_batches(columns=some if is_named else None):
                 for row in batch.to_pylist():
                     number += 1
-                    yield number, {name.casefold(): _plain(value) for name, value in row.items()}
+                    yield number, {name.casefold(): value for name, value in row.items()}
     except (OSError, ArrowException) as error:
         raise wrong_line(path, number + 1, one_line(error), "labels") from None
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as JSON would have it: pyarrow gives a map as a list of pairs."""
-    is_map = isinstance(value, list) and value and isinstance(value[0], tuple)
-    return dict(value) if is_map else value
 
 
 class _NobodyWaitsError(Exception):
@@ -178,8 +172,7 @@ class LabelStore:
     def memberships(self, ids: Sequence[str]) -> FloatArray:
         """Return the share of each group in these documents, shape (len(ids), G)."""
         codes = [-1 if code is None else code for code in self.codes(ids)]
-        found: FloatArray = self._rows[np.array(codes, dtype=np.intp)]
-        return found
+        return np.asarray(self._rows[np.array(codes, dtype=np.intp)])
 
     def codes(self, ids: Sequence[str]) -> list[int | None]:
         """Return a number for the label of each document, or None if the file lacks it."""
@@ -192,8 +185,7 @@ class LabelStore:
                 f"What was kept of the labels {self._path} is damaged ({error}); touch that file, "
                 "so that it is read again."
             ) from None
-        found: list[int | None] = json.loads(codes)
-        return found
+        return list(json.loads(codes))
 
 
 def open_label_store(
@@ -391,12 +383,7 @@ def values_of(label: object) -> Sequence[object]:
 
 
 def attribute_report(
-    attribute: Attribute,
-    documents: int,
-    labelled: int,
-    counts: Mapping[object, int],
-    *,
-    more: bool = False,
+    attribute: Attribute, documents: int, labelled: int, counts: Mapping[object, int]
 ) -> AttributeReport:
     """Return the check's report on the labels of an attribute.
 
@@ -405,7 +392,6 @@ def attribute_report(
         documents: How many documents were checked.
         labelled: How many of them are in a group.
         counts: How many have each value.
-        more: Whether there are more values than these.
     """
     order = sorted(counts, key=lambda value: (-counts[value], str(value)))
     values = [
@@ -418,7 +404,7 @@ def attribute_report(
         documents=documents,
         labelled=labelled,
         values=values,
-        more_values=more or len(order) > MAX_VALUES,
+        more_values=len(order) > MAX_VALUES,
     )
 
 

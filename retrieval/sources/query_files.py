@@ -191,7 +191,8 @@ def _query(number: int, row: Mapping[str, Any], columns: QueryColumns) -> QueryR
         keys = [_key(name) for name in names]
         if (key := next((key for key in keys if key in row), None)) is None:
             there = ", ".join(f"'{name}'" for name in list(row)[:20])
-            what = f"it has no {_listed(names)}, only {one_line(there)}"
+            wanted = " or ".join(f"'{name}'" for name in names)
+            what = f"it has no {wanted}, only {one_line(there)}"
             raise ValueError(f"{what}; say which columns to read")
         return row[key]
 
@@ -287,11 +288,6 @@ def _key(name: str) -> str:
 
 def _spaced(text: str) -> str:
     return " ".join(text.split())
-
-
-def _listed(names: Sequence[str]) -> str:
-    *others, last = (f"'{name}'" for name in names)
-    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _wrong(path: Path, line: int, problem: object) -> InputError:

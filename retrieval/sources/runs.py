@@ -147,17 +147,13 @@ def _ranked(places: Places, ties: Ties) -> tuple[Ranking, int]:
 
 def write_run(path: Path, run: SystemRun) -> None:
     """Write a run, whole or not at all."""
-    write_beside(path, "".join(_run_lines(run)))
-
-
-def _run_lines(run: SystemRun) -> Iterator[str]:
+    lines = []
     for query, rankings in run.rankings.items():
         for sample, ranking in enumerate(rankings, start=1):
             tag = run.name if len(rankings) == 1 else f"{run.name}#{sample}"
-            for rank, (id_, score) in enumerate(
-                zip(ranking.ids, ranking.scores, strict=True), start=1
-            ):
-                yield f"{query} Q0 {id_} {rank} {score!r} {tag}\n"
+            places = enumerate(zip(ranking.ids, ranking.scores, strict=True), start=1)
+            lines += [f"{query} Q0 {id_} {rank} {score!r} {tag}\n" for rank, (id_, score) in places]
+    write_beside(path, "".join(lines))
 
 
 def trec_fields(path: Path, count: int, shape: str) -> Iterator[tuple[int, list[str]]]:
