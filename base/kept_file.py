@@ -1,7 +1,7 @@
 """A store of values by key, kept between runs in one file of bounded size.
 
-Several processes may share the file. When it is full, the least recently used values are dropped. A
-file that is damaged or cannot be written is not an error: it forgets its values.
+Several processes may share the file. When it is full, the oldest values are dropped.
+A file that is damaged or cannot be written is not an error: it forgets its values.
 """
 
 from __future__ import annotations
@@ -15,14 +15,7 @@ from typing import Generic, TypeVar
 
 Value = TypeVar("Value", str, bytes)
 
-_TABLE = (
-    "CREATE TABLE IF NOT EXISTS kept"
-    " (key TEXT PRIMARY KEY, value NOT NULL, at TEXT DEFAULT CURRENT_TIMESTAMP)"
-)
-_LISTED = "key IN (SELECT value FROM json_each(?))"
-# The recorded time of a value's last use may get an hour old, so that few reads must update it.
-_GET = f"SELECT key, value, at < datetime('now', '-1 hour') FROM kept WHERE {_LISTED}"  # noqa: S608
-_USE = f"UPDATE kept SET at = CURRENT_TIMESTAMP WHERE {_LISTED}"  # noqa: S608
+_TABLE = "CREATE TABLE IF NOT EXISTS kept (key TEXT PRIMARY KEY, value NOT NULL)"
 # SQLite fills free pages before it grows.
 _SIZE = (
     "SELECT (page_count - freelist_count) * page_size"
@@ -30,7 +23,7 @@ _SIZE = (
 )
 # A twentieth at once, so that few writes drop any and other processes do not wait for long.
 _DROP = (
-    "DELETE FROM kept WHERE rowid IN (SELECT rowid FROM kept ORDER BY at, rowid"
+    "DELETE FROM kept WHERE rowid IN (SELECT rowid FROM kept ORDER BY rowid"
     " LIMIT (SELECT count(*) / 20 + 1 FROM kept))"
 )
 
@@ -50,17 +43,10 @@ class KeptFile(Generic[Value]):
 
     def get_many(self, keys: Sequence[str]) -> dict[str, Value]:
         """Return what is stored, by key."""
-        listed = [json.dumps(list(keys))]
-        try:
-            with self._opened() as connection:
-                rows = connection.execute(_GET, listed).fetchall()
-                if any(is_stale for _, _, is_stale in rows):
-                    # Another process may be writing for long; the values found are still good.
-                    with suppress(sqlite3.Error):
-                        connection.execute(_USE, listed)
-        except (OSError, sqlite3.Error):
-            return {}
-        return {key: value for key, value, _ in rows}
+        query = "SELECT key, value FROM kept WHERE key IN (SELECT value FROM json_each(?))"
+        with suppress(OSError, sqlite3.Error), self._opened() as connection:
+            return dict(connection.execute(query, [json.dumps(list(keys))]).fetchall())
+        return {}
 
     def put_many(self, values: Mapping[str, Value]) -> None:
         """Store several values, all or none."""
@@ -95,5 +81,4 @@ class KeptFile(Generic[Value]):
             # A power failure may cost the last values, but does not damage the file.
             connection.execute("PRAGMA synchronous=NORMAL")
             connection.execute(_TABLE)
-            connection.execute("CREATE INDEX IF NOT EXISTS kept_at ON kept (at)")
             yield connection

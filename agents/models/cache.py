@@ -44,8 +44,8 @@ class _Call:
 class ReplyCache:
     """JSON objects by the keys of the questions that they answer; also shares calls in flight.
 
-    Several processes may share a file. What does not fit or is damaged is forgotten, the least
-    recently used objects first; models are then asked again.
+    Several processes may share a file. What does not fit or is damaged is forgotten, the oldest
+    objects first; models are then asked again.
 
     Args:
         path: The SQLite file; by default replies are kept in memory, as long as this object lives.

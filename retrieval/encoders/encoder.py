@@ -91,7 +91,7 @@ class KeptVectors:
     """Encodes texts, each only once for all processes of a user.
 
     Indexes, audits and searches of other engines encode through it. The vectors are in the user's
-    cache; the ones used least recently are dropped if there are too many.
+    cache; the oldest ones are dropped if there are too many.
 
     Args:
         encoder: The encoder.

@@ -30,10 +30,6 @@ def write(path: Path, statement: str, *values: Any) -> None:
     connection.close()
 
 
-async def knows(cache: ReplyCache, *keys: str) -> list[str]:
-    return sorted(await cache.get_many(keys))
-
-
 async def test_a_read_makes_no_file(path: Path) -> None:
     """A folder that is checked for being empty stays empty until something is kept."""
     cache = ReplyCache(path)
@@ -62,17 +58,6 @@ class TestBound:
         assert {f"k{number}" for number in range(800, 1000)} <= set(kept)
         assert path.stat().st_size < LIMIT * 1.1
         assert list(path.parent.iterdir()) == [path]
-
-    async def test_what_was_used_stays(self, path: Path) -> None:
-        """Whoever reads a reply keeps it from being dropped; what nobody reads goes first."""
-        cache = ReplyCache(path, max_bytes=LIMIT)
-        await cache.put_many({"read": TEXT, "unread": TEXT})
-        write(path, "UPDATE kept SET at = datetime('now', '-9 days')")
-        await cache.put_many({f"day{number}": TEXT for number in range(200)})
-        write(path, "UPDATE kept SET at = datetime('now', '-1 day') WHERE key LIKE 'day%'")
-        assert await knows(cache, "read") == ["read"]
-        await cache.put_many({f"new{number}": TEXT for number in range(200)})
-        assert await knows(cache, "read", "unread", "day0") == ["read"]
 
     async def test_a_memory_is_bounded_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("fairqr.agents.models.cache.MAX_REPLIES", 2)
