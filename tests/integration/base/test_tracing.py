@@ -23,7 +23,6 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from fairqr import FairSearch, open_engine
 from fairqr.agents.models.chat import ChatModel
-from fairqr.base.errors import QueryError
 from fairqr.base.exporting import _Delivery
 from fairqr.base.telemetry import carrier, continued, record_to, span
 from tests.integration.collector import Collector, collector
@@ -260,16 +259,6 @@ async def test_a_failing_model_is_an_error_without_a_word_of_content(
     assert {it.status.description for it in asked} == {status}
     text = exported.text()
     assert not [word for word in (*CONTENT, KEY.lower()) if word in text]
-
-
-async def test_a_run_that_ends_with_an_error_has_a_span_that_says_so(
-    exported: Exported, corpus: Path
-) -> None:
-    async with FairSearch.open(str(corpus)) as fair:
-        with pytest.raises(QueryError):
-            await fair.search(" ", attribute="gender", ask="never")
-    (run,) = exported.named("invoke_workflow fairqr")
-    assert (run.status.status_code, run.status.description) == (StatusCode.ERROR, "QueryError")
 
 
 async def test_a_run_continues_the_trace_that_it_was_asked_in(

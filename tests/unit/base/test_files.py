@@ -7,14 +7,10 @@ import os
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
 from fairqr.base.cores import usable_cores
-from fairqr.base.errors import TargetError
 from fairqr.base.files import open_beside, write_beside
 from fairqr.base.secrets import without_secrets
-from fairqr.graph.answer.context import answer_context
-from fairqr.graph.search.context import Context, make_context
 
 
 def test_a_file_gets_the_mode_of_every_other_file_or_is_for_its_owner_alone(tmp_path: Path) -> None:
@@ -74,14 +70,3 @@ def test_cores_are_those_that_the_environment_or_the_process_has(
     for named in ("", "0", "-1", "many", "²"):
         monkeypatch.setenv("OMP_NUM_THREADS", named)
         assert 1 <= usable_cores() <= (os.cpu_count() or 1)
-
-
-@pytest.mark.parametrize("target", ["nowhere:1", "retrieved:2", "gender=female:0.5"])
-def test_a_wrong_target_keeps_its_kind(target: str) -> None:
-    """Pydantic wraps it; programs know the error by its class, and servers by its slug."""
-    for make in (make_context, answer_context):
-        with pytest.raises(TargetError) as caught:
-            make(target=target)
-        assert "\n" not in str(caught.value)
-    with pytest.raises(ValidationError):
-        Context.model_validate({"target": target})

@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,13 +47,6 @@ def write(folder: Path, *texts: str, schema: str = SCHEMA, name: str = "document
         "".join(json.dumps({"id": n, "text": t, "g": "f"}) + "\n" for n, t in enumerate(texts))
     )
     return find_corpus(folder / name)
-
-
-def age(folder: Path, seconds: float = 60) -> None:
-    """Make all files of a folder look as if they had been written this long ago."""
-    then = time.time() - seconds
-    for path in folder.iterdir():
-        os.utime(path, (then, then))
 
 
 async def ids(engine: SearchEngine, text: str) -> list[str]:
@@ -255,25 +247,6 @@ async def test_a_path_is_indexed_once_and_again_when_it_changes(
     assert list((await catalog.resolve(str(corpus.path))).schema.attributes) == ["sex"]
 
 
-async def test_a_corpus_is_read_when_its_size_or_time_changed_and_indexed_when_its_content_did(
-    catalog: Catalog, tmp_path: Path
-) -> None:
-    """Unread content shows here as a change behind our back."""
-    corpus = write(tmp_path / "c", "one")
-    age(tmp_path / "c")
-    first = await catalog.resolve(str(corpus.path))
-    age(tmp_path / "c", seconds=40)  # Only touched: read once, and not indexed.
-    assert folder_of(await catalog.resolve(str(corpus.path))) == folder_of(first)
-    state = corpus.path.stat()
-    corpus.path.write_text(corpus.path.read_text().replace("one", "two"))
-    os.utime(corpus.path, ns=(state.st_atime_ns, state.st_mtime_ns))
-    again = await catalog.resolve(str(corpus.path))
-    assert folder_of(again) == folder_of(first)
-    assert await ids(again, "one") == ["0"], "not read again"
-    age(tmp_path / "c", seconds=30)
-    assert await ids(await catalog.resolve(str(corpus.path)), "two") == ["0"]
-
-
 async def test_an_index_of_another_version_is_made_again_if_its_corpus_is_known(
     catalog: Catalog, tmp_path: Path
 ) -> None:
@@ -428,42 +401,6 @@ async def test_edits_of_a_source_take_effect_and_a_file_that_is_gone_is_told(
     for gone in (lambda: catalog.detach("team"), lambda: catalog.source("team")):
         with pytest.raises(IndexNotFoundError, match="no attached source 'team'"):
             gone()
-
-
-async def test_a_wrong_name_is_answered_with_the_nearest_ones(
-    catalog: Catalog, tmp_path: Path
-) -> None:
-    catalog.attach(source_file(tmp_path / "s"))
-    await catalog.create("teas", write(tmp_path / "teas", "text"))
-    with pytest.raises(IndexNotFoundError) as caught:
-        await catalog.resolve("teamm")
-    assert str(caught.value) == "There is no index 'teamm'; did you mean 'team' or 'teas'?"
-    with pytest.raises(IndexNotFoundError, match=r"source 'teams'; did you mean 'team'\?$"):
-        catalog.detach("teams")
-
-
-async def test_one_name_is_for_one_thing(catalog: Catalog, tmp_path: Path) -> None:
-    corpus = write(tmp_path / "c", "text")
-    await catalog.create("people", corpus)
-    path = source_file(tmp_path / "s")
-    catalog.attach(path)
-    assert catalog.attach(path).name == "team", "once more is no clash"
-    for other, says in (
-        (source_file(tmp_path / "other"), r"'team' belongs to the source .*/s/team\.source\.yaml"),
-        (
-            source_file(tmp_path / "s", "people"),
-            "'people' is the name of an index; give the source",
-        ),
-        (source_file(tmp_path / "s", "notables"), "'notables' is the name of a built-in corpus"),
-    ):
-        with pytest.raises(InputError, match=says):
-            catalog.attach(other)
-    with pytest.raises(InputError, match="'team' is the name of an attached source; choose"):
-        await catalog.create("team", corpus)
-    upsert = catalog.upsert("team", corpus.path)
-    for writing in (upsert, catalog.remove("team", ["a"]), catalog.delete("team")):
-        with pytest.raises(InputError, match="attached source, and fairqr never changes those"):
-            await writing
 
 
 async def test_what_is_known_of_all_that_has_a_name(catalog: Catalog, tmp_path: Path) -> None:

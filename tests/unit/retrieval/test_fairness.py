@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fairqr.base.errors import InputError, SchemaError, TargetError
+from fairqr.graph.answer.context import answer_context
 from fairqr.graph.search.context import make_context
 from fairqr.retrieval.fairness.confusion import by_group, drawn_inverses, slopes, variances
 from fairqr.retrieval.fairness.dimension import Dimension
@@ -378,13 +379,18 @@ def test_what_is_no_target_of_these_attributes_is_refused(texts: list[str], name
         {"parts": {"population": 2, "retrieved": -1}},
         {"shares": {"gender": {"female": -1, "male": 2}}},
         {"parts": {"popularity": 1}},
-        "relevance:0.5,population:0.5",  # only judgements give it
+        "nowhere:1",
+        "gender=female:0.5",
     ],
 )
 def test_a_search_checks_a_target_however_it_is_given(target: object) -> None:
-    """Over HTTP and from Python a target may come as an object."""
-    with pytest.raises(InputError, match=r"target|'relevance' is only available in evaluation"):
-        make_context(target=target)
+    """It may be an object; programs know the error by its class, servers by its slug."""
+    for make in (make_context, answer_context):
+        with pytest.raises(InputError, match="target") as caught:
+            make(target=target)
+        assert isinstance(caught.value, TargetError) or not isinstance(target, str)
+    with pytest.raises(InputError, match="'relevance' is only available in evaluation"):
+        make_context(target="relevance:0.5,population:0.5")  # only judgements give it
 
 
 @given(
@@ -402,15 +408,6 @@ def test_what_was_retrieved_is_weighed_by_its_scores_or_ranks(
     weights = np.array(scores) / max(scores) if usable else 1 / np.arange(1, len(scores) + 1)
     found = retrieved_distribution(members, np.array(scores))
     assert found == pytest.approx(weights @ members / weights.sum())
-
-
-def test_the_default_target_does_without_a_population_where_none_is_stated() -> None:
-    assert DEFAULT_TARGET.without_population([GENDER, BARE]) == ["age"]
-    found = DEFAULT_TARGET.resolve(BARE, {"retrieved": np.array([1.0, 3.0])})
-    assert found == pytest.approx([0.25, 0.75])
-    DEFAULT_TARGET.check([GENDER, BARE])
-    with pytest.raises(TargetError, match="no population for 'age'"):
-        Target.parse("retrieved:0.7,population:0.3").check([GENDER, BARE])
 
 
 KINDS = Attribute(name="gender", field="gender", groups=("female", "male", "non-binary"))

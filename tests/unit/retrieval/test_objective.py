@@ -177,22 +177,6 @@ def test_an_unlikely_document_is_not_moved_at_any_price() -> None:
     assert 20 in best_ranking(replace(pool, weight=np.inf))
 
 
-def test_unlabelled_documents_are_not_pushed_out() -> None:
-    """Nothing is known against them, so they keep the ranks that their relevance gives them."""
-    members = np.array([[0, 0], [1, 0], [0, 0], [1, 0], [0, 0], [0, 1]], dtype=float)
-    relevance = np.array([0.9, 0.8, 0.7, 0.6, 0.5, 0.4])
-    assert {0, 2, 5} <= set(best_ranking(RankingObjective(relevance, [members], [HALF], 5)))
-
-
-def test_a_list_with_more_defined_attributes_is_preferred() -> None:
-    """Whatever its J: only the last document has a label of the second attribute."""
-    first, second = np.eye(2)[[0, 1, 0, 1, 0]], np.zeros((5, 2))
-    second[4, 0] = 1
-    relevance = np.array([0.9, 0.9, 0.9, 0.9, 0.01])
-    targets = [HALF, np.array([0.01, 0.99])]
-    assert 4 in best_ranking(RankingObjective(relevance, [first, second], targets, 3))
-
-
 def test_an_empty_pool_has_an_empty_ranking() -> None:
     assert not len(best_ranking(RankingObjective(np.zeros(0), [np.zeros((0, 2))], [HALF], 20)))
 

@@ -24,8 +24,6 @@ from fairqr.retrieval.rerankers.base import Candidates
 from fairqr.retrieval.rerankers.learning import (
     FEATURES,
     DeltrTraining,
-    DlfModel,
-    Lists,
     TopicExample,
     TrainingOptions,
     padded,
@@ -126,24 +124,6 @@ def test_the_loss_of_listnet_by_hand() -> None:
     assert drawn[0] == pytest.approx([0.5, 0.5, 0])
 
 
-@pytest.mark.parametrize("l2", [0.0, 0.5])
-def test_the_optimiser_solves_least_squares_with_decay(l2: float) -> None:
-    """And every further step lowers the loss."""
-    random = np.random.default_rng(3)
-    columns, goal = random.normal(size=(3, 5, len(FEATURES))), random.normal(size=(3, 5))
-    lists = Lists(columns, goal, goal < 9, np.zeros(len(FEATURES)), np.ones(len(FEATURES)))
-
-    def loss(scores: FloatArray) -> tuple[float, FloatArray]:
-        return float(((scores - goal) ** 2).sum()) / 2, scores - goal
-
-    found = [lists.fit(loss, TrainingOptions(l2=l2, iterations=n)) for n in (1, 3, 200)]
-    assert found[0][1] > found[1][1] >= found[2][1]
-    rows = columns.reshape(15, -1)
-    exact = np.linalg.solve(rows.T @ rows + l2 * np.eye(len(FEATURES)), rows.T @ goal.reshape(-1))
-    assert found[2][0].weights == pytest.approx(exact, abs=1e-5)
-    assert 0 < found[2][2] < 100
-
-
 def biased_examples(make: Make, seed: int) -> list[TopicExample]:
     """Relevance follows the first feature, which rates the protected group too low."""
     random = np.random.default_rng(seed)
@@ -190,29 +170,6 @@ def test_the_penalty_of_deltr_raises_the_exposure_of_the_protected_group(
     assert women[0] < women[1] < women[2]
     blind = shares(fresh, lambda item: item.features[:, 0])
     assert blind[0] < women[0] - 0.1
-
-
-def dlf_scores(model: DlfModel, alpha: float) -> Callable[[TopicExample], FloatArray]:
-    def scores(item: TopicExample) -> FloatArray:
-        every = range(len(item.candidates.dimensions))
-        told = np.column_stack([target_feature(item.candidates, a) for a in every])
-        return model.scores(item.features, told, alpha)
-
-    return scores
-
-
-def test_alpha_trades_relevance_for_exposure_near_the_target(make_candidates: Make) -> None:
-    """Trained on some topics, tried on others; no label of fairness is used."""
-    model = train_dlf(biased_examples(make_candidates, 1), TrainingOptions())
-    fresh = biased_examples(make_candidates, 2)
-    found = [shares(fresh, dlf_scores(model, alpha)) for alpha in (1.0, 0.6, 0.3, 0.0)]
-    women, relevant = zip(*found, strict=True)
-    assert women[0] < 0.1
-    assert women[0] < women[1] < women[2] < women[3]
-    assert women[2] == pytest.approx(0.5, abs=0.2)
-    # The groups have equal merit, so near the target relevance is no lower than where it was.
-    assert relevant[2] >= relevant[0] - 0.02
-    assert relevant[2] > relevant[3]
 
 
 def test_the_fairness_model_learns_from_the_target_alone(make_candidates: Make) -> None:

@@ -28,7 +28,6 @@ from fairqr.retrieval.rerankers.diversification import (
     Mmr,
     Pm2,
     Xquad,
-    maximal_marginal_relevance,
     tf_idf_similarity,
 )
 from fairqr.retrieval.rerankers.fair import ExposureAwareStep, FairStep
@@ -433,23 +432,6 @@ def test_the_similarity_is_the_cosine_of_tf_idf_vectors(texts: list[str]) -> Non
     found, expected = tf_idf_similarity(texts), cosines(texts)
     for position in range(len(texts)):
         assert found(position) == pytest.approx(expected[position], abs=1e-12)
-
-
-@given(data=st.data(), n=st.integers(1, 12), k=st.integers(1, 14), trade_off=st.floats(0, 1))
-def test_it_chooses_what_the_definition_chooses(
-    data: st.DataObject, n: int, k: int, trade_off: float
-) -> None:
-    """Numbers of few digits, so that equal values are equal in both."""
-    grid = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])
-    relevance = data.draw(st.lists(grid, min_size=n, max_size=n))
-    half = data.draw(st.lists(grid, min_size=n * n, max_size=n * n))
-    similar = [[half[min(i, j) * n + max(i, j)] for j in range(n)] for i in range(n)]
-    trade_off = round(trade_off * 8) / 8
-    order, values = maximal_marginal_relevance(
-        np.array(relevance), lambda i: np.array(similar[i]), trade_off, k
-    )
-    assert order.tolist() == greedy(relevance, similar, trade_off, k)
-    assert all(a >= b for a, b in itertools.pairwise(values.tolist()))
 
 
 async def test_it_is_the_brute_force_over_texts_of_an_index(
