@@ -153,16 +153,6 @@ async def test_a_run_is_a_tree_of_steps_by_the_conventions(
     assert len(traces) == len(exported.named(run)) == 3
     assert all(found.status.status_code is StatusCode.UNSET for found in exported.spans)
 
-    workflow = exported.named(run)[0]
-    assert workflow.kind is SpanKind.INTERNAL
-    said = dict(workflow.attributes or {})
-    assert said["gen_ai.operation.name"] == "invoke_workflow"
-    assert said["gen_ai.workflow.name"] == "fairqr"
-
-    retrieval = exported.named(name)[0]
-    assert retrieval.kind is SpanKind.INTERNAL  # the index is embedded
-    assert (retrieval.attributes or {})["gen_ai.retrieval.top_k"] == 500
-
     chat = exported.named("chat fake")[0]
     said = dict(chat.attributes or {})
     port = int(model_server.base_url.rsplit(":")[-1].removesuffix("/v1"))
@@ -197,13 +187,6 @@ async def test_a_run_is_a_tree_of_steps_by_the_conventions(
         ("fairqr.rerank", "divergence"),
         ("fairqr.attribute", "attribution"),
     }
-    first = next(it for step, it in evaluations if step == "fairqr.measure")
-    assert isinstance(first["gen_ai.evaluation.score.value"], float)
-    assert "gender=female has" in str(first["gen_ai.evaluation.explanation"])
-    judged = [it for step, it in evaluations if step == "fairqr.attribute"]
-    assert [it["fairqr.document.rank"] for it in judged] == [1, 2, 3]
-    labels = {it["gen_ai.evaluation.score.label"] for it in judged}
-    assert labels <= {"attributed", "not_attributed"}
 
 
 @pytest.mark.parametrize("content", [False, True])

@@ -142,22 +142,6 @@ async def test_a_causal_model_is_loaded_once_in_full_precision(decoder: Path) ->
     (decoder / "note.txt").unlink()
 
 
-async def test_an_adapter_has_a_base_of_its_own(decoder: Path, tmp_path: Path) -> None:
-    """The base that others hold keeps its layers; the adapter is let go like any model."""
-    peft = pytest.importorskip("peft")
-    import transformers
-
-    model = transformers.AutoModelForCausalLM.from_pretrained(decoder)
-    config = peft.LoraConfig(r=1, target_modules=["q_proj"], task_type="CAUSAL_LM")
-    peft.get_peft_model(model, config).save_pretrained(tmp_path)
-    base = await load_causal(str(decoder))
-    adapted = await load_causal(str(decoder), str(tmp_path))
-    assert adapted.name == str(tmp_path)
-    assert await load_causal(str(decoder), str(tmp_path)) is adapted
-    assert any("lora_" in name for name, _ in adapted.model.named_parameters())
-    assert not any("lora_" in name for name, _ in base.model.named_parameters())
-
-
 @pytest.mark.parametrize(
     ("config", "tokens", "limit"),
     [

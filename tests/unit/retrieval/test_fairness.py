@@ -20,14 +20,13 @@ from fairqr.retrieval.fairness.divergence import jensen_shannon, kullback_leible
 from fairqr.retrieval.fairness.exposure import (
     LOG2,
     Discount,
-    exposure,
     exposure_and_unknown,
     exposure_ratio,
     group_exposure,
     intersection,
 )
 from fairqr.retrieval.fairness.protected import ProtectedGroup, default_protected
-from fairqr.retrieval.fairness.ranking import OrderedView, Ranking, reciprocal_rank_fusion
+from fairqr.retrieval.fairness.ranking import Ranking, reciprocal_rank_fusion
 from fairqr.retrieval.fairness.table import DocumentTable, coded, decoded
 from fairqr.retrieval.fairness.target import (
     DEFAULT_TARGET,
@@ -65,19 +64,6 @@ def test_agrees_with_a_loop_over_documents(text: str, members: np.ndarray) -> No
     by_hand = sum(WEIGHTS[text](rank) * row for rank, row in rows)
     assert np.allclose(group_exposure(members, Discount.parse(text)), by_hand)
     assert str(Discount.parse(text)) == text
-
-
-@given(members=rankings(), k=st.integers(1, 15), data=st.data())
-def test_it_is_a_distribution_that_follows_its_groups(
-    members: np.ndarray, k: int, data: st.DataObject
-) -> None:
-    """Undefined where no document has a group; and for many rankings as for each of them."""
-    found = exposure(members, k=k)
-    assert found.sum() == pytest.approx(1.0 if members[:k].any() else 0.0)
-    order = data.draw(st.permutations(range(members.shape[1])))
-    assert np.allclose(exposure(members[:, order], k=k), found[order])
-    both = exposure(np.stack([members, members[::-1]]), k=k)
-    assert np.allclose(both, [found, exposure(members[::-1], k=k)])
 
 
 @given(members=rankings())
@@ -298,15 +284,6 @@ def ranking(text: str) -> Ranking:
     return Ranking(list(text), [float(-n) for n in range(len(text))])
 
 
-def test_ids_in_another_order_are_read_like_a_list() -> None:
-    found = OrderedView(["a", "b", "c", "d"], np.array([2, 0, 3, 1]))
-    assert list(found) == found[:] == ["c", "a", "d", "b"]
-    assert (len(found), found[0], found[-1], found[1:3]) == (4, "c", "b", ["a", "d"])
-    assert Ranking(found, [4.0, 3.0, 2.0, 1.0]).top(2) == Ranking(["c", "a"], [4.0, 3.0])
-    with pytest.raises(IndexError):
-        found[4]
-
-
 def test_a_worked_fusion() -> None:
     """Equal scores stand in order of id; a share speaks for some documents only."""
     fused = reciprocal_rank_fusion([ranking("abc"), ranking("ca")], [1.0, 0.5], k=60)
@@ -354,7 +331,6 @@ def test_a_part_that_is_undefined_leaves_its_weight_to_the_others() -> None:
 @pytest.mark.parametrize(
     ("texts", "named"),
     [
-        (["population:0.5"], "sum to 1"),
         (["population:0.5,uniform:0.6"], "sum to 1"),
         (["popularity:1"], "no part 'popularity'"),
         (["population"], "not a target"),
@@ -426,13 +402,6 @@ ODD = Attribute(name="odd", field="odd", groups=("not a", "a vs b", "a, b", "c")
         (KINDS, "female", "female", "male|non-binary", "female/non-female"),
         (KINDS, "not male", "female|non-binary", "male", "non-male/male"),
         (PLACE, "not Europe", "Africa|Asia|South America", "Europe", "non-European/European"),
-        (
-            PLACE,
-            "Asia, South America,Asia",
-            "Asia|South America",
-            "Africa|Europe",
-            "Asian or South American/African or European",
-        ),
         (PLACE, "Africa vs Europe", "Africa", "Europe", "African/European"),
         (ODD, "not a", "not a", "a vs b|a, b|c", "not a/non-not a"),
         (ODD, "not a, b", "not a|a vs b|c", "a, b", "non-a, b/a, b"),
@@ -452,9 +421,7 @@ def test_sides_are_read_and_named(
     ("text", "words", "told"),
     [
         ("martian", None, "no group 'martian' of gender; choose among female, male, non-binary"),
-        ("unknown", None, "no group 'unknown'"),
         ("not female vs male", None, "needs groups of gender on both sides"),
-        ("female vs male vs non-binary", None, "no group 'male vs non-binary'"),
         ("female vs female, male", None, "groups of gender on both sides, each on one of them"),
         ("not female, male, non-binary", None, "groups of gender on both sides"),
         ("female", (" ", "men"), "side needs a word, such as female"),

@@ -144,31 +144,6 @@ def test_what_always_holds(
             assert after.relevance == pytest.approx(1)
 
 
-def test_a_higher_weight_buys_more_fairness_for_relevance() -> None:
-    draw = np.random.default_rng(7)
-    for _ in range(20):
-        members = np.eye(3)[draw.integers(0, 3, 200)]
-        pool = RankingObjective(
-            draw.beta(2, 2, 200), [members], [draw.dirichlet(np.full(3, 3.0))], 20
-        )
-        weighted = [replace(pool, weight=weight) for weight in (0, 1, 16, np.inf)]
-        found = [one.quality(best_ranking(one)) for one in weighted]
-        for before, after in itertools.pairwise(found):
-            assert after.fairness >= before.fairness - 1e-3
-            assert after.relevance <= before.relevance + 1e-3
-
-
-def test_the_given_order_stays_within_a_pattern() -> None:
-    draw = np.random.default_rng(2)
-    members = np.eye(2)[draw.integers(0, 2, 40)]
-    order = draw.permutation(40)
-    pool = RankingObjective(draw.random(40), [members], [np.array([0.7, 0.3])], 10)
-    place = np.argsort(order)
-    for group in members.T:
-        taken = [place[row] for row in best_ranking(pool, order) if group[row]]
-        assert taken == sorted(place[np.flatnonzero(group)])[: len(taken)]
-
-
 def test_an_unlikely_document_is_not_moved_at_any_price() -> None:
     """It costs more expected relevance than it brings fairness."""
     members, relevance = np.eye(2)[[0] * 20 + [1]], np.array([0.9] * 20 + [0.01])

@@ -13,8 +13,6 @@ from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.engines.hybrid.embedded import HybridEngine, VectorEngine
 from fairqr.retrieval.engines.hybrid.texts import EncodedPoolEngine
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
-from fairqr.retrieval.sources.catalog import Catalog
-from fairqr.retrieval.sources.corpus import find_corpus
 from fairqr.retrieval.sources.documents import Document
 from fairqr.retrieval.sources.retriever_parameters import Hybrid
 from fairqr.retrieval.sources.schema import Schema
@@ -102,20 +100,6 @@ async def test_without_text_the_group_is_counted_or_looked_up(tmp_path: Path) ->
     assert those.ids == [id_ for id_ in women if id_ in asked]
     assert (size.total, among.total) == (len(women), len(those))
     assert those.memberships["gender"][:, 0].all()
-
-
-async def test_an_embedded_index_filters_by_a_file_of_labels(tmp_path: Path) -> None:
-    (tmp_path / "people.jsonl").write_text(
-        "".join(f'{{"id": "p{n}", "title": "", "text": "opera"}}\n' for n in range(20))
-    )
-    (tmp_path / "sides.csv").write_text(
-        "id,group,weight\n" + "".join(f"p{n},left,{n % 3}\np{n},right,1\n" for n in range(18))
-    )
-    (tmp_path / "schema.yaml").write_text("attributes: {side: {labels: sides.csv}}\n")
-    corpus = find_corpus(tmp_path / "people.jsonl")
-    engine = await Catalog(tmp_path / "data").create("people", corpus)
-    assert engine.filterable == {("side", "left"), ("side", "right")}
-    assert await compare_within(engine, [Query("opera", 20), Query("opera", 3)], 20) == 12 + 18 + 6
 
 
 @pytest.mark.parametrize("kind", [VectorEngine, HybridEngine])

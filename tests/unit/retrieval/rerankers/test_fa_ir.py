@@ -238,16 +238,6 @@ def test_the_best_ranking_that_passes_is_found_wherever_there_is_one(
         assert failed == max(fits) + 1
 
 
-def test_counts_that_pass_but_lead_nowhere_are_avoided() -> None:
-    """Groups of equal shares need one more at the same rank, so one of them has to come before."""
-    minimum = fair_table(20, (0.3, 0.3), 0.1)
-    assert 1 not in minimum.sum(axis=1)
-    kinds = np.array([0] * 20 + [1] * 10 + [2] * 10)
-    found, failed = fair_top_k(kinds, minimum)
-    assert failed == 0
-    assert passes(minimum, kinds[found].tolist())
-
-
 async def reranked(candidates: Candidates, k: int, **options: object) -> RerankResult:
     result = await FairTopK.model_validate(options).rerank(Mock(), "q", candidates, k)
     assert result.ranking.scores == [1 / rank for rank in range(1, len(result.ranking) + 1)]

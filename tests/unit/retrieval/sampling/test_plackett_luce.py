@@ -21,7 +21,6 @@ from fairqr.retrieval.sampling.plackett_luce import (
     Form,
     close_gaps,
     deterministic,
-    race,
     sample_oracle,
     sample_plackett_luce,
     stream_of,
@@ -63,23 +62,6 @@ def p_value(drawn: np.ndarray, expected: Mapping[tuple[int, ...], float]) -> flo
     assert wanted.size > 1
     statistic = ((observed - wanted) ** 2 / wanted).sum()
     return float(chi2.sf(statistic, wanted.size - 1))
-
-
-@settings(max_examples=60)
-@given(
-    log_weights=st.lists(st.floats(-1e300, 1e300), min_size=2, max_size=40),
-    samples=st.integers(1, 5),
-    data=st.data(),
-)
-def test_every_row_names_distinct_items_whatever_the_weights(
-    log_weights: list[float], samples: int, data: st.DataObject
-) -> None:
-    values = np.array(log_weights)
-    k = data.draw(st.integers(1, len(values) - 1))
-    rows = race(values, samples, k, stream_of(data.draw(st.integers(0, 99))))
-    assert (rows.shape, rows.dtype) == ((samples, k), np.intp)
-    assert 0 <= rows.min() <= rows.max() < len(values)
-    assert all(len(set(row)) == k for row in rows.tolist())
 
 
 @settings(max_examples=100)
