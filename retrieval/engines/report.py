@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from fairqr.base.errors import SourceError, one_line
 from fairqr.retrieval.engines.engine import NOT_TOLD, Capability, Hits, SearchEngine
@@ -15,11 +15,7 @@ ENOUGH = 10
 """If none of this many documents has a label in a group, the source names the wrong field."""
 
 
-class _ReportPart(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class ValueCount(_ReportPart):
+class ValueCount(BaseModel, frozen=True):
     """One value of a field.
 
     Attributes:
@@ -33,7 +29,7 @@ class ValueCount(_ReportPart):
     group: str | None
 
 
-class AttributeReport(_ReportPart):
+class AttributeReport(BaseModel, frozen=True):
     """What we know of the labels of one attribute.
 
     Attributes:
@@ -58,7 +54,7 @@ class AttributeReport(_ReportPart):
         return [value for value in self.values if value.group is None]
 
 
-class SampleHit(_ReportPart):
+class SampleHit(BaseModel, frozen=True):
     """One hit of the sample query."""
 
     id: str
@@ -67,7 +63,7 @@ class SampleHit(_ReportPart):
     groups: dict[str, dict[str, float]]
 
 
-class SourceReport(_ReportPart):
+class SourceReport(BaseModel, frozen=True):
     """The report of a source's check.
 
     Attributes:

@@ -21,9 +21,9 @@ from typing import Literal, NoReturn, cast, get_args
 import numpy as np
 import tantivy
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel
 
-from fairqr.base.errors import IndexVersionError, first_problem, one_line
+from fairqr.base.errors import IndexVersionError, one_line
 from fairqr.base.files import write_beside
 from fairqr.retrieval.engines.engine import (
     Capability,
@@ -56,7 +56,7 @@ USUALLY_TIED = 50
 """We take so many documents more than asked for, so that few queries are searched twice."""
 
 
-class IndexManifest(BaseModel):
+class IndexManifest(BaseModel, frozen=True):
     """What was indexed.
 
     Attributes:
@@ -67,8 +67,6 @@ class IndexManifest(BaseModel):
         labels_folder: Paths of label files are relative to this.
         corpus_schema: The attributes, with the groups that label files name.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     format: Literal[4] = 4
     source: str
@@ -93,8 +91,6 @@ def open_index(folder: Path) -> tuple[tantivy.Index, IndexManifest]:
         index = tantivy.Index.open(str(folder / "text"))
         # Readers check for new writes themselves; see TantivyEngine.snapshot.
         index.config_reader("Manual")
-    except ValidationError as error:
-        refuse_damaged(folder, "manifest.json: {}: {}".format(*first_problem(error)))
     except (OSError, ValueError) as error:
         refuse_damaged(folder, error)
     index.register_tokenizer(ANALYZER_NAME, english_analyzer())

@@ -150,25 +150,6 @@ async def test_given_documents_are_scored_and_read(server: Server) -> None:
     assert (documents[0].title, documents[0].text) == (person["headline"], person["bio"])
 
 
-async def test_counts_of_matches(server: Server) -> None:
-    """In all documents and in some; of all words in whatever fields; of everything."""
-    only = tuple(PEOPLE)[:30]
-    opera = [id_ for id_ in PEOPLE if holds(id_, "opera")]
-    expected = {
-        Query("opera", 0): len(opera),
-        Query("opera river", 0, every_word=True): sum(holds(id_, "river") for id_ in opera),
-        Query("opera", 0, only=only): len({*opera} & {*only}),
-        Query("", 0): 200,
-        Query("", 0, only=(*only, "nobody")): 30,
-        Query("nowhere", 0): 0,
-        Query("?!", 0): 0,
-    }
-    async with attached(described(server, INDEX)) as engine:
-        hits = await engine.search([*expected])
-    assert [found.total for found in hits] == [*expected.values()]
-    assert all(found.ids == [] for found in hits)
-
-
 @pytest.mark.parametrize(
     "text",
     ['physicist "}},{', "physicist {{query}}", "physicist \ud800 \0", "physicist AND (", "¿", ""],

@@ -6,6 +6,7 @@ import random
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from fairqr.retrieval.engines.elasticsearch import vectors as vectors_module
 from fairqr.retrieval.engines.elasticsearch.vectors import FieldHybridEngine
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, lexical_of
 from fairqr.retrieval.engines.opening import open_source
-from fairqr.retrieval.fairness.relevance import CALIBRATED
 from fairqr.retrieval.sources.documents import Document
 from fairqr.retrieval.sources.retriever_parameters import Hybrid
 from fairqr.retrieval.sources.source import ElasticsearchSource
@@ -30,8 +30,8 @@ from tests.unit.engines import hits_of
 from tests.unit.retrieval.embedded import GENDER
 from tests.unit.retrieval.vector_encoders import (
     CountingEncoder,
+    estimates_by_hand,
     generated,
-    moved_by_hand,
     stored_vector,
     unit,
     word_vector,
@@ -128,25 +128,7 @@ async def opened(
         await engine.aclose()
 
 
-async def by_hand(
-    lexical: SearchEngine, vectors: Mapping[str, np.ndarray], query: str
-) -> dict[str, float]:
-    """The definition of docs/explanation/relevance.md, document by document."""
-    by_words = await hits_of(lexical, query, 1000)
-    asked = unit(word_vector(query, DIMENSIONS))
-    by_vector = sorted(vectors, key=lambda id_: (-(vectors[id_] @ asked), id_))
-    # Zeros change no direction.
-    known = {**dict.fromkeys(by_words.ids, np.zeros(DIMENSIONS)), **vectors}
-    moved = moved_by_hand(asked, known, [by_words.ids, by_vector])
-    background = np.array([*vectors.values()]) @ moved
-    ranks = {id_: rank for rank, id_ in enumerate(by_words.ids, start=1)}
-    expected = {}
-    for id_ in {*ranks, *vectors}:
-        evidence = np.array(61 / (60 + ranks[id_]) if id_ in ranks else 0.0)
-        cosine = vectors[id_] @ moved if id_ in vectors else background.mean()
-        similarity = (cosine - background.mean()) / background.std()
-        expected[id_] = float(CALIBRATED.rank.probability(evidence, np.array(similarity)))
-    return expected
+by_hand = partial(estimates_by_hand, by_rank=True)
 
 
 def group_of(document: Document) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""MiniLM with its real weights: the same vectors always, in an index, and for estimates."""
+"""MiniLM with its real weights: the same vectors always, and in an index."""
 
 from __future__ import annotations
 
@@ -16,17 +16,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import mannwhitneyu
 
 from fairqr import FairSearch
 from fairqr.base.errors import ModelUnavailableError
-from fairqr.evaluation.collections.finding import find_collection
 from fairqr.retrieval.encoders import minilm as module
-from fairqr.retrieval.encoders.encoder import Float32Array, encode_query
+from fairqr.retrieval.encoders.encoder import Float32Array
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.encoders.opening import open_encoder
 from fairqr.retrieval.engines.engine import Query
-from fairqr.retrieval.engines.hybrid.texts import TextRelevance
 from fairqr.retrieval.sources.catalog import Catalog
 from fairqr.retrieval.sources.corpus import Corpus, find_corpus
 from tests.integration.model_server import clean_environment, people, write_people
@@ -74,12 +71,6 @@ async def test_a_vector_has_the_same_bits_alone_and_in_parallel() -> None:
         alone = np.asarray(await encoder.encode_query(text)).tobytes()
         assert alone == np.asarray(several[number]).tobytes()
         assert {alone} == {row.tobytes() for row in together[number :: len(TEXTS)]}
-
-
-async def test_any_query_has_a_vector() -> None:
-    encoder = open_encoder("minilm")
-    for text in ("half \ud800 a pair", "x" * 200_000, "\x00", "🎻"):
-        assert np.linalg.norm(await encode_query(encoder, text, 384)) == pytest.approx(1, abs=1e-5)
 
 
 async def test_auto_is_the_hybrid_but_words_for_the_papers_loop(
@@ -252,27 +243,3 @@ def test_the_command_makes_vectors_and_keeps_them_up_to_date(
     assert "1 of 1 documents removed, 40 left" in run("index", "remove", "people", "d99")
     assert found()[0] == "d3"
     assert "d99" not in found()
-
-
-# --- relevance of texts --------------------------------------------------------------------------
-
-
-async def test_it_tells_relevant_documents_from_others() -> None:
-    """Over documents with the words of the query; docs/results/audits.md has all topics."""
-    collection = find_collection("notables")
-    engine = await Catalog().resolve("notables")
-    relevance = await TextRelevance.open(engine, MiniLmEncoder())
-    assert relevance.reference.texts > 100
-    areas = []
-    for topic in collection.topics:
-        if topic.title not in ("sculptor", "British actor"):
-            continue
-        (hits,) = await engine.search([Query(topic.title, 40)])
-        found = await relevance.estimate_ids(topic.title, hits.ids)
-        assert found is not None
-        estimates = found.relevance
-        judged = np.isin(hits.ids, collection.relevant(topic.id))
-        above = mannwhitneyu(estimates[judged], estimates[~judged]).statistic
-        areas.append(above / (judged.sum() * (~judged).sum()))
-    assert len(areas) == 2
-    assert min(areas) > 0.7

@@ -78,8 +78,6 @@ class DistanceStore(InMemoryVectorStore):
     async def asimilarity_search_with_score(
         self, *args: Any, **kwargs: Any
     ) -> list[tuple[Document, float]]:
-        if args[0] == "bad":
-            raise ValueError("no such words")
         found = super().similarity_search_with_score(*args, **kwargs)
         return [(document, 1 - score) for document, score in found]
 

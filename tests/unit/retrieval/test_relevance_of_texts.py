@@ -141,17 +141,6 @@ def test_bm25_is_that_of_an_index_if_the_statistics_are_its_own(query: str) -> N
     assert scores == pytest.approx(MemoryIndex(texts).scores(query), rel=1e-4)
 
 
-def test_a_word_that_all_of_the_pool_have_counts() -> None:
-    """Its weight comes from the sample; by the pool's own statistics it had next to none."""
-    pool = [*map(hashed_terms, [*(f"w1 w1 w{n}" for n in range(2, 10)), "w1 w8 w9"])]
-    sample = Reference([hashed_terms(f"w{n} w{n + 1}") for n in range(2, 9)])
-    (word,) = query = hashed_terms("w1")
-    assert Reference(pool).weight(int(word)) < 0.06
-    assert sample.weight(int(word)) > 2
-    scores = bm25(query, pool, sample)
-    assert scores[0] > scores[-1] > 1
-
-
 async def test_the_order_of_the_pool_changes_not_even_a_digit(lexical: TantivyEngine) -> None:
     relevance, pool = await opened(lexical), DOCUMENTS[:97]
     first = await estimated(relevance, "w3 w4", pool)

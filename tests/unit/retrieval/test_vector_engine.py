@@ -46,6 +46,7 @@ from tests.unit.engines import WatchedEngine, answers_of, hits_of, ranked
 from tests.unit.retrieval.embedded import GENDER, built, corpus_of, remove, upsert
 from tests.unit.retrieval.vector_encoders import (
     CountingEncoder,
+    estimates_by_hand,
     generated,
     moved_by_hand,
     stored_vector,
@@ -87,23 +88,9 @@ def by_cosine(documents: Iterable[Document], query: str) -> Ranking:
 
 
 async def by_hand(engine: HybridEngine, documents: list[Document], query: str) -> Ranking:
-    """The definition of docs/explanation/relevance.md, document by document."""
-    (by_words,) = await lexical_of(engine).search([Query(query, 1000)])
+    """The definition of docs/explanation/relevance.md, over vectors as an index keeps them."""
     vectors = {d.id: stored_vector(word_vector(text_of(d), 8)) for d in documents}
-    asked = unit(word_vector(query, 8))
-    encoded = [id_ for id_, vector in vectors.items() if vector.any()]
-    by_vector = sorted(encoded, key=lambda id_: (-(vectors[id_] @ asked), id_))
-    moved = moved_by_hand(asked, vectors, [by_words.ids, by_vector])
-    similar = {id_: float(vectors[id_] @ moved) for id_ in encoded}
-    mean, deviation = np.mean([*similar.values()]), np.std([*similar.values()])
-    scores = dict(zip(by_words.ids, by_words.scores, strict=True))
-
-    def chance(id_: str) -> float:
-        share = scores.get(id_, 0.0) / max(by_words.scores)
-        likeness = (similar.get(id_, mean) - mean) / deviation
-        return float(CALIBRATED.words.probability(np.array(share), np.array(likeness)))
-
-    return Ranking.of({id_: chance(id_) for id_ in vectors})
+    return Ranking.of(await estimates_by_hand(lexical_of(engine), vectors, query, by_rank=False))
 
 
 def same(found: Ranking, expected: Ranking, n: int | None = None) -> None:
@@ -616,33 +603,8 @@ async def test_given_documents_have_their_estimates(
     assert given == pytest.approx({id_: whole[id_] for id_ in given})
 
 
-async def test_a_text_is_read_and_encoded_once(lexical: TantivyEngine) -> None:
-    """One search for the background, one for each round."""
-    encoder, watched = CountingEncoder(), PartlyTextless(lexical)
-    watched.having = [d.id for d in DOCUMENTS[5:]]
-    engine = await pooled(watched, encoder)
-    await engine.search([Query("w1", 200), Query("w2", 200)])
-    assert len(watched.searches) == 2
-    read, texts = [id_ for ids in watched.reads for id_ in ids], encoder.taken()
-    assert 0 < len(texts) == len({*texts}) <= len(read) == len({*read}) <= 150
-    await hits_of(engine, "w2", 200)
-    assert [id_ for ids in watched.reads for id_ in ids] == read, "nor those that did not come"
-
-
 async def test_an_index_with_vectors_of_its_own_is_searched_by_them(lexical: TantivyEngine) -> None:
     encoder = CountingEncoder()
     assert isinstance(await with_retriever(lexical, encoder), EncodedPoolEngine)
     await with_retriever(lexical, Retriever("dense", encoder))
     assert isinstance(await with_retriever(lexical, encoder), HybridEngine)
-
-
-@pytest.mark.parametrize("keeps_order", [True, False])
-async def test_without_texts_nothing_is_estimated(
-    lexical: TantivyEngine, keeps_order: bool
-) -> None:
-    textless = PartlyTextless(lexical)
-    textless.having = []
-    engine = await pooled(textless, keeps_order=keeps_order)
-    found, expected = await hits_of(engine, "w1 w2", 9), await hits_of(lexical, "w1 w2", 9)
-    assert found.relevance is None
-    assert (found.ids, found.scores) == (expected.ids, expected.scores)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -12,6 +12,8 @@ import numpy as np
 from langchain_core.embeddings import Embeddings
 from numpy.typing import NDArray
 
+from fairqr.retrieval.engines.engine import Query, SearchEngine
+from fairqr.retrieval.fairness.relevance import CALIBRATED
 from fairqr.retrieval.sources.documents import Document
 
 WORDS = [f"w{i}" for i in range(12)]
@@ -53,6 +55,42 @@ def moved_by_hand(asked: Any, vectors: Any, rankings: Sequence[Sequence[Any]]) -
             fused[item] += 1 / (60 + rank)
     best = sorted(fused, key=lambda item: (-fused[item], item))[:10]
     return unit(asked + unit(np.mean([vectors[item] for item in best], axis=0)))
+
+
+async def estimates_by_hand(
+    lexical: SearchEngine, vectors: Mapping[str, Any], query: str, *, by_rank: bool
+) -> dict[str, float]:
+    """Return the definition of docs/explanation/relevance.md, document by document.
+
+    Args:
+        lexical: Ranks by the words of the query.
+        vectors: The vectors of documents, of length 1; a document may lack one.
+        query: The words.
+        by_rank: Whether ranks are evidence, as of an engine that is not ours, or scores.
+    """
+    (hits,) = await lexical.search([Query(query, 1000)])
+    known = {id_: vector for id_, vector in vectors.items() if vector.any()}
+    asked = unit(word_vector(query, 8))
+    by_vector = sorted(known, key=lambda id_: (-(known[id_] @ asked), id_))
+    # Zeros change no direction.
+    rows = {**dict.fromkeys(hits.ids, np.zeros(8)), **known}
+    moved = moved_by_hand(asked, rows, [hits.ids, by_vector])
+    similar = {id_: float(vector @ moved) for id_, vector in known.items()}
+    mean, deviation = np.mean([*similar.values()]), np.std([*similar.values()])
+    evidence = {
+        id_: 61 / (61 + place) if by_rank else hits.scores[place] / max(hits.scores)
+        for place, id_ in enumerate(hits.ids)
+    }
+    fit = CALIBRATED.rank if by_rank else CALIBRATED.words
+    return {
+        id_: float(
+            fit.probability(
+                np.array(evidence.get(id_, 0.0)),
+                np.array((similar.get(id_, mean) - mean) / deviation),
+            )
+        )
+        for id_ in {*hits.ids, *vectors}
+    }
 
 
 def stored_vector(vector: NDArray[np.float64]) -> NDArray[np.float64]:
