@@ -231,9 +231,8 @@ def parameter_error(error: ValidationError) -> FairqrError:
     Pydantic wraps every ``ValueError`` of a validator, so also our :class:`InputError`. If one of
     ours is wrapped, it is returned as it is.
     """
-    causes = (problem.get("ctx", {}).get("error") for problem in error.errors())
-    for cause in causes:
-        if isinstance(cause, FairqrError):
+    for problem in error.errors():
+        if isinstance(cause := problem.get("ctx", {}).get("error"), FairqrError):
             return cause
     where, reason = first_problem(error)
     named = f"The parameter '{where}' is wrong" if where else "The parameters do not fit"

@@ -6,6 +6,7 @@ imported and nothing happens.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import sys
@@ -16,9 +17,6 @@ from typing import Any
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
-
-_started: list[_Delivery] = []
-"""What is set up; a process has one provider."""
 
 
 @contextmanager
@@ -34,20 +32,20 @@ def exporting(warn: Callable[[str], None]) -> Iterator[None]:
         warn: Is called with one sentence if nothing can be sent, and from another thread each time
             sending starts to fail.
     """
+    delivery = None
     try:
-        if (names := wanted_exporters()) and not _started:
-            _start(names)
+        delivery = _start() if wanted_exporters() else None
     except Exception as error:  # its text may quote a variable, which may be a key
         warn(
             f"Nothing is traced ({type(error).__name__}); run `pip install 'fairqr[otel]'` or "
             "install the exporter that you named, and check the OTEL_… variables."
         )
-    for delivery in _started:
+    if delivery:
         delivery.begin(warn)
     try:
         yield
     finally:
-        for delivery in _started:
+        if delivery:
             delivery.provider.force_flush()
 
 
@@ -65,12 +63,13 @@ def wanted_exporters() -> list[str]:
     return [name.strip() for name in chosen.split(",") if name.strip() not in ("", "none")]
 
 
-def _start(names: Sequence[str]) -> None:
+@functools.cache
+def _start() -> _Delivery | None:
     """Set up tracing for the whole process, unless the application has a provider of its own."""
     from opentelemetry import trace
 
     if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
-        return
+        return None
     # OpenTelemetry warns about each attempt, and quotes headers it cannot read; they may be keys.
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL + 1)
     from opentelemetry.sdk.resources import Resource
@@ -83,10 +82,10 @@ def _start(names: Sequence[str]) -> None:
     if str(about["service.name"]).startswith("unknown_service"):
         about["service.name"] = "fairqr"
     provider = TracerProvider(resource=Resource(about))
-    delivery = _Delivery([_exporter(name) for name in names], provider)
+    delivery = _Delivery([*map(_exporter, wanted_exporters())], provider)
     provider.add_span_processor(BatchSpanProcessor(delivery))  # type: ignore[arg-type]
     trace.set_tracer_provider(provider)
-    _started.append(delivery)
+    return delivery
 
 
 def _exporter(name: str) -> Any:

@@ -14,7 +14,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -39,9 +39,6 @@ OFFSET_TYPES = ("roberta", "camembert", "longformer", "mpnet", "data2vec", "iber
 
 PROBE_SECONDS = 4.0
 """How long the hub may take to answer. Transformers would retry each file for half a minute."""
-
-PLAIN_ENCODER = "AutoModel"
-"""The kind of model that is only used for its hidden states."""
 
 # Weak, so that the memory of a model is freed when nobody uses it any more.
 _loaded: WeakValueDictionary[tuple[str, ...], PretrainedModel] = WeakValueDictionary()
@@ -190,11 +187,10 @@ def _new(kind: str, name: str) -> PretrainedModel:
         ) from None
     # Transformers fills missing weights with random numbers. Encoders are saved and used without a
     # pooler, but some classifiers need one.
-    missing = sorted(report.get("missing_keys", ()))
-    if kind == PLAIN_ENCODER:
-        missing = [key for key in missing if "pooler" not in key]
+    needs_pooler = kind != "AutoModel"
+    missing = [it for it in report.get("missing_keys", ()) if needs_pooler or "pooler" not in it]
     if missing:
-        problem = f"has no weights '{missing[0]}', which {kind} needs"
+        problem = f"has no weights '{min(missing)}', which {kind} needs"
         raise ModelUnavailableError(f"The model {path} {problem}; choose another.")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return PretrainedModel(str(path), model.to(device).eval(), tokenizer, device)
@@ -237,19 +233,13 @@ def quiet(*, downloads: bool = False) -> Iterator[None]:
     modules = ("huggingface_hub.utils.logging", "transformers.utils.logging")
     hub, logging = map(importlib.import_module, modules)
     conversion: Any = importlib.import_module("transformers.modeling_gguf_pytorch_utils")
-    kept, bar = (hub.get_verbosity(), logging.get_verbosity()), conversion.tqdm
-    bars = logging.is_progress_bar_enabled()
-    hub.set_verbosity_error()
-    logging.set_verbosity_error()
-    conversion.tqdm = functools.partial(bar, disable=True)
-    if not (downloads and sys.stderr.isatty()):
-        logging.disable_progress_bar()
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            yield
-    finally:
-        hub.set_verbosity(kept[0])
-        logging.set_verbosity(kept[1])
-        conversion.tqdm = bar
-        if bars:
-            logging.enable_progress_bar()
+    with ExitStack() as restored, warnings.catch_warnings(action="ignore"):
+        for its in (hub, logging):
+            restored.callback(its.set_verbosity, its.get_verbosity())
+            its.set_verbosity_error()
+        restored.callback(setattr, conversion, "tqdm", conversion.tqdm)
+        conversion.tqdm = functools.partial(conversion.tqdm, disable=True)
+        if logging.is_progress_bar_enabled() and not (downloads and sys.stderr.isatty()):
+            restored.callback(logging.enable_progress_bar)
+            logging.disable_progress_bar()
+        yield

@@ -25,7 +25,7 @@ from filelock import FileLock
 
 from fairqr.base.errors import ModelUnavailableError, one_line
 from fairqr.base.files import sha256_of, write_beside
-from fairqr.base.retries import can_heal
+from fairqr.base.retries import can_heal, status_of
 from fairqr.base.settings import cache_dir
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def weights_path(name: str) -> Path:
 
 def is_pulled(name: str) -> bool:
     """Return whether all files are there in full size; :func:`verify` also checks their hashes."""
-    return sum(map(_size_of, _files(name))) == lookup(name).size
+    return sum(it.stat().st_size for it in _files(name) if it.is_file()) == lookup(name).size
 
 
 def verify(name: str) -> bool:
@@ -196,10 +196,6 @@ def _files(name: str) -> dict[Path, str]:
 def _missing(name: str) -> dict[Path, str]:
     """Return the files that do not exist or have another hash."""
     return {path: expected for path, expected in _files(name).items() if not _is(path, expected)}
-
-
-def _size_of(path: Path) -> int:
-    return path.stat().st_size if path.is_file() else 0
 
 
 def _is(path: Path, expected: str) -> bool:
@@ -286,10 +282,9 @@ def _fetch(url: str, part: Path, expected: str, progress: Progress) -> str:
     try:
         with client:
             attempts(_download, client, url, part, progress)
-    except httpx.HTTPStatusError as error:
-        return f"status {error.response.status_code}"  # its text has the whole address
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        return str(error) or type(error).__name__
+        status = status_of(error)  # the text of its error has the whole address
+        return f"status {status}" if status else str(error) or type(error).__name__
     if _is(part, expected):
         return ""
     part.unlink()
@@ -298,7 +293,7 @@ def _fetch(url: str, part: Path, expected: str, progress: Progress) -> str:
 
 def _download(client: httpx.Client, url: str, part: Path, progress: Progress) -> None:
     """Ask once for the missing part of a file; start again if the server sends whole files."""
-    begun = _size_of(part)
+    begun = part.stat().st_size if part.exists() else 0
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={begun}-"} if begun else {})
     with client.stream("GET", url, headers=headers) as answer:
         if answer.status_code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
