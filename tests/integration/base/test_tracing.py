@@ -217,7 +217,6 @@ FAILING: dict[str, tuple[Answer | Callable[[Asked], Answer], str]] = {
     "echo": (lambda asked: failure(400, f"{asked.body} {IN_REPLY} {KEY}"), "invalid_request"),
     "too often": (failure(429, f"{IN_REPLY} {KEY}", IN_REPLY), "rate_limited"),
     "prose": (says(f"No, {IN_REPLY} {KEY}."), "parse_error"),
-    "no model": (Answer(body=f"<html>{IN_REPLY} {KEY}".encode()), "parse_error"),
     "silence": (Answer(never=True), "timeout"),
 }
 

@@ -289,7 +289,6 @@ async def test_a_folder_in_the_current_one_is_a_path_unless_an_index_has_its_nam
         ("", IndexNotFoundError, "There is no index ''; 'fairqr index create NAME"),
         ("Notable", IndexNotFoundError, "There is no index 'Notable'; did you mean 'notables'\\?$"),
         ("./nobody", CorpusError, "There is no corpus at nobody"),
-        ("nobody.jsonl", CorpusError, "There is no corpus at nobody.jsonl"),
         ("nobody.source.yaml", SourceError, r"The source nobody.source.yaml cannot be read"),
     ],
 )

@@ -334,7 +334,6 @@ def test_a_part_that_is_undefined_leaves_its_weight_to_the_others() -> None:
         (["population:0.5,uniform:0.6"], "sum to 1"),
         (["popularity:1"], "no part 'popularity'"),
         (["population"], "not a target"),
-        ([""], "not a target"),
         (["population:x"], "wrong at parts.population"),
         (["population:0.5,population:0.5"], "each name once"),
         (["gender=female:1", "gender=male:1"], "twice"),

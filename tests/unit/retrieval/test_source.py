@@ -65,7 +65,6 @@ def test_the_fields_that_are_searched_are_title_and_text_unless_others_are_named
     ("change", "named"),
     [
         ({"engine": "solr"}, "engine must be one of"),
-        ({"name": "People!"}, "name"),
         ({"url": "localhost"}, "is not an address"),
         ({"url": "http://user:secret@127.0.0.1:9200"}, "contains a password"),
         ({"url": "http://127.0.0.1:9200/?key=secret"}, "the url is not an address such as"),
