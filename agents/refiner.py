@@ -6,14 +6,12 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ValidationError
 
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.replies import Question, Status, Usage
-from fairqr.base.errors import first_problem
 from fairqr.prompts.template import PromptReference, PromptTemplate, fence
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require
 from fairqr.retrieval.fairness.dimension import Dimension
@@ -131,22 +129,6 @@ class RoundRefiner(Protocol):
         """
 
 
-def _texts(items: Any) -> Any:
-    # The cache keeps no more than we will look at.
-    if isinstance(items, list):
-        return [item for item in items[:MAX_CANDIDATES] if isinstance(item, str)]
-    return [] if items is None else items
-
-
-class RefinementReply(BaseModel):
-    """The JSON object that a refine prompt asks for; only the keywords must be there."""
-
-    topic: Annotated[list[str], BeforeValidator(_texts)] = []
-    keywords: Annotated[list[Any], AfterValidator(_texts)]
-    drop: Annotated[list[str], BeforeValidator(_texts)] = []
-    reason: str | None = ""
-
-
 _WORD = {"type": "string", "minLength": 2, "maxLength": 16}
 _WORDS = {"type": "array", "items": _WORD, "minItems": 4, "maxItems": 5}
 _PROPERTIES = {
@@ -168,13 +150,21 @@ def reply_schema(fields: Sequence[str]) -> dict[str, Any]:
 
 
 def validated(value: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the texts in a reply of a model, or raise ValueError that says what is wrong."""
-    try:
-        reply = RefinementReply.model_validate(value)
-    except ValidationError as error:
-        where, reason = first_problem(error)
-        raise ValueError(f"'{where}': {reason}") from None
-    return {**reply.model_dump(), "reason": fence(reply.reason or "", 1000)}
+    """Return the texts in a reply of a model; only the keywords must be there.
+
+    Raises:
+        ValueError: A part is of the wrong kind.
+    """
+    given: dict[str, Any] = {"topic": [], "drop": []}
+    given |= {key: it for key, it in value.items() if it is not None}
+    reason = given.get("reason")
+    found: dict[str, Any] = {"reason": fence(reason, 1000) if isinstance(reason, str) else ""}
+    for field in ("topic", "keywords", "drop"):
+        if not isinstance(items := given.get(field), list):
+            raise ValueError(f"'{field}': it must be a list of texts")
+        # The cache keeps no more than we will look at.
+        found[field] = [item for item in items[:MAX_CANDIDATES] if isinstance(item, str)]
+    return found
 
 
 class LLMRefiner:

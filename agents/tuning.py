@@ -29,6 +29,7 @@ import numpy as np
 from fairqr.agents.models.causal_weights import ABOUT
 from fairqr.agents.ranking.rankers import RankItem
 from fairqr.base.errors import InputError, ModelUnavailableError
+from fairqr.base.extras import library
 from fairqr.base.files import write_beside
 from fairqr.base.neural import quiet
 
@@ -204,13 +205,9 @@ def adapted(model: Any, options: LoraOptions) -> Iterator[Any]:
         InputError: The model lacks one of the modules; peft would train fewer or none.
         ModelUnavailableError: peft is not installed.
     """
-    try:
-        import peft
-        import torch
-    except ImportError:
-        raise ModelUnavailableError(
-            "Tuning needs torch and peft: run `pip install 'fairqr[tune]'`."
-        ) from None
+    torch, peft = (
+        library(name, "Tuning", "tune", ModelUnavailableError) for name in ("torch", "peft")
+    )
     layers = {
         name.rpartition(".")[2]: None
         for name, layer in model.named_modules()
@@ -224,14 +221,14 @@ def adapted(model: Any, options: LoraOptions) -> Iterator[Any]:
         )
     config = peft.LoraConfig(
         r=options.rank,
-        lora_alpha=options.alpha,  # type: ignore[arg-type]  # it is only divided
+        lora_alpha=options.alpha,
         lora_dropout=options.dropout,
         target_modules=list(options.modules),
         task_type="CAUSAL_LM",
     )
     with torch.random.fork_rng(), quiet():
         torch.manual_seed(options.seed)
-        tuned: Any = peft.get_peft_model(model, config)
+        tuned = peft.get_peft_model(model, config)
     # With a name, peft would ask the hub at each checkpoint whether the vocabulary has changed.
     tuned.peft_config["default"].base_model_name_or_path = None
     # GGUF files are read as plain numbers, but Trainer would refuse them as quantised.

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from fairqr.base.errors import PromptError, first_problem
 from fairqr.base.yaml_file import parse_yaml
@@ -25,13 +25,7 @@ LARGEST = 200_000
 """The largest size of a prompt's file, in bytes."""
 
 
-class Frozen(BaseModel):
-    """Data that does not change, without unknown fields."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class PromptReference(Frozen):
+class PromptReference(BaseModel, frozen=True, extra="forbid"):
     """Identifies the prompt that a result came from."""
 
     id: str
@@ -39,14 +33,14 @@ class PromptReference(Frozen):
     sha256: str
 
 
-class Message(Frozen):
+class Message(BaseModel, frozen=True, extra="forbid"):
     """One message of a prompt; its text may contain placeholders such as ``{query}``."""
 
     role: Literal["system", "user", "assistant"]
     content: str
 
 
-class Defaults(Frozen):
+class Defaults(BaseModel, frozen=True, extra="forbid"):
     """The model settings that a prompt was written for; the caller's own settings win."""
 
     temperature: float = Field(0.3, ge=0, le=2)
@@ -54,7 +48,7 @@ class Defaults(Frozen):
     presence_penalty: float | None = Field(None, ge=-2, le=2)
 
 
-class PromptTemplate(Frozen):
+class PromptTemplate(BaseModel, frozen=True, extra="forbid"):
     """A version of a prompt. A published version never changes; every change is a new version.
 
     Attributes:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 from urllib.parse import parse_qsl
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from fairqr.agents.models.cache import ReplyCache, cache_key
 from fairqr.agents.models.replies import Status, Usage
@@ -73,7 +73,7 @@ class Attributor(Protocol):
         ...
 
 
-class AttributorName(BaseModel):
+class AttributorName(BaseModel, frozen=True, extra="forbid"):
     """The parts of an attributor's name, such as ``transformers:org/model?threshold=0.7``.
 
     Results state the name, and it opens the same attributor again.
@@ -86,8 +86,6 @@ class AttributorName(BaseModel):
         entailment: The number of the model's output for entailment, from 0; by default it is looked
             up.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: str
     model: str = ""
@@ -151,8 +149,7 @@ def without_words(pair: Pair) -> Entailment | None:
 class CachedAttributor(ABC):
     """Judges each pair once, even if it occurs several times in a call or in earlier calls.
 
-    Only verdicts with status ``ok`` are kept. The usage of a kept verdict states its original cost
-    as cached, and of equal pairs in a call only the first has the cost.
+    Only verdicts with status ``ok`` are kept. Of equal pairs in a call only the first has the cost.
 
     Args:
         name: The full name.
@@ -185,33 +182,20 @@ class CachedAttributor(ABC):
         }
         kept = await self._cache.get_many([*keys.values()]) if self._cache else {}
         known = {it: empty for it in keys if (empty := without_words(it))}
-        known |= {it: found for it, key in keys.items() if (found := _read(kept.get(key, {})))}
+        for it, key in keys.items():
+            if kept.get(key, {}).keys() >= {"attributed", "score"}:  # or a reply of a model
+                known[it] = Entailment("ok", kept[key]["attributed"], kept[key]["score"])
         if asked := [it for it in keys if it not in known]:
             judged = dict(zip(asked, await self.judge_new(asked), strict=True))
             if self._cache:
-                good = {keys[it]: _written(one) for it, one in judged.items() if one.status == "ok"}
-                await self._cache.put_many(good)
+                good = {keys[it]: one for it, one in judged.items() if one.status == "ok"}
+                fields = {"attributed", "score"}
+                await self._cache.put_many(
+                    {key: {name: getattr(it, name) for name in fields} for key, it in good.items()}
+                )
             known |= judged
         verdicts = []
         for it in pairs:
             verdicts.append(known[it])
             known[it] = replace(known[it], usage=Usage())
         return verdicts
-
-
-def _written(verdict: Entailment) -> dict[str, Any]:
-    usage = verdict.usage
-    return {
-        "attributed": verdict.attributed,
-        "score": verdict.score,
-        "calls": usage.model_calls + usage.cached_calls,
-        "tokens": usage.prompt_tokens + usage.completion_tokens + usage.cached_tokens,
-    }
-
-
-def _read(kept: Mapping[str, Any]) -> Entailment | None:
-    """Return a kept verdict, or None if there is none or another version of fairqr kept it."""
-    if kept.keys() != {"attributed", "score", "calls", "tokens"}:
-        return None
-    usage = Usage(cached_calls=kept["calls"], cached_tokens=kept["tokens"])
-    return Entailment("ok", kept["attributed"], kept["score"], usage=usage)

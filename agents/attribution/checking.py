@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from pydantic import BaseModel, ConfigDict, StrictBool, ValidationError
+from pydantic import BaseModel, StrictBool, ValidationError
 
 from fairqr.agents.attribution.attributor import Attributor, Pair
 from fairqr.agents.statistics import binomial_interval
@@ -34,7 +34,7 @@ Finding = Literal["better", "chance", "unclear"]
 ``chance``: it is not; ``unclear``: too few pairs, or pairs of only one class."""
 
 
-class LabelledPair(BaseModel):
+class LabelledPair(BaseModel, frozen=True):
     """A pair with a label.
 
     Attributes:
@@ -43,14 +43,12 @@ class LabelledPair(BaseModel):
         entailed: Whether the answer must be true if the document is.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
     premise: str
     hypothesis: str
     entailed: StrictBool
 
 
-class AttributorCheck(BaseModel):
+class AttributorCheck(BaseModel, frozen=True, extra="forbid"):
     """How well an attributor did on labelled pairs.
 
     Attributes:
@@ -69,8 +67,6 @@ class AttributorCheck(BaseModel):
         confusion: How many pairs have each label (first word) and verdict (second word).
         finding: The conclusion; see Finding.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     attributor: str
     identity: str

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.special import softmax
 
 from fairqr.agents.attribution.attributor import AttributorName, CachedAttributor, Entailment, Pair
 from fairqr.agents.models.cache import ReplyCache
@@ -114,9 +115,7 @@ class TransformersAttributor(CachedAttributor):
         if not np.isfinite(logits).all():
             message = f"The model of {self.name} gave numbers that are not finite."
             return Entailment("parse_error", message=message)
-        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-        of_entailment = weights[:, self._entailment]
-        score = float((of_entailment / weights.sum(axis=1)).max())
+        score = float(softmax(logits, axis=1)[:, self._entailment].max())
         if self._parts.threshold is not None:
             return Entailment("ok", score >= self._parts.threshold, score)
         others = np.delete(logits, self._entailment, axis=1).max(axis=1)

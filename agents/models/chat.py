@@ -19,7 +19,7 @@ from fairqr.agents.models import provider
 from fairqr.agents.models.cache import ReplyCache, cache_key
 from fairqr.agents.models.language_model import Exchange, LanguageModel, TokenRelay
 from fairqr.agents.models.local import CONTEXT_TOKENS, check_local, local_turn
-from fairqr.agents.models.replies import Completion, Messages, Question, Reply, Usage, Wanted
+from fairqr.agents.models.replies import Completion, Messages, Question, Usage, Wanted
 from fairqr.base.errors import InputError, ModelError
 from fairqr.base.loops import PerLoop
 from fairqr.base.retries import with_retries
@@ -89,16 +89,17 @@ class ChatModel(LanguageModel):
         self._attempts = attempts
         self._given = client
         self._options = model_options
+        # The parameters that we leave out.
+        self._left_out = set[str]()
         # An address or a header may contain a secret, so only show a hash of this.
         self._described = provider.described(name, self.base_url, model_options)
         self._speaks_openai = self._provider in provider.SPEAK_OPENAI
         if client is not None:  # OpenAI's client has this attribute, whatever its server
             self._speaks_openai = hasattr(client, "openai_api_base")
+            # It has its own settings.
+            self._left_out |= {"temperature", "presence_penalty", "max_tokens"}
         # The embedded model has a server for short prompts and one for long ones.
         self._clients: dict[bool, PerLoop[BaseChatModel]] = {False: PerLoop(), True: PerLoop()}
-        # The parameters that we leave out: a client from the caller has its own settings.
-        own = () if client is None else ("temperature", "presence_penalty", "max_tokens")
-        self._left_out = set(own)
 
     @classmethod
     def of(cls, client: BaseChatModel) -> ChatModel:
@@ -152,18 +153,6 @@ class ChatModel(LanguageModel):
             check_local(self._model)
         else:
             await self.start()
-
-    async def ask(self, question: Question, deadline: float | None = None) -> Reply:
-        """Ask for a JSON object; an equal earlier question is answered from the cache.
-
-        Args:
-            question: What to ask.
-            deadline: Seconds from now after which to give up.
-
-        Raises:
-            ModelUnavailableError: As :meth:`start` raises it.
-        """
-        return await self._reply(question, deadline)
 
     async def _identity(self) -> Mapping[str, Any]:
         return self._described

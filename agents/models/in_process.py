@@ -21,7 +21,6 @@ from fairqr.agents.models.causal_weights import source_of
 from fairqr.agents.models.language_model import Exchange, LanguageModel, TokenRelay
 from fairqr.agents.models.replies import Completion, Messages, OnToken, Question, Reply, Usage
 from fairqr.base.errors import FairqrError, ModelError, one_line
-from fairqr.base.loops import PerLoop
 from fairqr.base.neural import PretrainedModel, load_causal, load_pretrained, state_of, stated_limit
 from fairqr.prompts.budget import PromptBudget
 from fairqr.prompts.template import PromptTemplate
@@ -63,7 +62,6 @@ class InProcessModel(LanguageModel):
         super().__init__(f"{kind}:{name}", cache)
         self._model = name
         self._loaded: PretrainedModel | None = None
-        self._turns: PerLoop[asyncio.Lock] = PerLoop()
 
     async def pretrained(self) -> PretrainedModel:
         """Return the model and its tokenizer, loaded on first use.
@@ -94,9 +92,6 @@ class InProcessModel(LanguageModel):
     async def start(self, wanted: str = "object") -> None:
         """Load the model; raises as :meth:`pretrained` does."""
         await self.pretrained()
-
-    def _turn(self) -> asyncio.Lock:
-        return self._turns.setdefault(asyncio.Lock())
 
     def _attributes(self, question: Question, relay: TokenRelay | None) -> dict[str, Any]:
         return {"gen_ai.provider.name": "transformers"}
@@ -167,9 +162,8 @@ class CausalModel(InProcessModel):
     @property
     def context_tokens(self) -> int | None:
         """How many tokens it reads and writes together; None before loading, or without a limit."""
-        if (loaded := self._loaded) is None:
-            return None
-        return stated_limit(loaded.model.config, loaded.tokenizer)
+        loaded = self._loaded
+        return stated_limit(loaded.model.config, loaded.tokenizer) if loaded else None
 
     async def _load(self) -> PretrainedModel:
         base, adapter, _ = await self._files()

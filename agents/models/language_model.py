@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from fairqr.agents.models import replies
 from fairqr.agents.models.cache import ReplyCache, cache_key, surroundings
+from fairqr.agents.models.local import local_turn
 from fairqr.agents.models.replies import Messages, OnToken, Question, Reply, Status, Usage, Wanted
 from fairqr.base.errors import ModelError
 from fairqr.base.telemetry import Kind, Span, span
@@ -110,9 +111,9 @@ class LanguageModel(ABC):
     async def _identity(self) -> Mapping[str, Any]:
         """Return everything about the model that can change a reply, as JSON data."""
 
-    @abstractmethod
     def _turn(self) -> AbstractAsyncContextManager[Any]:
-        """Return our turn at the model."""
+        """Return our turn at the model, which models in this process take together."""
+        return local_turn()
 
     @abstractmethod
     def _attributes(self, question: Question, relay: TokenRelay | None) -> dict[str, Any]:
@@ -202,7 +203,7 @@ class LanguageModel(ABC):
             ModelUnavailableError: Something is missing that the model needs.
         """
         relay = TokenRelay(on_token) if on_token else None
-        reply = await self._reply(replace(question, wanted="text"), deadline, relay)
+        reply = await self.ask(replace(question, wanted="text"), deadline, relay)
         if reply.status == "ok" and not reply.text:
             message = f"The model {self.name} gave an empty answer."
             return Reply("empty", message=message, usage=reply.usage)
@@ -231,19 +232,28 @@ class LanguageModel(ABC):
         if not self.gives_probabilities:
             return Reply("unsupported", message=str(self._unsupported()))
         weighed = replace(question, wanted="choice", labels=tuple(labels))
-        return await self._reply(weighed, deadline)
+        return await self.ask(weighed, deadline)
 
-    async def _reply(
-        self, question: Question, deadline: float | None, relay: TokenRelay | None = None
+    async def ask(
+        self, question: Question, deadline: float | None = None, relay: TokenRelay | None = None
     ) -> Reply:
-        """Return a reply from the run's journal or a cache, join a call in flight, or ask."""
+        """Return a reply from the run's journal or a cache, join a call in flight, or ask.
+
+        Args:
+            question: What to ask.
+            deadline: Seconds from now after which to give up; from 0 down, nothing is asked.
+            relay: Gets the pieces of a text.
+
+        Raises:
+            ModelUnavailableError: As :meth:`start` raises it.
+        """
         around, leads = surroundings(), False
         key = cache_key(**await self._identity(), **question.key)
         cache, place = self._cache, key
         if cache is None:
             cache, place = around.cache or ReplyCache(), f"{key} {self._owner}"
 
-        async def ask() -> Reply:
+        async def lead() -> Reply:
             nonlocal leads
             leads = True
             if (kept := _read((await cache.get_many([place])).get(place), question)) is not None:
@@ -256,12 +266,14 @@ class LanguageModel(ABC):
             return reply
 
         async def once() -> Reply:
+            late = Reply("timeout", message=replies.no_answer_within(self.name, deadline or 0))
+            if deadline is not None and deadline <= 0:
+                return late
             try:
                 async with asyncio.timeout(deadline):
-                    reply = await cache.share(place, ask)
+                    reply = await cache.share(place, lead)
             except TimeoutError:
-                message = str(self._late(deadline or 0))
-                return Reply("timeout", message=message, usage=Usage(model_calls=int(leads)))
+                return replace(late, usage=Usage(model_calls=int(leads)))
             finally:
                 if relay is not None:
                     relay.stop()  # others may wait for the rest of the same text

@@ -12,6 +12,7 @@ import asyncio
 import secrets
 import threading
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -49,24 +50,19 @@ _lock = threading.Lock()
 _turns: PerLoop[asyncio.Lock] = PerLoop()
 
 
-def check_local(name: str) -> Any:
-    """Check that an embedded model can be started, and return the module that runs it.
+def check_local(name: str) -> None:
+    """Check that an embedded model can be started.
 
     Raises:
         ModelUnavailableError: The name is unknown, xllamacpp is not installed, or the weights are
             not pulled.
     """
     title = lookup(name, "language model").title
-    try:
-        import xllamacpp
-    except ImportError:
-        xllamacpp = None
-    if xllamacpp is None or not is_pulled(name):
+    if find_spec("xllamacpp") is None or not is_pulled(name):
         raise ModelUnavailableError(
             f"The embedded model {name} ({title}) is not installed: run `pip install "
             f"'fairqr[local]'` and `fairqr models pull {name}`, or name another model."
         )
-    return xllamacpp
 
 
 def local_server(name: str, reading: bool = False) -> LocalServer:
@@ -80,11 +76,11 @@ def local_server(name: str, reading: bool = False) -> LocalServer:
         ModelUnavailableError: The name is unknown, xllamacpp is not installed, or the weights are
             not pulled or damaged.
     """
-    xllamacpp = check_local(name)
+    check_local(name)
     path = weights_path(name).resolve()
     with _lock:
         if (path, reading) not in _running:
-            _running[path, reading] = _start(xllamacpp, name, path, reading)
+            _running[path, reading] = _start(name, path, reading)
         return _running[path, reading]
 
 
@@ -103,7 +99,7 @@ async def start_local(name: str, reading: bool = False) -> LocalServer:
 
 
 def local_turn() -> asyncio.Lock:
-    """Return the turn at the embedded models, which answer one question at a time.
+    """Return the turn at the models of this process, which answer one question at a time.
 
     More questions at once would not be answered sooner, and their time limit would run while they
     wait in the server. Turns are first come, first served. Each event loop has its own turns.
@@ -111,7 +107,9 @@ def local_turn() -> asyncio.Lock:
     return _turns.setdefault(asyncio.Lock())
 
 
-def _start(xllamacpp: Any, name: str, path: Path, reading: bool) -> LocalServer:
+def _start(name: str, path: Path, reading: bool) -> LocalServer:
+    import xllamacpp
+
     key = secrets.token_urlsafe(32)
     params = xllamacpp.CommonParams()
     params.model.path = str(path)

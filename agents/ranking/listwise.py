@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -92,7 +91,7 @@ class ListwiseRanker:
             ModelUnavailableError: The model cannot be started.
             InputError: Not even two items fit into the context.
         """
-        end = None if deadline is None else time.monotonic() + deadline
+        until = rankers.moment_after(deadline)
         if len(items) > 1:
             await self.start()  # some models only know their context after this
         prompt = self._prompt_about(query, items, group)
@@ -102,12 +101,8 @@ class ListwiseRanker:
         repairs: Counter[str] = Counter()
         usage, message = Usage(), ""
         for window in asked:
-            left = None if end is None else end - time.monotonic()
-            if left is not None and left <= 0:
-                failures["timeout"] += 1
-                continue
             stretch = order[window.start : window.stop]
-            reply = await self._model.write(prompt.question(stretch), left)
+            reply = await self._model.write(prompt.question(stretch), rankers.seconds_until(until))
             usage += reply.usage
             message = reply.message or message
             found = parse_permutation(reply.text, len(stretch))

@@ -9,7 +9,6 @@ import asyncio
 import heapq
 import itertools
 import math
-import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
@@ -113,8 +112,7 @@ class PairComparison:
 class PairwiseJudge:
     """Asks a model which of two documents is more relevant.
 
-    If the model turns out not to give probabilities, its replies are read from then on. The first
-    question is asked alone, so that this is learnt only once.
+    If the model turns out not to give probabilities, its replies are read from then on.
 
     Args:
         model: The language model.
@@ -128,15 +126,11 @@ class PairwiseJudge:
         self.model = model
         self.prompt = prompt
         self._options = options
-        self._unsupported = False
-        self._first: PerLoop[asyncio.Event] = PerLoop()
 
     @property
     def asks_by(self) -> rankers.By:
         """How the model is really asked, as far as we know."""
-        if self._unsupported or not self.model.gives_probabilities:
-            return "reply"
-        return self._options.by
+        return self._options.by if self.model.gives_probabilities else "reply"
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -159,7 +153,7 @@ class PairwiseJudge:
     def cost(self, query: str, pair: Pair, group: str = "") -> Cost:
         """Return the cost of :meth:`compare`: a question for each order.
 
-        The first comparison may need one more, if the model turns out to give no probabilities.
+        The first comparisons may need more, if the model turns out to give no probabilities.
         """
         written = 1 if self.asks_by == "probabilities" else self.prompt.defaults.max_tokens
         messages = self.prompt.render(self.values(query, pair, group))
@@ -193,7 +187,7 @@ class PairwiseJudge:
         Raises:
             ModelUnavailableError: As :meth:`start` raises it.
         """
-        until = None if deadline is None else time.monotonic() + deadline
+        until = rankers.moment_after(deadline)
         one_first, other_first = await run_together(
             self._prefer(Question(self.prompt, self.values(query, each, group)), until)
             for each in (pair, (pair[1], pair[0]))
@@ -203,26 +197,12 @@ class PairwiseJudge:
     async def _prefer(self, question: Question, until: float | None) -> Preference:
         usage = Usage()
         if self.asks_by == "probabilities":
-            weighed = await self._weigh(question, until)
+            weighed = await self.model.weigh(question, LABELS, rankers.seconds_until(until))
             if weighed.status != "unsupported":
                 return self._weighed(weighed)
             usage = weighed.usage
-        reply = await self.model.write(question, _left(until))
+        reply = await self.model.write(question, rankers.seconds_until(until))
         return self._read(replace(reply, usage=usage + reply.usage))
-
-    async def _weigh(self, question: Question, until: float | None) -> Reply:
-        """Ask for the probabilities of the labels; other questions wait for the first one."""
-        if (first := self._first.get()) is not None:
-            await first.wait()
-            if self.asks_by == "reply":  # the first question showed this meanwhile
-                return Reply("unsupported")
-        first = self._first.setdefault(asyncio.Event())
-        try:
-            choice = await self.model.weigh(question, LABELS, _left(until))
-        finally:
-            first.set()
-        self._unsupported |= choice.status == "unsupported"
-        return choice
 
     def _weighed(self, reply: Reply) -> Preference:
         name, usage = self.model.name, reply.usage
@@ -255,11 +235,6 @@ def _failed(reply: Reply) -> Preference:
     """Return the failure of a model; a malformed response of a server counts as unavailable."""
     status = "unavailable" if reply.status == "parse_error" else reply.status
     return Preference(status, message=reply.message, usage=reply.usage)
-
-
-def _left(until: float | None) -> float | None:
-    """Return the seconds until a moment; negative after it."""
-    return None if until is None else until - time.monotonic()
 
 
 class PairwiseRanker:
@@ -311,7 +286,7 @@ class PairwiseRanker:
         self, query: str, items: Sequence[RankItem], group: str = "", deadline: float | None = None
     ) -> ItemRanking:
         """Rank the items; see :class:`fairqr.agents.ranking.rankers.ItemRanker`."""
-        until = None if deadline is None else time.monotonic() + deadline
+        until = rankers.moment_after(deadline)
         slots = self._slots.setdefault(asyncio.Semaphore(self._options.concurrency))
         asked: dict[tuple[int, int], PairComparison] = {}
 
@@ -319,11 +294,8 @@ class PairwiseRanker:
             low, high = min(one, other), max(one, other)
             if (low, high) not in asked:
                 async with slots:
-                    left, pair = _left(until), (items[low], items[high])
-                    if left is not None and left <= 0:
-                        asked[low, high] = LATE
-                    else:
-                        asked[low, high] = await self._judge.compare(query, pair, group, left)
+                    pair, left = (items[low], items[high]), rankers.seconds_until(until)
+                    asked[low, high] = await self._judge.compare(query, pair, group, left)
             winner = asked[low, high].winner
             return None if winner is None else low if winner == "one" else high
 
@@ -353,9 +325,6 @@ class PairwiseRanker:
             message=failures[-1].message if failures else "",
         )
 
-
-LATE = PairComparison(*[Preference("timeout", message="There was no time left to ask.")] * 2)
-"""What is known of a pair after the deadline."""
 
 Compare = Callable[[int, int], Coroutine[Any, Any, int | None]]
 """Returns which of two places wins; None for neither."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -127,6 +128,16 @@ class ItemRanker(Protocol):
             ModelUnavailableError: As :meth:`start` raises it.
             InputError: Not even two items fit into what the model reads at once.
         """
+
+
+def moment_after(seconds: float | None) -> float | None:
+    """Return the moment after so many seconds from now, by ``time.monotonic``; None for None."""
+    return None if seconds is None else time.monotonic() + seconds
+
+
+def seconds_until(moment: float | None) -> float | None:
+    """Return the seconds until a moment; negative after it, None for None."""
+    return None if moment is None else moment - time.monotonic()
 
 
 def group_of(asker: str, words: Sequence[str]) -> str:

@@ -18,6 +18,7 @@ from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.provider import _http_client, described
 from fairqr.agents.models.replies import Question, Usage
+from fairqr.agents.ranking.rankers import RankerOptions, RankItem, open_ranker
 from fairqr.base.errors import InputError, ModelUnavailableError
 from fairqr.prompts.template import PromptTemplate
 from tests.integration.model_server import (
@@ -182,7 +183,15 @@ class TestAsking:
         """A budget that is spent is no reason to wait without one."""
         asking = model(server, cache=cache if kept else None)
         reply = await asking.ask(question(), deadline=0.0)
-        assert (reply.status, server.asked) == ("timeout", [])
+        assert (reply.status, reply.usage, server.asked) == ("timeout", Usage(), [])
+        # Nor do rankers, and nobody takes the order for ranked.
+        for name, asked in (("listwise", 3), ("pairwise", 6)):
+            ranking = open_ranker(
+                name, asking, None, RankerOptions(window=2, step=1, strategy="all")
+            )
+            found = await ranking.rank("q", [RankItem(str(n), "t", "") for n in range(4)], "", 0.0)
+            assert (found.order, found.failures) == ((0, 1, 2, 3), {"timeout": asked})
+            assert (found.failed, server.asked) == (True, [])
 
 
 class TestWhatServersRefuse:

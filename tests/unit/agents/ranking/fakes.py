@@ -62,7 +62,6 @@ class WeighingModel:
     """
 
     name = "test:weighing"
-    gives_probabilities = True
     context_tokens: int | None = None
 
     def __init__(
@@ -77,6 +76,7 @@ class WeighingModel:
     ) -> None:
         self._odds, self._reply, self._mass = odds, reply, mass
         self._unsupported, self._answer, self._missing = unsupported, answer, missing
+        self.gives_probabilities = True
         self.asked: list[tuple[str, dict[str, str], float | None]] = []
         self.started: list[Wanted] = []
         self.at_once = self.most_at_once = 0
@@ -95,6 +95,7 @@ class WeighingModel:
     ) -> Any:
         first, second = await self._take("weigh", question, deadline)
         if self._unsupported:
+            self.gives_probabilities = False
             return Reply("unsupported", message="No.", usage=Usage(1))
         share = 1 / (1 + math.exp(-self._odds(first, second)))
         shares = dict(zip(labels, (share, 1 - share), strict=True))

@@ -148,14 +148,6 @@ class TestRanking:
         assert asking.cost("q", articles(range(n))) == Cost()
         assert model.asked == []
 
-    async def test_without_time_nothing_is_asked(self) -> None:
-        """What was not asked counts as failed, so that nobody takes the order for ranked."""
-        model = OrderingModel()
-        found = await ranker(model).rank("q", articles(range(40)), deadline=0)
-        assert found == ItemRanking(tuple(range(40)), asked=3, failures={"timeout": 3})
-        assert found.failed
-        assert model.asked == []
-
 
 class TestRoom:
     @settings(max_examples=25)
