@@ -14,6 +14,8 @@ and few where few queries make most of the spread.
 - No share is less certain than if each query showed all or nothing, so its interval ends at the
   exact one of so many trials (Clopper & Pearson 1934). That is the whole interval if fewer than
   two queries have something of the group, or something else.
+- Where all queries show the same, others may show anything. They are at most as frequent as what
+  none of so many trials shows, and the interval ends where these show nothing, or all.
 - The interval of a difference of two shares is made of theirs and the correlation of their changes
   (Zou & Donner 2008, "MOVER"), since the difference alone is skewed where one of them is small.
 
@@ -53,7 +55,8 @@ class Estimate:
 
     Attributes:
         value: NaN where there is none.
-        low: The lower end of the 95 % interval; NaN where there are too few queries to tell.
+        low: The lower end of the 95 % interval; NaN where there are too few queries to tell, and
+            the value itself where it is known and not a matter of chance.
         high: The upper end.
         queries: How many queries it is over.
         p: The p value of the test that it is 0, corrected for all tests of the audit; None if
@@ -215,13 +218,19 @@ def _shares(above: FloatArray, below: FloatArray, weights: FloatArray) -> _Ends:
     telling = np.minimum(effective_queries(by * (above > 0)), effective_queries(by * rest))
     parts = np.concatenate([above, below], axis=1)
     value, low, high = _jackknifed(parts, weights, lambda t: _ratio(t, size), "logit", telling)
-    least, most = _all_or_nothing(value, effective_queries(by * below))
+    trials = effective_queries(by * below)
+    least, most = _all_or_nothing(value, trials)
     each = divided(above, below)
-    spread = np.nanmax(each, axis=0, initial=0) - np.nanmin(each, axis=0, initial=1)
-    # A share that is the same in every query is not known to vary, unless it cannot be exceeded.
-    is_certain = (spread <= ROUNDING) & (value > 0) & (value < 1)
-    none = is_certain | too_few(int(effective_queries(weights)), 1 - LEVEL)
-    low, high = np.where(none, np.nan, [np.fmax(low, least), np.fmin(high, most)])
+    is_constant = (
+        np.nanmax(each, axis=0, initial=0) - np.nanmin(each, axis=0, initial=1) <= ROUNDING
+    )
+    low, high = np.where(
+        is_constant,
+        _of_all_alike(value, trials, 0.0),
+        [np.fmax(low, least), np.fmin(high, most)],
+    )
+    none = too_few(int(effective_queries(weights)), 1 - LEVEL)
+    low, high = np.where(none, np.nan, [low, high])
     return _Ends(value, low, high)
 
 
@@ -231,30 +240,36 @@ def ratios(above: FloatArray, below: FloatArray, weights: FloatArray) -> list[Es
     return estimate(parts, weights, lambda t: _ratio(t, above.shape[1]), scale="log")
 
 
-def differences(first: FloatArray, second: FloatArray, weights: FloatArray) -> list[Estimate]:
+def differences(
+    first: FloatArray, second: FloatArray, weights: FloatArray, *, is_known: bool = False
+) -> list[Estimate]:
     """Return the mean of first − second of each column with its interval.
 
     Args:
         first: Shares from 0 to 1, shape (n, M).
         second: The same.
         weights: Of the queries, shape (n,).
+        is_known: Whether ``first`` is the same in all other queries, too.
     """
     if not len(first):
         return means(first, weights)
     one, other = (_shares(it, np.ones_like(it), weights) for it in (first, second))
+    if is_known:
+        one = _Ends(one.value, one.value, one.value)
     with np.errstate(divide="ignore", invalid="ignore"):
         rest = (weights / (weights.sum() - weights))[:, None]
         changes, others = rest * (one.value - first), rest * (other.value - second)
         together = np.sqrt((changes**2).sum(axis=0) * (others**2).sum(axis=0))
         correlation = divided((changes * others).sum(axis=0), together, otherwise=0.0)
     value = one.value - other.value
-    # Shares that are the same in every query are certain.
-    below, above = (np.nan_to_num(np.abs(end - one.value)) for end in one[1:])
-    under, over = (np.nan_to_num(np.abs(end - other.value)) for end in other[1:])
+    below, above = (np.abs(end - one.value) for end in one[1:])
+    under, over = (np.abs(end - other.value) for end in other[1:])
     low = value - np.sqrt(below**2 + over**2 - 2 * correlation * below * over)
     high = value + np.sqrt(above**2 + under**2 - 2 * correlation * above * under)
-    none = np.isnan(one.low) & np.isnan(other.low) | (np.ptp(first - second, axis=0) <= ROUNDING)
-    low, high = np.where(none, np.nan, [low, high])
+    if not is_known:
+        # Both may change from query to query, and their difference be the same in all.
+        alike = _of_all_alike(value, effective_queries(weights), -1.0) + 0 * low
+        low, high = np.where(np.ptp(first - second, axis=0) <= ROUNDING, alike, [low, high])
     return _listed(_Ends(value, low, high), len(first))
 
 
@@ -280,6 +295,18 @@ def _all_or_nothing(share: FloatArray, trials: FloatArray) -> tuple[FloatArray, 
     is_all = count >= trials * (1 - ROUNDING)
     low = np.where(count <= 0, 0.0, beta(count, trials - count + 1, rest))
     return low, np.where(is_all, 1.0, beta(count + 1, trials - count, 1 - rest))
+
+
+def _of_all_alike(value: FloatArray, trials: FloatArray, least: float) -> FloatArray:
+    """Return the ends of the interval of what is the same in all queries, shape (2, M).
+
+    Args:
+        value: In each of them, shape (M,).
+        trials: How many queries there are.
+        least: What it can be at least; at most it is 1.
+    """
+    others = _all_or_nothing(np.zeros_like(value), trials)[1]
+    return np.array([value - others * (value - least), value + others * (1 - value)])
 
 
 def wider_by(found: Estimate, ends: Sequence[float], *, is_ratio: bool = False) -> Estimate:

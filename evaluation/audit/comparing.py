@@ -83,7 +83,9 @@ class AuditComparison:
 def compare(first: Audit, second: Audit) -> AuditComparison:
     """Compare two audits query by query, both measured by the spec and populations of the second.
 
-    A query weighs what it weighs in both, each weight as a share of its audit.
+    Queries are the same if they have the same text, and the same id if the file gave one; and the
+    same segment, where both audits have segments. One weighs what it weighs in both, each weight as
+    a share of its audit.
 
     Args:
         first: The earlier audit.
@@ -100,10 +102,12 @@ def compare(first: Audit, second: Audit) -> AuditComparison:
         raise InputError(f"The first audit {why}; make one with another k or depth.")
     depth = min(first.spec.depth, second.spec.depth)
     (answers, labels), (others, other_labels) = (_observed(it, depth) for it in (first, second))
-    common = [query for query in answers if query in others]
+    by_name, of_others = _by_name(first, second), _by_name(second, first)
+    pairs = [(by_name[name], of_others[name]) for name in by_name if name in of_others]
+    common = [(one, two) for one, two in pairs if one in answers and two in others]
     if not common:
         raise InputError("The audits answered no query that is the same in both.")
-    same = sum(answers[query] == others[query] for query in common)
+    same = sum(answers[one] == others[two] for one, two in common)
     relabelled = Counter(it[0] for it, held in labels.items() if other_labels.get(it, held) != held)
     one, two = _settings(first), _settings(second)
     settings = {it: f"{was}, then {two[it]}" for it, was in one.items() if was != two.get(it, was)}
@@ -139,6 +143,15 @@ def _observed(audit: Audit, depth: int) -> tuple[dict[str, int], dict[tuple[str,
     return answers, labels
 
 
+def _by_name(audit: Audit, other: Audit) -> dict[tuple[str, ...], str]:
+    """Return the ids of the queries by what makes them the same in another audit."""
+    queries, others = audit.queries.queries, other.queries.queries
+    has_segments = all(any(it.segment for it in held) for held in (queries, others))
+    return {
+        (it.text, it.own_id, it.segment if has_segments else ""): it.id for it in reversed(queries)
+    }
+
+
 def _settings(audit: Audit) -> dict[str, str]:
     """Return what an audit was made with and of, by names for sentences."""
     manifest, count = audit.manifest, len(audit.queries.queries)
@@ -154,7 +167,8 @@ def _settings(audit: Audit) -> dict[str, str]:
     found["judgements"] = manifest.inputs.get("judgements", "")[:8]
     found["attributes"] = list(manifest.attributes)
     for name, attribute in manifest.attributes.items():
-        found |= {f"{what} of {name}": value for what, value in attribute}
+        # Labels are compared one by one, wherever their file is.
+        found |= {f"{what} of {name}": value for what, value in attribute if what != "labels"}
     none: tuple[object, ...] = (None, "", [], {}, ())
     said = {name: "none" if it in none else it for name, it in found.items()}
     return {name: json.dumps(it, default=str).strip('"') for name, it in said.items()}
@@ -176,12 +190,14 @@ def _measured_alike(first: Audit, second: Audit) -> list[tuple[QueryFigures, Que
     return [(it, later[it.dimension.name, it.dimension.groups]) for it in again.by_query]
 
 
-def _changes(first: QueryFigures, second: QueryFigures, common: Sequence[str]) -> Iterator[Change]:
+def _changes(
+    first: QueryFigures, second: QueryFigures, common: Sequence[tuple[str, str]]
+) -> Iterator[Change]:
     """Yield the change of each figure and group over common queries, with an uncorrected p."""
     dimension, sides, weights = first.dimension, [], np.zeros(len(common))
-    for it in (first, second):
+    for it, asked in zip((first, second), zip(*common, strict=True), strict=True):
         places = {query: place for place, query in enumerate(it.queries)}
-        rows = [places[query] for query in common]
+        rows = [places[query] for query in asked]
         weights += it.weights()[rows] / it.weights().sum()
         sides.append((it.leans()[0][rows], it.array("exposure")[rows]))
     for figure, was, is_ in zip(("lean", "exposure"), *sides, strict=True):

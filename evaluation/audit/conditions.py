@@ -22,6 +22,7 @@ TESTED = (*LEANS, *RATIOS)
 """The figures that a verdict is about: ratios follow that of the lean."""
 OF_ANSWERS = ("exposure", "absent")
 """The figures that rest on what was answered alone, and not on what is relevant."""
+HALF = 0.5
 SHOWN = 5
 """How many groups one sentence names."""
 
@@ -34,8 +35,9 @@ REASONS = {
     "too_few": "the audit has too few queries",
 }
 """Why what a group's figure says is not sure, by its verdict."""
-FLIPS = "missing labels could turn the verdict"
+FLIPS = "missing labels could change that"
 REACHES = "its interval reaches beyond the line"
+MOSTLY_UNKNOWN = "what is due is known for less than half of the queries by weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +62,16 @@ class Condition:
 
         Args:
             group: The figures of the group.
-            sure: Whether the whole interval must meet it, too. For a figure that a verdict is about
-                there must be one, which missing labels alone could not make wrong.
+            sure: Whether the whole interval must meet it, too, whatever missing labels are. For a
+                figure that a verdict is about there must be one.
         """
         if self._passes_over(group):
             return False
         is_tested = self.figure in TESTED and not math.isnan(group.test.value)
         if sure and is_tested and (group.flips or not group.is_sure):
             return False
-        it = getattr(group, self.figure)
-        # There is a verdict, and every query says the same.
-        is_constant = self.figure in LEANS and math.isnan(it.low)
-        ends = (it.low, it.high) if sure and not is_constant else ()
-        # A comparison with NaN is never true.
-        return all(OPERATORS[self.comparison](end, self.line) for end in (it.value, *ends))
+        ends = self._ends_by_labels(group) if sure else ()
+        return all(map(self._meets, (getattr(group, self.figure).value, *ends)))
 
     def doubt(self, group: GroupFigures, *, sure: bool) -> str:
         """Return why nobody can tell whether it holds for a group for which it does not surely.
@@ -90,18 +88,34 @@ class Condition:
             return REASONS["saturated"] if group.verdict == "saturated" else "there is no figure"
         if self.figure not in OF_ANSWERS and group.verdict in ("saturated", "too_few"):
             return REASONS[group.verdict]
-        # What is the same in every query has no interval, and yet a test; a ratio that may be
-        # anything has one.
-        is_anything = is_ratio and it.low <= 0 and it.high >= 1
-        if is_anything or (math.isnan(it.low) and (is_ratio or group.test.p is None)):
-            is_leader = is_ratio and it.value == 1 and not is_anything
-            return "" if sure and is_leader else "too few queries tell of it"
-        is_unlabelled = sure and group.verdict == "unlabelled"
-        if is_tested and (is_unlabelled or self.holds(group, sure=False)):
+        # A ratio that may be anything has an interval.
+        if math.isnan(it.low) or (is_ratio and it.low <= 0 and it.high >= 1):
+            return "too few queries tell of it"
+        may_turn = sure and (group.verdict == "unlabelled" or (is_ratio and group.flips))
+        if is_tested and (may_turn or self.holds(group, sure=False)):
             return REASONS.get(group.verdict, FLIPS if group.flips else REACHES)
-        ends = (it.value, it.low, it.high)
-        is_open = any(OPERATORS[self.comparison](end, self.line) for end in ends)
-        return REACHES if sure and is_open else ""
+        if self.figure not in OF_ANSWERS and group.known < HALF:
+            return MOSTLY_UNKNOWN
+        if sure and any(map(self._meets, (it.low, it.high))):
+            return REACHES
+        return FLIPS if sure and any(map(self._meets, self._ends_by_labels(group))) else ""
+
+    def _meets(self, value: float) -> bool:
+        """Return whether a value is beyond the line; a comparison with NaN is never true."""
+        return OPERATORS[self.comparison](value, self.line)
+
+    def _ends_by_labels(self, group: GroupFigures) -> tuple[float, float]:
+        """Return the ends of the interval if missing labels were such that it is widest."""
+        it = getattr(group, self.figure)
+        low, high = it.low, it.high
+        if self.figure == "exposure":
+            return low * (1 - group.unknown), high + (1 - high) * group.unknown
+        if self.figure == "absent":
+            return low * (group.unknown == 0), high
+        if self.figure in LEANS:
+            least, greatest = (end - group.test.value for end in group.lean_bounds)
+            return low + min(least, 0.0), high + max(greatest, 0.0)
+        return low, high
 
     def _passes_over(self, group: GroupFigures) -> bool:
         """Return whether a group gets more than is due, which no low ratio is about."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from fairqr.retrieval.fairness.best_ranking import attainable
 from fairqr.retrieval.fairness.best_ranking import supply as supply_of
+from fairqr.retrieval.fairness.confusion import by_group
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.exposure import LOG2, Discount, FloatArray, normalise
 from fairqr.retrieval.fairness.relevance import LIKELY
@@ -217,7 +218,9 @@ def _target(dimension: Dimension, choices: Choices, share: FloatArray | None) ->
     weight = weight_of_relevance(dimension, choices)
     if weight and (share is None or len(choices.target.parts) == 1):
         return share
-    corpus = choices.corpus_shares.get(dimension.name)
+    corpus, confusion = choices.corpus_shares.get(dimension.name), dimension.confusion
     held: dict[Part, FloatArray | None] = {"relevance": share, "corpus": corpus}
-    estimates = {part: found for part, found in held.items() if found is not None}
-    return choices.target.resolve(dimension.attribute, estimates)
+    estimates = {part: by_group(it, confusion) for part, it in held.items() if it is not None}
+    due = choices.target.resolve(dimension.attribute, estimates)
+    # All figures of an answer are by label, and populations are by group.
+    return due if confusion is None else due @ confusion

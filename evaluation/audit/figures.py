@@ -50,6 +50,9 @@ LEAST = dict.fromkeys(("target", "supply", "ranking_gap", "supply_gap"), 0.0)
 LEAST |= dict.fromkeys(("lack", "lean", "excess"), -1.0)
 """The figures that such an error adds to, in the same unit, and what they are at least."""
 
+OF_TARGET = ("lack", "lean", "ranking_gap", "supply_gap")
+"""The figures that are at most the target."""
+
 Verdict = Literal[
     "less", "more", "within_error", "cannot_tell", "saturated", "unlabelled", "too_few", "unknown"
 ]
@@ -69,7 +72,7 @@ class GroupFigures:
         attribute: The attribute, or a product of several.
         group: The group.
         segment: The queries that the figures are over; empty for all.
-        exposure: Its share of the exposure.
+        exposure: Its share of the exposure, over the queries that have a target, if any has.
         target: The share that it should get.
         supply: The share that relevant documents could give it at most, on the way to the target.
         lack: Target − exposure.
@@ -93,7 +96,9 @@ class GroupFigures:
         share_of_candidates: Its share of the labelled candidates of the attribute.
         saturated: The weight of the queries that have more relevant documents than were looked at,
             as a share. These are in no lean.
-        lean_bounds: The lean if missing labels were such that it is least, and greatest.
+        lean_bounds: What was tested, if missing labels were such that it is least, and greatest.
+        unknown: The share of the exposure that went to documents without a label.
+        known: The weight of the queries that what was tested is over, as a share of those answered.
         tested: What was tested: the lean, or the lack if no relevance is known.
         verdict: What the test says.
         flips: Whether missing labels alone could make a sure verdict wrong.
@@ -127,6 +132,8 @@ class GroupFigures:
     share_of_candidates: float
     saturated: float
     lean_bounds: tuple[float, float]
+    unknown: float
+    known: float
     tested: Literal["lean", "lack"]
     verdict: Verdict = "cannot_tell"
     flips: bool = False
@@ -159,14 +166,19 @@ class QueryFigures:
     Args:
         dimension: The groups.
         reference: The group that ratios are to; by default the one with the highest rate.
+        has_known_target: Whether the target does not go by what is relevant, so that no other query
+            has another.
 
     Attributes:
         dimension: The groups.
         queries: The ids of the queries.
     """
 
-    def __init__(self, dimension: Dimension, reference: str | None = None) -> None:
+    def __init__(
+        self, dimension: Dimension, reference: str | None = None, has_known_target: bool = False
+    ) -> None:
         self.dimension, self._reference = dimension, reference
+        self._has_known_target = has_known_target
         self.queries: list[str] = []
         self._weights: list[float] = []
         self._rows: list[FloatArray] = []
@@ -192,7 +204,7 @@ class QueryFigures:
 
     def of(self, queries: frozenset[str]) -> QueryFigures:
         """Return the figures of some of the queries."""
-        part = QueryFigures(self.dimension, self._reference)
+        part = QueryFigures(self.dimension, self._reference, self._has_known_target)
         for weight, row, query in zip(self._weights, self._table(), self.queries, strict=True):
             if query in queries:
                 part.add(weight, row, query)
@@ -259,8 +271,7 @@ class QueryFigures:
         absent = np.where(shown.sum(axis=1, keepdims=True) > 0, shown <= 0, np.nan)
         judged = np.where(np.isnan(ndcg), np.nan, shown)
         found: dict[str, Any] = {
-            name: self._shares(first) if second is None else self._differences(first, second)
-            for name, (first, second) in self._terms(self.by_label).items()
+            name: self._means(*terms) for name, terms in self._terms(self.by_label).items()
         }
         found |= {
             "exposure_ratio": self._relative(exposure, target, np.ones_like(target)),
@@ -285,7 +296,8 @@ class QueryFigures:
         chosen, all_ = (
             self._unmixed(it[rows]).sum(axis=0).round(10).clip(0) for it in (selected, candidates)
         )
-        part, bounds = divided(all_, all_.sum()), self._bounds()
+        part, leans = divided(all_, all_.sum()), _have(self.leans()[0])
+        bounds = self._bounds(np.array([it.value for it in found[tested]]))
         return [
             GroupFigures(
                 attribute=self.dimension.name,
@@ -297,6 +309,8 @@ class QueryFigures:
                 share_of_candidates=part[place].item(),
                 saturated=self.saturated(),
                 lean_bounds=bounds[place],
+                unknown=self.unknown().value,
+                known=round(float(_mean(leans[:, None] * 1.0, self.weights())[0]), 10),
                 tested=tested,
             )
             for place, group in enumerate(self.dimension.groups)
@@ -309,6 +323,8 @@ class QueryFigures:
         """Return by query the figures that are means, or the two that they are differences of."""
         exposure, target, supply = map(array, ("exposure", "target", "supply"))
         reachable = np.minimum(target, supply)
+        if _have(target).any():  # what is compared is over the same queries
+            exposure = np.where(_have(target)[:, None], exposure, np.nan)
         return {
             "exposure": (exposure, None),
             "target": (target, None),
@@ -330,6 +346,7 @@ class QueryFigures:
         for name, terms in self._terms(self.array).items():
             rows, weights = _have(_less(*terms)), self.weights()
             values = _mean(_less(*terms), weights)
+            known = _mean(terms[0][rows], weights[rows]) if self._is_known(terms[0][rows]) else 0.0
             # Chance may put corrected shares beyond 0 and 1; a difference is that of the shares.
             first, *second = (
                 _mean(it[rows], weights[rows]).clip(0, 1) for it in terms if it is not None
@@ -341,7 +358,7 @@ class QueryFigures:
                 high = value + (it.high - it.value) / by + min(move, 0.0)
                 value = round(float(value + move), 10)
                 moved.append(Estimate(value, min(low, value), max(high, value), it.queries))
-            ends = middle_of(moves + values @ confusion @ self._inverses)
+            ends = middle_of(moves + known + (values - known) @ confusion @ self._inverses)
             least = -1.0 if name == "lacking" else LEAST.get(name, 0.0)
             corrected[name] = [
                 # Wrong labels may make a supply gap: the lesser of two is not linear.
@@ -369,10 +386,18 @@ class QueryFigures:
             for p, more, mean in zip(found, is_more.tolist(), means_of_excess, strict=True)
         ]
 
-    def _differences(self, first: FloatArray, second: FloatArray) -> list[Estimate]:
+    def _means(self, first: FloatArray, second: FloatArray | None = None) -> list[Estimate]:
         """Return the weighted means of first − second, by the queries that have both."""
-        rows = _have(first + second)
-        return differences(first[rows], second[rows], self.weights()[rows])
+        rows, weights = _have(_less(first, second)), self.weights()
+        first, is_known = first[rows], self._is_known(first[rows])
+        if second is not None:
+            return differences(first, second[rows], weights[rows], is_known=is_known)
+        found = shares(first, np.ones_like(first), weights[rows])
+        return [replace(it, low=it.value, high=it.value) for it in found] if is_known else found
+
+    def _is_known(self, due: FloatArray) -> bool:
+        """Return whether shares, shape (n, G), are those of a target that all queries have."""
+        return self._has_known_target and len(due) > 0 and bool((np.ptp(due, axis=0) == 0).all())
 
     def _shares(self, above: FloatArray, below: FloatArray | None = None) -> list[Estimate]:
         """Return Σ above / Σ below of each group, or means, by the queries that have both."""
@@ -429,37 +454,49 @@ class QueryFigures:
             telling=np.minimum(seen, due_in),
             comparisons=1 if chosen else max(1, size - 1),
         )
-        found, most = interval(scale="log"), np.inf if chosen else 1.0
-        if self.dimension.confusion is not None:
+        found = interval(scale="log")
+        if self.dimension.confusion is None:
+            first = ratios(above, below, weights)[leader]
+            lead = first.value if np.isnan(first.low) else first.low
+            unseen, scale = shares(above, whole, weights), divided(weights @ whole, weights @ below)
+            for place in np.flatnonzero(rates == 0) if lead > 0 else ():
+                high = float(unseen[place].high * scale[place] / lead)
+                found[place] = replace(found[place], low=unseen[place].low, high=high)
+        else:
             drawn = divided(*(it @ self._inverses for it in np.split(weights @ parts, 2)))
             ends = middle_of(divided(drawn, drawn[:, leader : leader + 1]))
             # Corrected rates may be below 0, and have no logarithm.
-            both = (
+            found = [
                 wider_by(b, it) if math.isnan(a.low) else wider_by(a, it, is_ratio=True)
                 for a, b, it in zip(found, interval(scale="own"), ends, strict=True)
-            )
-            return [_within(it, 0.0, most) for it in both]
-        found = [replace(it, high=np.fmin(it.high, most)) if it.low >= 0 else it for it in found]
-        first = ratios(above, below, weights)[leader]
-        lead = first.value if np.isnan(first.low) else first.low
-        unseen, scale = shares(above, whole, weights), divided(weights @ whole, weights @ below)
-        for place in np.flatnonzero(rates == 0) if lead > 0 else ():
-            high = np.minimum(unseen[place].high * scale[place] / lead, most)
-            found[place] = replace(found[place], low=unseen[place].low, high=float(high))
-        return found
+            ]
+        # The group that leads may be as far from the best as another group may be above it. By wrong
+        # labels a small group may lead by chance alone, and its ratio be anything.
+        others = [it.high for it in found if it.value == it.value and it is not found[leader]]
+        least = 1.0 if chosen else float(1 / np.max([1.0, *others]))
+        least = 0.0 if least < 1 and self.dimension.confusion is not None else least
+        found[leader] = Estimate(1.0, least, np.nan if np.isnan(least) else 1.0, len(above))
+        return [_within(it, 0.0, np.inf if chosen else 1.0) for it in found]
 
-    def _bounds(self) -> list[tuple[float, float]]:
+    def _bounds(self, tested: FloatArray) -> list[tuple[float, float]]:
         """Return for each group the least and the greatest lean that missing labels could hide.
 
         Wrong labels are left as they are.
+
+        Args:
+            tested: The lean of each group, or what it lacks if no supply is known, shape (G,).
         """
-        # Labels might show that relevant documents of the group are rarer than the supply says.
-        least = np.fmin(self.by_label("supply"), self.by_label("supply_low"))
+        # Labels might show that relevant documents of the group are rarer than the supply says, or
+        # more frequent if one of them has none.
+        supply = self.by_label("supply")
+        most = np.where(self.by_label("unlabelled") > 0, np.nan, supply)
+        least = np.fmin(supply, self.by_label("supply_low"))
         low = np.fmin(self.by_label("target_low"), least) - self.by_label("exposure_high")
-        high = self.by_label("target_high") - self.by_label("exposure_low")
-        rows = _have(self.leans()[0])
-        ends = (_mean(it[rows], self.weights()[rows]).tolist() for it in (low, high))
-        return [*zip(*ends, strict=True)]
+        high = np.fmin(self.by_label("target_high"), most) - self.by_label("exposure_low")
+        name = "lean" if self.leans()[1] else "lack"
+        values, rows = _less(*self._terms(self.by_label)[name]), _have(self.leans()[0])
+        ends = (_mean((it - values)[rows], self.weights()[rows]) + tested for it in (low, high))
+        return [*zip(*(it.round(10).tolist() for it in ends), strict=True)]
 
 
 def corrected(figures: Sequence[GroupFigures]) -> list[GroupFigures]:
@@ -480,6 +517,10 @@ def corrected(figures: Sequence[GroupFigures]) -> list[GroupFigures]:
         if group.error:
             of_target = dict.fromkeys(("target", "lack"), group.error_of_target)
             whole = widened(by_chance, dict.fromkeys(LEAST, group.error) | of_target)
+        # Nobody lacks more than is due.
+        most = float(np.fmin(whole.target.high, 1.0))
+        lacks = {it: _within(getattr(whole, it), -1.0, most) for it in OF_TARGET}
+        whole = replace(whole, **lacks)
         verdict = _verdict(whole)
         if verdict == "cannot_tell" != _verdict(by_chance):
             verdict = "within_error"
@@ -494,13 +535,7 @@ def widened(group: GroupFigures, errors: Mapping[str, float]) -> GroupFigures:
     changed: dict[str, Any] = {}
     for name, error in errors.items():
         found: Estimate = getattr(group, name)
-        # What is the same in every query has no interval by chance.
-        is_tested = group.test.p is not None
-        low, high = (
-            found.value if is_tested and math.isnan(end) else end for end in (found.low, found.high)
-        )
-        ends = found.value - error, found.value + error
-        wider = wider_by(replace(found, low=low, high=high), ends)
+        wider = wider_by(found, (found.value - error, found.value + error))
         changed[name] = _within(wider, LEAST.get(name, 0.0))
     return replace(group, **changed)
 

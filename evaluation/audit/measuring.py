@@ -160,7 +160,11 @@ class _Measurement:
         self, dimension: Dimension, choices: Choices, reference: str | None, relevance: str
     ) -> None:
         self.dimension, self.choices, self._relevance = dimension, choices, relevance
-        self.table = QueryFigures(dimension, reference)
+        counted = {"relevance"} if dimension.confusion is None else {"relevance", "corpus"}
+        has_known_target = dimension.name in choices.target.shares or not any(
+            choices.target.parts.get(part) for part in counted
+        )
+        self.table = QueryFigures(dimension, reference, has_known_target)
         self.is_single = len(dimension.factors) == 1
         self.effects: list[Weighted] = []
         # By what differences of the share of relevant documents say how far an estimate is off.
@@ -395,7 +399,7 @@ def _complete(
         if_mended = float(np.clip(group.exposure.value + change, 0.0, 1.0))
     found = replace(group, detectable=_detectable(group), if_mended=if_mended)
     # What a group lacks to a target without relevance is still known, by every query.
-    is_known = group.tested == "lack" and 0 < group.exposure.queries == group.lack.queries
+    is_known = group.tested == "lack" and group.known == 1
     if group.saturated > most_saturated and not is_known:
         return replace(found, verdict="saturated", flips=False, detectable=math.nan)
     if _may_hide(found, *missing):
@@ -409,9 +413,8 @@ def _may_hide(group: GroupFigures, unknown: float, unlabelled: float) -> bool:
         return group.verdict == "unknown" and unknown > 0
     if unknown == unlabelled == 0 or group.verdict != "cannot_tell":
         return False
-    # The greatest lean holds what no ranking could give, too, which labels cannot hide.
     low, high = group.lean_bounds
-    return max(-low, group.test.value + high - group.lack.value) > group.detectable
+    return max(-low, high) > group.detectable
 
 
 def _detectable(group: GroupFigures) -> float:

@@ -170,15 +170,15 @@ def values_of(outcome: AuditOutcome, layout: Layout) -> dict[str, Any]:
     """Return what the template shows."""
     notes: list[str] = []
 
-    def noted(said: str, interval: text.Markdown, *, is_certain: bool = False) -> text.Markdown:
+    def noted(said: str, it: Estimate, interval: text.Markdown) -> text.Markdown:
         """Write a figure with its interval, and keep that for the count of too few queries."""
-        notes.append(interval or ("" if is_certain or said == text.NOTHING else "too few"))
+        lacks = said != text.NOTHING and math.isnan(it.low)
+        notes.append("too few" if lacks else interval)
         return tables.cell(said, notes[-1])
 
     def ratio(it: Estimate) -> text.Markdown:
         said = text.NOTHING if math.isnan(it.value) else f"{it.value:.2f}"
-        # The ratio of the highest group to itself is certain.
-        return noted(said, text.span(it), is_certain=it.value == 1 and math.isnan(it.low))
+        return noted(said, it, text.span(it))
 
     return {
         "title": f"Who gets seen in the results of {outcome.manifest.engine['name']}",
@@ -196,9 +196,9 @@ def values_of(outcome: AuditOutcome, layout: Layout) -> dict[str, Any]:
         "most_groups": MOST_GROUPS,
         "most_documents": MOST_DOCUMENTS,
         "notes": notes,
-        "share": lambda it: noted(text.percent(it.value), text.percent_span(it)),
+        "share": lambda it: noted(text.percent(it.value), it, text.percent_span(it)),
         "ratio": ratio,
-        "points_of": lambda it, side: noted(_points(it.value, side), text.points_span(it)),
+        "points_of": lambda it, side: noted(_points(it.value, side), it, text.points_span(it)),
         "in_points": _points,
         "number": lambda it: f"{it:,.0f}" if it == round(it) else f"{it:,.1f}",
     }

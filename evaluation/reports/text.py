@@ -105,7 +105,7 @@ def points(difference: float | None) -> Markdown:
 
 
 def span(interval: _Ends | Sequence[float | None] | None) -> Markdown:
-    """Write an interval, given as one or as its two ends; nothing if there is none."""
+    """Write an interval, or its two ends; nothing without any, or if it is a point."""
     return _interval(interval, 1, 3, "")
 
 
@@ -125,7 +125,7 @@ def _interval(
     if interval is None:
         return Markdown()
     ends = interval if isinstance(interval, Sequence) else (interval.low, interval.high)
-    if any(_is_missing(end) for end in ends):
+    if any(_is_missing(end) for end in ends) or ends[0] == ends[1]:
         return Markdown()
     low, high = (_unsigned_zero(f"{scale * (end or 0.0):.{decimals}f}{unit}") for end in ends)
     return Markdown(rf"\[{low}, {high}\]")

@@ -171,13 +171,15 @@ def _read_runs(source: RunSource) -> tuple[list[str], dict[str, Ranking]]:
 
 
 def _fingerprint(source: RunSource) -> str:
-    """Return a hash that changes with the description, or with any file's size or time."""
+    """Return a hash that changes with the description, or with what any file holds."""
     labels = [attribute.labels for attribute in source.attributes.values()]
     written = filter(None, [*source.runs, source.topics, source.documents, *labels])
-    # Whoever reads a missing file reports it.
-    found = [path.stat() for path in map(source.path, written) if path.is_file()]
-    states = [(it.st_size, it.st_mtime_ns) for it in found]
-    return hashlib.sha256(f"{source.fingerprint} {states}".encode()).hexdigest()
+    held = []
+    for path in map(source.path, written):
+        if path.is_file():  # whoever reads a missing one reports it
+            with path.open("rb") as file:
+                held.append(hashlib.file_digest(file, "sha256").hexdigest())
+    return hashlib.sha256(f"{source.fingerprint} {held}".encode()).hexdigest()
 
 
 def _plain(text: str) -> str:

@@ -169,6 +169,7 @@ def audit(
     from fairqr.cli.running import AuditRunSettings
     from fairqr.evaluation.audit.bundle import AuditFolder
     from fairqr.evaluation.audit.conditions import check, parse_condition
+    from fairqr.evaluation.audit.outcomes import audit_json
     from fairqr.evaluation.audit.pairs import read_pairs
     from fairqr.evaluation.audit.running import audit_engine
     from fairqr.evaluation.audit.specification import AuditSpec
@@ -214,7 +215,7 @@ def audit(
         sign_folder(AuditFolder(output), sign)
     broken, doubtful = check(conditions, found.figures, sure=sure)
     if as_json:
-        print_json((output / "audit.json").read_text(encoding="utf-8"))
+        print_json(audit_json(found).decode())
     else:
         for sentence in found.findings:
             typer.echo(printable(sentence))

@@ -125,7 +125,7 @@ def test_a_difference_from_a_share_that_is_certain_is_as_uncertain_as_the_other(
     random = np.random.default_rng(2)
     values, weights = random.random((30, 1)), random.lognormal(size=30)
     (share,) = shares(values, np.ones_like(values), weights)
-    (found,) = differences(np.full_like(values, 0.5), values, weights)
+    (found,) = differences(np.full_like(values, 0.5), values, weights, is_known=True)
     assert (found.low, found.high) == pytest.approx((0.5 - share.high, 0.5 - share.low))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fairqr.base.errors import InputError
-from fairqr.evaluation.audit.conditions import check, parse_condition
+from fairqr.evaluation.audit.conditions import LEANS, check, parse_condition
 from fairqr.evaluation.audit.measuring import AuditFigures
 from fairqr.evaluation.estimates import Estimate
 from tests.unit.evaluation.audit.examples import outcome_of
@@ -20,8 +20,10 @@ def figures() -> AuditFigures:
 
 
 def with_figure(figures: AuditFigures, name: str, value: Estimate, **more: object) -> AuditFigures:
-    """All groups have the same figure, and a sure verdict."""
+    """All groups have the same figure, which no missing label changes, and a sure verdict."""
     said = {name: value, "verdict": "less", "flips": False, **more}
+    if name in LEANS:
+        said = {"lean": value, "lean_bounds": (value.value, value.value)} | said
     return replace(figures, groups=[replace(it, **said) for it in figures.groups])
 
 
@@ -51,10 +53,9 @@ def test_conditions_are_read_and_what_is_none_is_refused(text: str, read: str | 
         ("impact_ratio < 0.8", (0.8, 0.7, 0.9), "less", False, False),
         ("impact_ratio < 0.8", (0.7, np.nan, np.nan), "less", True, False),
         ("impact_ratio < 0.8", (np.nan, np.nan, np.nan), "less", False, False),
-        # A lean that is the same in every query is as sure as its verdict.
-        ("lack > 0.1", (0.333, np.nan, np.nan), "less", True, True),
-        ("lack > 0.1", (0.333, np.nan, np.nan), "cannot_tell", True, False),
-        ("lack > 0.4", (0.333, np.nan, np.nan), "less", False, False),
+        ("lack > 0.1", (0.333, 0.2, 0.4), "less", True, True),
+        ("lack > 0.1", (0.333, np.nan, np.nan), "less", True, False),
+        ("lack > 0.1", (0.333, 0.2, 0.4), "cannot_tell", True, False),
     ],
 )
 def test_the_whole_interval_makes_it_sure(
@@ -107,11 +108,13 @@ def test_gaps_and_ratios_are_sure_only_with_a_verdict_and_else_doubtful(
         ("lean > 0.9", (0.01, 0.0, 0.02), "saturated", "documents than were looked at"),
         ("impact_ratio < 0.8", (np.nan, np.nan, np.nan), "less", "there is no figure"),
         ("impact_ratio < 0.8", (0.95, np.nan, np.nan), "cannot_tell", "too few queries"),
-        # These are surely on the other side: the group that leads has a ratio of exactly 1.
-        ("impact_ratio < 0.8", (1.0, np.nan, np.nan), "cannot_tell", None),
+        ("impact_ratio < 0.8", (1.0, np.nan, np.nan), "cannot_tell", "too few queries"),
         ("impact_ratio < 0.8", (1.0, 0.0, 1.0), "cannot_tell", "too few queries"),
+        ("selection_rate < 0.3", (0.9, np.nan, np.nan), "cannot_tell", "too few queries"),
+        ("ndcg < 0.3", (0.9, np.nan, np.nan), "less", "too few queries"),
+        # These are surely on the other side.
+        ("impact_ratio < 0.8", (1.0, 0.9, 1.0), "cannot_tell", None),
         ("impact_ratio < 0.1", (0.27, 0.11, 0.9), "less", None),
-        ("supply_gap > 0.1", (0.0, np.nan, np.nan), "cannot_tell", None),
         # A low ratio is about whoever gets less.
         ("impact_ratio < 0.8", (0.5, 0.4, 0.6), "more", None),
         ("exposure_ratio <= 0.8", (0.9, 0.7, 1.0), "more", None),
@@ -128,7 +131,8 @@ def test_one_group_on_both_sides_of_the_line_never_passes_in_silence(
     it = parse_condition(text)
     far = 0.0 if ">" in it.comparison else 1.0
     clear = with_figure(figures, it.figure, Estimate(far, far, far, 30))
-    one = replace(clear.groups[1], **{it.figure: Estimate(*ends, 30), "verdict": verdict})
+    changed = with_figure(clear, it.figure, Estimate(*ends, 30), verdict=verdict)
+    one = changed.groups[1]
     broken, doubtful = check(
         [it], replace(clear, groups=[clear.groups[0], one, *clear.groups[2:]]), sure=True
     )
@@ -199,7 +203,8 @@ def test_a_sure_lean_in_a_segment_breaks_a_condition(figures: AuditFigures) -> N
     fair = with_figure(figures, "lean", Estimate(0.01, 0.0, 0.02, 30), verdict="cannot_tell")
     lean = Estimate(0.5, 0.4, 0.6, 30)
     for verdict, said in (("less", 1), ("cannot_tell", 0)):
-        segment = replace(fair.groups[0], segment="actors", lean=lean, verdict=verdict)
+        changes = {"lean": lean, "lean_bounds": (0.5, 0.5), "verdict": verdict}
+        segment = replace(fair.groups[0], segment="actors", **changes)
         changed = replace(fair, segments=[segment])
         broken, doubtful = check([parse_condition("lean > 0.2")], changed, sure=True)
         assert (len(broken), doubtful) == (said, [])

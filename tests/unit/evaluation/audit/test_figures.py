@@ -272,7 +272,7 @@ def test_tests_are_corrected_for_all_groups_together() -> None:
 def test_without_relevance_the_lack_is_tested_and_there_are_no_gaps() -> None:
     choices = Choices(k=3, target=Target.parse("population:1"))
     answer = measure_answer(Answer(members("bbabbb"), 6, None), TWO, choices)
-    first, _ = figures([(1.0, answer)] * 12)
+    first, _ = figures([(1.0, answer)] * 40)
     assert first.tested == "lack"
     assert first.verdict == "less"
     assert np.isnan([first.lean.value, first.ranking_gap.value, first.supply_gap.value]).all()
