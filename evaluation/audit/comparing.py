@@ -83,9 +83,9 @@ class AuditComparison:
 def compare(first: Audit, second: Audit) -> AuditComparison:
     """Compare two audits query by query, both measured by the spec and populations of the second.
 
-    Queries are the same if they have the same text, and the same id if the file gave one; and the
-    same segment, where both audits have segments. One weighs what it weighs in both, each weight as
-    a share of its audit.
+    Queries are the same if they have the same text, whatever their ids and segments are; if one
+    audit has a text twice, its first query counts. A query weighs what it weighs in both, each
+    weight as a share of its audit.
 
     Args:
         first: The earlier audit.
@@ -102,8 +102,8 @@ def compare(first: Audit, second: Audit) -> AuditComparison:
         raise InputError(f"The first audit {why}; make one with another k or depth.")
     depth = min(first.spec.depth, second.spec.depth)
     (answers, labels), (others, other_labels) = (_observed(it, depth) for it in (first, second))
-    by_name, of_others = _by_name(first, second), _by_name(second, first)
-    pairs = [(by_name[name], of_others[name]) for name in by_name if name in of_others]
+    earlier, later = _ids(first), _ids(second)
+    pairs = [(earlier[it], later[it]) for it in earlier if it in later]
     common = [(one, two) for one, two in pairs if one in answers and two in others]
     if not common:
         raise InputError("The audits answered no query that is the same in both.")
@@ -143,13 +143,9 @@ def _observed(audit: Audit, depth: int) -> tuple[dict[str, int], dict[tuple[str,
     return answers, labels
 
 
-def _by_name(audit: Audit, other: Audit) -> dict[tuple[str, ...], str]:
-    """Return the ids of the queries by what makes them the same in another audit."""
-    queries, others = audit.queries.queries, other.queries.queries
-    has_segments = all(any(it.segment for it in held) for held in (queries, others))
-    return {
-        (it.text, it.own_id, it.segment if has_segments else ""): it.id for it in reversed(queries)
-    }
+def _ids(audit: Audit) -> dict[str, str]:
+    """Return the ids of queries by their texts."""
+    return {it.text: it.id for it in reversed(audit.queries.queries)}
 
 
 def _settings(audit: Audit) -> dict[str, str]:

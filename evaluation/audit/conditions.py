@@ -11,7 +11,7 @@ from itertools import groupby
 from operator import attrgetter, ge, gt, le, lt
 
 from fairqr.base.errors import InputError, one_line
-from fairqr.evaluation.audit.figures import ESTIMATES, GroupFigures
+from fairqr.evaluation.audit.figures import ESTIMATES, REASONS, GroupFigures
 from fairqr.evaluation.audit.measuring import AuditFigures
 
 OPERATORS = {"<=": le, "<": lt, ">=": ge, ">": gt}
@@ -26,15 +26,6 @@ HALF = 0.5
 SHOWN = 5
 """How many groups one sentence names."""
 
-REASONS = {
-    "cannot_tell": "its difference may be chance",
-    "within_error": "the estimate of relevance may be off by as much",
-    "saturated": "there are more relevant documents than were looked at",
-    "unlabelled": "missing labels could hide a difference",
-    "unknown": "nothing says what is due",
-    "too_few": "the audit has too few queries",
-}
-"""Why what a group's figure says is not sure, by its verdict."""
 FLIPS = "missing labels could change that"
 REACHES = "its interval reaches beyond the line"
 MOSTLY_UNKNOWN = "what is due is known for less than half of the queries by weight"

@@ -17,19 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairqr.agents.statistics import corrected_by_holm
+from fairqr.evaluation import estimates
 from fairqr.evaluation.audit.exposures import AnswerFigures
-from fairqr.evaluation.estimates import (
-    Estimate,
-    differences,
-    divided,
-    effective_queries,
-    estimate,
-    middle_of,
-    p_of_means,
-    ratios,
-    shares,
-    wider_by,
-)
+from fairqr.evaluation.estimates import Estimate, divided, middle_of, wider_by
 from fairqr.retrieval.fairness.confusion import by_group, drawn_inverses, slopes
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.exposure import FloatArray
@@ -42,13 +32,9 @@ DRAWS = 1_000
 FEW_CANDIDATES = 30
 """Rates over fewer candidates are marked."""
 
-ESTIMATE_ERROR = 0.04
-"""How far the estimate of relevance was found to put the share of a group too low or too high
-(docs/results/audits.md). More queries do not make it smaller, so it widens intervals."""
-
 LEAST = dict.fromkeys(("target", "supply", "ranking_gap", "supply_gap"), 0.0)
 LEAST |= dict.fromkeys(("lack", "lean", "excess"), -1.0)
-"""The figures that such an error adds to, in the same unit, and what they are at least."""
+"""The figures that an error of the estimate of relevance adds to, and what they are at least."""
 
 OF_TARGET = ("lack", "lean", "ranking_gap", "supply_gap")
 """The figures that are at most the target."""
@@ -60,6 +46,17 @@ Verdict = Literal[
 ``within_error`` if it is no chance, but the estimate of relevance alone could make it; it is
 ``saturated`` if too many queries have more relevant documents than were looked at, ``unlabelled``
 if missing labels alone could hide a difference, and ``unknown`` if nothing says what is due."""
+
+
+REASONS = {
+    "within_error": "the estimate of relevance may be off by as much",
+    "saturated": "more relevant documents than were looked at",
+    "unlabelled": "missing labels could hide a difference",
+    "cannot_tell": "the difference may be chance",
+    "too_few": "the audit has too few queries",
+    "unknown": "nothing says what is due",
+}
+"""Why what a group's figures say is not sure, by its verdict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +268,8 @@ class QueryFigures:
         absent = np.where(shown.sum(axis=1, keepdims=True) > 0, shown <= 0, np.nan)
         judged = np.where(np.isnan(ndcg), np.nan, shown)
         found: dict[str, Any] = {
-            name: self._means(*terms) for name, terms in self._terms(self.by_label).items()
+            name: self._means(*terms, is_known=name in self._known())
+            for name, terms in self._terms(self.by_label).items()
         }
         found |= {
             "exposure_ratio": self._relative(exposure, target, np.ones_like(target)),
@@ -289,28 +287,30 @@ class QueryFigures:
             _not_below_0(it, lesser=other)
             for it, other in zip(found["supply_gap"], found.pop("lacking"), strict=True)
         ]
-        tested: Literal["lean", "lack"] = "lean" if self.leans()[1] else "lack"
+        leans, by_supply = self.leans()
+        tested: Literal["lean", "lack"] = "lean" if by_supply else "lack"
         ps = self._tests(found["excess"], random, tests)
         found[tested] = [replace(it, p=p) for it, p in zip(found[tested], ps, strict=True)]
         rows = _have(selected + candidates)
         chosen, all_ = (
             self._unmixed(it[rows]).sum(axis=0).round(10).clip(0) for it in (selected, candidates)
         )
-        part, leans = divided(all_, all_.sum()), _have(self.leans()[0])
-        bounds = self._bounds(np.array([it.value for it in found[tested]]))
+        part, unknown = divided(all_, all_.sum()), self.unknown().value
+        bounds = self._bounds(tested, np.array([it.value for it in found[tested]]))
+        known = _mean(np.where(_have(leans), 1.0, 0.0)[:, None], self.weights())
         return [
             GroupFigures(
                 attribute=self.dimension.name,
                 group=group,
                 segment=segment,
-                **{name: estimates[place] for name, estimates in found.items()},
+                **{name: figures[place] for name, figures in found.items()},
                 selected=chosen[place].item(),
                 candidates=all_[place].item(),
                 share_of_candidates=part[place].item(),
                 saturated=self.saturated(),
                 lean_bounds=bounds[place],
-                unknown=self.unknown().value,
-                known=round(float(_mean(leans[:, None] * 1.0, self.weights())[0]), 10),
+                unknown=unknown,
+                known=round(known.item(), 10),
                 tested=tested,
             )
             for place, group in enumerate(self.dimension.groups)
@@ -346,7 +346,7 @@ class QueryFigures:
         for name, terms in self._terms(self.array).items():
             rows, weights = _have(_less(*terms)), self.weights()
             values = _mean(_less(*terms), weights)
-            known = _mean(terms[0][rows], weights[rows]) if self._is_known(terms[0][rows]) else 0.0
+            known = _mean(terms[0][rows], weights[rows]) if name in self._known() else 0.0
             # Chance may put corrected shares beyond 0 and 1; a difference is that of the shares.
             first, *second = (
                 _mean(it[rows], weights[rows]).clip(0, 1) for it in terms if it is not None
@@ -376,34 +376,36 @@ class QueryFigures:
         """
         lean, excess = self.leans()[0], _less(*self._terms(self.array)["excess"])
         rows = _have(lean)
-        if not rows.any():
-            return [None] * lean.shape[1]
         values, excess, weights = lean[rows], excess[rows], self.weights()[rows]
         is_more = (weights @ values < 0) & ~np.isnan(excess).any(axis=0)
-        found = p_of_means(np.where(is_more, excess, values), weights, random, tests)
+        found = estimates.p_of_means(np.where(is_more, excess, values), weights, random, tests)
         return [
             1.0 if p is not None and more and mean.value <= 0 else p
             for p, more, mean in zip(found, is_more.tolist(), means_of_excess, strict=True)
         ]
 
-    def _means(self, first: FloatArray, second: FloatArray | None = None) -> list[Estimate]:
+    def _means(
+        self, first: FloatArray, second: FloatArray | None, *, is_known: bool
+    ) -> list[Estimate]:
         """Return the weighted means of first − second, by the queries that have both."""
         rows, weights = _have(_less(first, second)), self.weights()
-        first, is_known = first[rows], self._is_known(first[rows])
         if second is not None:
-            return differences(first, second[rows], weights[rows], is_known=is_known)
-        found = shares(first, np.ones_like(first), weights[rows])
+            first, second = first[rows], second[rows]
+            return estimates.differences(first, second, weights[rows], is_known=is_known)
+        found = self._shares(first)
         return [replace(it, low=it.value, high=it.value) for it in found] if is_known else found
 
-    def _is_known(self, due: FloatArray) -> bool:
-        """Return whether shares, shape (n, G), are those of a target that all queries have."""
-        return self._has_known_target and len(due) > 0 and bool((np.ptp(due, axis=0) == 0).all())
+    def _known(self) -> set[str]:
+        """Return the figures whose first term is a target that all queries have."""
+        is_short = self.by_label("supply") < self.by_label("target") - ROUNDING
+        found = {"target", "lack", "lacking"} | (set() if is_short.any() else {"lean"})
+        return found if self._has_known_target else set()
 
     def _shares(self, above: FloatArray, below: FloatArray | None = None) -> list[Estimate]:
         """Return Σ above / Σ below of each group, or means, by the queries that have both."""
         whole = np.ones_like(above) if below is None else below
         rows = _have(above + whole)
-        return shares(above[rows], whole[rows], self.weights()[rows])
+        return estimates.shares(above[rows], whole[rows], self.weights()[rows])
 
     def _rates(self, above: FloatArray, below: FloatArray) -> list[Estimate]:
         """Return the same where both change if labels are corrected."""
@@ -411,8 +413,10 @@ class QueryFigures:
             return self._shares(above, below)
         rows = _have(above + below)
         parts, weights = np.concatenate([above[rows], below[rows]], axis=1), self.weights()[rows]
-        shares_of, own = (estimate(parts, weights, self._rate, scale=it) for it in ("logit", "own"))
         drawn = divided(*(it @ self._inverses for it in np.split(weights @ parts, 2)))
+        shares_of, own = (
+            estimates.estimate(parts, weights, self._rate, scale=it) for it in ("logit", "own")
+        )
         # Without some query, or with all, corrected rates may be beyond 0 or 1, and have no logit.
         found = [b if math.isnan(a.low) else a for a, b in zip(shares_of, own, strict=True)]
         return [_within(it, 0.0) for it in map(wider_by, found, middle_of(drawn))]
@@ -443,48 +447,48 @@ class QueryFigures:
             each = self._rate(t)
             return divided(each, each[..., leader : leader + 1])
 
-        seen, due_in = (effective_queries(by * (held > 0)) for held in (above, below))
+        seen, due_in = (estimates.effective_queries(by * (held > 0)) for held in (above, below))
         # Which group leads may be chance, so all others are compared with it at the same time
         # (Hsu 1984, multiple comparisons with the best), and no ratio is above 1.
-        interval = functools.partial(
-            estimate,
+        found = estimates.estimate(
             parts,
             weights,
             relative,
+            scale="log",
             telling=np.minimum(seen, due_in),
             comparisons=1 if chosen else max(1, size - 1),
         )
-        found = interval(scale="log")
         if self.dimension.confusion is None:
-            first = ratios(above, below, weights)[leader]
+            first = estimates.ratios(above, below, weights)[leader]
             lead = first.value if np.isnan(first.low) else first.low
-            unseen, scale = shares(above, whole, weights), divided(weights @ whole, weights @ below)
+            unseen, scale = (
+                estimates.shares(above, whole, weights),
+                divided(weights @ whole, weights @ below),
+            )
             for place in np.flatnonzero(rates == 0) if lead > 0 else ():
                 high = float(unseen[place].high * scale[place] / lead)
                 found[place] = replace(found[place], low=unseen[place].low, high=high)
         else:
             drawn = divided(*(it @ self._inverses for it in np.split(weights @ parts, 2)))
             ends = middle_of(divided(drawn, drawn[:, leader : leader + 1]))
-            # Corrected rates may be below 0, and have no logarithm.
-            found = [
-                wider_by(b, it) if math.isnan(a.low) else wider_by(a, it, is_ratio=True)
-                for a, b, it in zip(found, interval(scale="own"), ends, strict=True)
-            ]
-        # The group that leads may be as far from the best as another group may be above it. By wrong
-        # labels a small group may lead by chance alone, and its ratio be anything.
+            # Corrected rates may be below 0, and then have no logarithm.
+            found = [wider_by(it, by, is_ratio=True) for it, by in zip(found, ends, strict=True)]
+        # The group that leads may be as far from the best as another group may be above it. By
+        # wrong labels a small group may lead by chance alone, and its ratio be anything.
         others = [it.high for it in found if it.value == it.value and it is not found[leader]]
         least = 1.0 if chosen else float(1 / np.max([1.0, *others]))
         least = 0.0 if least < 1 and self.dimension.confusion is not None else least
         found[leader] = Estimate(1.0, least, np.nan if np.isnan(least) else 1.0, len(above))
         return [_within(it, 0.0, np.inf if chosen else 1.0) for it in found]
 
-    def _bounds(self, tested: FloatArray) -> list[tuple[float, float]]:
+    def _bounds(self, tested: str, means: FloatArray) -> list[tuple[float, float]]:
         """Return for each group the least and the greatest lean that missing labels could hide.
 
         Wrong labels are left as they are.
 
         Args:
-            tested: The lean of each group, or what it lacks if no supply is known, shape (G,).
+            tested: ``lean``, or ``lack`` if no supply is known.
+            means: Of the groups, shape (G,).
         """
         # Labels might show that relevant documents of the group are rarer than the supply says, or
         # more frequent if one of them has none.
@@ -493,9 +497,8 @@ class QueryFigures:
         least = np.fmin(supply, self.by_label("supply_low"))
         low = np.fmin(self.by_label("target_low"), least) - self.by_label("exposure_high")
         high = np.fmin(self.by_label("target_high"), most) - self.by_label("exposure_low")
-        name = "lean" if self.leans()[1] else "lack"
-        values, rows = _less(*self._terms(self.by_label)[name]), _have(self.leans()[0])
-        ends = (_mean((it - values)[rows], self.weights()[rows]) + tested for it in (low, high))
+        values = _less(*self._terms(self.by_label)[tested])
+        ends = (_mean(it - values, self.weights()) + means for it in (low, high))
         return [*zip(*(it.round(10).tolist() for it in ends), strict=True)]
 
 

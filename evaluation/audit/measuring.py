@@ -13,13 +13,7 @@ import numpy as np
 
 from fairqr.agents.statistics import stream, student_quantile
 from fairqr.evaluation.audit.exposures import Answer, Choices, measure_answer, weight_of_relevance
-from fairqr.evaluation.audit.figures import (
-    ESTIMATE_ERROR,
-    GroupFigures,
-    QueryFigures,
-    corrected,
-    widened,
-)
+from fairqr.evaluation.audit.figures import GroupFigures, QueryFigures, corrected, widened
 from fairqr.evaluation.audit.mending import Mending, Weighted, effect_of, mending_of, rerank
 from fairqr.evaluation.audit.queries import AuditQuery
 from fairqr.evaluation.audit.records import Observation
@@ -30,6 +24,10 @@ from fairqr.retrieval.fairness.dimension import TIMES, Dimension
 from fairqr.retrieval.fairness.exposure import FloatArray, intersection, normalise
 from fairqr.retrieval.fairness.table import CodedMemberships, decoded
 from fairqr.retrieval.sources.schema import Schema
+
+ESTIMATE_ERROR = 0.04
+"""How far the estimate of relevance was found to put the share of a group too low or too high
+(docs/results/audits.md). More queries do not make it smaller, so it widens intervals."""
 
 CONTRIBUTIONS = 10
 POWER = 0.8
@@ -160,10 +158,8 @@ class _Measurement:
         self, dimension: Dimension, choices: Choices, reference: str | None, relevance: str
     ) -> None:
         self.dimension, self.choices, self._relevance = dimension, choices, relevance
-        counted = {"relevance"} if dimension.confusion is None else {"relevance", "corpus"}
-        has_known_target = dimension.name in choices.target.shares or not any(
-            choices.target.parts.get(part) for part in counted
-        )
+        is_counted = dimension.confusion is not None and "corpus" in choices.target.parts
+        has_known_target = not (is_counted or weight_of_relevance(dimension, choices))
         self.table = QueryFigures(dimension, reference, has_known_target)
         self.is_single = len(dimension.factors) == 1
         self.effects: list[Weighted] = []
@@ -346,11 +342,7 @@ def measure(
     ]
     unknown = {name: it.table.unknown() for name, it in measured.items()}
     unlabelled = {name: it.table.unlabelled() for name, it in measured.items()}
-    missing = {name: (unknown[name].value, unlabelled[name]) for name in measured}
-    figures = [
-        _complete(it, costs.get(it.attribute), missing[it.attribute], spec.failures)
-        for it in corrected(figures)
-    ]
+    figures = [_complete(it, costs.get(it.attribute), spec.failures) for it in corrected(figures)]
     if failed > spec.failures:
         figures = [replace(it, verdict="cannot_tell", flips=False) for it in figures]
     groups = [it for it in figures if not it.segment]
@@ -382,15 +374,12 @@ def measure(
     )
 
 
-def _complete(
-    group: GroupFigures, mending: Mending | None, missing: Sequence[float], most_saturated: float
-) -> GroupFigures:
+def _complete(group: GroupFigures, mending: Mending | None, most_saturated: float) -> GroupFigures:
     """Add what a group would get and what could be found, or take back what cannot be said.
 
     Args:
         group: The figures of a group.
         mending: What mending costs, if any query was re-ranked.
-        missing: The share of the exposure without a label, and the number of such candidates.
         most_saturated: The largest share of saturated queries with which a lean is known.
     """
     if_mended = math.nan
@@ -402,19 +391,17 @@ def _complete(
     is_known = group.tested == "lack" and group.known == 1
     if group.saturated > most_saturated and not is_known:
         return replace(found, verdict="saturated", flips=False, detectable=math.nan)
-    if _may_hide(found, *missing):
+    if _may_hide(found):
         return replace(found, verdict="unlabelled", detectable=math.nan)
     return found
 
 
-def _may_hide(group: GroupFigures, unknown: float, unlabelled: float) -> bool:
+def _may_hide(group: GroupFigures) -> bool:
     """Return whether missing labels alone could hide a difference that would be found."""
     if math.isnan(group.exposure.value):
-        return group.verdict == "unknown" and unknown > 0
-    if unknown == unlabelled == 0 or group.verdict != "cannot_tell":
-        return False
+        return group.verdict == "unknown" and group.unknown > 0
     low, high = group.lean_bounds
-    return max(-low, high) > group.detectable
+    return group.verdict == "cannot_tell" and low < high and max(-low, high) > group.detectable
 
 
 def _detectable(group: GroupFigures) -> float:

@@ -142,10 +142,8 @@ class ScoredPairs:
 
     def cost(self, done: int = 0) -> str:
         """Say how many versions are left."""
-        left = self.tasks[done:]
-        documents = sum(len(it.documents) for it in left)
-        queries = "1 query" if len(left) == 1 else f"{len(left):,} queries"
-        return f"{documents:,} versions for {queries} by '{self.name}'"
+        versions = sum(len(it.documents) for it in self.tasks[done:])
+        return f"{versions:,} versions for {len(self.tasks) - done:,} queries by '{self.name}'"
 
     async def do(self, task: PairQuery) -> Done[PairScores]:
         """Score the documents of one query; a failure is a record, too.

@@ -48,11 +48,6 @@ class AuditQuery:
     asks: float = 1.0
     segment: str = ""
 
-    @property
-    def own_id(self) -> str:
-        """The id that it was given; empty if it was given none."""
-        return "" if self.id == _hash(self.text, self.segment) else self.id
-
 
 @dataclass(frozen=True, slots=True)
 class Queries:
@@ -205,7 +200,9 @@ def _add(
     for row, weight in rows:
         key = row.id or "", row.text, row.segment
         if (query := found.get(key)) is None:
-            query = AuditQuery(row.id or _hash(row.text, row.segment), row.text, 0.0, 0, 0.0)
+            # A name, not a secret: a query can be guessed from it.
+            hashed = hashlib.sha256("\n".join(filter(None, key[1:])).encode()).hexdigest()[:16]
+            query = AuditQuery(row.id or hashed, row.text, 0.0, 0, 0.0)
             if (first := ids.setdefault(query.id, row.line)) != row.line:
                 raise InputError(
                     f"The {origin}, line {row.line}: the id '{one_line(query.id)}' belongs "
@@ -217,9 +214,3 @@ def _add(
         raise InputError(
             f"The {origin} are more than {MOST_QUERIES:,} different ones; draw some with --sample."
         )
-
-
-def _hash(text: str, segment: str) -> str:
-    """Return a name, not a secret: a query can be guessed from it."""
-    named = "\n".join(filter(None, (text, segment)))
-    return hashlib.sha256(named.encode()).hexdigest()[:16]

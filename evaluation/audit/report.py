@@ -19,7 +19,7 @@ from fairqr.base.errors import InputError, one_line
 from fairqr.base.extras import library
 from fairqr.base.files import write_beside
 from fairqr.base.yaml_file import load_yaml
-from fairqr.evaluation.audit.figures import ALPHA, FEW_CANDIDATES, GroupFigures
+from fairqr.evaluation.audit.figures import ALPHA, FEW_CANDIDATES, REASONS, GroupFigures
 from fairqr.evaluation.audit.measuring import Contribution
 from fairqr.evaluation.audit.outcomes import AuditOutcome, files_of
 from fairqr.evaluation.estimates import Estimate
@@ -35,16 +35,8 @@ MOST_GROUPS, MOST_BARS = 40, 12
 MOST_LISTS, MOST_QUERIES, MOST_DOCUMENTS = 12, 5, 5
 """So many groups with their queries, queries of a group, and documents of a query are shown."""
 
-VERDICTS = {
-    "less": "gets less",
-    "more": "gets more",
-    "within_error": "within the error of the estimate",
-    "saturated": "cannot tell: more relevant documents than were looked at",
-    "unlabelled": "cannot tell: too many labels are missing",
-    "cannot_tell": "cannot tell",
-    "too_few": "too few queries",
-    "unknown": "cannot tell: nothing says what is due",
-}
+VERDICTS = {"less": "gets less", "more": "gets more"}
+VERDICTS |= {name: f"cannot tell: {why}" for name, why in REASONS.items()}
 """How the verdict on a group is told; the verdict that leads a report stands first."""
 
 COLOURS = {"less": LINES[1][0], "more": LINES[0][0]}
@@ -238,18 +230,13 @@ def documents_to_name(outcome: AuditOutcome) -> list[str]:
     asked.
     """
     printed = outcome.printed()
-    ids = {
-        id_: None
+    rankings = [
+        ranked[:MOST_DOCUMENTS]
         for it in chain.from_iterable(_examples(outcome).values())
         if printed[it.query]["text"] is not None
         for ranked in _rankings(it)
-        for _, id_ in ranked[:MOST_DOCUMENTS]
-    }
-    return list(ids)
-
-
-def _short(verdict: str) -> str:
-    return verdict.split(":")[0]  # The table has the reason.
+    ]
+    return list(dict.fromkeys(id_ for _, id_ in chain.from_iterable(rankings)))
 
 
 def draw_exposure(outcome: AuditOutcome) -> Figure:
@@ -267,11 +254,11 @@ def draw_exposure(outcome: AuditOutcome) -> Figure:
             words, target = VERDICTS[it.verdict], it.target.value
             dot = (it.exposure.value, it.exposure.low, it.exposure.high)
             marks = {"target": target, "supply": it.supply.value, "if mended": it.if_mended}
-            bars.append(Bar(it.group, dot, _short(words), marks))
+            bars.append(Bar(it.group, dot, words.split(":")[0], marks))  # the table has the reason
             seen, due = text.percent(it.exposure.value), text.percent(target)
             told.append(f"{attribute}, {it.group}: {seen} of the exposure, target {due}, {words}")
         cut = f", the {MOST_BARS} groups of {len(groups):,} with the greatest leans"
         panels[attribute + cut * (len(groups) > MOST_BARS)] = bars
-    colours = {_short(words): COLOURS.get(name, GREY) for name, words in VERDICTS.items()}
+    colours = {it.split(":")[0]: COLOURS.get(name, GREY) for name, it in VERDICTS.items()}
     drawn = draw_bars(panels, colours, "share of the exposure")
     return Figure("exposure", f"Bars of exposure by group. {'; '.join(told)}.", drawn)

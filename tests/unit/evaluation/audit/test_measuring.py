@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fairqr.evaluation.audit.figures import ESTIMATE_ERROR
-from fairqr.evaluation.audit.measuring import AuditFigures, measure
+from fairqr.evaluation.audit.measuring import ESTIMATE_ERROR, AuditFigures, measure
 from fairqr.retrieval.fairness.table import CodedMemberships, coded, decoded
 from fairqr.retrieval.sources.schema import Attribute, Schema
 from tests.unit.evaluation.audit.examples import (
