@@ -186,8 +186,7 @@ def _half_width(changes: FloatArray, most_freedom: FloatArray, level: float) -> 
     square, fourth = ((changes**power).sum(axis=0) for power in (2, 4))
     freedom = np.minimum(most_freedom, 3 * divided(square**2, fourth, otherwise=np.inf) - 1)
     enough = np.where(np.isfinite(square) & (freedom >= 1), freedom, np.nan)
-    quantile = special.stdtrit(enough, (1 + level) / 2)
-    return np.asarray(np.sqrt(square) * quantile)
+    return np.asarray(np.sqrt(square) * special.stdtrit(enough, (1 + level) / 2))
 
 
 def means(values: FloatArray, weights: FloatArray) -> list[Estimate]:
@@ -218,7 +217,8 @@ def _shares(above: FloatArray, below: FloatArray, weights: FloatArray) -> _Ends:
     telling = np.minimum(effective_queries(by * (above > 0)), effective_queries(by * rest))
     parts = np.concatenate([above, below], axis=1)
     value, low, high = _jackknifed(parts, weights, lambda t: _ratio(t, size), "logit", telling)
-    trials = effective_queries(by * below)
+    none = too_few(int(effective_queries(weights)), 1 - LEVEL)
+    trials = effective_queries(by * below) * (np.nan if none else 1)
     least, most = _all_or_nothing(value, trials)
     each = divided(above, below)
     is_constant = (
@@ -229,8 +229,6 @@ def _shares(above: FloatArray, below: FloatArray, weights: FloatArray) -> _Ends:
         _of_all_alike(value, trials, 0.0),
         [np.fmax(low, least), np.fmin(high, most)],
     )
-    none = too_few(int(effective_queries(weights)), 1 - LEVEL)
-    low, high = np.where(none, np.nan, [low, high])
     return _Ends(value, low, high)
 
 
@@ -266,10 +264,10 @@ def differences(
     under, over = (np.abs(end - other.value) for end in other[1:])
     low = value - np.sqrt(below**2 + over**2 - 2 * correlation * below * over)
     high = value + np.sqrt(above**2 + under**2 - 2 * correlation * above * under)
-    if not is_known:
-        # Both may change from query to query, and their difference be the same in all.
-        alike = _of_all_alike(value, effective_queries(weights), -1.0) + 0 * low
-        low, high = np.where(np.ptp(first - second, axis=0) <= ROUNDING, alike, [low, high])
+    # Both may change from query to query, and their difference be the same in all.
+    is_alike = (np.ptp(first - second, axis=0) <= ROUNDING) & ~np.isnan(low) & (not is_known)
+    alike = _of_all_alike(value, effective_queries(weights), -1.0)
+    low, high = np.where(is_alike, alike, [low, high])
     return _listed(_Ends(value, low, high), len(first))
 
 

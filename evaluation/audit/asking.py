@@ -187,7 +187,7 @@ class Asker:
 
     async def _observed(self, query: AuditQuery) -> Done[Observation]:
         (hits,) = await searched(self.engine, [Query(self._words(query), self.depth)])
-        pool, warnings = DocumentTable(), hits.warnings
+        pool = DocumentTable()
         pool.add(hits.ids, hits.memberships)
         relevance: dict[str, tuple[float, ...]] = {}
         levels: dict[str, float] = {}
@@ -208,16 +208,11 @@ class Asker:
             judged = {}
         if hidden > HIDDEN * len(relevant):
             levels = dict.fromkeys((it.name for it in self.attributes), 1.0)
-        if hidden:
-            warnings += (
-                f"'{self.engine.name}' does not give all judged documents by their ids, so the "
-                "groups of some are not known and these are left out; what it hides is not seen.",
-            )
         groups = memberships_of(pool, self.attributes, pool.ids)
         observation = Observation(
             query=query.id,
             status="ok" if hits.ids else "empty",
-            message=one_line(" ".join(warnings)),
+            message=one_line(" ".join(hits.warnings)),
             ids=tuple(hits.ids),
             others=tuple(pool.ids[len(hits.ids) :]),
             **relevance,
@@ -226,7 +221,7 @@ class Asker:
             judged=coded(judged, judged),
             hidden=hidden,
         )
-        return Done(observation, (None,), warnings)
+        return Done(observation, (None,), hits.warnings)
 
     def _words(self, query: AuditQuery) -> str:
         return query.id if query.id in self._rankings else query.text

@@ -165,9 +165,8 @@ def _settings(audit: Audit) -> dict[str, str]:
     for name, attribute in manifest.attributes.items():
         # Labels are compared one by one, wherever their file is.
         found |= {f"{what} of {name}": value for what, value in attribute if what != "labels"}
-    none: tuple[object, ...] = (None, "", [], {}, ())
-    said = {name: "none" if it in none else it for name, it in found.items()}
-    return {name: json.dumps(it, default=str).strip('"') for name, it in said.items()}
+    said = ((name, "none" if it in (None, "", [], {}, ()) else it) for name, it in found.items())
+    return {name: json.dumps(it, default=str).strip('"') for name, it in said}
 
 
 def _measured_alike(first: Audit, second: Audit) -> list[tuple[QueryFigures, QueryFigures]]:

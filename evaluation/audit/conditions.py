@@ -22,7 +22,6 @@ TESTED = (*LEANS, *RATIOS)
 """The figures that a verdict is about: ratios follow that of the lean."""
 OF_ANSWERS = ("exposure", "absent")
 """The figures that rest on what was answered alone, and not on what is relevant."""
-HALF = 0.5
 SHOWN = 5
 """How many groups one sentence names."""
 
@@ -82,14 +81,15 @@ class Condition:
         # A ratio that may be anything has an interval.
         if math.isnan(it.low) or (is_ratio and it.low <= 0 and it.high >= 1):
             return "too few queries tell of it"
+        sides = {*map(self._meets, (it.value, it.low, it.high))}
+        open_by = REACHES if len(sides) > 1 and not group.flips else FLIPS
         may_turn = sure and (group.verdict == "unlabelled" or (is_ratio and group.flips))
         if is_tested and (may_turn or self.holds(group, sure=False)):
-            return REASONS.get(group.verdict, FLIPS if group.flips else REACHES)
-        if self.figure not in OF_ANSWERS and group.known < HALF:
+            return REASONS.get(group.verdict, open_by)
+        if self.figure not in OF_ANSWERS and group.known < 0.5:
             return MOSTLY_UNKNOWN
-        if sure and any(map(self._meets, (it.low, it.high))):
-            return REACHES
-        return FLIPS if sure and any(map(self._meets, self._ends_by_labels(group))) else ""
+        sides |= {*map(self._meets, self._ends_by_labels(group))}
+        return open_by if sure and True in sides else ""
 
     def _meets(self, value: float) -> bool:
         """Return whether a value is beyond the line; a comparison with NaN is never true."""

@@ -522,8 +522,7 @@ def corrected(figures: Sequence[GroupFigures]) -> list[GroupFigures]:
             whole = widened(by_chance, dict.fromkeys(LEAST, group.error) | of_target)
         # Nobody lacks more than is due.
         most = float(np.fmin(whole.target.high, 1.0))
-        lacks = {it: _within(getattr(whole, it), -1.0, most) for it in OF_TARGET}
-        whole = replace(whole, **lacks)
+        whole = replace(whole, **{it: _within(getattr(whole, it), -1, most) for it in OF_TARGET})
         verdict = _verdict(whole)
         if verdict == "cannot_tell" != _verdict(by_chance):
             verdict = "within_error"

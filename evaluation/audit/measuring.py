@@ -340,8 +340,6 @@ def measure(
     figures = [
         group for it, segment, ids in parts for group in it.figures(spec.seed, segment, ids, tests)
     ]
-    unknown = {name: it.table.unknown() for name, it in measured.items()}
-    unlabelled = {name: it.table.unlabelled() for name, it in measured.items()}
     figures = [_complete(it, costs.get(it.attribute), spec.failures) for it in corrected(figures)]
     if failed > spec.failures:
         figures = [replace(it, verdict="cannot_tell", flips=False) for it in figures]
@@ -363,8 +361,8 @@ def measure(
         groups=groups,
         segments=[it for it in figures if it.segment],
         tests=tests,
-        unknown=unknown,
-        unlabelled=unlabelled,
+        unknown={name: it.table.unknown() for name, it in measured.items()},
+        unlabelled={name: it.table.unlabelled() for name, it in measured.items()},
         costs=costs,
         saturated={name: it.table.saturated() for name, it in measured.items()},
         contributions=_contributions(measured, groups, observed),

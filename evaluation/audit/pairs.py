@@ -182,12 +182,10 @@ async def open_pairs(name: str, pairs: Pairs, engine: SearchEngine) -> ScoredPai
         ModelUnavailableError: An encoder is missing.
     """
     are_texts = bool(pairs[0].documents[0].text)
-    choices = ("bm25", "dense") if are_texts else ("engine",)
-    if (name.partition(":")[0] if are_texts else name) not in choices:
-        raise InputError(
-            f"The pairs are {'texts' if are_texts else 'ids of documents'}, which "
-            f"'{one_line(name, 80)}' does not score; choose --pairs-by {' or '.join(choices)}."
-        )
+    if (name.partition(":")[0] not in ("bm25", "dense")) if are_texts else (name != "engine"):
+        held, choices = ("texts", "bm25 or dense") if are_texts else ("ids of documents", "engine")
+        why = f"which '{one_line(name, 80)}' does not score; choose --pairs-by {choices}"
+        raise InputError(f"The pairs are {held}, {why}.")
     if are_texts:
         retriever = open_pool_retriever(name)
         await retriever.start()

@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from fairqr.base.errors import TargetError
 from fairqr.evaluation.collections.query_targets import as_target
 from fairqr.evaluation.experiments.options import Count, Seed
-from fairqr.retrieval.fairness.exposure import Discount
+from fairqr.retrieval.fairness.exposure import Discount, DiscountText
 from fairqr.retrieval.fairness.target import Target
 
 AUDIT_TARGET = Target(parts={"relevance": 1.0})
@@ -23,10 +23,6 @@ def _target(value: Any) -> object:
     if isinstance(found, str):
         raise TargetError(f"An audit has no target {found}; write a mixture, such as uniform:1.")
     return found
-
-
-def _discount(value: object) -> object:
-    return Discount.parse(value) if isinstance(value, str) else value
 
 
 class AuditSpec(BaseModel):
@@ -46,7 +42,7 @@ class AuditSpec(BaseModel):
         description="How many results to ask for, above k: the further ones are candidates that "
         "were not shown.",
     )
-    discount: Annotated[Discount, BeforeValidator(_discount)] = Field(
+    discount: DiscountText = Field(
         Discount(), description="How attention falls with the rank: log2, trec, rbp(p) or top_k(k)."
     )
     target: Annotated[Target, BeforeValidator(_target)] = Field(

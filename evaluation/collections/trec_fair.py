@@ -60,23 +60,20 @@ _EVAL = re.compile(r"(?<![a-z])eval")
 Page = tuple[str, str, str, str, dict[str, Any] | None]
 """Id, title, text, address, and the labels; None for a page that the metadata lack."""
 
-ABOUT: dict[Year, About] = {
-    2021: About(
-        title="TREC Fair Ranking 2021",
-        source="The TREC 2021 Fair Ranking Track, fair-trec.github.io/2021: English Wikipedia",
+_OF_YEARS: dict[Year, tuple[str, str]] = {
+    2021: ("fair-trec.github.io/2021", "the text is wiki markup"),
+    2022: ("fair-trec.github.io", "most pages have no gender"),
+}
+ABOUT = {
+    year: About(
+        title=f"TREC Fair Ranking {year}",
+        source=f"The TREC {year} Fair Ranking Track, {site}: English Wikipedia",
         licence="The articles are CC BY-SA, as Wikipedia's.",
-        note="Labels as in the track's evaluation code; the text is wiki markup.",
-        target="trec2021",
-        loader="trec-fair-2021",
-    ),
-    2022: About(
-        title="TREC Fair Ranking 2022",
-        source="The TREC 2022 Fair Ranking Track, fair-trec.github.io: English Wikipedia",
-        licence="The articles are CC BY-SA, as Wikipedia's.",
-        note="Labels as in the track's evaluation code; most pages have no gender.",
-        target="trec2022",
-        loader="trec-fair-2022",
-    ),
+        note=f"Labels as in the track's evaluation code; {noted}.",
+        target=f"trec{year}",
+        loader=f"trec-fair-{year}",
+    )
+    for year, (site, noted) in _OF_YEARS.items()
 }
 _TEXT_FIELDS = ("doc_id", "title", "text", "marked_up_text", "url")
 _NAME = re.compile(r"trec-fair/(2021|2022)")

@@ -8,7 +8,7 @@ text that it is about, and a ``profile``: the documents that its user wrote or l
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fairqr.agents.attribution.attributor import RAW
 from fairqr.base.errors import InputError, one_line
@@ -56,9 +56,9 @@ class LampTask:
     number: int
     about: str
     fields: tuple[str, ...]
-    text: tuple[str, ...]
-    marker: str
-    utility: Utility
+    text: tuple[str, ...] = ("text",)
+    marker: str = ":"
+    utility: Utility = field(default_factory=Rouge)
     hypothesis: str = RAW
     pattern: re.Pattern[str] | None = None
 
@@ -112,7 +112,6 @@ TASKS = (
         number=3,
         about="the rating that a user gives with a review, 1 to 5",
         fields=("text", "score"),
-        text=("text",),
         marker="review:",
         utility=FourMinusError(),
         hypothesis="The reviewer gives this {answer} out of 5.",
@@ -123,31 +122,22 @@ TASKS = (
         fields=("title", "text"),
         text=("title", "text"),
         marker="article:",
-        utility=Rouge(),
     ),
     LampTask(
         number=5,
         about="the title of a paper from its abstract",
         fields=("title", "abstract"),
         text=("title", "abstract"),
-        marker=":",
-        utility=Rouge(),
     ),
     LampTask(
         number=6,
         about="the subject of an e-mail",
         fields=("title", "text"),
-        text=("text",),
-        marker=":",
-        utility=Rouge(),
     ),
     LampTask(
         number=7,
         about="a tweet in other words",
         fields=("text",),
-        text=("text",),
-        marker=":",
-        utility=Rouge(),
     ),
 )
 

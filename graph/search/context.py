@@ -24,7 +24,7 @@ from fairqr.base.errors import InputError, TargetError, one_line, parameter_erro
 from fairqr.graph.search.ranking_context import READS, RankingSettings
 from fairqr.retrieval.encoders.opening import AUTO
 from fairqr.retrieval.fairness.divergence import DEFAULT_SMOOTHING, DEFAULT_THRESHOLD, Direction
-from fairqr.retrieval.fairness.exposure import Discount
+from fairqr.retrieval.fairness.exposure import Discount, DiscountText
 from fairqr.retrieval.fairness.ranking import RRF_K
 from fairqr.retrieval.fairness.target import DEFAULT_TARGET, Target
 from fairqr.retrieval.rerankers.fair import HEAVIEST, WithinGroups
@@ -188,10 +188,6 @@ class Budget(BaseModel):
     )
 
 
-def _parse_discount(value: object) -> object:
-    return Discount.parse(value) if isinstance(value, str) else value
-
-
 def _parse_target(value: object) -> object:
     if isinstance(value, str) or (
         isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
@@ -298,7 +294,7 @@ class Context(BaseModel):
         "exposure (most), all groups that lack exposure (lacking), or all. The default depends on "
         "the method.",
     )
-    discount: Annotated[Discount, BeforeValidator(_parse_discount)] = Field(
+    discount: DiscountText = Field(
         Discount(),
         description="How exposure falls with the rank: log2, trec, rbp(p), top_k(k) or "
         "inverse_log.",

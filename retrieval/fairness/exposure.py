@@ -11,10 +11,11 @@ import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from pydantic import BeforeValidator
 
 from fairqr.base.errors import InputError
 
@@ -71,6 +72,12 @@ class Discount:
     def weights(self, n: int) -> FloatArray:
         """Return the weights of ranks 1 to n, shape (n,), read-only."""
         return (_weights if n <= LONGEST_KEPT else _weights.__wrapped__)(self, n)
+
+
+DiscountText = Annotated[
+    Discount, BeforeValidator(lambda it: Discount.parse(it) if isinstance(it, str) else it)
+]
+"""A discount in a model, which may be given as text."""
 
 
 @functools.lru_cache(maxsize=256)

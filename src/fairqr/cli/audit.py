@@ -371,15 +371,14 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Show what changed between two audits, over the queries that both asked."""
+    from fairqr.evaluation.audit import comparing
     from fairqr.evaluation.audit.bundle import AuditFolder
-    from fairqr.evaluation.audit.comparing import compare as compared
-    from fairqr.evaluation.audit.comparing import write_comparison
     from fairqr.evaluation.audit.finishing import read_audit
     from fairqr.evaluation.estimates import as_data
 
-    found = compared(read_audit(AuditFolder(first)), read_audit(AuditFolder(second)))
+    found = comparing.compare(read_audit(AuditFolder(first)), read_audit(AuditFolder(second)))
     if output is not None:
-        write_comparison(found, output)
+        comparing.write_comparison(found, output)
     if as_json:
         print_json(as_data(found))
         return

@@ -129,6 +129,11 @@ def test_a_finished_audit_is_read_and_nothing_is_asked(fairqr: Fairqr) -> None:
     assert (code, again) == (0, first)
     assert "requests" not in stderr
     assert {path: path.read_bytes() for path in before} == before
+    whole = Path("out/audit.json").read_text()
+    Path("out/audit.json").write_text(whole.replace("0.5", "0.1"))
+    assert fairqr(*JUDGED, "-o", "out", "--json")[1].strip() == whole.strip(), (
+        "figures follow from raw/ alone"
+    )
 
 
 def test_conditions_end_with_code_3_after_all_is_written(fairqr: Fairqr) -> None:

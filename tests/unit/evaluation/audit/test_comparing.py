@@ -48,7 +48,8 @@ def audit(tmp_path: Path) -> Made:
         with folder.observations.writing():
             for it in observations_of(queries, lean=lean, failed=failed):
                 # A document has the same groups in all queries, so each query has its own.
-                own = {name: tuple(f"{it.query}{id_}" for id_ in getattr(it, name)) for name in IDS}
+                query = it.query.lstrip("s")
+                own = {name: tuple(f"{query}{id_}" for id_ in getattr(it, name)) for name in IDS}
                 folder.observations.add(observed(it.model_copy(update=own)))
         folder.settle(queries)
         folder.write("audit.json", "{}")
@@ -77,6 +78,12 @@ def with_population(female: float) -> Mapping[str, Attribute]:
     return {**SCHEMA.attributes, "gender": SCHEMA.attribute("gender").model_copy(update=shares)}
 
 
+SEGMENTED = replace(
+    queries_of(30),
+    queries=tuple(replace(it, id=f"s{it.id}", segment="all") for it in queries_of(30).queries),
+)
+"""The same, but for their segment and so for their ids."""
+
 POPULATION = {"target": "population:1"}
 OTHERS = {"relevance": "judged", "observed": judged_otherwise}
 
@@ -102,6 +109,7 @@ OTHERS = {"relevance": "judged", "observed": judged_otherwise}
         ({}, {"versions": VERSIONS | {"fairqr": "0.9"}}, "fairqr", ", then 0.9"),
         ({}, {"observed": relabelled}, "labels of gender", "other for 1,200 documents"),
         ({}, {"queries": queries_of(20)}, "queries", "30 with fingerprint "),
+        ({}, {"queries": SEGMENTED}, "queries", "30 with fingerprint "),
     ],
 )
 def test_settings_are_named_first_and_no_lean_moves_where_the_engine_answers_the_same(
@@ -171,6 +179,27 @@ def test_a_greater_lean_is_found_and_is_the_difference_of_paired_means(
         "report.md",
         "report.html",
     }
+
+
+def test_queries_are_the_same_by_their_texts_and_labels_by_what_they_say(audit: Made) -> None:
+    """Ids that are numbers name other queries in another file, and a file of labels may move."""
+    queries = queries_of(30).queries
+    turned = tuple(
+        replace(it, text=other.text)
+        for it, other in zip(queries, queries[1:] + queries[:1], strict=True)
+    )
+    gender = SCHEMA.attribute("gender").model_copy(update={"field": ""})
+    here, there = (
+        {**SCHEMA.attributes, "gender": gender.model_copy(update={"labels": name})}
+        for name in ("labels.csv", "moved/labels.csv")
+    )
+    before = audit(attributes=here)
+    after = audit(replace(queries_of(30), queries=turned), attributes=there)
+    comparison = compare(before, after)
+    assert list(comparison.settings) == ["queries"]
+    assert (comparison.queries, comparison.same) == (30, 0)
+    with pytest.raises(InputError, match="no query that is the same"):
+        compare(before, audit(queries_of(30, texts=[f"other {number}" for number in range(30)])))
 
 
 def test_an_audit_that_gives_no_verdict_is_named(audit: Made) -> None:

@@ -112,6 +112,7 @@ def test_gaps_and_ratios_are_sure_only_with_a_verdict_and_else_doubtful(
         ("impact_ratio < 0.8", (1.0, 0.0, 1.0), "cannot_tell", "too few queries"),
         ("selection_rate < 0.3", (0.9, np.nan, np.nan), "cannot_tell", "too few queries"),
         ("ndcg < 0.3", (0.9, np.nan, np.nan), "less", "too few queries"),
+        ("absent > 0.5", (0.2, np.nan, np.nan), "less", "too few queries"),
         # These are surely on the other side.
         ("impact_ratio < 0.8", (1.0, 0.9, 1.0), "cannot_tell", None),
         ("impact_ratio < 0.1", (0.27, 0.11, 0.9), "less", None),
@@ -151,6 +152,37 @@ def test_a_group_that_is_never_shown_surely_breaks_a_condition() -> None:
     for text in ("impact_ratio < 0.8", "exposure < 0.2", "absent > 0.8", "selection_rate < 0.2"):
         broken, _ = check([parse_condition(text)], found, sure=True)
         assert "gender=female (" in "".join(broken)
+
+
+@pytest.mark.parametrize(
+    ("text", "low", "high", "bounds", "holds"),
+    [
+        ("exposure < 0.3", 0.35, 0.4, (0.0, 0.0), False),
+        ("exposure > 0.3", 0.35, 0.4, (0.0, 0.0), True),
+        ("absent > 0.3", 0.35, 0.4, (0.0, 0.0), True),
+        ("lean > 0.5", 0.35, 0.4, (0.3, 0.6), False),
+        ("lean > 0.3", 0.35, 0.4, (0.1, 0.4), True),
+        ("lean > 0.5", 0.35, 0.4, (0.3, 0.4), None),
+    ],
+)
+def test_what_missing_labels_could_change_is_not_sure(
+    figures: AuditFigures,
+    text: str,
+    low: float,
+    high: float,
+    bounds: tuple[float, float],
+    holds: bool | None,
+) -> None:
+    """A fifth of what is shown has no label; the verdicts are sure whatever these are."""
+    condition, value = parse_condition(text), Estimate((low + high) / 2, low, high, 30)
+    changed = with_figure(figures, condition.figure, value, unknown=0.2, lean_bounds=bounds)
+    assert check([condition], changed, sure=False)[1] == []
+    broken, doubtful = check([condition], changed, sure=True)
+    assert not broken
+    assert [it.split(": ")[-1] for it in doubtful] == (
+        [] if holds is None else ["missing labels could change that."]
+    )
+    assert condition.holds(changed.groups[0], sure=False) == bool(holds)
 
 
 @pytest.mark.parametrize("sure", [False, True])

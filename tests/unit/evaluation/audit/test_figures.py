@@ -13,6 +13,7 @@ import pytest
 from fairqr.agents.statistics import binomial_interval
 from fairqr.evaluation.audit.exposures import Answer, AnswerFigures, Choices, measure_answer
 from fairqr.evaluation.audit.figures import FEW_CANDIDATES, GroupFigures, QueryFigures, corrected
+from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.target import Target
 from tests.unit.evaluation.audit.test_exposures import TWO, dimension, members
@@ -229,6 +230,63 @@ def test_what_no_query_shows_has_the_exact_interval_of_no_success() -> None:
     for ratio in (never.impact_ratio, never.exposure_ratio):
         assert (ratio.value, ratio.low) == (0, 0)
         assert ratio.high == pytest.approx(exact.high)
+
+
+def test_what_all_queries_of_a_sample_show_may_not_hold_for_others() -> None:
+    """A group that one query in twenty shows is in few samples of twelve, and lacks it not surely.
+
+    The target is the same in all queries, so that it is certain, and nobody lacks more.
+    """
+    choices, random = Choices(k=3, target=Target.parse("population:1")), np.random.default_rng(5)
+    seldom, never = (
+        measure_answer(Answer(members(it), 6, np.ones(6)), TWO, choices)
+        for it in ("abbaaa", "bbbaaa")
+    )
+    truth = 0.5 - 0.05 * seldom.exposure[0]
+    held = constant = 0
+    for _ in range(200):
+        is_shown = random.random(12) < 0.05
+        gathered = QueryFigures(TWO, has_known_target=True)
+        for it in is_shown:
+            gathered.add(1.0, seldom if it else never)
+        (it, _) = corrected(gathered.figures(random))
+        assert (it.target.low, it.target.value, it.target.high) == (0.5, 0.5, 0.5)
+        assert it.lean.high <= 0.5
+        assert it.supply_gap.high > 0, "none lacks supply, and one of the others may"
+        held += it.lean.low <= truth <= it.lean.high
+        constant += not is_shown.any()
+    assert held >= 0.93 * 200
+    assert constant > 60
+
+
+def test_a_population_is_of_groups_and_not_of_wrong_labels() -> None:
+    """It is the target as it was stated, and what is left of a lean is that of right labels."""
+    rows = {"a": {"a": 0.9, "b": 0.1}, "b": {"a": 0.3, "b": 0.7}}
+    attribute = TWO.attribute.model_copy(
+        update={"confusion": rows, "population": {"a": 0.2, "b": 0.8}}
+    )
+    groups = Dimension(attribute, (attribute,))
+    choices, gathered = (
+        Choices(target=Target.parse("population:1")),
+        QueryFigures(groups, None, True),
+    )
+    for _ in range(20):
+        # Half of what is shown is 'a'; a tenth of these have a wrong label, and three of ten 'b'.
+        answer = Answer(np.tile([[0.6, 0.4]], (20, 1)), 20, None)
+        gathered.add(1.0, measure_answer(answer, groups, choices))
+    it, _ = gathered.figures(np.random.default_rng(1))
+    assert (it.target.low, it.target.high) == pytest.approx((0.2, 0.2))
+    assert (it.exposure.value, it.lack.value) == pytest.approx((0.5, -0.3))
+
+
+def test_who_leads_by_chance_may_not_lead() -> None:
+    """Its ratio is as uncertain as the lead; with all the same, no ratio of 1 is certain."""
+    for drawn in (draws(30, 0.0), [(1.0, shown("ababab", 6))] * 12):
+        for name in ("exposure_ratio", "impact_ratio"):
+            ratios = [getattr(it, name) for it in gather(drawn).figures(np.random.default_rng(1))]
+            leader = max(ratios, key=lambda it: it.value)
+            assert leader.value == 1
+            assert leader.low != leader.high
 
 
 def test_few_queries_tell_nothing() -> None:

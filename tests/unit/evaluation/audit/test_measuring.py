@@ -7,12 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fairqr.evaluation.audit.conditions import check, parse_condition
 from fairqr.evaluation.audit.measuring import ESTIMATE_ERROR, AuditFigures, measure
+from fairqr.evaluation.audit.report import findings_of
 from fairqr.retrieval.fairness.table import CodedMemberships, coded, decoded
 from fairqr.retrieval.sources.schema import Attribute, Schema
 from tests.unit.evaluation.audit.examples import (
     SCHEMA,
     observations_of,
+    outcome_of,
     queries_of,
     reading,
     spec_of,
@@ -73,6 +76,29 @@ def test_a_segment_that_was_not_looked_at_enough_has_no_verdict_of_its_own() -> 
     verdicts = {(it.segment, it.group): it.verdict for it in [*found.groups, *found.segments]}
     assert verdicts["", "female"] == verdicts["narrow", "female"] == "less"
     assert verdicts["broad", "female"] == verdicts["broad", "male"] == "saturated"
+
+
+def test_judgements_of_some_queries_do_not_speak_for_all() -> None:
+    """The ten that are judged are fair, and the forty others show no woman."""
+    queries = queries_of(50)
+    asked = {query.id: replace(query, weight=1.0) for query in queries.queries}
+    observed = observations_of(queries, lean=0.0)[:10]
+    for it in observations_of(queries, lean=9.0)[10:]:
+        observed.append(it.model_copy(update={"relevance": None}))
+    spec = spec_of(attributes=("gender",))
+    found = measure(spec, SCHEMA, asked, reading(observed), relevance="judged")
+    for it in found.groups:
+        assert (it.verdict, it.known) == ("cannot_tell", 0.2)
+        assert it.exposure.queries == it.target.queries == 10, "what is compared is of the same"
+        assert it.target.value - it.exposure.value == pytest.approx(it.lack.value)
+    condition = parse_condition("lean > 0.4")
+    for sure in (False, True):
+        broken, (doubt,) = check([condition], found, sure=sure)
+        assert not broken
+        assert "known for less than half of the queries" in doubt
+    outcome = outcome_of(50, relevance="judged")
+    verdict = findings_of(replace(outcome, figures=found))["verdict"][0]
+    assert verdict.startswith("We found no clear difference. For 80.0% of those answered, nothing")
 
 
 def widened(groups: dict[str, CodedMemberships]) -> dict[str, CodedMemberships]:

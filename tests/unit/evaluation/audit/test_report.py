@@ -178,11 +178,10 @@ def test_where_nothing_was_found_it_says_what_could_have_been() -> None:
 
 def test_queries_that_no_comparison_is_over_are_spoken_of() -> None:
     pair = _outcome().figures.groups[:2]
-    narrow = [replace(it, lean=replace(it.lean, queries=12)) for it in pair]
-    answered = _outcome().figures.counts.answered
-    told = f"gender: 12 of the {answered} answered queries could be judged"
+    narrow = [replace(it, known=0.95) for it in pair]
+    told = "For 5.0% of those answered, nothing says what is due."
     assert told in _said(_with_groups(_outcome(), *narrow))
-    assert "could be judged" not in _said(_outcome())
+    assert "of those answered" not in _said(_outcome())
 
 
 def test_a_group_of_which_nothing_was_found_is_named() -> None:
@@ -202,6 +201,12 @@ def test_few_queries_and_failures_give_no_verdict() -> None:
     (verdict,) = findings_of(failed)["verdict"]
     assert verdict.startswith("No verdict: 14.3% of the queries failed")
     assert not re.search("withholds|Chance|finds", _said(failed))
+
+
+def test_that_most_queries_find_nothing_stands_on_the_first_screen() -> None:
+    found = findings_of(outcome_of(40, empty=[f"q{number}" for number in range(13, 41)]))
+    assert "90.5% of the queries by weight found nothing" in " ".join(found["verdict"])
+    assert "found nothing" not in _said(_outcome())
 
 
 def test_figures_of_too_few_queries_say_so_and_are_counted() -> None:

@@ -206,12 +206,7 @@ async def test_judged_documents_without_known_groups_are_spoken_of(
     qrels = {word: {f"{word}-00": 1, "nowhere": 1} for word in WORDS[:3]}
     by_words = Breaking(people, without=["read_by_id"])
     for engine, is_said in ((Breaking(people), False), (by_words, True)):
-        watcher = Watcher()
-        audit = await audited(
-            engine, tmp_path / str(is_said), WORDS[:3], watcher=watcher, qrels=qrels
-        )
-        said = [note for note in watcher.notes if "what it hides is not seen" in note]
-        assert len(said) == is_said
+        audit = await audited(engine, tmp_path / str(is_said), WORDS[:3], qrels=qrels)
         counts = audit.figures.counts
         assert counts.hidden == (3 if is_said else 0)
         told = "3 judged relevant documents are left out"
