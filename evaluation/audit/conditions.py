@@ -93,7 +93,7 @@ class Condition:
 
     def _meets(self, value: float) -> bool:
         """Return whether a value is beyond the line; a comparison with NaN is never true."""
-        return OPERATORS[self.comparison](value, self.line)
+        return bool(OPERATORS[self.comparison](value, self.line))
 
     def _ends_by_labels(self, group: GroupFigures) -> tuple[float, float]:
         """Return the ends of the interval if missing labels were such that it is widest."""

@@ -461,10 +461,8 @@ class QueryFigures:
         if self.dimension.confusion is None:
             first = estimates.ratios(above, below, weights)[leader]
             lead = first.value if np.isnan(first.low) else first.low
-            unseen, scale = (
-                estimates.shares(above, whole, weights),
-                divided(weights @ whole, weights @ below),
-            )
+            unseen = estimates.shares(above, whole, weights)
+            scale = divided(weights @ whole, weights @ below)
             for place in np.flatnonzero(rates == 0) if lead > 0 else ():
                 high = float(unseen[place].high * scale[place] / lead)
                 found[place] = replace(found[place], low=unseen[place].low, high=high)
@@ -522,7 +520,8 @@ def corrected(figures: Sequence[GroupFigures]) -> list[GroupFigures]:
             whole = widened(by_chance, dict.fromkeys(LEAST, group.error) | of_target)
         # Nobody lacks more than is due.
         most = float(np.fmin(whole.target.high, 1.0))
-        whole = replace(whole, **{it: _within(getattr(whole, it), -1, most) for it in OF_TARGET})
+        changed = {it: _within(getattr(whole, it), -1.0, most) for it in OF_TARGET}
+        whole = replace(whole, **changed)
         verdict = _verdict(whole)
         if verdict == "cannot_tell" != _verdict(by_chance):
             verdict = "within_error"
