@@ -47,7 +47,10 @@ class RequestLimits:
             if not place.done():
                 await asyncio.wrap_future(place)
             if self._spacing:
-                await asyncio.sleep(self._seconds_to_start())
+                with self._lock:
+                    start = max(time.monotonic(), self._next_start)
+                    self._next_start = start + self._spacing
+                await asyncio.sleep(start - time.monotonic())
         except BaseException:
             if not place.cancel():  # We already had the place.
                 await self.__aexit__()
@@ -62,13 +65,6 @@ class RequestLimits:
                     place.set_result(None)
                     return
             self._free += 1
-
-    def _seconds_to_start(self) -> float:
-        with self._lock:
-            now = time.monotonic()
-            start = max(now, self._next_start)
-            self._next_start = start + self._spacing
-        return start - now
 
 
 class _EngineAtRate:

@@ -20,7 +20,7 @@ from fairqr.retrieval.engines.report import SAMPLE_SIZE, SourceReport, report_on
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
 from fairqr.retrieval.engines.tantivy.store import Announce, EmbeddedIndexes, announced
 from fairqr.retrieval.sources.corpus import Corpus
-from fairqr.retrieval.sources.documents import Document, ProgressFunction, read_documents
+from fairqr.retrieval.sources.documents import ProgressFunction, read_documents
 from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.schema import Schema
 from fairqr.retrieval.sources.source import (
@@ -107,10 +107,8 @@ async def check_source(source: Source, *, progress: Announce | None = None) -> S
 
 
 async def _check_embedded(source: TantivySource, engine: SearchEngine) -> SourceReport:
-    def first_documents() -> list[Document]:
-        return [*islice(read_documents(source.path(source.documents), engine.schema), CHECKED)]
-
-    documents = await asyncio.to_thread(first_documents)
+    whole = read_documents(source.path(source.documents), engine.schema)
+    documents = await asyncio.to_thread(lambda: [*islice(whole, CHECKED)])
     labels = await LabelReader.open(source.attributes, source.folder)
     attributes = labels.reports(labels.in_fields(documents), [it.id for it in documents])
     sample = documents[0].title or " ".join(documents[0].text.split()[:3])

@@ -224,8 +224,8 @@ class EncodedPoolEngine(EngineOverWords):
         super().__init__(texts.engine)
         self.options = options
         self.retriever = options.named("hybrid-pool", texts.vectors.encoder.name)
-        known: frozenset[Capability] = texts.engine.capabilities - {"vectors"}
-        self.capabilities: frozenset[Capability] = known | {"relevance"}
+        can: frozenset[Capability] = texts.engine.capabilities | {"relevance"}
+        self.capabilities = can - {"vectors"}
         self._texts, self._keeps_order = texts, keeps_order
 
     @classmethod

@@ -379,19 +379,6 @@ async def test_an_expression_that_is_none_or_does_not_fit_is_refused(
     assert len(endpoint.asked) == ("fails" in sentence)
 
 
-async def test_hits_without_labels_are_a_warning_whatever_came_before(endpoint: Endpoint) -> None:
-    unlabelled = answer(*(hit(number, person={}) for number in range(12)))
-    endpoint.does(unlabelled, answer(hit(1)), unlabelled, answer())
-    people = await endpoint.engine()
-    found = [(await people.search([Query("a", 5)]))[0] for _ in range(4)]
-    first, none, again, nothing = [hits.warnings for hits in found]
-    assert first == again != none == nothing == ()
-    assert first[0].startswith("None of the 12 documents found has 'person.sex', which 'gender'")
-    assert found[0].memberships["gender"].tolist() == [[0, 0]] * 5
-    # Only hits that were wanted are kept.
-    assert len(await people.documents([f"d{number}" for number in range(12)])) == 5
-
-
 async def test_the_check_says_what_a_sample_query_finds(endpoint: Endpoint) -> None:
     endpoint.does(answer(), answer(hit(1), hit(2), hit(3, person={"sex": "X"})))
     report = await check(await endpoint.engine())
