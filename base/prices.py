@@ -14,12 +14,10 @@ built in.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
-from typing import Any
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from fairqr.base.errors import ConfigError, first_problem, one_line
 from fairqr.base.settings import PRICES, file_section
@@ -27,7 +25,7 @@ from fairqr.base.settings import PRICES, file_section
 _MODEL = re.compile(r"[\w.-]+:[^\s,()?]+")
 
 
-class Price(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+class Price(BaseModel, frozen=True, extra="forbid", strict=True, allow_inf_nan=False):
     """What a million tokens of a model cost."""
 
     input: float = Field(ge=0)
@@ -38,12 +36,11 @@ class Price(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         return (input_tokens * self.input + output_tokens * self.output) / 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Prices:
+class Prices(BaseModel, frozen=True, strict=True, str_strip_whitespace=True):
     """The price table of the settings file; empty if the file has none."""
 
-    currency: str
-    models: Mapping[str, Price]
+    currency: str = Field(min_length=1)
+    models: dict[str, Price]
 
     def price_of(self, model: str) -> Price | None:
         """Return the price of a model, such as ``openai:gpt-5-mini``, or None if it has none."""
@@ -61,20 +58,18 @@ def configured_prices() -> Prices:
         ConfigError: The section is wrong.
     """
     section, file = file_section(PRICES)
-    where = f"In the settings file {file}, [{PRICES}]"
-    table: dict[str, Any] = dict(section)
-    currency = table.pop("currency", None)
-    if table and not (isinstance(currency, str) and currency.strip()):
-        raise ConfigError(f'{where} needs a currency, such as currency = "USD".')
+    if not section:
+        return Prices.model_construct(currency="", models={})
+    models = {name: value for name, value in section.items() if name != "currency"}
     try:
-        models = TypeAdapter(dict[str, Price]).validate_python(table, strict=True)
+        return Prices.model_validate({"currency": section.get("currency"), "models": models})
     except ValidationError as error:
         place, reason = first_problem(error)
         raise ConfigError(
-            f"{where}, '{one_line(place, 60)}' is wrong: {reason}; write "
-            "{ input = 0.25, output = 2.0 }, per million tokens."
+            f"In the settings file {file}, [{PRICES}] is wrong at {one_line(place, 60)}: {reason}; "
+            'write currency = "USD", and { input = 0.25, output = 2.0 } for each model, per '
+            "million tokens."
         ) from None
-    return Prices(str(currency or "").strip(), models)
 
 
 def tokens_text(input_tokens: int, output_tokens: int, models: Iterable[str | None]) -> str:

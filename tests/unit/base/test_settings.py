@@ -163,9 +163,9 @@ def test_money_is_stated_where_every_token_has_one_price(
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        ('"a:b" = { input = 1, output = 1 }', "needs a currency"),
-        ('currency = "USD"\n"a:b" = { input = -1, output = 1 }', "'a:b.input' is wrong: "),
-        ('currency = "USD"\n"a:b" = { input = 1, output = 1, per = 1 }', "'a:b.per' is wrong: "),
+        ('"a:b" = { input = 1, output = 1 }', "at currency: Input should be a valid string; write"),
+        ('currency = "USD"\n"a:b" = { input = -1, output = 1 }', "at models.a:b.input: "),
+        ('currency = "USD"\n"a:b" = { input = 1, output = 1, per = 1 }', "at models.a:b.per: "),
     ],
 )
 def test_a_wrong_table_is_one_sentence(file: Path, table: str, words: str) -> None:
