@@ -41,7 +41,9 @@ def exporting(warn: Callable[[str], None]) -> Iterator[None]:
             "install the exporter that you named, and check the OTEL_… variables."
         )
     if delivery:
-        delivery.begin(warn)
+        from fairqr.base.telemetry import content_is_wanted
+
+        delivery.content, delivery.warn = content_is_wanted(), warn
     try:
         yield
     finally:
@@ -116,20 +118,14 @@ class _Delivery:
         self.provider = provider
         self.content = self._failed = False
         self._exporters = exporters
-        self._warn: Callable[[str], None] = print
-
-    def begin(self, warn: Callable[[str], None]) -> None:
-        """Prepare for a run."""
-        from fairqr.base.telemetry import content_is_wanted
-
-        self.content, self._warn = content_is_wanted(), warn
+        self.warn: Callable[[str], None] = print
 
     def export(self, batch: Sequence[Any]) -> None:
         """Pass spans on."""
         kept = batch if self.content else [*map(_without_texts, batch)]
         failed = sum(exporter.export(kept).value for exporter in self._exporters) > 0
         if failed and not self._failed:
-            self._warn(
+            self.warn(
                 "Spans could not be sent to the OpenTelemetry backend; check that it runs, and the "
                 f"address in {ENDPOINTS[1]}."
             )
