@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from langchain_core.callbacks import CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
-from langchain_core.retrievers import BaseRetriever
 
 from fairqr import FairSearch, SyncFairSearch, from_langchain, open_model
 from fairqr.base.errors import InputError
@@ -20,25 +18,9 @@ from tests.integration.model_server import (
     people,
     says,
 )
+from tests.unit.retrieval.test_langchain_engine import WordRetriever
 
 __all__ = ["clean_environment", "model_server", "people"]
-
-
-class WordRetriever(BaseRetriever):
-    """Ranks people by how often their text has the words of the query."""
-
-    documents: list[Document]
-    k: int = 4
-    asked: list[str]
-
-    def _get_relevant_documents(
-        self, query: str, *, run_manager: CallbackManagerForRetrieverRun
-    ) -> list[Document]:
-        self.asked.append(query)
-        words = query.lower().split()
-        counts = [sum(d.page_content.lower().count(word) for word in words) for d in self.documents]
-        order = sorted(range(len(counts)), key=lambda row: -counts[row])
-        return [self.documents[row] for row in order if counts[row]][: self.k]
 
 
 @pytest.fixture
@@ -48,7 +30,7 @@ def retriever(people: Path) -> WordRetriever:
         row = json.loads(line)
         metadata = {"name": row["title"], "about": {"gender": row["gender"]}}
         documents.append(Document(row["text"], id=row["id"], metadata=metadata))
-    return WordRetriever(documents=documents, asked=[])
+    return WordRetriever(documents=documents)
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from fairqr.retrieval.fairness.relevance import CALIBRATED, Calibration
 from fairqr.retrieval.sources.source import ElasticsearchSource
 from tests.integration.attached_people import Server
 from tests.integration.graph.test_http_search import endpoint, source
-from tests.integration.graph.test_langchain_search import WordRetriever, retriever
+from tests.integration.graph.test_langchain_search import retriever
 from tests.integration.model_server import (
     ModelServer,
     clean_environment,
@@ -33,6 +33,7 @@ from tests.integration.model_server import (
     people,
 )
 from tests.integration.retrieval.test_attached_hybrid import SERVERS, index, sent, url
+from tests.unit.retrieval.test_langchain_engine import WordRetriever
 from tests.unit.retrieval.vector_encoders import CountingEncoder
 
 __all__ = [

@@ -44,7 +44,7 @@ def player(number: int, **changes: Any) -> Document:
 
 
 class WordRetriever(BaseRetriever):
-    """Ranks a list of documents by how many words of the query they have, and then as listed."""
+    """Ranks documents by how often their text has the words of the query, and then as listed."""
 
     documents: list[Document]
     k: int = 4
@@ -54,8 +54,8 @@ class WordRetriever(BaseRetriever):
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun
     ) -> list[Document]:
         self.asked.append(query)
-        words = set(query.split())
-        counts = [len(words & set(d.page_content.split())) for d in self.documents]
+        words = query.lower().split()
+        counts = [sum(d.page_content.lower().count(word) for word in words) for d in self.documents]
         order = sorted(range(len(counts)), key=lambda row: -counts[row])
         return [self.documents[row] for row in order if counts[row]][: self.k]
 

@@ -203,15 +203,3 @@ async def test_a_number_is_never_given_twice(tmp_path: Path) -> None:
     await upsert(engine, some[200:])
     numbers = [number for number, _ in engine.snapshot().numbered_documents(max(seen))]
     assert len(numbers) == len(some)
-
-
-async def test_an_index_that_is_gone_stays_readable_and_is_not_written_to(tmp_path: Path) -> None:
-    engine = built(tmp_path / "v1", generated(20), SCHEMA)
-    before = await hits_of(engine, "w1 w2", 20)
-    shutil.rmtree(engine.folder)
-    after = await hits_of(engine, "w1 w2", 20)
-    assert (after.ids, after.scores) == (before.ids, before.scores)
-    assert len(await engine.documents(["d1", "d2"])) == 2
-    with pytest.raises(IndexVersionError, match="rebuilt or deleted in the meantime"):
-        await upsert(engine, [])
-    assert not engine.folder.exists()

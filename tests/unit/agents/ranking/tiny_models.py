@@ -173,8 +173,8 @@ def save_t5(folder: Path, text: str = TEXT, size: int = 400, limit: int | None =
     return folder
 
 
-def save_monobert(folder: Path, *, classes: int = 2) -> Path:
-    """Save a BERT of two layers that classifies pairs."""
+def save_bert(folder: Path, kind: str, **more: Any) -> Path:
+    """Save a BERT of two layers, as a class of transformers."""
     import torch
     import transformers
 
@@ -197,10 +197,15 @@ def save_monobert(folder: Path, *, classes: int = 2) -> Path:
             intermediate_size=32,
             max_position_embeddings=LIMIT,
             initializer_range=0.8,
-            num_labels=classes,
+            **more,
         )
-        transformers.BertForSequenceClassification(config).eval().save_pretrained(folder)
+        getattr(transformers, kind)(config).eval().save_pretrained(folder)
     return folder
+
+
+def save_monobert(folder: Path, *, classes: int = 2) -> Path:
+    """Save a BERT that classifies pairs."""
+    return save_bert(folder, "BertForSequenceClassification", num_labels=classes)
 
 
 @pytest.fixture(scope="session")
