@@ -20,13 +20,11 @@ class Asked:
     """What a server was asked.
 
     Attributes:
-        paths: Of the requests, with their parameters.
         headers: Of the requests.
         bodies: Of the requests.
         times: When they came.
     """
 
-    paths: list[str] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     bodies: list[str] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
@@ -50,7 +48,6 @@ def answering(answer: Callable[[int, str], Answer]) -> Iterator[tuple[str, Asked
             body = self.rfile.read(int(self.headers.get("content-length") or 0)).decode()
             number = len(asked.times)
             asked.times.append(time.monotonic())
-            asked.paths.append(self.path)
             asked.bodies.append(body)
             asked.headers.append({key.lower(): value for key, value in self.headers.items()})
             status, headers, content = answer(number, self.path)

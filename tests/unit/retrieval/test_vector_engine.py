@@ -37,7 +37,7 @@ from fairqr.retrieval.engines.hybrid.texts import EncodedPoolEngine
 from fairqr.retrieval.engines.opening import with_retriever
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
 from fairqr.retrieval.fairness.ranking import Ranking
-from fairqr.retrieval.fairness.relevance import CALIBRATED, SAMPLE_WORDS
+from fairqr.retrieval.fairness.relevance import SAMPLE_WORDS
 from fairqr.retrieval.sources.catalog import Catalog
 from fairqr.retrieval.sources.documents import Document
 from fairqr.retrieval.sources.retriever_parameters import Hybrid
@@ -48,7 +48,6 @@ from tests.unit.retrieval.vector_encoders import (
     CountingEncoder,
     estimates_by_hand,
     generated,
-    moved_by_hand,
     stored_vector,
     unit,
     word_vector,
@@ -514,17 +513,11 @@ async def test_estimates_of_a_pool_are_those_of_the_definition(
     found = await hits_of(engine, "w1 w2", 500)
     by_words = await hits_of(lexical, "w1 w2", 200)
     vectors = {id_: unit(word_vector(text_of(d), 8)) for id_, d in documents.items()}
-    asked = unit(word_vector("w1 w2", 8))
-    own = np.array([vectors[id_] for id_ in by_words.ids])
-    nearest = np.argsort(-(own @ asked), kind="stable").tolist()
-    moved = moved_by_hand(asked, own, [range(len(own)), nearest])
+    pool = {id_: vectors[id_] for id_ in by_words.ids}
     sample = await lexical.search([Query(word, 10) for word in SAMPLE_WORDS.split()])
     ids = list(dict.fromkeys(id_ for hits in sample for id_ in hits.ids))
-    background = np.array([vectors[id_] for id_ in ids]) @ moved
-    likeness = (own @ moved - background.mean()) / background.std()
-    ranks = 61 / np.arange(61, 61 + len(own))
-    expected = CALIBRATED.rank.probability(ranks, likeness)
-    wanted = dict(zip(by_words.ids, expected.tolist(), strict=True))
+    usual = [vectors[id_] for id_ in ids]
+    wanted = await estimates_by_hand(lexical, pool, "w1 w2", by_rank=True, sample=usual)
     assert found.relevance == pytest.approx([wanted[id_] for id_ in found.ids], abs=1e-5)
     if keeps_order:
         assert (found.ids, found.scores, found.own) == (by_words.ids, by_words.scores, None)

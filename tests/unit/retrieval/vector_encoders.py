@@ -58,7 +58,12 @@ def moved_by_hand(asked: Any, vectors: Any, rankings: Sequence[Sequence[Any]]) -
 
 
 async def estimates_by_hand(
-    lexical: SearchEngine, vectors: Mapping[str, Any], query: str, *, by_rank: bool
+    lexical: SearchEngine,
+    vectors: Mapping[str, Any],
+    query: str,
+    *,
+    by_rank: bool,
+    sample: Sequence[Any] = (),
 ) -> dict[str, float]:
     """Return the definition of docs/explanation/relevance.md, document by document.
 
@@ -67,6 +72,7 @@ async def estimates_by_hand(
         vectors: The vectors of documents, of length 1; a document may lack one.
         query: The words.
         by_rank: Whether ranks are evidence, as of an engine that is not ours, or scores.
+        sample: The vectors that similarities are compared with; all by default.
     """
     (hits,) = await lexical.search([Query(query, 1000)])
     known = {id_: vector for id_, vector in vectors.items() if vector.any()}
@@ -76,7 +82,8 @@ async def estimates_by_hand(
     rows = {**dict.fromkeys(hits.ids, np.zeros(8)), **known}
     moved = moved_by_hand(asked, rows, [hits.ids, by_vector])
     similar = {id_: float(vector @ moved) for id_, vector in known.items()}
-    mean, deviation = np.mean([*similar.values()]), np.std([*similar.values()])
+    usual = [vector @ moved for vector in sample or known.values()]
+    mean, deviation = np.mean(usual), np.std(usual)
     evidence = {
         id_: 61 / (61 + place) if by_rank else hits.scores[place] / max(hits.scores)
         for place, id_ in enumerate(hits.ids)
