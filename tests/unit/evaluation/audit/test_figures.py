@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,54 +15,56 @@ from fairqr.agents.statistics import binomial_interval
 from fairqr.evaluation.audit.exposures import Answer, AnswerFigures, Choices, measure_answer
 from fairqr.evaluation.audit.figures import FEW_CANDIDATES, GroupFigures, QueryFigures, corrected
 from fairqr.retrieval.fairness.dimension import Dimension
-from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.target import Target
-from tests.unit.evaluation.audit.test_exposures import TWO, dimension, members
+from tests.unit.evaluation.audit.test_exposures import TWO, dimension, shown
 
 
 def draws(
     count: int, lean: float, *, seed: int = 0, unlabelled: float = 0.0
-) -> list[tuple[float, AnswerFigures]]:
-    """Queries with 40 relevant documents, a quarter of them 'a', which the ranking holds back."""
-    random, found = np.random.default_rng(seed), []
+) -> tuple[list[AnswerFigures], list[float]]:
+    """Answers and their weights; of 40 relevant documents a quarter is 'a', which is held back."""
+    random, found, weights = np.random.default_rng(seed), [], []
     for _ in range(count):
         is_a = random.random(40) < random.beta(2, 6)
         order = np.argsort(-(random.normal(size=40) - lean * is_a))
-        rows = np.stack([is_a, ~is_a], axis=1).astype(float)[order]
-        rows[random.random(40) < unlabelled] = 0
-        answer = Answer(rows, 40, np.ones(40))
-        found.append((float(random.lognormal()), measure_answer(answer, TWO, Choices(k=20))))
-    return found
-
-
-def shown(letters: str, k: int) -> AnswerFigures:
-    answer = Answer(members(letters, "ab"), len(letters), np.ones(len(letters)))
-    return measure_answer(answer, TWO, Choices(k=k))
+        letters = np.where(is_a, "a", "b")[order]
+        letters[random.random(40) < unlabelled] = "-"
+        weights.append(float(random.lognormal()))
+        found.append(shown("".join(letters)))
+    return found, weights
 
 
 def gather(
-    drawn: Iterable[tuple[float, AnswerFigures]], reference: str | None = None
+    answers: Iterable[AnswerFigures],
+    weights: Iterable[float] = itertools.repeat(1.0),
+    groups: Dimension = TWO,
+    **how: Any,
 ) -> QueryFigures:
-    gathered = QueryFigures(TWO, reference)
-    for weight, shown in drawn:
-        gathered.add(weight, shown)
+    gathered = QueryFigures(groups, **how)
+    for answer, weight in zip(answers, weights, strict=False):
+        gathered.add(weight, answer)
     return gathered
 
 
-def figures(drawn: list[tuple[float, AnswerFigures]]) -> list[GroupFigures]:
-    return corrected(gather(drawn).figures(np.random.default_rng(1)))
+def raw_figures(*gathered: Any, seed: int = 1, **how: Any) -> list[GroupFigures]:
+    """Before tests are corrected together."""
+    return gather(*gathered, **how).figures(np.random.default_rng(seed))
+
+
+def figures(*gathered: Any, **how: Any) -> list[GroupFigures]:
+    return corrected(raw_figures(*gathered, **how))
 
 
 def test_means_are_weighted_and_rates_are_ratios_of_sums() -> None:
-    drawn = draws(30, 0.5)
-    first, _ = figures(drawn)
-    weights = np.array([weight for weight, _ in drawn])
-    exposure = np.array([shown.exposure[0] for _, shown in drawn])
-    target = np.array([shown.target[0] for _, shown in drawn])
+    answers, drawn = draws(30, 0.5)
+    first, _ = figures(answers, drawn)
+    weights = np.array(drawn)
+    exposure = np.array([it.exposure[0] for it in answers])
+    target = np.array([it.target[0] for it in answers])
     assert first.exposure.value == pytest.approx(np.average(exposure, weights=weights))
     assert first.lack.value == pytest.approx(np.average(target - exposure, weights=weights))
-    selected = np.array([shown.selected for _, shown in drawn])
-    candidates = np.array([shown.candidates for _, shown in drawn])
+    selected = np.array([it.selected for it in answers])
+    candidates = np.array([it.candidates for it in answers])
     rates = weights @ selected / (weights @ candidates)
     assert first.selection_rate.value == pytest.approx(rates[0])
     assert first.impact_ratio.value == pytest.approx(rates[0] / rates[1])
@@ -73,39 +76,26 @@ def test_means_are_weighted_and_rates_are_ratios_of_sums() -> None:
 
 @pytest.mark.parametrize("target", ["relevance:1", "population:1", "uniform:0.5,relevance:0.5"])
 def test_the_two_gaps_add_up_to_what_a_group_lacks(target: str) -> None:
-    choices, gathered = Choices(k=10, target=Target.parse(target)), QueryFigures(TWO)
-    random = np.random.default_rng(3)
-    for _ in range(20):
+    """Those of one query are max(0, min(ε*, ε^s) − ε) and max(0, ε* − max(ε, ε^s))."""
+    random, answers = np.random.default_rng(3), []
+    for _ in range(40):
         letters = "".join(random.choice(["a", "b"], size=25, p=[0.1, 0.9]))
-        answer = Answer(members(letters), 25, (random.random(25) < 0.7).astype(float))
-        gathered.add(1.0, measure_answer(answer, TWO, choices))
-    for it in corrected(gathered.figures(random)):
+        answers.append(shown(letters, random.random(25) < 0.7, 10, target=target))
+        if np.isnan(answers[-1].supply).any():
+            continue
+        columns = (answers[-1].exposure, answers[-1].target, answers[-1].supply)
+        for it, e, t, s in zip(raw_figures(answers[-1:]), *columns, strict=True):
+            assert it.ranking_gap.value == pytest.approx(max(0.0, min(t, s) - e))
+            assert it.supply_gap.value == pytest.approx(max(0.0, t - max(e, s)), abs=1e-9)
+    for it in figures(answers):
         lack = max(0.0, it.lack.value)
         assert it.ranking_gap.value + it.supply_gap.value == pytest.approx(lack)
         assert min(it.ranking_gap.value, it.supply_gap.value) >= 0
 
 
-def test_of_one_query_the_gaps_are_those_of_the_definition() -> None:
-    """max(0, min(ε*, ε^s) − ε) and max(0, ε* − max(ε, ε^s))."""
-    random = np.random.default_rng(4)
-    choices = Choices(k=5, target=Target.parse("population:1"))
-    for _ in range(40):
-        letters = "".join(random.choice(["a", "b"], size=12, p=[0.2, 0.8]))
-        relevance = (random.random(12) < 0.6).astype(float)
-        shown = measure_answer(Answer(members(letters), 12, relevance), TWO, choices)
-        if np.isnan(shown.supply).any():
-            continue
-        gathered = QueryFigures(TWO)
-        gathered.add(1.0, shown)
-        for place, it in enumerate(gathered.figures(random)):
-            e, t, s = shown.exposure[place], shown.target[place], shown.supply[place]
-            assert it.ranking_gap.value == pytest.approx(max(0.0, min(t, s) - e))
-            assert it.supply_gap.value == pytest.approx(max(0.0, t - max(e, s)), abs=1e-9)
-
-
 def test_a_planted_lean_is_found_and_its_size_held() -> None:
-    first, second = figures(draws(200, 0.5))
-    truth = np.mean([shown.target[0] - shown.exposure[0] for _, shown in draws(4000, 0.5, seed=9)])
+    first, second = figures(*draws(200, 0.5))
+    truth = np.mean([it.target[0] - it.exposure[0] for it in draws(4000, 0.5, seed=9)[0]])
     assert (first.verdict, second.verdict) == ("less", "more")
     assert first.lean.low <= truth <= first.lean.high
     assert first.lean.p is not None
@@ -116,7 +106,7 @@ def test_a_planted_lean_is_found_and_its_size_held() -> None:
 
 def test_without_a_lean_nobody_is_accused_more_often_than_said() -> None:
     accused = sum(
-        any(it.verdict in ("less", "more") for it in figures(draws(30, 0.0, seed=seed)))
+        any(it.verdict in ("less", "more") for it in figures(*draws(30, 0.0, seed=seed)))
         for seed in range(60)
     )
     # At a level of .05 at most 8 of 60 are expected in 99 of 100 cases.
@@ -124,7 +114,7 @@ def test_without_a_lean_nobody_is_accused_more_often_than_said() -> None:
 
 
 def test_missing_labels_can_overturn_a_verdict_and_that_is_said() -> None:
-    first, _ = figures(draws(200, 0.5, unlabelled=0.2))
+    first, _ = figures(*draws(200, 0.5, unlabelled=0.2))
     assert first.verdict == "less"
     low, high = first.lean_bounds
     assert low < 0 < first.lean.value < high
@@ -134,24 +124,18 @@ def test_missing_labels_can_overturn_a_verdict_and_that_is_said() -> None:
 @pytest.mark.parametrize("target", ["relevance:1", "uniform:1", "relevance:0.5,uniform:0.5"])
 def test_no_labels_give_a_lean_outside_of_the_bounds(target: str) -> None:
     """By giving the unlabelled documents of many made-up answers to each group in turn."""
-    random, choices = np.random.default_rng(0), Choices(k=4, target=Target.parse(target))
-
-    def leans(rows: FloatArray, relevance: FloatArray) -> tuple[QueryFigures, FloatArray]:
-        gathered = QueryFigures(TWO)
-        gathered.add(1.0, measure_answer(Answer(rows, 8, relevance), TWO, choices))
-        return gathered, gathered.leans()[0][0]
-
-    checked = 0
+    random, checked = np.random.default_rng(0), 0
     for _ in range(60):
-        labels, relevance = random.integers(0, 2, 10), random.random(10).round()
+        letters, relevance = random.choice(["a", "b"], 10), random.random(10).round()
         missing = random.choice(10, random.integers(1, 5), replace=False)
-        rows = np.eye(2)[labels]
-        rows[missing] = 0
-        gathered, _own = leans(rows, relevance)
-        low, high = np.array([it.lean_bounds for it in gathered.figures(random)]).T
-        for given_to in itertools.product(range(2), repeat=len(missing)):
-            rows[missing] = np.eye(2)[list(given_to)]
-            _, possible = leans(rows, relevance)
+        letters[missing] = "-"
+        seen = {"relevance": relevance, "k": 4, "target": target, "answered": 8}
+        low, high = np.array(
+            [it.lean_bounds for it in raw_figures([shown("".join(letters), **seen)])]
+        ).T
+        for given_to in itertools.product("ab", repeat=len(missing)):
+            letters[missing] = given_to
+            possible = gather([shown("".join(letters), **seen)]).leans()[0][0]
             if not np.isnan(low + possible).any():
                 assert (possible >= low - 1e-9).all()
                 assert (possible <= high + 1e-9).all()
@@ -160,7 +144,7 @@ def test_no_labels_give_a_lean_outside_of_the_bounds(target: str) -> None:
 
 
 def test_what_the_error_of_an_estimate_could_make_is_no_verdict() -> None:
-    raw = gather(draws(200, 0.5)).figures(np.random.default_rng(1))
+    raw = raw_figures(*draws(200, 0.5))
     lean = raw[0].lean
     # Independent errors add by their squares.
     most = math.sqrt(lean.value**2 - (lean.value - lean.low) ** 2)
@@ -180,26 +164,19 @@ def test_what_the_error_of_an_estimate_could_make_is_no_verdict() -> None:
 
 def test_nobody_gets_more_where_documents_for_the_target_are_missing() -> None:
     """One relevant document a query: each group's supply is 0 or 1, and its target a half."""
-    gathered, random = QueryFigures(TWO), np.random.default_rng(2)
-    choices = Choices(k=6, target=Target(parts={"uniform": 1.0}))
+    random, answers = np.random.default_rng(2), []
     for _ in range(60):
         letters = "".join(random.permutation(list("aaaabbbb")))
-        relevance = np.eye(8)[random.integers(8)]
-        gathered.add(1.0, measure_answer(Answer(members(letters), 8, relevance), TWO, choices))
-    for it in corrected(gathered.figures(random)):
+        answers.append(shown(letters, np.eye(8)[random.integers(8)], 6, target="uniform:1"))
+    for it in figures(answers):
         assert it.lean.high < 0
         assert it.excess.value < 0
         assert it.verdict == "cannot_tell"
 
 
 def test_what_one_of_two_groups_is_withheld_is_the_excess_of_the_other() -> None:
-    gathered, random = QueryFigures(TWO), np.random.default_rng(2)
-    choices = Choices(k=6, target=Target(parts={"uniform": 1.0}))
-    for _ in range(30):
-        rows = members("b" * 10 + "a" * random.integers(1, 4))
-        answer = Answer(rows, len(rows), np.ones(len(rows)))
-        gathered.add(1.0, measure_answer(answer, TWO, choices))
-    first, second = corrected(gathered.figures(random))
+    held = np.random.default_rng(2).integers(1, 4, size=30)
+    first, second = figures(shown("b" * 10 + "a" * n, k=6, target="uniform:1") for n in held)
     assert (first.verdict, second.verdict) == ("less", "more")
     assert second.excess.value == pytest.approx(first.lean.value)
     assert second.lean.p == first.lean.p
@@ -208,7 +185,7 @@ def test_what_one_of_two_groups_is_withheld_is_the_excess_of_the_other() -> None
 def test_an_interval_with_0_gives_no_verdict() -> None:
     # A few large leans among small ones of the same sign: the test rejects, the interval has 0.
     answers = ["b" * 6 + "a" * 5, *["b" + "ab" * 5] * 8]
-    raw = gather((1.0, shown(it, 10)) for it in answers).figures(np.random.default_rng(1))
+    raw = raw_figures(shown(it, k=10) for it in answers)
     assert all(it.lean.p is not None and it.lean.p < 0.01 for it in raw)
     assert all(it.lean.low < 0 < it.lean.high for it in raw)
     for error in (0.0, 0.04):
@@ -217,8 +194,7 @@ def test_an_interval_with_0_gives_no_verdict() -> None:
 
 
 def test_what_no_query_shows_has_the_exact_interval_of_no_success() -> None:
-    gathered = gather([(3.0, shown("b" * 10 + "a" * 10, 10))] * 20)
-    never, always = gathered.figures(np.random.default_rng(1))
+    never, always = raw_figures([shown("b" * 10 + "a" * 10, k=10)] * 20, [3.0] * 20)
     exact = binomial_interval(0, 20)
     assert exact is not None
     for share in (never.exposure, never.selection_rate, always.absent):
@@ -237,19 +213,14 @@ def test_what_all_queries_of_a_sample_show_may_not_hold_for_others() -> None:
 
     The target is the same in all queries, so that it is certain, and nobody lacks more.
     """
-    choices, random = Choices(k=3, target=Target.parse("population:1")), np.random.default_rng(5)
-    seldom, never = (
-        measure_answer(Answer(members(it), 6, np.ones(6)), TWO, choices)
-        for it in ("abbaaa", "bbbaaa")
-    )
+    random = np.random.default_rng(5)
+    seldom, never = (shown(it, k=3, target="population:1") for it in ("abbaaa", "bbbaaa"))
     truth = 0.5 - 0.05 * seldom.exposure[0]
     held = constant = 0
     for _ in range(200):
         is_shown = random.random(12) < 0.05
-        gathered = QueryFigures(TWO, has_known_target=True)
-        for it in is_shown:
-            gathered.add(1.0, seldom if it else never)
-        (it, _) = corrected(gathered.figures(random))
+        answers = [seldom if it else never for it in is_shown]
+        it, _ = figures(answers, has_known_target=True)
         assert (it.target.low, it.target.value, it.target.high) == (0.5, 0.5, 0.5)
         assert it.lean.high <= 0.5
         assert it.supply_gap.high > 0, "none lacks supply, and one of the others may"
@@ -266,35 +237,30 @@ def test_a_population_is_of_groups_and_not_of_wrong_labels() -> None:
         update={"confusion": rows, "population": {"a": 0.2, "b": 0.8}}
     )
     groups = Dimension(attribute, (attribute,))
-    choices, gathered = (
-        Choices(target=Target.parse("population:1")),
-        QueryFigures(groups, None, True),
-    )
-    for _ in range(20):
-        # Half of what is shown is 'a'; a tenth of these have a wrong label, and three of ten 'b'.
-        answer = Answer(np.tile([[0.6, 0.4]], (20, 1)), 20, None)
-        gathered.add(1.0, measure_answer(answer, groups, choices))
-    it, _ = gathered.figures(np.random.default_rng(1))
+    choices = Choices(target=Target.parse("population:1"))
+    # Half of what is shown is 'a'; a tenth of these have a wrong label, and three of ten 'b'.
+    answer = measure_answer(Answer(np.tile([[0.6, 0.4]], (20, 1)), 20, None), groups, choices)
+    it, _ = raw_figures([answer] * 20, groups=groups, has_known_target=True)
     assert (it.target.low, it.target.high) == pytest.approx((0.2, 0.2))
     assert (it.exposure.value, it.lack.value) == pytest.approx((0.5, -0.3))
 
 
 def test_who_leads_by_chance_may_not_lead() -> None:
     """Its ratio is as uncertain as the lead; with all the same, no ratio of 1 is certain."""
-    for drawn in (draws(30, 0.0), [(1.0, shown("ababab", 6))] * 12):
+    for drawn in (draws(30, 0.0), ([shown("ababab", k=6)] * 12,)):
         for name in ("exposure_ratio", "impact_ratio"):
-            ratios = [getattr(it, name) for it in gather(drawn).figures(np.random.default_rng(1))]
+            ratios = [getattr(it, name) for it in raw_figures(*drawn)]
             leader = max(ratios, key=lambda it: it.value)
             assert leader.value == 1
             assert leader.low != leader.high
 
 
 def test_few_queries_tell_nothing() -> None:
-    for it in figures(draws(5, 2.0)):
+    for it in figures(*draws(5, 2.0)):
         assert it.verdict == "too_few"
         assert it.lean.p is None
         assert np.isnan(it.lean.low)
-    never = gather([(1.0, shown("bbab", 2))] * 3).figures(np.random.default_rng(1))[0]
+    never, _ = raw_figures([shown("bbab", k=2)] * 3)
     for ratio in (never.exposure_ratio, never.impact_ratio):
         assert ratio.value == 0
         assert np.isnan([ratio.low, ratio.high]).all()
@@ -302,9 +268,7 @@ def test_few_queries_tell_nothing() -> None:
 
 def test_ratios_are_to_a_group_that_was_chosen() -> None:
     """What one group has by the other is the inverse of what the other has by it."""
-    found = {}
-    for reference in "ab":
-        found[reference] = gather(draws(30, 0.5), reference).figures(np.random.default_rng(1))
+    found = {it: raw_figures(*draws(30, 0.5), reference=it) for it in "ab"}
     for name in ("exposure_ratio", "impact_ratio"):
         by_b, by_a = getattr(found["b"][0], name), getattr(found["a"][1], name)
         assert by_b.value < 1 < by_a.value
@@ -316,21 +280,16 @@ def test_ratios_are_to_a_group_that_was_chosen() -> None:
 
 def test_tests_are_corrected_for_all_groups_together() -> None:
     three = dimension("a", "b", "c")
-    gathered, random = QueryFigures(three), np.random.default_rng(6)
-    for _ in range(25):
-        letters = "".join(random.permutation(list("aaabbbccc")))
-        answer = Answer(members(letters, "abc"), 9, np.ones(9))
-        gathered.add(1.0, measure_answer(answer, three, Choices(k=3)))
-    raw = gathered.figures(np.random.default_rng(7))
+    random = np.random.default_rng(6)
+    drawn = ["".join(random.permutation(list("aaabbbccc"))) for _ in range(25)]
+    raw = raw_figures((shown(it, k=3, groups=three) for it in drawn), groups=three, seed=7)
     both = corrected([*raw, *[dataclasses.replace(it, attribute="other") for it in raw]])
     smallest = min(it.lean.p or 1.0 for it in raw)
     assert min(it.lean.p or 1.0 for it in both) == pytest.approx(min(1.0, 6 * smallest))
 
 
 def test_without_relevance_the_lack_is_tested_and_there_are_no_gaps() -> None:
-    choices = Choices(k=3, target=Target.parse("population:1"))
-    answer = measure_answer(Answer(members("bbabbb"), 6, None), TWO, choices)
-    first, _ = figures([(1.0, answer)] * 40)
+    first, _ = figures([shown("bbabbb", None, 3, target="population:1")] * 40)
     assert first.tested == "lack"
     assert first.verdict == "less"
     assert np.isnan([first.lean.value, first.ranking_gap.value, first.supply_gap.value]).all()
@@ -340,11 +299,8 @@ def test_without_relevance_the_lack_is_tested_and_there_are_no_gaps() -> None:
 @pytest.mark.parametrize("known", [0, 6, 19, 21])
 def test_a_few_queries_with_a_supply_do_not_speak_for_all(known: int) -> None:
     """Everyone sees 'a' too little; most queries say it only by the target."""
-    choices, gathered = Choices(k=3, target=Target.parse("population:1")), QueryFigures(TWO)
-    for number in range(40):
-        relevance = np.full(6, 0.9 if number < known else 0.3)
-        gathered.add(1.0, measure_answer(Answer(members("bbbaab"), 6, relevance), TWO, choices))
-    first, _ = corrected(gathered.figures(np.random.default_rng(8)))
+    likely, unlikely = (shown("bbbaab", it, 3, target="population:1") for it in (0.9, 0.3))
+    first, _ = figures([likely] * known + [unlikely] * (40 - known))
     assert (first.tested, first.verdict) == ("lean" if known > 20 else "lack", "less")
     assert first.test.queries == (known if known > 20 else 40)
 
@@ -354,7 +310,7 @@ def test_a_test_can_be_passed_however_many_there_are_or_it_is_none(
     queries: int, tests: int
 ) -> None:
     """The least p value of 7 queries is 1/64: enough for three tests, and not for four."""
-    gathered = gather([(1.0, shown("bbbbbbaaaaaa", 6))] * queries)
+    gathered = gather([shown("bbbbbbaaaaaa", k=6)] * queries)
     first, _ = gathered.figures(np.random.default_rng(8), tests=tests)
     assert first.lean.p is not None
     assert first.lean.p * tests <= 0.05
@@ -363,8 +319,7 @@ def test_a_test_can_be_passed_however_many_there_are_or_it_is_none(
 
 
 def test_few_candidates_are_marked() -> None:
-    gathered = gather([(1.0, shown("bbbabb", 2))] * 20)
-    first, second = gathered.figures(np.random.default_rng(9))
+    first, second = raw_figures([shown("bbbabb", k=2)] * 20)
     assert first.candidates < FEW_CANDIDATES <= second.candidates
     assert first.absent.value == 1.0
     assert first.impact_ratio.value == 0.0
@@ -373,7 +328,7 @@ def test_few_candidates_are_marked() -> None:
 
 
 def test_queries_that_show_nothing_of_known_groups_count_for_no_exposure() -> None:
-    gathered = gather((1.0, shown(letters, 2)) for letters in ("ab", "--", "ba"))
+    gathered = gather(shown(letters, k=2) for letters in ("ab", "--", "ba"))
     first, _ = gathered.figures(np.random.default_rng(10))
     assert first.exposure.queries == 2
     assert first.absent.queries == 2
