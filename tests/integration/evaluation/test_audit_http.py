@@ -37,15 +37,17 @@ def source_of(server: ModelServer) -> HttpSource:
     )
 
 
-async def test_judged_documents_that_an_endpoint_does_not_answer_are_left_out_and_counted(
+async def test_titles_come_with_the_answers_and_judged_documents_that_do_not_are_counted(
     model_server: ModelServer, tmp_path: Path
 ) -> None:
+    """An endpoint reads nothing by id, so no request is added."""
     qrels = {word: {"d00": 1, "d15": 1, "elsewhere": 1} for word in WORDS}
     qrels[WORDS[0]] = {"d00": 1, "d15": 1}
     audit = await fairqr.audit(
         source_of(model_server),
         [{"id": word, "query": word} for word in WORDS],
         qrels=qrels,
+        target="uniform:1",
         k=5,
         depth=20,
         folder=tmp_path / "out",
@@ -56,24 +58,10 @@ async def test_judged_documents_that_an_endpoint_does_not_answer_are_left_out_an
     assert len(model_server.asked) == 12
     told = "11 judged relevant documents are left out"
     assert any(told in finding for finding in audit.findings)
-    assert told in (tmp_path / "out/report.md").read_text()
+    assert audit.titles["d00"] == "Person 0"
+    report = (tmp_path / "out/report.md").read_text()
+    assert told in report
+    assert "Person 0" in report
     queries = json.loads((tmp_path / "out/audit.json").read_text())["queries"]
     assert queries["hidden"] == 11
     assert "server" not in audit.manifest.versions
-
-
-async def test_titles_are_those_that_came_with_the_answers(
-    model_server: ModelServer, tmp_path: Path
-) -> None:
-    """An endpoint reads nothing by id, so no request is added."""
-    audit = await fairqr.audit(
-        source_of(model_server),
-        WORDS,
-        target="uniform:1",
-        k=5,
-        depth=20,
-        folder=tmp_path / "out",
-    )
-    assert audit.titles["d00"] == "Person 0"
-    assert "Person 0" in (tmp_path / "out/report.md").read_text()
-    assert len(model_server.asked) == len(WORDS)

@@ -132,7 +132,6 @@ def outcome_of(
     titles: Mapping[str, str] | None = None,
     relevance: Relevance = "estimated",
     spec: AuditSpec | None = None,
-    is_shared: bool = True,
     **observed: Any,
 ) -> AuditOutcome:
     """Return what comes out of a made-up audit.
@@ -143,12 +142,11 @@ def outcome_of(
         titles: Of documents.
         relevance: What says what is relevant.
         spec: What is measured.
-        is_shared: Whether the figures may be those that another test measured.
         observed: As :func:`observations_of` takes it.
     """
     queries, spec = queries_of(count, texts=texts), spec or spec_of()
     key = repr((queries, spec, relevance, sorted(observed.items())))
-    if not is_shared or key not in _MEASURED:
+    if key not in _MEASURED:
         _MEASURED[key] = measure(
             spec,
             SCHEMA,
