@@ -210,7 +210,7 @@ class Collection:
         """Return the hashes of the documents, the topics and the judgements."""
         found = [*self.folder.glob("topics*.jsonl"), *self.folder.glob("qrels*.txt")]
         return {
-            "documents": self.corpus.sha256(),
+            "documents": sha256_of(self.corpus.path),
             **{path.name: sha256_of(path) for path in sorted(found)},
         }
 

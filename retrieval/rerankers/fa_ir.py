@@ -118,26 +118,16 @@ def fair_top_k(groups: IntArray, minimum: IntArray) -> tuple[IntArray, int]:
         # contradict each other, and the limited table asks for no document that is not there.
         for _, kind in sorted((queue[0], kind) for kind, queue in enumerate(queues) if queue):
             counts[kind] += 1
-            if can_pass(limited[rank:], counts[1:]):
+            # The prefix passes and can be continued to k with every prefix passing if at every
+            # later length at most as many documents are missing as ranks are left.
+            lacking = np.maximum(limited[rank:] - counts[1:], 0).sum(axis=1)
+            if np.all(lacking <= np.arange(k - rank)):
                 break
             counts[kind] -= 1
         order[rank] = queues[kind].popleft()
         if not failed and np.any(counts[1:] < minimum[rank]):
             failed = rank + 1
     return order, failed
-
-
-def can_pass(minimum: IntArray, counts: IntArray) -> bool:
-    """Return whether a prefix passes and can be continued to k with every prefix passing.
-
-    It can if, at every later length, at most as many documents are missing as ranks are left.
-
-    Args:
-        minimum: The rows of the table from this prefix on.
-        counts: How many documents of each group the prefix has, shape (G,).
-    """
-    lacking = np.maximum(minimum - counts, 0).sum(axis=1)
-    return bool(np.all(lacking <= np.arange(len(lacking))))
 
 
 @functools.lru_cache(maxsize=256)

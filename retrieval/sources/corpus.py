@@ -58,10 +58,6 @@ class Corpus:
         """Yield the documents, one at a time; see :func:`read_documents`."""
         return read_documents(self.path, self.schema)
 
-    def sha256(self) -> str:
-        """Return the hash of the document file."""
-        return sha256_of(self.path)
-
     def files(self) -> str:
         """Return the sizes and times of all files and the schema as one string.
 
