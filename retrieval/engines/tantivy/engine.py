@@ -140,7 +140,7 @@ class Snapshot:
         greatest = {"number": {"max": {"field": "number"}}}
         found = self.searcher.aggregate(tantivy.Query.all_query(), greatest)["number"]["value"]
         size = int(found or 0) + 1
-        # By number. A document whose id is None was not read yet; numpy takes memory as it is read.
+        # By number. A document whose id is None was not read yet; shares take memory as they are.
         self._ids = np.empty(size, dtype=object)
         self._shares = {name: np.empty((size, len(it))) for name, it in self.columns.items()}
 
