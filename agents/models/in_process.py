@@ -241,17 +241,13 @@ class Seq2SeqModel(InProcessModel):
     Args:
         name: A hub id, such as ``google/flan-t5-small``, or a folder.
         cache: Where to keep replies; optional.
-        new_tokens: The longest answer in tokens.
     """
 
     operation = "text_completion"
     gives_probabilities = False
 
-    def __init__(
-        self, name: str, *, cache: ReplyCache | None = None, new_tokens: int = NEW_TOKENS
-    ) -> None:
+    def __init__(self, name: str, *, cache: ReplyCache | None = None) -> None:
         super().__init__("seq2seq", name, cache)
-        self._new_tokens = new_tokens
 
     async def _load(self) -> PretrainedModel:
         return await load_pretrained("AutoModelForSeq2SeqLM", self._model)
@@ -277,7 +273,7 @@ class Seq2SeqModel(InProcessModel):
         self, question: Question, deadline: float | None = None, on_token: OnToken | None = None
     ) -> Reply:
         """Ask for a text; see :meth:`LanguageModel.write`."""
-        settled = replace(question, temperature=None, seed=None, max_tokens=self._new_tokens)
+        settled = replace(question, temperature=None, seed=None, max_tokens=NEW_TOKENS)
         return await super().write(settled, deadline, on_token)
 
     async def _identity(self) -> Mapping[str, Any]:

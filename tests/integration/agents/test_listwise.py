@@ -19,7 +19,6 @@ from tests.integration.model_server import (
     Asked,
     ModelServer,
     clean_environment,
-    completion,
     failure,
     model_server,
     says,
@@ -57,14 +56,8 @@ class TestServer:
         ("answer", "status"),
         [
             (says("I'm sorry, but I cannot rank people."), "refused"),
-            (completion({"content": None, "refusal": "No."}), "refused"),
-            (says("The articles are all of interest to those who work on them."), "essay"),
             (says("[21] > [22] > [23]"), "parse_error"),
-            (says(""), "empty"),
             (failure(500), "unavailable"),
-            (failure(429), "rate_limited"),
-            (failure(400, "This model's maximum context length is 10."), "invalid_request"),
-            (Answer(body=b"no JSON at all"), "parse_error"),
         ],
     )
     async def test_a_model_that_never_gives_a_list(

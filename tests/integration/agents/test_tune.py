@@ -8,13 +8,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fairqr.cli.main import main
 from fairqr.evaluation.probes.store import LoraStore
 from tests.patience import PATIENCE
 from tests.unit.agents.ranking.tiny_models import save_causal
@@ -29,11 +27,10 @@ VALUES = {
 }
 
 
-def sizes(*arguments: str) -> tuple[str, ...]:
-    """A small tuning; what the arguments set takes the place of its own values."""
-    names = {argument.partition("=")[0] for argument in arguments}
-    kept = (f"{name}={value}" for name, value in VALUES.items() if name not in names)
-    return ("--queries", "10", *(part for each in kept for part in ("--set", each)), *arguments)
+def sizes() -> tuple[str, ...]:
+    """A small tuning."""
+    kept = (f"{name}={value}" for name, value in VALUES.items())
+    return ("--queries", "10", *(part for each in kept for part in ("--set", each)))
 
 
 MAIN = "from fairqr.cli.main import main; main()"
@@ -68,27 +65,6 @@ def tuned(*arguments: str | Path, cache: Path) -> tuple[int, str, str]:
     process = command(*arguments, cache=cache)
     out, err = process.communicate(timeout=PATIENCE)
     return process.returncode, out, err
-
-
-Here = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Here:
-    """The same command in this process, which saves the time of its imports."""
-    monkeypatch.setenv("FAIRQR_CACHE_DIR", str(tmp_path / "cache"))
-
-    def call(*arguments: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["fairqr", "tune", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        said = capfd.readouterr()
-        assert isinstance(ended.value.code, int)
-        return ended.value.code, said.out, said.err
-
-    return call
 
 
 def weights_of(folder: Path) -> dict[str, Any]:
@@ -136,14 +112,15 @@ def test_it_trains_probes_both_times_and_says_what_is_next(
 
 
 def test_the_same_command_again_does_nothing_and_prints_the_same(
-    whole: tuple[Path, str, str], model: Path, here: Here
+    whole: tuple[Path, str, str], model: Path, tmp_path: Path
 ) -> None:
     folder, out, _ = whole
     before = {it: it.stat().st_mtime_ns for it in folder.rglob("*") if it.name != ".lock"}
-    code, again, _ = here("--model", f"causal:{model}", "-o", folder, *sizes())
+    command = ("--model", f"causal:{model}", "-o", folder, *sizes())
+    code, again, _ = tuned(*command, cache=tmp_path)
     assert (code, again) == (0, out)
     assert {it: it.stat().st_mtime_ns for it in folder.rglob("*") if it.name != ".lock"} == before
-    code, text, _ = here("--model", f"causal:{model}", "-o", folder, *sizes(), "--json")
+    code, text, _ = tuned(*command, "--json", cache=tmp_path)
     found = json.loads(text)
     assert len(found["losses"]) == 6
     assert {it["kind"] for it in found["figures"]} == {"relevant", "irrelevant", "both"}
@@ -171,23 +148,3 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(
     for name, weight in expected.items():
         assert torch.allclose(weight, found[name], atol=1e-6, rtol=0), name
     assert out.replace(str(folder), "") == whole[1].replace(str(whole[0]), "")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (("--model", "openai:gpt-4o"), "Only a causal model of transformers can be tuned"),
-        (("--set", "modules=c_attn"), "no layer 'c_attn' to adapt; name some of its own"),
-        (("--set", "batch=3"), "The parameter 'batch' is wrong"),
-        (("--set", "train_share=1"), "The parameter 'train_share' is wrong"),
-        (("--set", "prompts.listwise=v1"), "The prompt 'listwise' is not used"),
-        (("--protected", "martian"), "There is no group 'martian' of gender"),
-    ],
-)
-def test_what_cannot_be_done_is_said_in_a_sentence(
-    model: Path, here: Here, tmp_path: Path, arguments: tuple[str, ...], sentence: str
-) -> None:
-    code, _, err = here("--model", f"causal:{model}", "-o", tmp_path / "run", *sizes(*arguments))
-    assert code == 2
-    assert sentence in err
-    assert "Traceback" not in err

@@ -14,7 +14,7 @@ from fairqr.agents.models.opening import open_generator
 from fairqr.agents.models.replies import Reply, Usage
 from fairqr.prompts.budget import MESSAGE_TOKENS, estimated_tokens
 from fairqr.prompts.library import PromptLibrary
-from tests.integration.model_server import ModelServer, failure, says, stream
+from tests.integration.model_server import ModelServer, says
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
@@ -70,40 +70,6 @@ async def test_a_prompt_keeps_to_its_room(server: ModelServer, room: int) -> Non
     assert [line[:6] for line in lines_of(server)] == [f"[{n + 1}] T{n}" for n in range(4)]
     sizes = [estimated_tokens(line) for line in lines_of(server)]
     assert max(sizes) - min(sizes) <= 1
-
-
-async def test_documents_that_the_model_would_not_see_are_no_source_of_an_answer(
-    server: ModelServer,
-) -> None:
-    """Nothing is asked, and the number that is said to fit does fit."""
-    server.does(says("Bridges."))
-    sources = [{"title": f"Bridge {n}", "text": "carry " * 50} for n in range(300)]
-    refused = await generator(server).generate(request(sources=sources))
-    assert (refused.status, refused.text, refused.usage) == ("invalid_request", "", Usage())
-    told = re.search(r"room for (\d+) of the 300 documents; lower k, raise input", refused.message)
-    assert told
-    fitting = int(told[1])
-    assert fitting > 50
-    assert server.asked == []
-    await generator(server).generate(request(sources=sources[:fitting]))
-    assert [line.partition("]")[0] for line in lines_of(server)] == [
-        f"[{n + 1}" for n in range(fitting)
-    ]
-    assert all("Bridge" in line for line in lines_of(server))
-    more = generator(server, input_tokens=30_000)
-    assert (await more.generate(request(sources=sources))).status == "ok"
-
-
-async def test_a_failure_is_typed_and_an_answer_streams(server: ModelServer) -> None:
-    """What the model does wrong is a status; what it does right is told as it comes."""
-    server.does(failure(400), says(" "), stream(["Bri", "dges."]))
-    answering = generator(server)
-    assert (await answering.generate(request())).status == "invalid_request"
-    assert (await answering.generate(request())).status == "empty"
-    told: list[str] = []
-    assert (await answering.generate(request(), on_token=told.append)).text == "Bridges."
-    assert told == ["Bri", "dges."]
-    assert (await answering.generate(request(), deadline=0.0)).status == "timeout"
 
 
 async def test_a_generator_is_opened_by_the_name_of_its_model(

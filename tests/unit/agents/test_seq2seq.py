@@ -60,15 +60,14 @@ def _request(
 def generator(
     folder: Path,
     cache: ReplyCache | None = None,
-    new_tokens: int = 128,
     input_tokens: int = SEQ2SEQ_INPUT_TOKENS,
     question_tokens: int = 256,
 ) -> ModelGenerator:
-    model = Seq2SeqModel(str(folder), cache=cache, new_tokens=new_tokens)
+    model = Seq2SeqModel(str(folder), cache=cache)
     return ModelGenerator(model, input_tokens=input_tokens, question_tokens=question_tokens)
 
 
-def _directly(folder: Path, text: str, new_tokens: int = 128) -> str:
+def _directly(folder: Path, text: str) -> str:
     import torch
     import transformers
 
@@ -76,7 +75,7 @@ def _directly(folder: Path, text: str, new_tokens: int = 128) -> str:
     model: Any = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
     with torch.inference_mode():
         inputs = tokenizer(text, return_tensors="pt", return_token_type_ids=False)
-        options = {"num_beams": 4, "do_sample": False, "max_new_tokens": new_tokens}
+        options = {"num_beams": 4, "do_sample": False, "max_new_tokens": 128}
         written = model.generate(**inputs, **options)
     answer: str = tokenizer.decode(written[0], skip_special_tokens=True)
     return answer.strip()
@@ -136,25 +135,12 @@ async def test_answers_are_kept_by_model_prompt_and_inputs(
     assert told == [first.text]
     for other in (_request("equal merit"), _request(sources=SOURCES[::-1])):
         assert (await answering.generate(other)).usage.model_calls == 1
-    for limits in ({"input_tokens": 100}, {"new_tokens": 5}):
-        shorter = generator(tiny_t5, cache, **limits)
-        assert (await shorter.generate(_request())).usage.model_calls == 1
+    shorter = generator(tiny_t5, cache, input_tokens=100)
+    assert (await shorter.generate(_request())).usage.model_calls == 1
     # Weights that change under the same name are another model.
     (tiny_t5 / "note.txt").write_text("trained on")
     assert (await answering.generate(_request())).usage.model_calls == 1
     (tiny_t5 / "note.txt").unlink()
-
-
-async def test_a_deadline_ends_a_long_answer(tiny_t5: Path, cache: ReplyCache) -> None:
-    """A late answer is a typed status, is not kept, and the model is free for the next."""
-    answering = generator(tiny_t5, cache, 100_000)
-    await answering.start()
-    late = await answering.generate(_request(), deadline=0.2)
-    assert (late.status, late.text) == ("timeout", "")
-    assert "within 0.2 s" in late.message
-    assert (await answering.generate(_request(), deadline=0)).status == "timeout"
-    made = await generator(tiny_t5, cache).generate(_request(), deadline=60)
-    assert (made.status, made.usage.cached_calls) == ("ok", 0)
 
 
 async def test_a_model_that_fails_is_a_status(tiny_t5: Path, tmp_path: Path) -> None:

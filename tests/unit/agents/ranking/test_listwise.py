@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fairqr.agents.models.replies import Question
 from fairqr.agents.ranking.listwise import ListwiseRanker, windows
-from fairqr.agents.ranking.rankers import Cost, ItemRanking, RankerOptions, RankItem, Shown
+from fairqr.agents.ranking.rankers import Cost, ItemRanking, RankerOptions, RankItem
 from fairqr.base.errors import InputError
 from fairqr.prompts.budget import MESSAGE_TOKENS, estimated_tokens
 from fairqr.prompts.library import SHIPPED, PromptLibrary
@@ -124,20 +124,6 @@ class TestPrompt:
         assert sensitive.count("non-European ") == 1
         assert sensitive.replace("non-European ", "") == neutral
         assert "non-European WikiProject coordinators" in sensitive
-
-    @pytest.mark.parametrize(
-        ("shown", "length", "line"),
-        [
-            ("title", 2000, "[1] Article 2"),
-            ("text", 2000, "[1] It tells."),
-            ("title_text", 2000, "[1] Article 2 It tells."),
-            ("title_text", 15, "[1] Article 2 It t…"),
-        ],
-    )
-    async def test_what_is_read_of_an_item(self, shown: Shown, length: int, line: str) -> None:
-        model = OrderingModel()
-        await ranker(model, shown=shown, length=length).rank("q", articles([2, 1], words=1))
-        assert model.asked[0].values["passages"].splitlines()[0] == line
 
 
 class TestRanking:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -100,20 +99,6 @@ class TestAsking:
         assert compared.failure is not None
         assert (compared.failure.status, compared.failure.message) == (status, answer.message)
         assert compared.usage == answer.usage + answer.usage
-
-    async def test_without_probabilities_replies_are_read(self) -> None:
-        """Both questions that find it out are asked again, and no later one."""
-        model = WeighingModel(unsupported=True)
-        asked = judge(model)
-        assert (asked.asks_by, asked.warnings) == ("probabilities", ())
-        compared = [await asked.compare(f"q{n}", PAIR, deadline=5) for n in range(3)]
-        assert all(each.one_first.status == "ok" for each in compared)
-        assert Counter(how for how, _, _ in model.asked) == {"weigh": 2, "write": 6}
-        assert all(left is not None and 4 < left <= 5 for _, _, left in model.asked)
-        assert sum((each.usage for each in compared), Usage()).model_calls == 8
-        assert asked.asks_by == "reply"
-        (warning,) = asked.warnings
-        assert "does not give the probabilities of its tokens; its replies were read" in warning
 
 
 class TestPrompt:
