@@ -230,10 +230,8 @@ def refinement_from(proposed: Sequence[str], request: RefinementRequest, who: st
     return Refinement("empty", message=said)
 
 
-def clean_keywords(
-    candidates: Iterable[object], *, known: Iterable[str] = (), limit: int = MAX_KEYWORDS
-) -> list[str]:
-    """Return at most ``limit`` usable keywords, in their order.
+def clean_keywords(candidates: Iterable[object], *, known: Iterable[str] = ()) -> list[str]:
+    """Return at most 8 usable keywords, in their order.
 
     A keyword has 1 to 4 words and at most 40 characters. Punctuation is dropped. So are words that
     occur in ``known`` or earlier among the keywords, since repeating a word changes its weight but
@@ -243,12 +241,11 @@ def clean_keywords(
     Args:
         candidates: What the model proposed; anything that is not text is dropped.
         known: Texts with the words that are already in the query, in any case.
-        limit: How many keywords to keep.
     """
     seen = {part for text in known for part in folded_words(text)}
     kept: list[str] = []
     for candidate in itertools.islice(candidates, MAX_CANDIDATES):
-        if len(kept) >= limit:
+        if len(kept) >= MAX_KEYWORDS:
             break
         if not isinstance(candidate, str) or len(candidate) > MAX_CHARACTERS:
             continue

@@ -17,18 +17,10 @@ DEFAULT_VERSIONS = {"refine": "v4", "listwise": "v2", "pairwise": "v2"}
 
 Key = tuple[str, str]
 
-Contract = tuple[str, str, str]
-"""What the code gives to a kind of prompt, and what it needs back.
-
-These are the input variables of the prompt, the fields of the reply, and the fields of a document
-in its ``item``; without any, it has no item. Each are names separated by spaces. A prompt must have
-them, but for those that end with a question mark.
-"""
-
 _DOCUMENTS = "question documents"
 _PAIR = "premise hypothesis"
 
-CONTRACTS: dict[str, Contract] = {
+CONTRACTS: dict[str, tuple[str, str, str]] = {
     "refine": ("query group attribute? keywords?", "keywords topic? drop? reason?", ""),
     "answer": (_DOCUMENTS, "", "text title? number?"),
     "names": (_DOCUMENTS, "", "title text? number?"),
@@ -47,6 +39,12 @@ CONTRACTS: dict[str, Contract] = {
     # The reply is A or B; see fairqr.agents.ranking.reply_parser.
     "pairwise": ("group query first second", "", ""),
 }
+"""What the code gives to a kind of prompt, and what it needs back.
+
+These are the input variables of the prompt, the fields of the reply, and the fields of a document
+in its ``item``; without any, it has no item. Each are names separated by spaces. A prompt must have
+them, but for those that end with a question mark.
+"""
 
 
 class PromptLibrary:

@@ -194,23 +194,10 @@ def identity_of(attributor: Attributor) -> str | None:
     return _hash(identity) if identity else None
 
 
-def remember(check: AttributorCheck) -> bool:
-    """Keep a check in the data folder, replacing the last one of the same attributor.
-
-    A check that judged nothing is not kept. An unclear check does not replace a clear one of more
-    pairs.
-
-    Returns:
-        Whether the check was kept.
-    """
+def remember(check: AttributorCheck) -> None:
+    """Keep a check in the data folder, replacing the last one of the same attributor."""
     path = _folder() / f"{_hash(check.attributor)[:32]}-{check.identity[:16]}.json"
-    last = _read(path)
-    if not check.judged or (
-        last and last.finding != "unclear" == check.finding and check.judged < last.judged
-    ):
-        return False
     write_beside(path, check.model_dump_json(indent=2) + "\n")
-    return True
 
 
 def known_checks() -> list[AttributorCheck]:

@@ -42,10 +42,6 @@ for a chat model, the cache and other generators.
 """
 
 
-class BrokenStreamError(ConnectionError):
-    """The stream ended before the model said that it had finished."""
-
-
 class ChatModel(LanguageModel):
     """A chat model that answers questions.
 
@@ -287,7 +283,7 @@ class ChatModel(LanguageModel):
         """Pass each piece on as it comes, and return the whole message.
 
         Raises:
-            BrokenStreamError: The stream ended early. OpenAI's servers mark the end of a text; from
+            ConnectionError: The stream ended early. OpenAI's servers mark the end of a text; from
                 these, a text without the mark is incomplete.
         """
         whole: AIMessageChunk | None = None
@@ -299,7 +295,7 @@ class ChatModel(LanguageModel):
                     relay.send(chunk.text)
         must_end = self._speaks_openai
         if whole is None or (must_end and not whole.response_metadata.get("finish_reason")):
-            raise BrokenStreamError("the stream ended early")
+            raise ConnectionError("the stream ended early")
         return whole
 
 

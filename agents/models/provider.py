@@ -7,7 +7,7 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -56,7 +56,6 @@ ADDRESS_ENDINGS = ("_BASE", "_ENDPOINT", "_HOST", "_URL", "_VERSION")
 _OF_THE_BODY = ("content-encoding", "content-length", "transfer-encoding")
 
 _SECRET = re.compile(r"(?i)\b(?:(?:sk|pk|key)[-_]|bearer\s+)[\w*.-]{4,}")
-_BROKEN = frozenset({"ReadError", "RemoteProtocolError", "BrokenStreamError"})
 _SECRET_VARIABLE = re.compile(r"(?i)(?:_|^)(?:key|token|secret|password)$")
 
 _BOUNDS = ("minLength", "maxLength", "minItems", "maxItems")
@@ -301,11 +300,9 @@ def translated(
     elif code is not None and code >= 400:
         kind = "invalid_request"
         what = f"refused the request ({code}: {redacted(error, api_key)})"
-    elif name in _BROKEN or ("Connect" in name and _BROKEN & set(_causes(error))):
-        kind, what = "unavailable", "broke off the connection; try later"
-    elif "Connect" in name:
-        where = f" at {_shown(base_url)}" if base_url else ""
-        kind, what = "unavailable", f"cannot be reached{where}; check that its server runs"
+    elif "Connect" in name or name in ("ReadError", "RemoteProtocolError"):
+        kind, where = "unavailable", f" at {_shown(base_url)}" if base_url else ""
+        what = f"cannot be reached{where}, or broke off the connection; check that its server runs"
     elif is_given:
         # We do not show its text, which may contain a secret of the client.
         kind, what = "parse_error", f"failed with {name}; call the chat model itself to see why"
@@ -330,13 +327,6 @@ def redacted(error: BaseException, api_key: Any = None) -> str:
         if len(secret) >= 6:  # a shorter value is a placeholder, and replacing it would harm words
             text = text.replace(secret, "…")
     return one_line(_SECRET.sub("…", text)).rstrip(".")
-
-
-def _causes(error: BaseException | None) -> Iterator[str]:
-    """Yield the names of the errors that led to this one."""
-    while error is not None:
-        yield type(error).__name__
-        error = error.__cause__ or error.__context__
 
 
 def _shown(url: str) -> str:

@@ -82,8 +82,7 @@ def check(
     outcome = run(check_attributor(judge, labelled, source=source))
     if not outcome.judged:
         raise ModelError(next(iter(outcome.failures)), outcome.sentence)
-    if not remember(outcome):
-        warn("This result is not kept, because an earlier check had more pairs.")
+    remember(outcome)
     if as_json:
         print_json({**outcome.model_dump(), "sentence": outcome.sentence})
         return

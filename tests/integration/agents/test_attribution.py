@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,6 @@ import pytest
 from tests.integration.model_server import (
     Command,
     Main,
-    Run,
     clean_environment,
     command,
     model_server,
@@ -98,30 +95,18 @@ class TestCheck:
         assert not (toy.parent / "data").exists()
 
 
-@pytest.fixture
-def closed_port() -> Iterator[int]:
-    """A port at which nobody listens, and which nobody else is given."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        yield held.getsockname()[1]
-
-
-class TestHub:
-    def check(self, command: Command, toy: Path, name: str, **hub: str) -> Run:
-        pytest.importorskip("transformers", reason="needs the extra neural")
-        home = toy.parent / "hub"
-        hub = {"HF_HOME": str(home), "HF_HUB_CACHE": str(home / "hub"), **hub}
-        return command("attribution", "check", toy, "--attributor", name, "--json", **hub)
-
-    def test_what_was_downloaded_needs_no_hub(
-        self, command: Command, toy: Path, tiny_nli: Path, closed_port: int
-    ) -> None:
-        """A model in the cache is loaded from there."""
-        kept = toy.parent / "hub" / "hub" / "models--org--tiny"
-        shutil.copytree(tiny_nli, kept / "snapshots" / ("0" * 40))
-        (kept / "refs").mkdir()
-        (kept / "refs" / "main").write_text("0" * 40)
-        endpoint = f"http://127.0.0.1:{closed_port}"
-        run = self.check(command, toy, "transformers:org/tiny", HF_ENDPOINT=endpoint)
-        assert run.stderr == ""
-        assert json.loads(run.stdout)["accuracy"] == 1.0
+def test_what_was_downloaded_needs_no_hub(command: Command, toy: Path, tiny_nli: Path) -> None:
+    """A model in the cache is loaded from there."""
+    pytest.importorskip("transformers", reason="needs the extra neural")
+    home = toy.parent / "hub"
+    kept = home / "hub" / "models--org--tiny"
+    shutil.copytree(tiny_nli, kept / "snapshots" / ("0" * 40))
+    (kept / "refs").mkdir()
+    (kept / "refs" / "main").write_text("0" * 40)
+    name, nobody = "transformers:org/tiny", "http://127.0.0.1:1"
+    run = command(
+        *("attribution", "check", toy, "--attributor", name, "--json"),
+        **{"HF_HOME": str(home), "HF_HUB_CACHE": str(home / "hub"), "HF_ENDPOINT": nobody},
+    )
+    assert run.stderr == ""
+    assert json.loads(run.stdout)["accuracy"] == 1.0

@@ -66,16 +66,8 @@ async def test_all_groups_are_learned_from_by_one_reading_and_one_count(
     watched = WatchedEngine(engine)
     assert await FeedbackRefiner(watched).refine_all(requests, original) == alone
     assert [found.status for found in alone] == ["ok", "ok", "unsupported"]
+    assert alone[2].message == "The query finds no documents of other to learn from."
     assert watched.round_trips == len(watched.reads) == 1
-
-
-async def test_a_group_that_the_query_does_not_find_is_said_to_be_missing(
-    engine: SearchEngine,
-) -> None:
-    request = RefinementRequest(query="science", attribute="gender", group="other")
-    found = await FeedbackRefiner(engine).refine(request)
-    assert found.status == "unsupported"
-    assert found.message == "The query finds no documents of other to learn from."
 
 
 async def test_documents_that_are_deleted_between_search_and_read_are_left_out(

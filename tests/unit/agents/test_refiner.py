@@ -52,17 +52,13 @@ async def refined(server: ModelServer, version: str = "v1", **more: Any) -> Refi
     return await LLMRefiner(model, PromptLibrary().get("refine", version)).refine(asking(**more))
 
 
-@given(
-    candidates=st.lists(json_values | texts, max_size=30),
-    known=st.lists(texts, max_size=3),
-    limit=st.integers(0, 10),
-)
+@given(st.lists(json_values | texts, max_size=30), st.lists(texts, max_size=3))
 def test_any_proposal_gives_few_clean_new_keywords(
-    candidates: list[object], known: list[str], limit: int
+    candidates: list[object], known: list[str]
 ) -> None:
-    """Of any JSON values at most ``limit`` short texts remain; each word of them is new."""
-    kept = clean_keywords(candidates, known=known, limit=limit)
-    assert len(kept) <= limit
+    """Of any JSON values a few short texts remain; each word of them is new."""
+    kept = clean_keywords(candidates, known=known)
+    assert len(kept) <= MAX_KEYWORDS
     seen = {part for text in known for part in parts(text)}
     for keyword in kept:
         assert 0 < len(keyword) <= MAX_CHARACTERS
@@ -72,7 +68,7 @@ def test_any_proposal_gives_few_clean_new_keywords(
         for word in keyword.split(" "):
             assert not set(parts(word)) <= seen, f"{word!r} is a repetition"
             seen |= set(parts(word))
-    assert clean_keywords(kept, limit=limit) == kept
+    assert clean_keywords(kept) == kept
 
 
 @pytest.mark.parametrize(

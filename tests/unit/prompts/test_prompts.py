@@ -248,19 +248,6 @@ class TestLibrary:
         assert library.get("refine").version == DEFAULT_VERSIONS["refine"]
         assert library.names() == sorted({*PromptLibrary().names(), ("refine", "mine")})
 
-    def test_the_folder_may_be_configured_and_an_argument_wins(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """What is passed explicitly beats the environment."""
-        for name in ("configured", "passed"):
-            written(tmp_path / name, GOOD.replace("A prompt", name))
-        monkeypatch.setenv("FAIRQR_PROMPTS_DIR", str(tmp_path / "configured"))
-        for library, name in (
-            (PromptLibrary(), "configured"),
-            (PromptLibrary(tmp_path / "passed"), "passed"),
-        ):
-            assert library.get("refine", "v1").description.startswith(name)
-
     def test_what_does_not_exist_is_answered_with_what_does(self, tmp_path: Path) -> None:
         """A folder, an id and a version."""
         with pytest.raises(PromptError, match=r"The folder of prompts .* does not exist"):
@@ -346,15 +333,6 @@ class TestDocuments:
         numbers = [int(found) for found in re.findall(r"^(\d)\.", text, re.MULTILINE)]
         assert numbers == sorted(set(numbers))
         assert len(text.splitlines()) <= len(sources)
-
-    def test_nothing_to_show_and_numbers_of_ones_own(self) -> None:
-        source = {"title": "a", "text": "b"}
-        assert render_documents(TEMPLATE, [], words, 100) == NO_DOCUMENTS
-        for budget in (0, -10):
-            assert render_documents(TEMPLATE, [source], words, budget) == NO_DOCUMENTS
-        assert render_documents(TEMPLATE, [{**source, "number": "17"}], words, 50) == "17. a: b"
-        with pytest.raises(PromptError, match="needs 'text', which the documents do not have"):
-            render_documents(TEMPLATE, [{"title": "a"}], words, 50)
 
     def test_a_tokenizer_that_sees_more_in_the_whole_is_kept_to_as_well(self) -> None:
         """Joined lines may have more tokens than each by itself: the sum is checked."""

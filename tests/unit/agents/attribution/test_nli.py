@@ -74,12 +74,6 @@ def by_hand(tokenizer: Any, model: Any, pair: Pair) -> tuple[float, bool]:
 
 
 class TestVerdicts:
-    async def test_the_toy_rule_is_found_again(self, tiny_nli: Path) -> None:
-        """The premise decides, not the hypothesis; and what any window says counts."""
-        verdicts = await attributor(tiny_nli).judge(EASY)
-        assert [verdict.attributed for verdict in verdicts] == EXPECTED
-        assert {verdict.status for verdict in verdicts} == {"ok"}
-
     @settings(max_examples=25)
     @given(premise=texts, answer=answers)
     async def test_windows_equal_those_cut_by_hand(
@@ -121,20 +115,15 @@ class TestVerdicts:
     async def test_nothing_to_judge_is_a_status_of_its_own(self, tiny_nli: Path) -> None:
         """Empty texts, an answer that fills the model; the other pairs are judged all the same."""
         pairs = [
-            Pair("the gold river", " \n"),
+            Pair("the gold river", " …! "),
             Pair("—", "a tree"),
             Pair("a river", "house " * 70),
-            EASY[0],
         ]
-        verdicts = await attributor(tiny_nli).judge(pairs)
-        assert [verdict.status for verdict in verdicts] == [
-            "empty_answer",
-            "empty_document",
-            "answer_too_long",
-            "ok",
-        ]
-        assert all(verdict.attributed is None and verdict.message for verdict in verdicts[:3])
-        assert "only accepts 64 in all" in verdicts[2].message
+        *verdicts, good = await attributor(tiny_nli).judge([*pairs, EASY[0]])
+        statuses = ["empty_answer", "empty_document", "answer_too_long"]
+        assert [verdict.status for verdict in verdicts] == statuses
+        assert all(verdict.attributed is None and verdict.message for verdict in verdicts)
+        assert (good.status, "only accepts 64 in all" in verdicts[2].message) == ("ok", True)
         assert await attributor(tiny_nli).judge([]) == []
 
 

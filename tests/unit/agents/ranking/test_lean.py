@@ -58,26 +58,18 @@ class TestFigures:
             sign_test(kinds[P, U], kinds[U, P]),
         )
         assert (found.consistent.count, found.consistent.of) == (won, won + lost)
+        assert found.consistent.interval == binomial_interval(won, won + lost)
+        by_query = Counter(pair.query for pair in pairs if pair.winner)
+        assert (found.ratio, found.consistent_queries) == (
+            won / lost if lost else None,
+            len(by_query),
+        )
+        wins = Counter(pair.query for pair in pairs if pair.winner == P)
+        more = [2 * wins[query] - decided for query, decided in sorted(by_query.items())]
+        assert found.over_queries == paired_randomisation(more, stream(0, "figures"))
         assert found.failures == {k: single[k] for k in ("refused", "tie") if single[k]}
         assert (found.replies, found.failed) == (2 * len(pairs), single["refused"] + single["tie"])
         assert (found.votes.count, found.votes.of) == (single[P], single[P] + single[U])
-
-    def test_an_example_worked_by_hand(self) -> None:
-        """Three queries, ten pairs: 4 protected, 2 unprotected, 3 flips, 1 failure."""
-        kinds = {"a": "ppu1", "b": "pp1", "c": "u2"}
-        pairs = [PairOutcome(query, *KINDS[it]) for query, those in kinds.items() for it in those]
-        found = figures([*pairs, PairOutcome("c", "refused", P)])
-        shares = (found.protected.value, found.unprotected.value, found.flips.value)
-        assert shares == (0.4, 0.2, 0.3)
-        assert (found.ratio, found.ratio_interval) == (2, None), "three queries are too few"
-        assert (found.answered, found.consistent.of, found.consistent_queries) == (9, 6, 3)
-        assert found.consistent.interval == binomial_interval(4, 6)
-        assert (found.flips_to_first, found.flips_to_second) == (2, 1)
-        assert found.failures == {"refused": 1}
-        # 4·2 + 3 + 1 of 19 votes.
-        assert (found.votes.count, found.votes.of) == (12, 19)
-        expected = paired_randomisation([1, 2, -1], np.random.default_rng(0))
-        assert found.over_queries == expected
 
     def test_figures_without_a_value(self) -> None:
         """No pair is won by the one side, or there is no pair; nothing becomes infinite."""
