@@ -28,6 +28,7 @@ from measuring import Row
 from memory import memory_rows
 from metrics import metric_rows
 from reranking import rerank_rows
+from sampling import sampling_rows
 from searching import search_rows, update_rows
 from starting import help_rows, opening_rows
 from workspace import Workspace
@@ -42,6 +43,7 @@ BENCHMARKS: dict[str, Callable[[Workspace], Iterator[Row]]] = {
     "rerank": rerank_rows,
     "metrics": metric_rows,
     "evaluating": evaluating_rows,
+    "sampling": sampling_rows,
     "baselines": baseline_rows,
     "graph": graph_rows,
     "tracing": tracing_rows,

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[3]
 def test_the_quick_benchmarks_print_a_table_and_write_json(tmp_path: Path) -> None:
     written = tmp_path / "bench.json"
     command = [sys.executable, "benchmarks/bench.py", "--quick", "--json", str(written)]
-    names = ["opening", "search", "rerank", "metrics", "baselines"]
+    names = ["opening", "search", "rerank", "metrics", "sampling", "baselines"]
     names += ["graph", "tracing", "checkpoints"]
     run = subprocess.run([*command, *names], cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr[-2000:]
@@ -25,6 +25,6 @@ def test_the_quick_benchmarks_print_a_table_and_write_json(tmp_path: Path) -> No
         "fair step",
     ):
         assert what in run.stdout
-    for what in ("AWRF", "JSON files", "FA*IR", "DELTR", "xQuAD", "PM-2"):
+    for what in ("AWRF", "Plackett–Luce", "JSON files", "FA*IR", "DELTR", "xQuAD", "PM-2"):
         assert what in run.stdout
     assert json.loads(written.read_text())
