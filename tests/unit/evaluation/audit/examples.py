@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -40,12 +41,21 @@ WORDS = tuple(f"word{number:02}" for number in range(30))
 """Queries that find the people of the fixture ``people``."""
 
 
-def queries_of(count: int, *, texts: Sequence[str] = ()) -> Queries:
-    """Return queries, each asked more often than the one before; texts stand first."""
+def queries_of(
+    count: int, *, texts: Sequence[str] = (), alike: bool = False, segments: Sequence[str] = ("",)
+) -> Queries:
+    """Return queries, each asked more often than the one before, or alike; texts stand first."""
     named = [*texts, *(f"people of town {number}" for number in range(count))][:count]
     queries = tuple(
-        AuditQuery(f"q{number}", text, weight=float(number), lines=1, asks=float(number))
-        for number, text in enumerate(named, start=1)
+        AuditQuery(
+            f"q{number}",
+            text,
+            weight=1.0 if alike else float(number),
+            lines=1,
+            asks=float(number),
+            segment=segment,
+        )
+        for number, (text, segment) in enumerate(zip(named, cycle(segments), strict=False), start=1)
     )
     weight = sum(query.weight for query in queries)
     design = f"All {count} different queries of {count} lines were asked; each counts by 'count'."
@@ -125,6 +135,19 @@ def spec_of(**changes: object) -> AuditSpec:
     return AuditSpec.model_validate({"k": 10, "depth": 30, "mend": 10, **changes})
 
 
+def measured(
+    queries: Queries,
+    observed: Iterable[Observation],
+    *,
+    schema: Schema = SCHEMA,
+    relevance: Relevance = "estimated",
+    **spec: object,
+) -> AuditFigures:
+    """Return the figures of what an engine answered."""
+    asked = {query.id: query for query in queries.queries}
+    return measure(spec_of(**spec), schema, asked, reading(observed), relevance=relevance)
+
+
 def outcome_of(
     count: int = 40,
     *,
@@ -147,13 +170,8 @@ def outcome_of(
     queries, spec = queries_of(count, texts=texts), spec or spec_of()
     key = repr((queries, spec, relevance, sorted(observed.items())))
     if key not in _MEASURED:
-        _MEASURED[key] = measure(
-            spec,
-            SCHEMA,
-            {query.id: query for query in queries.queries},
-            reading(observations_of(queries, **observed)),
-            relevance=relevance,
-        )
+        observations = observations_of(queries, **observed)
+        _MEASURED[key] = measured(queries, observations, relevance=relevance, **dict(spec))
     manifest = AuditManifest(
         spec=spec.model_dump(mode="json"),
         queries=queries.fingerprint,

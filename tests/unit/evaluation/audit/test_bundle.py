@@ -29,10 +29,6 @@ FILES = ("audit.json", "queries.csv", *RAW, "report.html")
 VERSIONS = versions() | {"server": "Elasticsearch 8.19.1"}
 
 
-def queries() -> tuple[AuditQuery, ...]:
-    return asked().queries
-
-
 def asked() -> Queries:
     made = tuple(
         AuditQuery(hashlib.sha256(text.encode()).hexdigest()[:16], text, 1.5 + place, 1 + place, 2)
@@ -107,10 +103,9 @@ def made_again(
 
 
 def observe(folder: AuditFolder, order: tuple[int, ...] = (0, 1, 2, 3)) -> None:
-    made = queries()
     with folder.observations.writing():
         for place in order:
-            folder.observations.add(observation(made[place], place))
+            folder.observations.add(observation(asked().queries[place], place))
 
 
 def finish(folder: AuditFolder, *, redact: bool = False) -> str:
@@ -193,7 +188,7 @@ def test_a_redacted_audit_holds_no_query(tmp_path: Path) -> None:
     digest = finish(folder, redact=True)
     assert verify(folder, digest, made_again()).problems == ()
     held = b"\n".join(it.read_bytes() for it in folder.folder.rglob("*") if it.is_file())
-    for query in queries():
+    for query in asked().queries:
         escaped = json.dumps(query.text)[1:-1]
         for text in (query.text, escaped, query.text.replace('"', '\\"'), query.id):
             hashes = [kind(text.encode()) for kind in (hashlib.sha256, hashlib.sha1, hashlib.md5)]
@@ -204,7 +199,9 @@ def test_a_redacted_audit_holds_no_query(tmp_path: Path) -> None:
     assert [query.text for query in named] == [f"query {n}" for n in range(1, 5)]
     assert [query.id for query in named] == [it.query for it in seen]
     assert [it.message for it in seen if it.message] == ["withheld, as it may quote the query"]
-    wanted = {query.weight: observation(query, n).relevance for n, query in enumerate(queries())}
+    wanted = {
+        query.weight: observation(query, n).relevance for n, query in enumerate(asked().queries)
+    }
     assert wanted == {it.weight: found.relevance for it, found in zip(named, seen, strict=True)}
     with pytest.raises(InputError, match="holds a run with another inputs"):
         folder.begin(begun)

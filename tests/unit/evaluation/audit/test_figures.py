@@ -13,7 +13,7 @@ import pytest
 
 from fairqr.agents.statistics import binomial_interval
 from fairqr.evaluation.audit.exposures import Answer, AnswerFigures, Choices, measure_answer
-from fairqr.evaluation.audit.figures import FEW_CANDIDATES, GroupFigures, QueryFigures, corrected
+from fairqr.evaluation.audit.figures import GroupFigures, QueryFigures, corrected
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.target import Target
 from tests.unit.evaluation.audit.test_exposures import TWO, dimension, shown
@@ -316,15 +316,6 @@ def test_a_test_can_be_passed_however_many_there_are_or_it_is_none(
     assert first.lean.p * tests <= 0.05
     never, _ = corrected(gathered.figures(np.random.default_rng(8), tests=10**15))
     assert never.verdict == "too_few"
-
-
-def test_few_candidates_are_marked() -> None:
-    first, second = raw_figures([shown("bbbabb", k=2)] * 20)
-    assert first.candidates < FEW_CANDIDATES <= second.candidates
-    assert first.absent.value == 1.0
-    assert first.impact_ratio.value == 0.0
-    assert first.impact_ratio.low == 0.0
-    assert 0 < first.impact_ratio.high < 1
 
 
 def test_queries_that_show_nothing_of_known_groups_count_for_no_exposure() -> None:

@@ -8,18 +8,11 @@ import numpy as np
 import pytest
 
 from fairqr.evaluation.audit.conditions import check, parse_condition
-from fairqr.evaluation.audit.measuring import ESTIMATE_ERROR, AuditFigures, measure
+from fairqr.evaluation.audit.measuring import ESTIMATE_ERROR
 from fairqr.evaluation.audit.report import findings_of
 from fairqr.retrieval.fairness.table import CodedMemberships, coded, decoded
 from fairqr.retrieval.sources.schema import Attribute, Schema
-from tests.unit.evaluation.audit.examples import (
-    SCHEMA,
-    observations_of,
-    outcome_of,
-    queries_of,
-    reading,
-    spec_of,
-)
+from tests.unit.evaluation.audit.examples import measured, observations_of, outcome_of, queries_of
 
 
 def test_only_queries_that_are_in_a_lean_contribute_to_it() -> None:
@@ -29,8 +22,7 @@ def test_only_queries_that_are_in_a_lean_contribute_to_it() -> None:
     weightiest = observed[-1]
     faint = tuple(0.4 * probability for probability in weightiest.relevance or ())
     observed[-1] = weightiest.model_copy(update={"relevance": faint})
-    asked = {query.id: query for query in queries.queries}
-    found: AuditFigures = measure(spec_of(), SCHEMA, asked, reading(observed))
+    found = measured(queries, observed)
     (gender,) = (part for part in found.by_query if part.dimension.name == "gender")
     leans = dict(zip(gender.queries, gender.leans()[0][:, 0].tolist(), strict=True))
     against_women = [it for it in found.contributions if it.group == "female"]
@@ -42,37 +34,28 @@ def test_only_queries_that_are_in_a_lean_contribute_to_it() -> None:
 
 
 def test_a_lean_in_one_segment_is_found_there_and_all_tests_are_corrected_together() -> None:
-    queries = queries_of(60)
-    named = tuple(
-        replace(it, weight=1.0, segment=("", "fair", "leaning")[number % 3])
-        for number, it in enumerate(queries.queries)
-    )
+    queries = queries_of(60, alike=True, segments=("", "fair", "leaning"))
     fair, leaning = (observations_of(queries, lean=lean) for lean in (0.0, 0.5))
-    observed = [leaning[n] if n % 3 == 2 else fair[n] for n in range(len(named))]
-    asked = {query.id: query for query in named}
-    found = measure(spec_of(), SCHEMA, asked, reading(observed))
+    observed = [leaning[n] if n % 3 == 2 else fair[n] for n in range(60)]
+    found = measured(queries, observed)
     by_segment = {it.segment: it for it in found.segments if it.group == "female"}
     assert sorted(by_segment) == ["fair", "leaning"], "queries without a segment are in none"
     assert by_segment["leaning"].verdict == "less"
     assert by_segment["fair"].verdict in ("cannot_tell", "within_error")
     assert {it.attribute for it in found.segments} == {"gender", "origin"}
-    alone = {id_: query for id_, query in asked.items() if query.segment == "leaning"}
-    own = measure(spec_of(), SCHEMA, alone, reading(observed)).groups[0]
+    alone = replace(queries, queries=queries.queries[2::3])
+    own = measured(alone, observed).groups[0]
     assert by_segment["leaning"].lean.value == pytest.approx(own.lean.value)
     assert found.tests == len(found.groups) + len(found.segments) == 11 + 2 * 5
 
 
 def test_a_segment_that_was_not_looked_at_enough_has_no_verdict_of_its_own() -> None:
     """Elsewhere there is one, although a segment is saturated; the tenth holds for each alone."""
-    queries = queries_of(60)
-    asked = {
-        it.id: replace(it, weight=1.0, segment="broad" if number < 6 else "narrow")
-        for number, it in enumerate(queries.queries)
-    }
+    queries = queries_of(60, alike=True, segments=["broad"] * 6 + ["narrow"] * 54)
     observed = observations_of(queries)
     for number in range(5):
         observed[number] = observed[number].model_copy(update={"levels": {"gender": 0.9}})
-    found = measure(spec_of(attributes=("gender",)), SCHEMA, asked, reading(observed))
+    found = measured(queries, observed, attributes=("gender",))
     verdicts = {(it.segment, it.group): it.verdict for it in [*found.groups, *found.segments]}
     assert verdicts["", "female"] == verdicts["narrow", "female"] == "less"
     assert verdicts["broad", "female"] == verdicts["broad", "male"] == "saturated"
@@ -80,13 +63,11 @@ def test_a_segment_that_was_not_looked_at_enough_has_no_verdict_of_its_own() -> 
 
 def test_judgements_of_some_queries_do_not_speak_for_all() -> None:
     """The ten that are judged are fair, and the forty others show no woman."""
-    queries = queries_of(50)
-    asked = {query.id: replace(query, weight=1.0) for query in queries.queries}
+    queries = queries_of(50, alike=True)
     observed = observations_of(queries, lean=0.0)[:10]
     for it in observations_of(queries, lean=9.0)[10:]:
         observed.append(it.model_copy(update={"relevance": None}))
-    spec = spec_of(attributes=("gender",))
-    found = measure(spec, SCHEMA, asked, reading(observed), relevance="judged")
+    found = measured(queries, observed, attributes=("gender",), relevance="judged")
     for it in found.groups:
         assert (it.verdict, it.known) == ("cannot_tell", 0.2)
         assert it.exposure.queries == it.target.queries == 10, "what is compared is of the same"
@@ -103,23 +84,20 @@ def test_judgements_of_some_queries_do_not_speak_for_all() -> None:
 
 def widened(groups: dict[str, CodedMemberships]) -> dict[str, CodedMemberships]:
     """Return the same memberships with a group more, to which nobody belongs."""
-    return coded(
-        {name: np.pad(decoded(it), ((0, 0), (0, 1))) for name, it in groups.items()}, groups
-    )
+    padded = {name: np.pad(decoded(it), ((0, 0), (0, 1))) for name, it in groups.items()}
+    return coded(padded, groups)
 
 
 def test_judgements_of_some_queries_say_how_far_the_estimate_is_off() -> None:
     """The estimates take women for more relevant than judges do, by a sixth of a share."""
-    queries, random = queries_of(60), np.random.default_rng(3)
-    observed = observations_of(queries, lean=0.0)
-    asked = {query.id: replace(query, weight=1.0) for query in queries.queries}
+    queries, random = queries_of(60, alike=True), np.random.default_rng(3)
+    observed, gender = observations_of(queries, lean=0.0), {"attributes": ("gender",)}
+    without = measured(queries, observed, **gender)
     for number, it in enumerate(observed[:20]):
         women = np.arange(30) < 10 + random.integers(-1, 2)
         judged = coded({"gender": np.stack([women, ~women], axis=1).astype(float)}, {"gender"})
         observed[number] = it.model_copy(update={"judged": judged})
-    spec = spec_of(attributes=("gender",))
-    without = measure(spec, SCHEMA, asked, reading(observations_of(queries, lean=0.0)))
-    found = measure(spec, SCHEMA, asked, reading(observed))
+    found = measured(queries, observed, **gender)
     assert (without.counts.error_from, found.counts.error_from) == (0, 20)
     (one, _), (other, _) = without.groups, found.groups
     # A group that no query has is not known better for that.
@@ -130,7 +108,7 @@ def test_judgements_of_some_queries_say_how_far_the_estimate_is_off() -> None:
         for it in observed
     ]
     schema = Schema(attributes={"gender": third})
-    again = measure(spec, schema, asked, reading(wider))
+    again = measured(queries, wider, schema=schema, **gender)
     assert [it.error for it in again.groups] == pytest.approx(
         [*(it.error for it in found.groups), ESTIMATE_ERROR]
     )
@@ -147,20 +125,16 @@ def test_judgements_of_some_queries_say_how_far_the_estimate_is_off() -> None:
 
 def test_where_words_and_similarity_differ_the_interval_holds_it() -> None:
     """Words that women's texts lack make them look less relevant; similarity does not."""
-    queries = queries_of(40)
-    asked = {query.id: replace(query, weight=1.0) for query in queries.queries}
-    observed = []
+    queries, observed = queries_of(40, alike=True), []
     for it in observations_of(queries, lean=0.0):
         women = decoded(it.groups["gender"])[:, 0] > 0
         other = np.where(women, np.minimum(1.0, 2 * np.array(it.relevance)), it.relevance)
         halves = {"by_words": it.relevance, "by_similarity": tuple(other.tolist())}
         observed.append(it.model_copy(update=halves))
-    found = measure(spec_of(attributes=("gender",)), SCHEMA, asked, reading(observed))
-    for it in found.groups:
+    for it in measured(queries, observed, attributes=("gender",)).groups:
         assert it.error > 2 * ESTIMATE_ERROR
         assert it.target.high - it.target.low > 2 * it.error
     # A target that needs no relevance is as certain as before.
-    uniform = spec_of(attributes=("gender",), target="uniform:1")
-    for it in measure(uniform, SCHEMA, asked, reading(observed)).groups:
+    for it in measured(queries, observed, attributes=("gender",), target="uniform:1").groups:
         assert it.target.high - it.target.low < 1e-9
         assert it.supply.high - it.supply.low > it.error

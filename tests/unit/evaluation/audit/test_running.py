@@ -1,10 +1,11 @@
-"""Running an audit: what is asked of an engine, what it survives, and what ends it."""
+"""Running an audit: what is asked of an engine, what it survives, what ends it, what it keeps."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,11 @@ from fairqr.base.errors import (
     InputError,
     QueryError,
     SourceError,
-    TargetError,
 )
 from fairqr.evaluation.audit import running
 from fairqr.evaluation.audit.asking import LOOKED_UP
 from fairqr.evaluation.audit.bundle import AuditFolder
-from fairqr.evaluation.audit.finishing import Audit, make_again
+from fairqr.evaluation.audit.finishing import Audit, make_again, read_audit
 from fairqr.evaluation.audit.queries import Queries
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.evaluation.experiments.verifying import verify
@@ -31,14 +31,16 @@ from fairqr.retrieval.engines.limits import at_rate
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
 from fairqr.retrieval.fairness.target import Target
 from fairqr.retrieval.sources.documents import Document
-from fairqr.retrieval.sources.schema import Schema
+from fairqr.retrieval.sources.schema import Attribute, Schema
 from tests.unit.engines import WatchedEngine
-from tests.unit.evaluation.audit.examples import WORDS, words_of
+from tests.unit.evaluation.audit.examples import SCHEMA, WORDS, words_of
+from tests.unit.evaluation.audit.test_verifying import change_manifest, rewrite
 from tests.unit.evaluation.watching import Watcher
 from tests.unit.retrieval.embedded import built
 
 SPEC = AuditSpec(k=4, depth=12, mend=5)
 UNIFORM = SPEC.model_copy(update={"target": Target(parts={"uniform": 1.0})})
+TITLES = "raw/titles.json"
 
 
 class Breaking(WatchedEngine):
@@ -71,6 +73,22 @@ class Halves:
     async def estimate_ids(self, query: str, ids: Sequence[str]) -> Estimates | None:
         self.pools.append(list(ids))
         return Estimates(*np.full((3, len(ids)), 0.5))
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory: pytest.TempPathFactory) -> TantivyEngine:
+    """For each word, ten documents of women behind ten of men; nobody writes to it."""
+    documents = [
+        Document(
+            f"{word}-{n:02}",
+            f"Title of {word} {n:02}",
+            " ".join(["body", *[word] * (2 + (n < 10))]),
+            {"gender": "male" if n < 10 else "female"},
+        )
+        for word in WORDS
+        for n in range(20)
+    ]
+    return built(tmp_path_factory.mktemp("people") / "v1", documents)
 
 
 @pytest.fixture
@@ -177,10 +195,6 @@ async def test_judged_documents_are_looked_up_by_id_before_the_questions(
     assert (looked_up[:2], sum(looked_up)) == ([LOOKED_UP, 16], LOOKED_UP + 16)
     assert (looked_up_again[0], sum(looked_up_again)) == (8, 8)
     assert (audit.figures.counts.with_relevance, audit.figures.counts.relevance) == (8, "judged")
-    found = {it.query: it for it in AuditFolder(tmp_path / "out").observations.read()}
-    assert found["word00"].pool[12:] == ("word00-19",)
-    assert found["word00"].relevance == (1.0, *[0.0] * 11, 1.0)
-    assert found["word08"].relevance is None
     female, _ = audit.figures.groups
     assert (female.target.value, female.target.queries) == (0.5, 8)
 
@@ -278,43 +292,29 @@ async def test_an_audit_says_first_what_it_will_ask(engine: Breaking, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("target", "problem"),
+    ("spec", "problem"),
     [
-        ("population:1", "gives no population for 'kind'"),
-        ("relevance:0.5,population:0.5", "gives no population for 'kind'"),
+        ({"target": "relevance:0.5,population:0.5"}, "gives no population for 'kind'"),
         (
-            ["population:1", "kind=a:0.5,b:0.5"],
+            {"target": ["population:1", "kind=a:0.5,b:0.5"]},
             "no population for 'gender×kind'; add one, measure no combinations",
         ),
-        ("gendre=female:0.5,male:0.5", "the group 'female' of 'gendre', which is not measured"),
-        ("gender=female:0.5,men:0.5", "the group 'men' of 'gender', which is not measured"),
+        ({"target": "sex=f:0.5,m:0.5"}, "the group 'f' of 'sex', which is not measured"),
+        ({"target": "kind=a:0.5,c:0.5"}, "the group 'c' of 'kind', which is not measured"),
+        ({"reference": {"gender": "nothing"}}, "'gender=nothing' is no group of this audit"),
+        ({"reference": {"nothing": "female"}}, "'nothing=female' is no group of this audit"),
     ],
 )
-async def test_a_target_that_cannot_be_computed_is_refused_before_anything_is_asked(
-    tmp_path: Path, target: str | list[str], problem: str
+async def test_what_cannot_be_computed_is_refused_before_anything_is_asked(
+    tmp_path: Path, spec: dict[str, Any], problem: str
 ) -> None:
-    described = {
-        "gender": {
-            "field": "gender",
-            "groups": ["female", "male"],
-            "population": {"female": 0.5, "male": 0.5},
-        },
-        "kind": {"field": "kind", "groups": ["a", "b"]},
-    }
-    schema = Schema.model_validate({"attributes": described})
+    kind = Attribute(name="kind", field="kind", groups=("a", "b"))
+    schema = Schema(attributes={"gender": SCHEMA.attribute("gender"), "kind": kind})
     documents = [Document("1", "", "word00", {"gender": "female", "kind": "a"})]
     engine = Breaking(built(tmp_path / "v1", documents, schema))
-    spec = AuditSpec.model_validate({"target": target})
-    with pytest.raises(TargetError, match=problem):
-        await audited(engine, tmp_path / "out", spec=spec)
+    with pytest.raises(InputError, match=problem):
+        await audited(engine, tmp_path / "out", spec=AuditSpec.model_validate(spec))
     assert engine.searches == []
-
-
-async def test_a_reference_that_no_group_is_is_refused(engine: Breaking, tmp_path: Path) -> None:
-    for attribute, group in (("gender", "nothing"), ("nothing", "female")):
-        spec = AuditSpec(reference={attribute: group})
-        with pytest.raises(InputError, match=f"'{attribute}={group}' is no group of this audit"):
-            await audited(engine, tmp_path / "out", spec=spec)
 
 
 async def test_many_queries_at_once_keep_to_the_rate(engine: Breaking) -> None:
@@ -339,3 +339,81 @@ async def test_the_order_of_answers_changes_no_file(engine: Breaking, tmp_path: 
     assert made[0] == made[1]
     assert {"audit.json", "results.csv", "queries.csv", "report.md", "report.html"} < made[0].keys()
     assert {"raw/observations.jsonl", "raw/queries.json", "figures/exposure.svg"} < made[0].keys()
+
+
+async def test_the_report_names_its_examples_by_their_titles(
+    engine: Breaking, tmp_path: Path
+) -> None:
+    folder = tmp_path / "out"
+    audit = await audited(engine, folder, spec=UNIFORM)
+    (read,) = engine.reads
+    assert set(read) == set(audit.titles)
+    assert all(f"Title of {id_.replace('-', ' ')}" == title for id_, title in audit.titles.items())
+    text = (folder / "report.md").read_text()
+    assert "Title of" in text
+    assert not any(f") {id_}" in text for id_ in read)
+    assert json.loads((folder / TITLES).read_text()) == audit.titles
+    assert (folder / TITLES).stat().st_mode & 0o777 == 0o600
+    assert TITLES in audit.manifest.files
+    assert verify(AuditFolder(folder), audit.digest, make_again).problems == ()
+    assert read_audit(AuditFolder(folder)).titles == audit.titles
+    assert not any(b"body" in it.read_bytes() for it in folder.glob("raw/*"))
+
+
+@pytest.mark.parametrize(
+    ("forge", "where"),
+    [
+        (rewrite("report.html", b"of the exposure", b"of all the exposure"), "report.html"),
+        (rewrite(TITLES, b"Title of", b"Name of"), "report.html"),
+        (rewrite("figures/exposure.svg", b"width", b"height"), "figures/exposure.svg"),
+        (rewrite("manifest.json", b'"layout": "plain"', b'"layout": "dsa"'), "report.html"),
+    ],
+    ids=["headline", "titles", "picture", "layout"],
+)
+async def test_forgeries_show_although_their_hashes_fit(
+    engine: Breaking, tmp_path: Path, forge: Callable[[Path], None], where: str
+) -> None:
+    folder = tmp_path / "out"
+    audit = await audited(engine, folder, spec=UNIFORM)
+    forge(folder)
+    change_manifest(folder)
+    assert verify(AuditFolder(folder)).problems == ()
+    told = verify(AuditFolder(folder), make_again=make_again).problems
+    assert any(it.startswith(f"{where}, line ") for it in told)
+    (first, *_) = verify(AuditFolder(folder), audit.digest).problems
+    assert first.startswith("The digest of the audit is ")
+
+
+async def test_redaction_leaves_titles_out(engine: Breaking, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    await audited(engine, folder, spec=UNIFORM, redact=True)
+    assert engine.reads == []
+    assert json.loads((folder / TITLES).read_text()) == {}
+    assert "Title of" not in (folder / "report.md").read_text()
+    assert "-00" in (folder / "report.md").read_text()
+
+
+async def test_titles_do_not_tell_what_was_asked_rarely(engine: Breaking, tmp_path: Path) -> None:
+    """A query that is not printed is not given away by the titles of what it found."""
+    often = words_of(asks=[200, 200])
+    spec = UNIFORM.model_copy(update={"rare": 150})
+    audit = await audited(engine, tmp_path / "out", often, spec)
+    text = (tmp_path / "out/report.md").read_text()
+    assert "asked fewer than 150 times" in text
+    assert "word02-00" in text
+    assert {id_[:6] for id_ in audit.titles} == {"word00", "word01"}
+
+
+async def test_an_engine_that_goes_away_at_the_end_costs_the_titles_alone(
+    engine: Breaking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(_: Sequence[str]) -> list[Document]:
+        raise IndexUnavailableError("The server does not answer; start it.")
+
+    monkeypatch.setattr(engine, "documents", away)
+    watcher = Watcher()
+    audit = await audited(engine, tmp_path / "out", spec=UNIFORM, watcher=watcher)
+    assert audit.titles == {}
+    said = "The report shows ids in place of titles: The s"
+    assert any(note.startswith(said) for note in watcher.notes)
+    assert verify(AuditFolder(tmp_path / "out"), audit.digest, make_again).problems == ()
