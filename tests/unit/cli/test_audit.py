@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fairqr.cli.main import main
-from tests.unit.evaluation.audit.test_verifying import change_manifest
+from tests.unit.evaluation.audit.test_bundle import change_manifest
 
 Fairqr = Callable[..., tuple[str, str]]
 
@@ -75,6 +76,7 @@ def fairqr(
 
 
 PEOPLE = ("--corpus", "people.jsonl", *SHOWN)
+PLAIN = (*PEOPLE, "--queries", "queries.txt", "-o", "out")
 RUN = ("--run", "own.run", "--labels", "labels.csv", "--attribute", "gender")
 JUDGED = (*PEOPLE, "--queries", "log.csv", "--qrels", "qrels")
 
@@ -171,6 +173,7 @@ def test_two_audits_are_compared(fairqr: Fairqr) -> None:
     )
     assert kept == "kept: drift"
     assert "| female | lean | 0.5000 |" in Path("drift/report.md").read_text()
+    assert sorted(os.listdir("drift")) == ["comparison.json", "report.html", "report.md"]
     stdout, _ = fairqr("compare", "may", "may", "--json")
     changes = json.loads(stdout)["changes"]
     assert {it["figure"] for it in changes} == {"lean", "exposure"}
@@ -191,20 +194,11 @@ def test_two_audits_are_compared(fairqr: Fairqr) -> None:
         ((*JUDGED, "--rate", "0", "-o", "out"), "'rate' is wrong"),
         ((*JUDGED, "--fail-if", "size > 3", "-o", "out"), "There is no figure 'size'"),
         ((*JUDGED, "-o", "."), "is not empty and has no audit"),
-        (
-            (*PEOPLE, "--queries", "queries.txt", "--qrels", "qrels", "-o", "out"),
-            "The judgements have none of the queries",
-        ),
-        (
-            (*PEOPLE, "--queries", "queries.txt", "--target", "relevance:1", "-o", "out"),
-            "run 'fairqr models pull minilm', or give judgements.",
-        ),
+        ((*PLAIN, "--qrels", "qrels"), "The judgements have none of the queries"),
+        ((*PLAIN, "--target", "relevance:1"), "'fairqr models pull minilm', or give judgements."),
         (("--run", "own.run", "-o", "out"), "A run file has no groups"),
         (("--labels", "labels.csv", "-o", "out"), "--labels needs --run"),
-        (
-            ("--run", "own.run", "--labels", "one.csv", "--attribute", "gender", "-o", "out"),
-            "needs at least two",
-        ),
+        ((*RUN, "--labels", "one.csv", "-o", "out"), "needs at least two"),
         (("verify", "nowhere"), "nowhere holds no audit"),
         (("compare", "nowhere", "nowhere"), "nowhere holds no audit"),
     ],
@@ -229,15 +223,14 @@ def test_a_folder_of_another_audit_is_refused(fairqr: Fairqr) -> None:
 
 
 def test_without_relevance_there_are_shares_and_no_gaps(fairqr: Fairqr) -> None:
-    asked = (*PEOPLE, "--queries", "queries.txt", "-o", "out")
-    stdout, stderr = fairqr(*asked)
+    stdout, stderr = fairqr(*PLAIN)
     assert "Until then no gaps are measured" in stderr
     assert "No verdict: no relevant documents are known" in stdout
     assert "gender: of the exposure, male gets 100.0% and female gets 0.0%." in stdout
     groups = json.loads(Path("out/audit.json").read_text())["groups"]
     assert groups[0]["exposure"]["value"] == 0
     assert groups[0]["lean"]["value"] is None
-    _, stderr = fairqr(*asked, "--fail-if", "ranking_gap > 0", code=4)
+    _, stderr = fairqr(*PLAIN, "--fail-if", "ranking_gap > 0", code=4)
     assert "may hold for gender=female, gender=male, place=north" in stderr
 
 

@@ -15,6 +15,7 @@ from fairqr.evaluation.audit.outcomes import AuditOutcome
 from fairqr.evaluation.audit.queries import AuditQuery, Queries, collect_queries
 from fairqr.evaluation.audit.records import Observation
 from fairqr.evaluation.audit.specification import AuditSpec
+from fairqr.retrieval.engines.hybrid.texts import Estimates
 from fairqr.retrieval.fairness.table import coded
 from fairqr.retrieval.sources.query_files import QueryRow
 from fairqr.retrieval.sources.schema import Attribute, Schema
@@ -47,14 +48,7 @@ def queries_of(
     """Return queries, each asked more often than the one before, or alike; texts stand first."""
     named = [*texts, *(f"people of town {number}" for number in range(count))][:count]
     queries = tuple(
-        AuditQuery(
-            f"q{number}",
-            text,
-            weight=1.0 if alike else float(number),
-            lines=1,
-            asks=float(number),
-            segment=segment,
-        )
+        AuditQuery(f"q{number}", text, 1.0 if alike else float(number), 1, float(number), segment)
         for number, (text, segment) in enumerate(zip(named, cycle(segments), strict=False), start=1)
     )
     weight = sum(query.weight for query in queries)
@@ -128,6 +122,17 @@ def reading(observations: Iterable[Observation]) -> Observed:
     """Return what reads these by the ids of their queries."""
     by_id = {it.query: it for it in observations}
     return lambda ids: [by_id[id_] for id_ in ids if id_ in by_id]
+
+
+class ByRank:
+    """Estimates relevance by the number at the end of the id, whatever the engine says."""
+
+    def __init__(self, of: int = 25) -> None:
+        self.of = of
+
+    async def estimate_ids(self, query: str, ids: Sequence[str]) -> Estimates | None:
+        likely = np.array([max(0.0, 1 - int(id_[-2:]) / self.of) for id_ in ids])
+        return Estimates(likely, likely, likely)
 
 
 def spec_of(**changes: object) -> AuditSpec:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from langchain_core.documents import Document as LangChainDocument
 from langchain_core.embeddings import DeterministicFakeEmbedding
@@ -19,13 +18,13 @@ from fairqr.evaluation.audit.asking import LOOKED_UP, WIDENED_BY, Asker
 from fairqr.evaluation.audit.queries import AuditQuery
 from fairqr.evaluation.audit.records import Observation
 from fairqr.retrieval.engines.engine import EngineOverWords, Hits, Query
-from fairqr.retrieval.engines.hybrid.texts import Estimates
 from fairqr.retrieval.engines.langchain import from_langchain
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
 from fairqr.retrieval.fairness.relevance import LIKELY
 from fairqr.retrieval.fairness.table import decoded
 from fairqr.retrieval.sources.documents import Document
 from tests.unit.engines import WatchedEngine, hits_of
+from tests.unit.evaluation.audit.examples import ByRank
 from tests.unit.evaluation.audit.test_running import Breaking
 from tests.unit.retrieval.embedded import GENDER, built
 
@@ -44,17 +43,6 @@ def engine(tmp_path: Path) -> TantivyEngine:
     ]
     documents.append(Document("s00", "A singer", "opera", {"gender": "female"}))
     return built(tmp_path / "v1", documents)
-
-
-class ByRank:
-    """Estimates relevance by the number in the id, whatever the engine says."""
-
-    def __init__(self, of: int = 25) -> None:
-        self.of = of
-
-    async def estimate_ids(self, query: str, ids: Sequence[str]) -> Estimates | None:
-        likely = np.array([max(0.0, 1 - int(id_[1:]) / self.of) for id_ in ids])
-        return Estimates(likely, likely, likely)
 
 
 class Limited(EngineOverWords):
@@ -90,9 +78,11 @@ async def test_what_the_engine_answers_comes_first_and_in_its_order(engine: Tant
 async def test_the_pool_is_widened_for_each_group_and_compared_where_all_were_looked_for(
     engine: TantivyEngine,
 ) -> None:
-    texts = ByRank()
-    asker = Asker(engine, GENDERS, 10, texts=texts, widened=GROUPS)
+    texts, watched = ByRank(), Breaking(engine)
+    asker = Asker(watched, GENDERS, 10, texts=texts, widened=GROUPS)
     found = (await asker.observe(QUERY)).record
+    # One search, and one request for all groups.
+    assert [[query.within for query in it] for it in watched.searches] == [[None], list(GROUPS)]
     assert {id_[0] for id_ in found.ids} == {"m"}
     assert sum(id_.startswith("w") for id_ in found.pool) == WIDENED_BY
     assert len(found.pool) == len(set(found.pool))
@@ -205,20 +195,6 @@ async def test_an_id_that_is_refused_costs_no_other_document(engine: TantivyEngi
 async def test_nothing_found_is_an_observation(engine: TantivyEngine) -> None:
     found = (await Asker(engine, GENDERS, 5).observe(AuditQuery("q", "zebra"))).record
     assert (found.status, found.ids, found.pool) == ("empty", (), ())
-
-
-async def test_a_refused_query_is_an_observation_and_an_engine_that_is_away_ends_the_run(
-    engine: TantivyEngine,
-) -> None:
-    failing = Breaking(engine)
-    failing.refused = frozenset(["physics"])
-    refused = await Asker(failing, GENDERS, 5).observe(QUERY)
-    assert (refused.record.status, refused.replies) == ("failed", (None,))
-    assert "too long" in refused.record.message
-    failing.away = failing.refused
-    away = await Asker(failing, GENDERS, 5).observe(QUERY)
-    assert away.record.status == "failed"
-    assert [it.status for it in away.replies if it is not None] == ["unavailable"]
 
 
 WHOLE: dict[str, Any] = {

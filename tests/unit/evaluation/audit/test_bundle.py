@@ -26,6 +26,7 @@ from fairqr.retrieval.sources.schema import Attribute
 TEXTS = ("hepatitis nearby", "Jane Doe divorce", "cheap zebra saddle", 'naïve 物理 "quoted"')
 RAW = ("raw/observations.jsonl", "raw/queries.json")
 FILES = ("audit.json", "queries.csv", *RAW, "report.html")
+MANIFEST = "manifest.json"
 VERSIONS = versions() | {"server": "Elasticsearch 8.19.1"}
 
 
@@ -214,3 +215,233 @@ def test_pseudonyms_follow_from_nothing_and_are_no_ids_of_queries() -> None:
     assert ids != others
     assert sorted(ids) == [query.id for query in made]
     assert [query.id for query in first.queries] == [f"qq{n:02}" for n in range(1, 51)]
+
+
+@pytest.fixture
+def audit(tmp_path: Path) -> tuple[Path, str]:
+    folder, digest = make(tmp_path / "audit")
+    return folder.folder, digest
+
+
+def change_manifest(folder: Path, change: Callable[[dict[str, Any]], object] = len) -> None:
+    """Do what somebody does who knows how a manifest is written: all hashes fit afterwards."""
+    data = json.loads((folder / MANIFEST).read_text())
+    data["files"] = {
+        name: hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        for name in data["files"]
+        if (folder / name).exists()
+    }
+    change(data)
+    (folder / MANIFEST).write_text(AuditManifest.model_validate(data).text)
+
+
+def rewrite(name: str, old: bytes, new: bytes) -> Callable[[Path], None]:
+    """Return what changes a file."""
+
+    def change(folder: Path) -> None:
+        text = (folder / name).read_bytes()
+        assert old in text
+        (folder / name).write_bytes(text.replace(old, new, 1))
+
+    return change
+
+
+def test_an_audit_verifies(audit: tuple[Path, str]) -> None:
+    folder, digest = audit
+    found = verify(AuditFolder(folder), digest, made_again())
+    assert (found.digest, found.files, found.problems) == (digest, len(FILES), ())
+    assert digest == hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()
+    assert verify(AuditFolder(folder), f" SHA256:{digest.upper()}\n").problems == ()
+    for wrong in ("", "abc", "g" * 64, "0" * 65):
+        (told,) = verify(AuditFolder(folder), wrong).problems
+        assert told.startswith(f"The digest of the audit is {digest}, not {wrong[:60]}")
+    kept = AuditFolder(folder).manifest()
+    assert tuple(kept.files) == FILES
+    assert (kept.versions["server"], kept.redacted) == ("Elasticsearch 8.19.1", False)
+    assert kept.finished >= kept.started
+
+
+@pytest.mark.parametrize("name", [*FILES, MANIFEST])
+def test_any_changed_byte_shows(audit: tuple[Path, str], name: str) -> None:
+    """That of the manifest shows by the digest."""
+    folder, digest = audit
+    whole = (folder / name).read_bytes()
+    wanted = "The digest of the audit is " if name == MANIFEST else f"The file {name} was changed."
+    for place in range(0, len(whole), max(1, len(whole) // 200)):
+        changed = bytearray(whole)
+        changed[place] ^= 1 << place % 7
+        (folder / name).write_bytes(changed)
+        assert verify(AuditFolder(folder), digest).problems[0].startswith(wanted), place
+    assert wanted in " ".join(verify(AuditFolder(folder), digest, made_again()).problems)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_file_shows(audit: tuple[Path, str], name: str) -> None:
+    folder, digest = audit
+    (folder / name).unlink()
+    assert verify(AuditFolder(folder), digest).problems == (f"The file {name} is missing.",)
+    told = verify(AuditFolder(folder), digest, made_again()).problems
+    assert f"The file {name} is missing." in told
+    if name in ("audit.json", *RAW):  # gone from the manifest, too
+        change_manifest(folder)
+        (told,) = verify(AuditFolder(folder), make_again=made_again()).problems
+        wanted = (
+            "The figures cannot be computed again: " if name in RAW else "The file audit.json is"
+        )
+        assert told.startswith(wanted)
+
+
+@pytest.mark.parametrize(
+    "name", ["notes.html", "raw/more.jsonl", ".hidden", "deep/er/file", ".lock"]
+)
+def test_an_added_file_shows(audit: tuple[Path, str], name: str) -> None:
+    folder, digest = audit
+    (folder / ".lock").write_text("")  # that of a process
+    assert verify(AuditFolder(folder), digest, made_again()).problems == ()
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text("more")
+    wanted = f"The file {name} was added: the manifest does not list it."
+    assert verify(AuditFolder(folder), digest, made_again()).problems == (wanted,)
+    # Whoever adds a file may list it, too.
+    change_manifest(folder, lambda data: data["files"].update({name: "0" * 64}))
+    change_manifest(folder)
+    told = verify(AuditFolder(folder), make_again=made_again()).problems
+    assert f"The file {name} is none that follows from raw/." in told
+
+
+def test_what_is_no_file_is_not_read_and_a_name_cannot_write_on_the_terminal(
+    audit: tuple[Path, str], tmp_path: Path
+) -> None:
+    folder, digest = audit
+    (folder / "report.html").rename(tmp_path / "report.html")
+    (folder / "report.html").symlink_to(tmp_path / "report.html")
+    (folder / "evil\x1b[2J\n").symlink_to(tmp_path)
+    (folder / RAW[0]).unlink()
+    os.mkfifo(folder / RAW[0])
+    told = verify(AuditFolder(folder), digest, made_again()).problems
+    assert [it.endswith(" is a link or a device, and no file.") for it in told] == [True] * 3
+    assert all(map(str.isprintable, told))
+
+
+@pytest.mark.parametrize(
+    "tamper",
+    [
+        rewrite(RAW[0], b"0.25", b"0.26"),
+        rewrite(RAW[1], b"1.5", b"1.25"),
+        rewrite("audit.json", b"0.25", b"0.26"),
+        lambda folder: change_manifest(folder, lambda data: data["spec"].update(k=5)),
+    ],
+    ids=["relevance", "weight", "figure", "setting"],
+)
+def test_who_mends_the_hashes_too_is_found_out_by_figures_and_by_the_digest(
+    audit: tuple[Path, str], tamper: Callable[[Path], None]
+) -> None:
+    folder, digest = audit
+    tamper(folder)
+    change_manifest(folder)
+    assert verify(AuditFolder(folder)).problems == ()
+    assert verify(AuditFolder(folder), digest).problems[0].startswith("The digest of the audit is ")
+    (told,) = verify(AuditFolder(folder), make_again=made_again()).problems
+    assert told.startswith("audit.json, line ")
+    assert ", and raw/ gives '" in told
+
+
+@pytest.mark.parametrize(
+    ("name", "again", "wanted"),
+    [
+        ("t.csv", "lean,p\n0.1000004,1e-17\n1234567,yes\n", None),
+        ("t.json", "lean,p\n0.10000000001,0\n1234567,yes\n", None),
+        ("t.json", "lean,p\n0.1000004,0\n1234567,yes\n", (2, "0.1", "0.1000004")),
+        ("t.md", "lean,p\n0.1000004,0\n1234567,yes\n", (2, "0.1", "0.1000004")),
+        ("t.md", "lean,p\n0.10,0\n1234567,yes\n", (2, "0.1", "0.10")),
+        ("t.md", "lean,p\n0.1,0\n1234567,yes", (3, "", "")),
+        ("t.csv", "lean,p\n0.2,0\n1234567,yes\n", (2, "0.1", "0.2")),
+        ("t.csv", "lean,p\n0.1,0\n1234568,yes\n", (3, "1234567", "1234568")),
+        ("t.csv", "lean,p\n0.1,0\n1234567,no\n", (3, "yes", "no")),
+        ("t.csv", "lean,p\n0.1,0,2\n1234567,yes\n", (2, "", ",")),
+        ("t.csv", "lean,p\n0.1,0\n", (3, "1234567", "")),
+    ],
+)
+def test_lines_that_differ_are_named_and_rounding_of_another_machine_is_no_tampering(
+    audit: tuple[Path, str], name: str, again: str, wanted: tuple[int, str, str] | None
+) -> None:
+    """Measured numbers may differ by rounding, in tables alone; ids and counts may not."""
+    folder, _ = audit
+    (folder / name).write_text("lean,p\n0.1,0\n1234567,yes\n")
+    change_manifest(folder, lambda data: data["files"].update({name: "0" * 64}))
+    change_manifest(folder)
+    table = made_again(lambda path: {**figures(path), name: again.encode()})
+    sentence = f"{name}, line %d, says '%s', and raw/ gives '%s'."
+    assert verify(AuditFolder(folder), make_again=table).problems == (
+        (sentence % wanted,) if wanted else ()
+    )
+
+
+def test_what_cannot_be_checked_is_named(audit: tuple[Path, str]) -> None:
+    folder, digest = audit
+    answered, made = verify(AuditFolder(folder), make_again=made_again()).unchecked
+    assert answered.startswith("What was asked and answered: ")
+    assert made.startswith("When and how it was made: give the digest")
+    assert verify(AuditFolder(folder), digest, made_again()).unchecked == (answered,)
+    change_manifest(folder, lambda data: data["versions"].update(matplotlib="3.9.0"))
+    drawn = verify(AuditFolder(folder), make_again=made_again()).unchecked[2]
+    assert drawn.startswith("The lines of pictures: matplotlib 3.9.0 drew them, not ")
+
+
+PICTURE = '<svg width="3.5pt"><path d="M 0 1"/><text x="1">70%</text></svg>'
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        f"<svg><foreignObject><h1>All is well.</h1></foreignObject></svg>{PICTURE}",
+        f"<svgx><h1>All is well.</h1></svg>{PICTURE}",
+        PICTURE.replace("70%", "10%"),
+        PICTURE.replace("<path", "<style>h1 {display: none}</style><path"),
+        PICTURE.replace("<svg ", '<svg style="position: fixed" '),
+    ],
+)
+def test_another_version_of_matplotlib_hides_no_forged_words(
+    audit: tuple[Path, str], forged: str
+) -> None:
+    folder, _ = audit
+    again = made_again(lambda path: {**figures(path), "report.html": PICTURE.encode()})
+    for shown in (PICTURE.replace("0 1", "0 2").replace("3.5", "4"), forged):
+        (folder / "report.html").write_text(shown)
+        change_manifest(folder, lambda data: data["versions"].update(matplotlib="3.9.0"))
+        problems = verify(AuditFolder(folder), make_again=again).problems
+        assert bool(problems) == (shown == forged)
+
+
+def test_raw_files_that_cannot_be_read_are_one_sentence(audit: tuple[Path, str]) -> None:
+    folder, _ = audit
+    whole = (folder / RAW[0]).read_bytes()
+    lines = [b"{}\n", b'{"query": "\xff"}\n', b"[" * 100_000 + b"\n"]
+    for data in [b"\x1f\x8b packed", whole[:-9], whole[:30] + b"\0\0\0" + whole[33:], *lines]:
+        (folder / RAW[0]).write_bytes(data)
+        change_manifest(folder)
+        (told,) = verify(AuditFolder(folder), make_again=made_again()).problems
+        assert told.startswith("The figures cannot be computed again: ")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        *(({"files": {name: "0" * 64}}, "(at files)") for name in ("../a", "/etc/passwd", "a//b")),
+        ({"files": {"a": "0"}}, "(at files)"),
+        ({"format": 2}, "(at format)"),
+        ({"strange": 2}, "(at strange)"),
+        ({"finished": ""}, "The audit is not finished; run it again."),
+        ({"files": {}}, "The audit is not finished; run it again."),
+        ({}, "The manifest was changed: it is not written as fairqr writes it."),
+    ],
+)
+def test_a_manifest_that_was_written_by_somebody_else(
+    audit: tuple[Path, str], change: dict[str, Any], words: str
+) -> None:
+    folder, digest = audit
+    data = json.loads((folder / MANIFEST).read_text())
+    (folder / MANIFEST).write_text(json.dumps({**data, **change}))
+    changed, *told = verify(AuditFolder(folder), digest, made_again()).problems
+    assert changed.startswith("The digest of the audit is ")
+    assert words in told[-1]

@@ -15,7 +15,6 @@ import pytest
 from markdown_it import MarkdownIt
 
 from fairqr.base.errors import InputError
-from fairqr.evaluation.audit.conditions import check, parse_condition
 from fairqr.evaluation.audit.figures import GroupFigures, Verdict
 from fairqr.evaluation.audit.outcomes import AuditOutcome, audit_json
 from fairqr.evaluation.audit.report import (
@@ -231,7 +230,6 @@ def test_without_relevance_no_one_is_to_blame() -> None:
     said = _said(outcome)
     assert "cannot say whether the ranking or the documents are to blame" in said
     assert "withholds" not in said
-    assert "female" in said
     text = _report(outcome)
     assert "there is no supply and no gap" in text
     assert "What mending would cost is not known" in text
@@ -279,10 +277,6 @@ def test_missing_labels_acquit_nobody() -> None:
     assert found["verdict"][0] == "No verdict: missing labels could hide a difference."
     assert "of the exposure went to documents without a label" in found["sentences"][0]
     assert not re.search("This audit finds|no clear difference", _said(outcome))
-    assert VERDICTS["unlabelled"] in _report(outcome)
-    _, doubtful = check([parse_condition("lean > 0.2")], outcome.figures, sure=True)
-    assert "gender=female" in doubtful[0]
-    assert "missing labels could hide a difference" in doubtful[0]
     assert _without_lean().figures.groups[0].verdict == "cannot_tell"
 
 

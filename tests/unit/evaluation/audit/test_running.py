@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from fairqr.base.errors import (
@@ -26,15 +25,14 @@ from fairqr.evaluation.audit.queries import Queries
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.evaluation.experiments.verifying import verify
 from fairqr.retrieval.engines.engine import Hits, Query
-from fairqr.retrieval.engines.hybrid.texts import Estimates
 from fairqr.retrieval.engines.limits import at_rate
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
 from fairqr.retrieval.fairness.target import Target
 from fairqr.retrieval.sources.documents import Document
 from fairqr.retrieval.sources.schema import Attribute, Schema
 from tests.unit.engines import WatchedEngine
-from tests.unit.evaluation.audit.examples import SCHEMA, WORDS, words_of
-from tests.unit.evaluation.audit.test_verifying import change_manifest, rewrite
+from tests.unit.evaluation.audit.examples import SCHEMA, WORDS, ByRank, words_of
+from tests.unit.evaluation.audit.test_bundle import change_manifest, rewrite
 from tests.unit.evaluation.watching import Watcher
 from tests.unit.retrieval.embedded import built
 
@@ -64,17 +62,6 @@ class Breaking(WatchedEngine):
         return await super().search(queries)
 
 
-class Halves:
-    """Says that each document is as likely relevant as not, and notes what it is asked."""
-
-    def __init__(self) -> None:
-        self.pools: list[list[str]] = []
-
-    async def estimate_ids(self, query: str, ids: Sequence[str]) -> Estimates | None:
-        self.pools.append(list(ids))
-        return Estimates(*np.full((3, len(ids)), 0.5))
-
-
 @pytest.fixture(scope="module")
 def people(tmp_path_factory: pytest.TempPathFactory) -> TantivyEngine:
     """For each word, ten documents of women behind ten of men; nobody writes to it."""
@@ -99,15 +86,13 @@ def engine(people: TantivyEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.fixture
-def halves(monkeypatch: pytest.MonkeyPatch) -> Halves:
+def by_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     """Estimates that need no model."""
-    texts = Halves()
 
-    async def opened(*_: object) -> tuple[Halves, str]:
-        return texts, ""
+    async def opened(*_: object) -> tuple[ByRank, str]:
+        return ByRank(), ""
 
     monkeypatch.setattr(running, "open_texts", opened)
-    return texts
 
 
 async def audited(
@@ -152,24 +137,7 @@ async def test_labels_of_an_earlier_run_are_labels(tmp_path: Path) -> None:
     assert (await audited(engine, folder.folder, **half)).figures.counts.answered == 3
 
 
-async def test_the_pool_is_widened_by_one_request_for_all_groups(
-    engine: Breaking, halves: Halves, tmp_path: Path
-) -> None:
-    audit = await audited(engine, tmp_path / "out", WORDS[:6], concurrency=1)
-    assert audit.manifest.relevance == "estimated"
-    widened = [search for search in engine.searches if search[0].within]
-    assert len(widened) == 6
-    assert [query.within for query in widened[0]] == [("gender", "female"), ("gender", "male")]
-    # The engine answers ten men and two women; the others are found within their group.
-    first, *_ = AuditFolder(tmp_path / "out").observations.read()
-    assert len(first.ids) == 12
-    assert sorted(first.pool) == [f"word00-{n:02}" for n in range(20)]
-    assert first.pool[:12] == first.ids
-    assert list(first.pool) in halves.pools
-    assert first.relevance == (0.5,) * 20
-
-
-@pytest.mark.usefixtures("halves")
+@pytest.mark.usefixtures("by_rank")
 async def test_nothing_is_widened_where_it_cannot_be(people: TantivyEngine, tmp_path: Path) -> None:
     without = Breaking(people, without=["within_group"])
     not_wanted = SPEC.model_copy(update={"widen": False})
@@ -280,7 +248,7 @@ async def test_an_attribute_without_labels_ends_the_audit_early_and_each_time(
             await audited(Breaking(bare), tmp_path / str(answered), words, concurrency=1)
 
 
-@pytest.mark.usefixtures("halves")
+@pytest.mark.usefixtures("by_rank")
 async def test_an_audit_says_first_what_it_will_ask(engine: Breaking, tmp_path: Path) -> None:
     """Searches that go together are counted one by one."""
     paced = "up to 64 requests, at most 1000 a second, so at least 0 s"
@@ -328,7 +296,7 @@ async def test_many_queries_at_once_keep_to_the_rate(engine: Breaking) -> None:
     assert [hits.ids for hits in apart] == [hits.ids for hits in together]
 
 
-@pytest.mark.usefixtures("halves")
+@pytest.mark.usefixtures("by_rank")
 async def test_the_order_of_answers_changes_no_file(engine: Breaking, tmp_path: Path) -> None:
     made = []
     for concurrency in (1, 7):
