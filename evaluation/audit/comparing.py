@@ -102,8 +102,11 @@ def compare(first: Audit, second: Audit) -> AuditComparison:
         raise InputError(f"The first audit {why}; make one with another k or depth.")
     depth = min(first.spec.depth, second.spec.depth)
     (answers, labels), (others, other_labels) = (_observed(it, depth) for it in (first, second))
-    earlier, later = _ids(first), _ids(second)
-    pairs = [(earlier[it], later[it]) for it in earlier if it in later]
+    earlier, later = _texts(first), _texts(second)
+    alike = {id_: text for id_, text in earlier.items() if later.get(id_) == text}
+    ids, others_ = ({text: id_ for id_, text in it.items()} for it in (earlier, later))
+    left = ids.keys() & others_.keys() - {*alike.values()}
+    pairs = [*((id_, id_) for id_ in alike), *((ids[it], others_[it]) for it in sorted(left))]
     common = [(one, two) for one, two in pairs if one in answers and two in others]
     if not common:
         raise InputError("The audits answered no query that is the same in both.")
@@ -143,9 +146,9 @@ def _observed(audit: Audit, depth: int) -> tuple[dict[str, int], dict[tuple[str,
     return answers, labels
 
 
-def _ids(audit: Audit) -> dict[str, str]:
-    """Return the ids of queries by their texts."""
-    return {it.text: it.id for it in reversed(audit.queries.queries)}
+def _texts(audit: Audit) -> dict[str, str]:
+    """Return the texts of queries by their ids, the first query last."""
+    return {it.id: it.text for it in reversed(audit.queries.queries)}
 
 
 def _settings(audit: Audit) -> dict[str, str]:
@@ -194,7 +197,7 @@ def _changes(
         places = {query: place for place, query in enumerate(it.queries)}
         rows = [places[query] for query in asked]
         weights += it.weights()[rows] / it.weights().sum()
-        sides.append((it.leans()[0][rows], it.array("exposure")[rows]))
+        sides.append((it.leans()[0][rows], it.exposures(it.array)[rows]))
     for figure, was, is_ in zip(("lean", "exposure"), *sides, strict=True):
         known = ~np.isnan(was + is_).any(axis=1)
         was, is_, by = was[known], is_[known], weights[known]

@@ -18,6 +18,7 @@ OPERATORS = {"<=": le, "<": lt, ">=": ge, ">": gt}
 _WRITTEN = re.compile(r"\s*([a-z_]+)\s*([<>]=?)\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d\d?)?)\s*")
 LEANS = ("lean", "lack", "ranking_gap")
 RATIOS = ("exposure_ratio", "impact_ratio")
+RATES = (*RATIOS, "selection_rate", "precision", "ndcg")
 TESTED = (*LEANS, *RATIOS)
 """The figures that a verdict is about: ratios follow that of the lean."""
 OF_ANSWERS = ("exposure", "absent")
@@ -86,7 +87,9 @@ class Condition:
         may_turn = sure and (group.verdict == "unlabelled" or (is_ratio and group.flips))
         if is_tested and (may_turn or self.holds(group, sure=False)):
             return REASONS.get(group.verdict, open_by)
-        if self.figure not in OF_ANSWERS and group.known < 0.5:
+        # An exposure is over the same queries, unless none has a target.
+        is_over_all = self.figure == "absent" or (self.figure == "exposure" and not group.known)
+        if group.known < 0.5 and not is_over_all:
             return MOSTLY_UNKNOWN
         sides |= {*map(self._meets, self._ends_by_labels(group))}
         return open_by if sure and True in sides else ""
@@ -100,13 +103,21 @@ class Condition:
         it = getattr(group, self.figure)
         low, high = it.low, it.high
         if self.figure == "exposure":
-            return low * (1 - group.unknown), high + (1 - high) * group.unknown
+            return max(low - group.unknown, 0.0), min(high + group.unknown, 1.0)
         if self.figure == "absent":
-            return low * (group.unknown == 0), high
+            return low * (group.unknown == 0), high if group.unknown == 0 else 1.0
+        least, greatest = (end - group.test.value for end in group.lean_bounds)
         if self.figure in LEANS:
-            least, greatest = (end - group.test.value for end in group.lean_bounds)
             return low + min(least, 0.0), high + max(greatest, 0.0)
-        return low, high
+        unlabelled = math.inf if group.unknown else 0.0
+        span = unlabelled if math.isnan(least) else greatest - least
+        if self.figure not in RATES:
+            return low - span, high + span
+        # Rates go with the group's share, and ratios also with that of another group.
+        share = min(group.exposure.value, group.share_of_candidates)
+        is_known = span == 0 or not 0 < share < 1
+        factor = 1 + unlabelled if is_known else (1 + span / share) * (1 + span / (1 - share))
+        return low / factor, high * factor
 
     def _passes_over(self, group: GroupFigures) -> bool:
         """Return whether a group gets more than is due, which no low ratio is about."""
@@ -146,8 +157,9 @@ def check(
         whether it does, with the reason.
     """
     broken, doubtful = list[str](), list[str]()
-    if conditions and figures.too_many_failed:
-        return [], ["No condition was checked: too many queries failed."]
+    if conditions and (figures.too_many_failed or figures.counts.empty_share > 0.5):
+        why = "too many queries failed" if figures.too_many_failed else "most queries found nothing"
+        return [], [f"No condition was checked: {why}."]
     attributes = [[*of] for _, of in groupby(figures.groups, attrgetter("attribute"))]
     for it in conditions:
         met = [one for one in figures.groups if it.holds(one, sure=sure)]

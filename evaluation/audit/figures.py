@@ -295,7 +295,11 @@ class QueryFigures:
         chosen, all_ = (
             self._unmixed(it[rows]).sum(axis=0).round(10).clip(0) for it in (selected, candidates)
         )
-        part, unknown = divided(all_, all_.sum()), self.unknown().value
+        part, unknown = divided(all_, all_.sum()), self.by_label("unknown")
+        is_due = _have(self.exposures(self.by_label))[:, None]
+        unknown = np.fmax(
+            *(self._shares(np.where(it, unknown, np.nan))[0].value for it in (is_due, True))
+        )
         bounds = self._bounds(tested, np.array([it.value for it in found[tested]]))
         known = _mean(np.where(_have(leans), 1.0, 0.0)[:, None], self.weights())
         return [
@@ -309,7 +313,7 @@ class QueryFigures:
                 share_of_candidates=part[place].item(),
                 saturated=self.saturated(),
                 lean_bounds=bounds[place],
-                unknown=unknown,
+                unknown=float(unknown),
                 known=round(known.item(), 10),
                 tested=tested,
             )
@@ -317,14 +321,18 @@ class QueryFigures:
         ]
 
     @staticmethod
+    def exposures(array: Callable[[str], FloatArray]) -> FloatArray:
+        """Return the exposure in the queries that have a target, if any has; else in all."""
+        exposure, is_due = array("exposure"), _have(array("target"))
+        return np.where(is_due[:, None] | ~is_due.any(), exposure, np.nan)
+
+    @staticmethod
     def _terms(
         array: Callable[[str], FloatArray],
     ) -> dict[str, tuple[FloatArray, FloatArray | None]]:
         """Return by query the figures that are means, or the two that they are differences of."""
-        exposure, target, supply = map(array, ("exposure", "target", "supply"))
+        exposure, (target, supply) = QueryFigures.exposures(array), map(array, ("target", "supply"))
         reachable = np.minimum(target, supply)
-        if _have(target).any():  # what is compared is over the same queries
-            exposure = np.where(_have(target)[:, None], exposure, np.nan)
         return {
             "exposure": (exposure, None),
             "target": (target, None),
@@ -341,12 +349,15 @@ class QueryFigures:
     ) -> dict[str, list[Estimate]]:
         """Return the means that are linear in the labels by group, with wider intervals."""
         slope = slopes(confusion, self.mix())
+        is_met = np.abs(self.by_label("supply") - self.by_label("target")) <= ROUNDING
         none = [Estimate(np.nan, np.nan, np.nan, 0)] * len(slope)
         corrected = {"absent": none, "precision": none, "ndcg": none}
         for name, terms in self._terms(self.array).items():
             rows, weights = _have(_less(*terms)), self.weights()
             values = _mean(_less(*terms), weights)
-            known = _mean(terms[0][rows], weights[rows]) if name in self._known() else 0.0
+            sign = {"target": 1, "lack": 1, "lacking": 1, "lean": 1, "excess": -1}.get(name, 0)
+            held = np.where(is_met | (name not in ("lean", "excess")), self.array("target"), 0.0)
+            known = sign * self._has_known_target * _mean(held[rows], weights[rows])
             # Chance may put corrected shares beyond 0 and 1; a difference is that of the shares.
             first, *second = (
                 _mean(it[rows], weights[rows]).clip(0, 1) for it in terms if it is not None
@@ -455,7 +466,7 @@ class QueryFigures:
             weights,
             relative,
             scale="log",
-            telling=np.minimum(seen, due_in),
+            telling=np.minimum(np.minimum(seen, due_in), min(seen[leader], due_in[leader])),
             comparisons=1 if chosen else max(1, size - 1),
         )
         if self.dimension.confusion is None:
@@ -463,6 +474,10 @@ class QueryFigures:
             lead = first.value if np.isnan(first.low) else first.low
             unseen = estimates.shares(above, whole, weights)
             scale = divided(weights @ whole, weights @ below)
+            own, each = unseen[leader], divided(above, below)[below[:, leader] > 0, leader]
+            if own.low > 0 and np.ptp(each) <= ROUNDING:  # others might have another rate
+                by = own.value / np.array([own.high, own.low])
+                found = [wider_by(it, it.value * by, is_ratio=True) for it in found]
             for place in np.flatnonzero(rates == 0) if lead > 0 else ():
                 high = float(unseen[place].high * scale[place] / lead)
                 found[place] = replace(found[place], low=unseen[place].low, high=high)
@@ -473,7 +488,7 @@ class QueryFigures:
             found = [wider_by(it, by, is_ratio=True) for it, by in zip(found, ends, strict=True)]
         # The group that leads may be as far from the best as another group may be above it. By
         # wrong labels a small group may lead by chance alone, and its ratio be anything.
-        others = [it.high for it in found if it.value == it.value and it is not found[leader]]
+        others = [it.high for it in found if it is not found[leader]]
         least = 1.0 if chosen else float(1 / np.max([1.0, *others]))
         least = 0.0 if least < 1 and self.dimension.confusion is not None else least
         found[leader] = Estimate(1.0, least, np.nan if np.isnan(least) else 1.0, len(above))
@@ -496,7 +511,14 @@ class QueryFigures:
         low = np.fmin(self.by_label("target_low"), least) - self.by_label("exposure_high")
         high = np.fmin(self.by_label("target_high"), most) - self.by_label("exposure_low")
         values = _less(*self._terms(self.by_label)[tested])
-        ends = (_mean(it - values, self.weights()) + means for it in (low, high))
+        # With a label, a query that has none of them might have any lean.
+        is_bare = ~_have(values) & (self.by_label("unknown")[:, 0] > 0)
+        kept, bare = (self.weights() @ it for it in (_have(values), is_bare))
+        every = max(kept + bare, ROUNDING)
+        ends = (
+            (kept * (_mean(it - values, self.weights()) + means) + side * bare) / every
+            for it, side in ((low, -1), (high, 1))
+        )
         return [*zip(*(it.round(10).tolist() for it in ends), strict=True)]
 
 
@@ -518,9 +540,12 @@ def corrected(figures: Sequence[GroupFigures]) -> list[GroupFigures]:
         if group.error:
             of_target = dict.fromkeys(("target", "lack"), group.error_of_target)
             whole = widened(by_chance, dict.fromkeys(LEAST, group.error) | of_target)
-        # Nobody lacks more than is due.
+        # Nobody lacks more than is due, in the same queries.
         most = float(np.fmin(whole.target.high, 1.0))
-        changed = {it: _within(getattr(whole, it), -1.0, most) for it in OF_TARGET}
+        lacks = ((it, getattr(whole, it)) for it in OF_TARGET)
+        changed = {
+            n: _within(it, -1.0, most) for n, it in lacks if it.queries == whole.target.queries
+        }
         whole = replace(whole, **changed)
         verdict = _verdict(whole)
         if verdict == "cannot_tell" != _verdict(by_chance):

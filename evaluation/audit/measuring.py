@@ -200,9 +200,13 @@ class _Measurement:
         is_due = answer.counted is not None and bool(answer.counted.any())
         if answer.counted is not None and is_due:
             shares[:, 1] = answer.counted / answer.counted.sum()
-            shares[:, 2] = shares[:, 1] - shares[:, 0]
+        weight = weight_of_relevance(self.dimension, self.choices)
+        if is_due or not weight:
+            shares[:, 2] = weight * shares[:, 1] - shares[:, 0]
         shares *= query.weight
-        added = np.stack([(shares**2).sum(axis=0), query.weight * np.array([1, is_due, is_due])])
+        added = np.stack(
+            [(shares**2).sum(axis=0), query.weight * np.array([1, is_due, is_due or not weight])]
+        )
         for segment in {"", query.segment}:
             documents, sums = self._labels.setdefault(segment, ({}, np.zeros((2, 3))))
             sums += added
@@ -220,9 +224,10 @@ class _Measurement:
             return [{}] * len(self.dimension.groups)
         documents, (squares, weights) = self._labels[segment]
         shared = np.maximum((np.array([*documents.values()]) ** 2).sum(axis=0) - squares, 0.0)
+        weight = weight_of_relevance(self.dimension, self.choices)
         spread = NORMAL * np.sqrt(np.outer(variances(confusion, mix), shared))
         return [
-            dict.fromkeys(("target", "supply"), target)
+            {"target": target * weight, "supply": target}
             | dict.fromkeys(("lack", "lean", "excess", "ranking_gap"), lean)
             | {"exposure": exposure}
             for exposure, target, lean in divided(spread, weights, otherwise=0.0).tolist()
