@@ -40,6 +40,8 @@ LEVEL = 0.95
 DIGITS = 12
 """Of numbers in JSON and tables."""
 ROUNDING = 1e-12
+ALIKE = 0.01
+"""What differs by no more than this in all queries says little of how much it varies in others."""
 POSSIBLE = 0.95
 """How many of the drawn figures must be possible, as a share."""
 
@@ -221,9 +223,7 @@ def _shares(above: FloatArray, below: FloatArray, weights: FloatArray) -> _Ends:
     trials = effective_queries(by * below) * (np.nan if none else 1)
     least, most = _all_or_nothing(value, trials)
     each = divided(above, below)
-    is_constant = (
-        np.nanmax(each, axis=0, initial=0) - np.nanmin(each, axis=0, initial=1) <= ROUNDING
-    )
+    is_constant = np.nanmax(each, axis=0, initial=0) - np.nanmin(each, axis=0, initial=1) <= ALIKE
     low, high = np.where(
         is_constant,
         _of_all_alike(value, trials, 0.0),
@@ -265,7 +265,7 @@ def differences(
     low = value - np.sqrt(below**2 + over**2 - 2 * correlation * below * over)
     high = value + np.sqrt(above**2 + under**2 - 2 * correlation * above * under)
     # Both may change from query to query, and their difference be the same in all.
-    is_alike = (np.ptp(first - second, axis=0) <= ROUNDING) & ~np.isnan(low) & (not is_known)
+    is_alike = (np.ptp(first - second, axis=0) <= ALIKE) & ~np.isnan(low) & (not is_known)
     alike = _of_all_alike(value, effective_queries(weights), -1.0)
     low, high = np.where(is_alike, alike, [low, high])
     return _listed(_Ends(value, low, high), len(first))

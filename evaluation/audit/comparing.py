@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -83,8 +84,8 @@ class AuditComparison:
 def compare(first: Audit, second: Audit) -> AuditComparison:
     """Compare two audits query by query, both measured by the spec and populations of the second.
 
-    Queries are the same if they have the same text, whatever their ids and segments are; if one
-    audit has a text twice, its first query counts. A query weighs what it weighs in both, each
+    Queries are the same if they have the same text, whatever their ids and segments are; those of
+    one text are paired in the order of their ids. A query weighs what it weighs in both, each
     weight as a share of its audit.
 
     Args:
@@ -102,11 +103,8 @@ def compare(first: Audit, second: Audit) -> AuditComparison:
         raise InputError(f"The first audit {why}; make one with another k or depth.")
     depth = min(first.spec.depth, second.spec.depth)
     (answers, labels), (others, other_labels) = (_observed(it, depth) for it in (first, second))
-    earlier, later = _texts(first), _texts(second)
-    alike = {id_: text for id_, text in earlier.items() if later.get(id_) == text}
-    ids, others_ = ({text: id_ for id_, text in it.items()} for it in (earlier, later))
-    left = ids.keys() & others_.keys() - {*alike.values()}
-    pairs = [*((id_, id_) for id_ in alike), *((ids[it], others_[it]) for it in sorted(left))]
+    earlier, later = _ids(first), _ids(second)
+    pairs = [(earlier[it], later[it]) for it in earlier if it in later]
     common = [(one, two) for one, two in pairs if one in answers and two in others]
     if not common:
         raise InputError("The audits answered no query that is the same in both.")
@@ -116,6 +114,9 @@ def compare(first: Audit, second: Audit) -> AuditComparison:
     settings = {it: f"{was}, then {two[it]}" for it, was in one.items() if was != two.get(it, was)}
     settings |= {it: "" for it in settings if it.startswith("source: ")}
     settings |= {f"labels of {it}": f"other for {n:,} documents" for it, n in relabelled.items()}
+    # Labels that both audits have of the same documents, and have alike, are no others.
+    for name in {name for name, _ in labels.keys() & other_labels.keys()} - relabelled.keys():
+        settings.pop(f"labels of {name}", None)
     changes = [it for pair in _measured_alike(first, second) for it in _changes(*pair, common)]
     for change, p in zip(changes, corrected_by_holm([it.change.p for it in changes]), strict=True):
         change.change = replace(change.change, p=p)
@@ -146,9 +147,11 @@ def _observed(audit: Audit, depth: int) -> tuple[dict[str, int], dict[tuple[str,
     return answers, labels
 
 
-def _texts(audit: Audit) -> dict[str, str]:
-    """Return the texts of queries by their ids, the first query last."""
-    return {it.id: it.text for it in reversed(audit.queries.queries)}
+def _ids(audit: Audit) -> dict[tuple[str, int], str]:
+    """Return the ids of queries by their texts, and by the places of those with the same text."""
+    ordered = sorted(audit.queries.queries, key=lambda it: (it.text, it.id))
+    alike = (enumerate(held) for _, held in groupby(ordered, lambda it: it.text))
+    return {(it.text, place): it.id for held in alike for place, it in held}
 
 
 def _settings(audit: Audit) -> dict[str, str]:
@@ -166,8 +169,7 @@ def _settings(audit: Audit) -> dict[str, str]:
     found["judgements"] = manifest.inputs.get("judgements", "")[:8]
     found["attributes"] = list(manifest.attributes)
     for name, attribute in manifest.attributes.items():
-        # Labels are compared one by one, wherever their file is.
-        found |= {f"{what} of {name}": value for what, value in attribute if what != "labels"}
+        found |= {f"{what} of {name}": value for what, value in attribute}
     said = ((name, "none" if it in (None, "", [], {}, ()) else it) for name, it in found.items())
     return {name: json.dumps(it, default=str).strip('"') for name, it in said}
 

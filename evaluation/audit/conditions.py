@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter, ge, gt, le, lt
 
+import numpy as np
+
 from fairqr.base.errors import InputError, one_line
 from fairqr.evaluation.audit.figures import ESTIMATES, REASONS, GroupFigures
 from fairqr.evaluation.audit.measuring import AuditFigures
@@ -102,21 +104,17 @@ class Condition:
         """Return the ends of the interval if missing labels were such that it is widest."""
         it = getattr(group, self.figure)
         low, high = it.low, it.high
-        if self.figure == "exposure":
-            return max(low - group.unknown, 0.0), min(high + group.unknown, 1.0)
-        if self.figure == "absent":
-            return low * (group.unknown == 0), high if group.unknown == 0 else 1.0
         least, greatest = (end - group.test.value for end in group.lean_bounds)
         if self.figure in LEANS:
             return low + min(least, 0.0), high + max(greatest, 0.0)
         unlabelled = math.inf if group.unknown else 0.0
         span = unlabelled if math.isnan(least) else greatest - least
+        span = {"exposure": group.unknown, "absent": unlabelled}.get(self.figure, span)
         if self.figure not in RATES:
             return low - span, high + span
         # Rates go with the group's share, and ratios also with that of another group.
-        share = min(group.exposure.value, group.share_of_candidates)
-        is_known = span == 0 or not 0 < share < 1
-        factor = 1 + unlabelled if is_known else (1 + span / share) * (1 + span / (1 - share))
+        share = np.nan_to_num(min(group.exposure.value, group.share_of_candidates)).clip(1e-9, 0.5)
+        factor = (1 + span / share) * (1 + span / (1 - share))
         return low / factor, high * factor
 
     def _passes_over(self, group: GroupFigures) -> bool:

@@ -261,15 +261,13 @@ class QueryFigures:
             segment: Of the queries.
             tests: How many tests the audit has at most.
         """
-        shown, ndcg, selected, candidates = map(
-            self.by_label, ("shown", "ndcg", "selected", "candidates")
-        )
-        exposure, target = self.by_label("exposure"), self.by_label("target")
-        absent = np.where(shown.sum(axis=1, keepdims=True) > 0, shown <= 0, np.nan)
-        judged = np.where(np.isnan(ndcg), np.nan, shown)
+        by, names = self.by_label, ("exposure", "target", "selected", "candidates", "ndcg")
+        exposure, target, selected, candidates, ndcg = map(by, names)
+        absent = np.where(by("shown").sum(axis=1, keepdims=True) > 0, by("shown") <= 0, np.nan)
+        judged = np.where(np.isnan(ndcg), np.nan, by("shown"))
         found: dict[str, Any] = {
             name: self._means(*terms, is_known=name in self._known())
-            for name, terms in self._terms(self.by_label).items()
+            for name, terms in self._terms(by).items()
         }
         found |= {
             "exposure_ratio": self._relative(exposure, target, np.ones_like(target)),
@@ -277,7 +275,7 @@ class QueryFigures:
             "impact_ratio": self._relative(selected, candidates, candidates),
             "absent": self._shares(absent),
             "precision": self._rates(selected, judged),
-            "ndcg": self._shares(ndcg, self.by_label("has_relevant")),
+            "ndcg": self._shares(ndcg, by("has_relevant")),
         }
         if (confusion := self.dimension.confusion) is not None:
             found |= self._corrected_for_labels(found, confusion)
@@ -295,11 +293,10 @@ class QueryFigures:
         chosen, all_ = (
             self._unmixed(it[rows]).sum(axis=0).round(10).clip(0) for it in (selected, candidates)
         )
-        part, unknown = divided(all_, all_.sum()), self.by_label("unknown")
-        is_due = _have(self.exposures(self.by_label))[:, None]
-        unknown = np.fmax(
-            *(self._shares(np.where(it, unknown, np.nan))[0].value for it in (is_due, True))
-        )
+        part = divided(all_, all_.sum())
+        # With labels, queries without any would be in the exposure, too.
+        is_in = _have(self.exposures(by))[:, None] | (by("unknown") == 1)
+        unknown = self._shares(np.where(is_in, by("unknown"), np.nan))[0].value
         bounds = self._bounds(tested, np.array([it.value for it in found[tested]]))
         known = _mean(np.where(_have(leans), 1.0, 0.0)[:, None], self.weights())
         return [
@@ -313,7 +310,7 @@ class QueryFigures:
                 share_of_candidates=part[place].item(),
                 saturated=self.saturated(),
                 lean_bounds=bounds[place],
-                unknown=float(unknown),
+                unknown=unknown,
                 known=round(known.item(), 10),
                 tested=tested,
             )

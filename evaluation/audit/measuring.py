@@ -13,7 +13,7 @@ import numpy as np
 
 from fairqr.agents.statistics import stream, student_quantile
 from fairqr.evaluation.audit.exposures import Answer, Choices, measure_answer, weight_of_relevance
-from fairqr.evaluation.audit.figures import GroupFigures, QueryFigures, corrected, widened
+from fairqr.evaluation.audit.figures import ALPHA, GroupFigures, QueryFigures, corrected, widened
 from fairqr.evaluation.audit.mending import Mending, Weighted, effect_of, mending_of, rerank
 from fairqr.evaluation.audit.queries import AuditQuery
 from fairqr.evaluation.audit.records import Observation
@@ -108,8 +108,6 @@ class AuditFigures:
         costs: What mending would cost, by attribute; may be empty.
         contributions: The queries that add most to the leans against groups that surely get less.
         by_query: Of each attribute.
-        saturated: By attribute, the weight of the queries that have more relevant documents than
-            were looked at, as a share of those answered. These are in no lean.
         unanswered: The status of the queries that found nothing or failed, by their ids.
         too_many_failed: Whether so much failed that no verdict is given.
     """
@@ -122,7 +120,6 @@ class AuditFigures:
     unlabelled: dict[str, float]
     costs: dict[str, Mending]
     contributions: list[Contribution]
-    saturated: dict[str, float]
     by_query: list[QueryFigures]
     unanswered: dict[str, str]
     too_many_failed: bool
@@ -345,7 +342,9 @@ def measure(
     figures = [
         group for it, segment, ids in parts for group in it.figures(spec.seed, segment, ids, tests)
     ]
-    figures = [_complete(it, costs.get(it.attribute), spec.failures) for it in corrected(figures)]
+    figures = [
+        _complete(it, costs.get(it.attribute), spec.failures, tests) for it in corrected(figures)
+    ]
     if failed > spec.failures:
         figures = [replace(it, verdict="cannot_tell", flips=False) for it in figures]
     groups = [it for it in figures if not it.segment]
@@ -369,7 +368,6 @@ def measure(
         unknown={name: it.table.unknown() for name, it in measured.items()},
         unlabelled={name: it.table.unlabelled() for name, it in measured.items()},
         costs=costs,
-        saturated={name: it.table.saturated() for name, it in measured.items()},
         contributions=_contributions(measured, groups, observed),
         by_query=[it.table for it in measured.values()],
         unanswered=dict(sorted(unanswered.items())),
@@ -377,19 +375,22 @@ def measure(
     )
 
 
-def _complete(group: GroupFigures, mending: Mending | None, most_saturated: float) -> GroupFigures:
+def _complete(
+    group: GroupFigures, mending: Mending | None, most_saturated: float, tests: int
+) -> GroupFigures:
     """Add what a group would get and what could be found, or take back what cannot be said.
 
     Args:
         group: The figures of a group.
         mending: What mending costs, if any query was re-ranked.
         most_saturated: The largest share of saturated queries with which a lean is known.
+        tests: How many tests the audit has.
     """
     if_mended = math.nan
     if mending is not None and not group.segment:
         change = mending.exposure[group.group].value - mending.today[group.group].value
         if_mended = float(np.clip(group.exposure.value + change, 0.0, 1.0))
-    found = replace(group, detectable=_detectable(group), if_mended=if_mended)
+    found = replace(group, detectable=_detectable(group, tests), if_mended=if_mended)
     # What a group lacks to a target without relevance is still known, by every query.
     is_known = group.tested == "lack" and group.known == 1
     if group.saturated > most_saturated and not is_known:
@@ -407,18 +408,18 @@ def _may_hide(group: GroupFigures) -> bool:
     return group.verdict == "cannot_tell" and low < high and max(-low, high) > group.detectable
 
 
-def _detectable(group: GroupFigures) -> float:
+def _detectable(group: GroupFigures, tests: int) -> float:
     """Return the lean that as many queries with this spread find in four of five cases.
 
-    That is (t.975 + t.8)·standard error, by Student's quantiles, where the error of an estimate of
-    relevance counts as chance. The correction for the number of tests is left out.
+    That is (t + t.8)·standard error, by Student's quantiles, where t is that of .975 corrected for
+    all tests at once, and the error of an estimate of relevance counts as chance.
     """
     test = group.test
     if np.isnan(test.low) or test.p is None:
         return math.nan
     freedom = test.queries - 1
-    wider = student_quantile(2 * POWER - 1, freedom) / student_quantile(0.95, freedom)
-    return (test.high - test.low) / 2 * (1 + wider)
+    power, passed = (student_quantile(it, freedom) for it in (2 * POWER - 1, 1 - ALPHA / tests))
+    return (test.high - test.low) / 2 * (passed + power) / student_quantile(0.95, freedom)
 
 
 def _contributions(

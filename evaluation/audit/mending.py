@@ -48,9 +48,7 @@ def rerank(answer: Answer, target: FloatArray, choices: Choices) -> Positions:
         target: ε*, shape (G,).
         choices: What to measure by.
     """
-    if answer.relevance is None:
-        raise ValueError("without relevance there is nothing to re-rank by")
-    worth = relevance_by_rank(answer.answered) if answer.is_judged else answer.relevance
+    worth = relevance_by_rank(answer.answered) if answer.is_judged else np.asarray(answer.relevance)
     length = min(choices.k, answer.answered)
     members = answer.members[: len(worth)]
     objective = RankingObjective(worth, [members], [target], length, WEIGHT, choices.discount)

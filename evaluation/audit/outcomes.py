@@ -17,7 +17,6 @@ import numpy as np
 from fairqr.evaluation.audit.bundle import AuditManifest
 from fairqr.evaluation.audit.figures import ALPHA, GroupFigures
 from fairqr.evaluation.audit.measuring import AuditFigures
-from fairqr.evaluation.audit.mending import Mending
 from fairqr.evaluation.audit.pairs import PairwiseAudit, VersionComparison
 from fairqr.evaluation.audit.queries import Queries
 from fairqr.evaluation.audit.specification import AuditSpec
@@ -104,28 +103,19 @@ def audit_json(outcome: AuditOutcome) -> bytes:
                 "groups": [group.group for group in groups],
                 "unlabelled_exposure": figures.unknown[attribute],
                 "unlabelled_candidates": figures.unlabelled[attribute],
-                "saturated": figures.saturated[attribute],
+                "saturated": groups[0].saturated,
             }
             for attribute, groups in outcome.attributes().items()
         ],
         "groups": figures.groups,
         "segments": figures.segments,
-        "costs": [
-            {"attribute": name, "relevance": it.relevance, "groups": _mended(it)}
-            for name, it in figures.costs.items()
-        ],
+        "costs": [{"attribute": name} | as_data(it) for name, it in figures.costs.items()],
         "contributions": [as_data(it) | printed[it.query] for it in figures.contributions],
         "pairs": pairs,
     }
     text = json.dumps(as_data(found), indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
     # Half of a pair of surrogates, as a JSON of documents may hold, becomes an escape of JSON.
     return f"{text}\n".encode(errors="backslashreplace")
-
-
-def _mended(it: Mending) -> list[dict[str, Any]]:
-    return [
-        {"group": name, "today": it.today[name], "mended": it.exposure[name]} for name in it.today
-    ]
 
 
 def _tests(family: int) -> dict[str, Any]:

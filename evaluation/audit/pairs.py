@@ -129,14 +129,12 @@ class ScoredPairs:
 
     Attributes:
         name: What scores them, for the report.
-        is_by_engine: Whether the audited engine does.
         scores: Returns a score for each document of a query, None for one that is not there;
             higher is better.
         tasks: The queries.
     """
 
     name: str
-    is_by_engine: bool
     scores: Callable[[PairQuery], Awaitable[Sequence[float | None]]]
     tasks: Pairs
 
@@ -194,7 +192,7 @@ async def open_pairs(name: str, pairs: Pairs, engine: SearchEngine) -> ScoredPai
             texts = [f"{it.title}\n{it.text}".strip() for it in task.documents]
             return list((await retriever.scores(task.documents[0].query, texts)).tolist())
 
-        return ScoredPairs(retriever.name, False, scores_of_texts, pairs)
+        return ScoredPairs(retriever.name, scores_of_texts, pairs)
     require(engine, "rescore", "Scoring pairs")
 
     async def scores_of_ids(task: PairQuery) -> list[float | None]:
@@ -204,7 +202,7 @@ async def open_pairs(name: str, pairs: Pairs, engine: SearchEngine) -> ScoredPai
         found = dict(zip(hits.ids, hits.scores, strict=True))
         return [found.get(it.document) for it in task.documents]
 
-    return ScoredPairs(engine.name, True, scores_of_ids, pairs)
+    return ScoredPairs(engine.name, scores_of_ids, pairs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
 from fairqr.base.errors import (
     FairqrError,
-    IndexUnavailableError,
     InputError,
-    ModelError,
     SourceError,
     TargetError,
     one_line,
@@ -270,19 +267,17 @@ async def _ask(
     run = partial(
         run_tasks, key=lambda it: it.id, start=start, watcher=watcher, at_once=concurrency
     )
-    with _engine_away():
-        cost = _cost(asker, left, len(queries.queries), rate)
-        cost = "; then ".join(filter(None, (cost, then)))
-        await asker.find_limit(queries.queries if left else ())
-        await run(
-            queries.queries, observe, folder.observations, title="queries", model=engine, cost=cost
-        )
+    cost = "; then ".join(filter(None, (_cost(asker, left, len(queries.queries), rate), then)))
+    await asker.find_limit(queries.queries if left else ())
+    await run(
+        queries.queries, observe, folder.observations, title="queries", model=engine, cost=cost
+    )
     check_labels()
     folder.begin(manifest)
     if pairs:
-        model = engine if pairs.is_by_engine else f"'{pairs.name}'"
-        with _engine_away() if pairs.is_by_engine else contextlib.nullcontext():
-            await run(pairs.tasks, pairs.do, folder.pairs, title="pairs", model=model, cost=then)
+        await run(
+            pairs.tasks, pairs.do, folder.pairs, title="pairs", model=f"'{pairs.name}'", cost=then
+        )
 
 
 def _cost(asker: Asker, left: Sequence[AuditQuery], every: int, rate: float | None) -> str:
@@ -291,17 +286,6 @@ def _cost(asker: Asker, left: Sequence[AuditQuery], every: int, rate: float | No
     paced = f", at most {rate:g} a second, so at least {time_left(count / rate)}" if rate else ""
     queries = f"{count:,} {'query' if count == 1 else 'queries'}"
     return f"{queries} for '{asker.engine.name}', up to {requests:,} requests{paced}"
-
-
-@contextlib.contextmanager
-def _engine_away() -> Iterator[None]:
-    """Tell an engine that is away from a model that is."""
-    try:
-        yield
-    except ModelError as error:
-        if error.status == "unavailable":
-            raise IndexUnavailableError(str(error)) from None
-        raise
 
 
 async def _titles(engine: SearchEngine, audit: Audit, watcher: StageWatcher) -> dict[str, str]:

@@ -38,6 +38,8 @@ T = TypeVar("T")
 GIVE_UP = 20
 """A model with this many failures in a row is not there at all."""
 
+ENGINE = "engine"
+"""The status of an absence of an engine."""
 _AWAY = frozenset({"invalid_request", "rate_limited", "timeout", "unavailable"})
 
 TIMED = 3
@@ -171,11 +173,12 @@ class Patience:
 
         Raises:
             ModelError: It failed so often in a row that going on is of no use.
+            IndexUnavailableError: So did an engine.
         """
         self._failures += times
         self._last = (status, one_line(message, 200).rstrip("."))
         if self._failures >= GIVE_UP:
-            raise ModelError(
+            raise _gone(
                 status,
                 f"{self._name} failed {self._failures} times in a row, the last time with: "
                 f"{self._last[1]}; fix this and run again, the answers so far are kept.",
@@ -186,10 +189,11 @@ class Patience:
 
         Raises:
             ModelError: The model never answered, as with a wrong key in a short run.
+            IndexUnavailableError: The engine never did.
         """
         if self._last is not None and not self.has_answered:
             status, message = self._last
-            raise ModelError(
+            raise _gone(
                 status,
                 f"{self._name} answered none of {self._failures} questions, the last time with: "
                 f"{message}; fix this and run again.",
@@ -276,12 +280,16 @@ class Done(Generic[R]):
     is_held: bool = False
 
 
+def _gone(status: str, message: str) -> FairqrError:
+    return IndexUnavailableError(message) if status == ENGINE else ModelError(status, message)
+
+
 def failure_of(error: FairqrError, record: R) -> Done[R]:
     """Return a record of a failure.
 
     If an engine or a model stays away, the run ends; if it refuses a question, it goes on.
     """
-    status = error.status if isinstance(error, ModelError) else "unavailable"
+    status = error.status if isinstance(error, ModelError) else ENGINE
     is_away = isinstance(error, ModelError | IndexUnavailableError)
     return Done(record, (Absence(status, one_line(error)) if is_away else None,))
 
