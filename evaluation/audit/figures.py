@@ -295,7 +295,7 @@ class QueryFigures:
         )
         part = divided(all_, all_.sum())
         # With labels, queries without any would be in the exposure, too.
-        is_in = _have(self.exposures(by))[:, None] | (by("unknown") == 1)
+        is_in = _have(self.exposures(by))[:, None] | (by("unknown") > 1 - ROUNDING)
         unknown = self._shares(np.where(is_in, by("unknown"), np.nan))[0].value
         bounds = self._bounds(tested, np.array([it.value for it in found[tested]]))
         known = _mean(np.where(_have(leans), 1.0, 0.0)[:, None], self.weights())

@@ -183,6 +183,16 @@ def test_queries_are_the_same_by_their_texts_and_labels_by_what_they_say(audit: 
     comparison = compare(before, after)
     assert list(comparison.settings) == ["queries"]
     assert (comparison.queries, comparison.same) == (30, 0)
+    twice = replace(queries_of(30), queries=tuple(replace(it, text="one") for it in queries))
+    assert compare(audit(twice), audit(twice)).same == 30, "equal texts go by their ids"
+
+    def renamed(it: Observation) -> Observation:
+        return it.model_copy(
+            update={name: tuple(f"new {id_}" for id_ in getattr(it, name)) for name in IDS}
+        )
+
+    moved = compare(before, audit(attributes=there, observed=renamed))
+    assert "labels of gender" in moved.settings, "no document tells whether they are others"
     with pytest.raises(InputError, match="no query that is the same"):
         compare(before, audit(queries_of(30, texts=[f"other {number}" for number in range(30)])))
 

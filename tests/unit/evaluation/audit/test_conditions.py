@@ -160,6 +160,9 @@ def test_a_group_that_is_never_shown_surely_breaks_a_condition() -> None:
         ("exposure < 0.3", 0.35, 0.4, (0.0, 0.0), False),
         ("exposure > 0.3", 0.35, 0.4, (0.0, 0.0), True),
         ("absent > 0.3", 0.35, 0.4, (0.0, 0.0), True),
+        ("absent > 0.5", 0.35, 0.4, (0.0, 0.0), False),
+        ("selection_rate < 0.33", 0.35, 0.4, (0.0, 0.1), False),
+        ("target > 0.45", 0.35, 0.4, (0.0, 0.1), False),
         ("lean > 0.5", 0.35, 0.4, (0.3, 0.6), False),
         ("lean > 0.3", 0.35, 0.4, (0.1, 0.4), True),
         ("lean > 0.5", 0.35, 0.4, (0.3, 0.4), None),
@@ -187,19 +190,16 @@ def test_what_missing_labels_could_change_is_not_sure(
 
 @pytest.mark.parametrize("sure", [False, True])
 def test_what_cannot_be_checked_is_doubtful(figures: AuditFigures, sure: bool) -> None:
-    undefined, failed = (
-        with_figure(figures, "lean", NOTHING),
-        replace(figures, too_many_failed=True),
-    )
     for changed, why in (
-        (undefined, "there is no figure"),
-        (failed, "too many queries"),
+        (with_figure(figures, "lean", NOTHING), "there is no figure"),
+        (replace(figures, too_many_failed=True), "too many queries"),
+        (replace(figures, counts=replace(figures.counts, empty_share=0.6)), "most queries found"),
         (outcome_of(4).figures, "too few queries"),
     ):
         broken, (doubt,) = check([parse_condition("lean > 0.9")], changed, sure=sure)
         assert not broken
         assert why in doubt
-    assert check([], failed, sure=sure) == ([], [])
+    assert check([], replace(figures, too_many_failed=True), sure=sure) == ([], [])
 
 
 NOTHING = Estimate(np.nan, np.nan, np.nan, 0)

@@ -121,15 +121,17 @@ def test_intervals_of_ratios_are_less_than_twice_as_wide_as_those_of_a_bootstrap
     assert np.nanmedian(wider) < 2
 
 
-def test_a_wrong_label_that_many_queries_show_is_wrong_in_all_of_them() -> None:
+@pytest.mark.parametrize("target", ["relevance:1", "population:1"])
+def test_a_wrong_label_that_many_queries_show_is_wrong_in_all_of_them(target: str) -> None:
     """Each audit has other labels of the same 60 documents, a fifth of which are wrong."""
     random, held = np.random.default_rng(6), Counter[str]()
     own = np.arange(60) % 3 == 0
     rows = {"a": {"a": 0.8, "b": 0.2}, "b": {"a": 0.2, "b": 0.8}}
-    groups = {"gender": Attribute(name="gender", field="f", groups=("a", "b"), confusion=rows)}
+    gender = Attribute(name="gender", field="f", groups=("a", "b"), confusion=rows)
+    groups = {"gender": gender.model_copy(update={"population": {"a": 0.35, "b": 0.65}})}
     right = Schema(attributes={"gender": groups["gender"].model_copy(update={"confusion": None})})
     queries = {f"q{number}": AuditQuery(f"q{number}", f"{number}") for number in range(40)}
-    spec = AuditSpec(k=10, depth=30, mend=0)
+    spec = AuditSpec(k=10, depth=30, mend=0, target=target)
     orders = [np.argsort(random.normal(size=60) + own) for _ in queries]
     relevant = [tuple((random.random(60) < 0.6).astype(float).tolist()) for _ in queries]
 

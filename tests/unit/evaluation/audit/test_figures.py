@@ -253,6 +253,10 @@ def test_who_leads_by_chance_may_not_lead() -> None:
             leader = max(ratios, key=lambda it: it.value)
             assert leader.value == 1
             assert leader.low != leader.high
+    # Three of 'a' in three of 40 queries are all selected: that says little of how many would be.
+    rare = [shown("abbbbb", k=3)] * 3 + [shown("bbbbbb", k=3)] * 37
+    ratio = raw_figures(rare)[1].impact_ratio
+    assert ratio.low < ratio.value < 0.8 < ratio.high
 
 
 def test_few_queries_tell_nothing() -> None:

@@ -82,6 +82,33 @@ def test_judgements_of_some_queries_do_not_speak_for_all() -> None:
     assert verdict.startswith("We found no clear difference. For 80.0% of those answered, nothing")
 
 
+def test_queries_without_any_label_acquit_nobody() -> None:
+    """Half of the queries are labelled and fair; the others might show anybody."""
+    queries = queries_of(40, alike=True)
+    observed = observations_of(queries, lean=0.0)[:20]
+    observed += observations_of(queries, unlabelled=1.0)[20:]
+    found = measured(queries, observed, attributes=("gender",), relevance="judged")
+    for it in found.groups:
+        assert (it.verdict, it.known, it.unknown) == ("unlabelled", 0.5, 0.5)
+        assert it.lean_bounds == pytest.approx(((it.lean.value - 1) / 2, (it.lean.value + 1) / 2))
+    for text in ("lean > 0.2", "exposure < 0.2", "exposure_ratio < 0.3", "absent > 0.4"):
+        broken, (doubt,) = check([parse_condition(text)], found, sure=True)
+        assert not broken
+        assert "missing labels" in doubt
+
+
+def test_a_lean_of_some_queries_is_not_cut_off_at_the_target_of_all() -> None:
+    """In a third of the queries nothing is likely relevant, and there is no supply."""
+    queries = queries_of(30, alike=True)
+    observed = observations_of(queries, lean=9.0)
+    for number in range(10):
+        faint = tuple(0.4 * it for it in observed[number].relevance or ())
+        observed[number] = observed[number].model_copy(update={"relevance": faint})
+    found = measured(queries, observed, attributes=("gender",), relevance="judged")
+    women, table = found.groups[0], found.by_query[0]
+    assert women.lean.value == pytest.approx(float(np.nanmean(table.leans()[0][:, 0])))
+
+
 def widened(groups: dict[str, CodedMemberships]) -> dict[str, CodedMemberships]:
     """Return the same memberships with a group more, to which nobody belongs."""
     padded = {name: np.pad(decoded(it), ((0, 0), (0, 1))) for name, it in groups.items()}
