@@ -186,7 +186,8 @@ class Asker:
             return failure_of(error, failed)
 
     async def _observed(self, query: AuditQuery) -> Done[Observation]:
-        (hits,) = await searched(self.engine, [Query(self._words(query), self.depth)])
+        words = query.id if query.id in self._rankings else query.text
+        (hits,) = await searched(self.engine, [Query(words, self.depth)])
         pool = DocumentTable()
         pool.add(hits.ids, hits.memberships)
         relevance: dict[str, tuple[float, ...]] = {}
@@ -198,7 +199,7 @@ class Asker:
         absent = self._looked_up if "read_by_id" in self.engine.capabilities else frozenset[str]()
         hidden = len(relevant.difference(known, absent, pool.ids))
         if self.texts is not None:
-            found, levels = await self._widen(pool, query, hits)
+            found, levels = await self._widen(pool, query, words, hits)
             if found is not None:
                 relevance = {name: (*it.tolist(),) for name, it in found._asdict().items()}
             judged, hidden = (judged if known and not hidden else {}), 0
@@ -223,11 +224,8 @@ class Asker:
         )
         return Done(observation, (None,), hits.warnings)
 
-    def _words(self, query: AuditQuery) -> str:
-        return query.id if query.id in self._rankings else query.text
-
     async def _widen(
-        self, pool: DocumentTable, query: AuditQuery, answer: Hits
+        self, pool: DocumentTable, query: AuditQuery, words: str, answer: Hits
     ) -> tuple[Estimates | None, dict[str, float]]:
         """Add documents to a pool until no search ends among likely relevant documents.
 
@@ -238,6 +236,7 @@ class Asker:
         Args:
             pool: Of what the engine answered.
             query: What was asked.
+            words: In these words.
             answer: What the engine answered.
 
         Returns:
@@ -246,7 +245,6 @@ class Asker:
         """
         if self.texts is None or not answer.ids:
             return None, {}
-        words = self._words(query)
         is_cut_off = len(answer) >= min(self.depth, self._limit)
         reached: dict[Group | None, _Reach] = {None: _Reach(self.depth, answer.ids, is_cut_off)}
         wanted: dict[Group | None, int] = dict.fromkeys(self.widened, WIDENED_BY)

@@ -28,8 +28,7 @@ from fairqr.retrieval.sources.schema import Attribute
 QUERIES, TITLES = "raw/queries.json", "raw/titles.json"
 OBSERVATIONS, PAIRS = "raw/observations.jsonl", "raw/pairs.jsonl"
 
-PRIVATE = 0o600
-PRIVATE_FOLDER = 0o700
+PRIVATE, PRIVATE_FOLDER = 0o600, 0o700
 
 REDACTED: Mapping[str, Any] = {
     "redacted": True,

@@ -23,8 +23,6 @@ RATIOS = ("exposure_ratio", "impact_ratio")
 RATES = (*RATIOS, "selection_rate", "precision", "ndcg")
 TESTED = (*LEANS, *RATIOS)
 """The figures that a verdict is about: ratios follow that of the lean."""
-OF_ANSWERS = ("exposure", "absent")
-"""The figures that rest on what was answered alone, and not on what is relevant."""
 SHOWN = 5
 """How many groups one sentence names."""
 
@@ -79,7 +77,9 @@ class Condition:
             return ""
         if math.isnan(it.value):
             return REASONS["saturated"] if group.verdict == "saturated" else "there is no figure"
-        if self.figure not in OF_ANSWERS and group.verdict in ("saturated", "too_few"):
+        # An exposure is over the queries that have a target, unless none has.
+        is_over_all = self.figure == "absent" or (self.figure == "exposure" and not group.known)
+        if group.verdict in ("saturated", "too_few") and not is_over_all:
             return REASONS[group.verdict]
         # A ratio that may be anything has an interval.
         if math.isnan(it.low) or (is_ratio and it.low <= 0 and it.high >= 1):
@@ -89,8 +89,6 @@ class Condition:
         may_turn = sure and (group.verdict == "unlabelled" or (is_ratio and group.flips))
         if is_tested and (may_turn or self.holds(group, sure=False)):
             return REASONS.get(group.verdict, open_by)
-        # An exposure is over the same queries, unless none has a target.
-        is_over_all = self.figure == "absent" or (self.figure == "exposure" and not group.known)
         if group.known < 0.5 and not is_over_all:
             return MOSTLY_UNKNOWN
         sides |= {*map(self._meets, self._ends_by_labels(group))}

@@ -26,9 +26,6 @@ from fairqr.retrieval.fairness.exposure import FloatArray
 
 ALPHA = 0.05
 ROUNDING = 1e-12
-DRAWS = 1_000
-"""Confusion matrices that are drawn where one was counted on a sample."""
-
 FEW_CANDIDATES = 30
 """Rates over fewer candidates are marked."""
 
@@ -184,7 +181,7 @@ class QueryFigures:
     @functools.cached_property
     def _inverses(self) -> FloatArray:
         """As the samples leave possible that checked labels, shape (D, G, G)."""
-        return drawn_inverses(self.dimension.counted, np.random.default_rng(0), DRAWS)
+        return drawn_inverses(self.dimension.counted, np.random.default_rng(0))
 
     def add(self, weight: float, figures: AnswerFigures | FloatArray, query: str = "") -> None:
         """Add the figures of an answer."""
@@ -468,13 +465,13 @@ class QueryFigures:
         )
         if self.dimension.confusion is None:
             first = estimates.ratios(above, below, weights)[leader]
-            lead = first.value if np.isnan(first.low) else first.low
             unseen = estimates.shares(above, whole, weights)
-            scale = divided(weights @ whole, weights @ below)
-            own, each = unseen[leader], divided(above, below)[below[:, leader] > 0, leader]
-            if own.low > 0 and np.ptp(each) <= ROUNDING:  # others might have another rate
+            own, is_constant = unseen[leader], np.isnan(first.low)
+            lead = own.low * rates[leader] / own.value if is_constant else first.low
+            if is_constant and own.low > 0:  # other queries might show another rate
                 by = own.value / np.array([own.high, own.low])
                 found = [wider_by(it, it.value * by, is_ratio=True) for it in found]
+            scale = divided(weights @ whole, weights @ below)
             for place in np.flatnonzero(rates == 0) if lead > 0 else ():
                 high = float(unseen[place].high * scale[place] / lead)
                 found[place] = replace(found[place], low=unseen[place].low, high=high)

@@ -29,8 +29,7 @@ ESTIMATE_ERROR = 0.04
 """How far the estimate of relevance was found to put the share of a group too low or too high
 (docs/results/audits.md). More queries do not make it smaller, so it widens intervals."""
 
-CONTRIBUTIONS = 10
-POWER = 0.8
+CONTRIBUTIONS, POWER = 10, 0.8
 NORMAL = 1.96
 """Half the width of a 95 % interval in deviations of the normal distribution."""
 

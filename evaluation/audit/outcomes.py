@@ -100,12 +100,10 @@ def audit_json(outcome: AuditOutcome) -> bytes:
         "attributes": [
             {
                 "attribute": attribute,
-                "groups": [group.group for group in groups],
                 "unlabelled_exposure": figures.unknown[attribute],
                 "unlabelled_candidates": figures.unlabelled[attribute],
-                "saturated": groups[0].saturated,
             }
-            for attribute, groups in outcome.attributes().items()
+            for attribute in outcome.attributes()
         ],
         "groups": figures.groups,
         "segments": figures.segments,

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
+from pydantic import BaseModel, Field, FiniteFloat, model_validator
 
 from fairqr.evaluation.experiments.folder import Record
 from fairqr.retrieval.fairness.table import CodedMemberships
 
 
-class AuditRecord(Record):
+class AuditRecord(Record, allow_inf_nan=False):
     """What became of one query in a part of an audit.
 
     Attributes:
@@ -24,7 +24,6 @@ class AuditRecord(Record):
         message: Why it failed.
     """
 
-    model_config = ConfigDict(allow_inf_nan=False)
     keys = ("query",)
 
     query: str | int
@@ -97,15 +96,13 @@ class Observation(AuditRecord):
         return self
 
 
-class VersionScores(BaseModel):
+class VersionScores(BaseModel, frozen=True, extra="forbid"):
     """The scores of a document in several versions.
 
     Attributes:
         segment: What the pair is about; may be empty.
         scores: By version; None if the engine does not have it.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     segment: str = ""
     scores: dict[str, FiniteFloat | None]

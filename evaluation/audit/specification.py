@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from fairqr.base.errors import TargetError
 from fairqr.evaluation.collections.query_targets import as_target
@@ -25,10 +25,8 @@ def _target(value: Any) -> object:
     return found
 
 
-class AuditSpec(BaseModel):
+class AuditSpec(BaseModel, frozen=True, extra="forbid"):
     """What is asked and measured; the same values give the same audit."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     attributes: tuple[str, ...] = Field(
         (), description="The attributes to measure, by default all that the source has."

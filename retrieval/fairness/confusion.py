@@ -46,7 +46,7 @@ def variances(confusion: FloatArray, shares: FloatArray) -> FloatArray:
 
 
 def drawn_inverses(
-    counted: Sequence[FloatArray], random: np.random.Generator, draws: int
+    counted: Sequence[FloatArray], random: np.random.Generator, draws: int = 1_000
 ) -> FloatArray:
     """Return inverses of matrices that a checked sample may come from, shape (draws, G, G).
 
