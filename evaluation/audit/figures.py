@@ -507,7 +507,7 @@ class QueryFigures:
         values = _less(*self._terms(self.by_label)[tested])
         # With a label, a query that has none of them might have any lean.
         is_bare = ~_have(values) & (self.by_label("unknown")[:, 0] > 0)
-        kept, bare = (self.weights() @ it for it in (_have(values), is_bare))
+        kept, bare = (float(self.weights() @ it) for it in (_have(values), is_bare))
         every = max(kept + bare, ROUNDING)
         ends = (
             (kept * (_mean(it - values, self.weights()) + means) + side * bare) / every
