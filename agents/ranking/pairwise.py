@@ -112,7 +112,8 @@ class PairComparison:
 class PairwiseJudge:
     """Asks a model which of two documents is more relevant.
 
-    If the model turns out not to give probabilities, its replies are read from then on.
+    If the model turns out not to give probabilities, its replies are read from then on. The first
+    question is asked alone, so that this is learnt only once.
 
     Args:
         model: The language model.
@@ -126,11 +127,15 @@ class PairwiseJudge:
         self.model = model
         self.prompt = prompt
         self._options = options
+        self._unsupported = False
+        self._first: PerLoop[asyncio.Event] = PerLoop()
 
     @property
     def asks_by(self) -> rankers.By:
         """How the model is really asked, as far as we know."""
-        return self._options.by if self.model.gives_probabilities else "reply"
+        if self._unsupported or not self.model.gives_probabilities:
+            return "reply"
+        return self._options.by
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -153,7 +158,7 @@ class PairwiseJudge:
     def cost(self, query: str, pair: Pair, group: str = "") -> Cost:
         """Return the cost of :meth:`compare`: a question for each order.
 
-        The first comparisons may need more, if the model turns out to give no probabilities.
+        The first comparison may need one more, if the model turns out to give no probabilities.
         """
         written = 1 if self.asks_by == "probabilities" else self.prompt.defaults.max_tokens
         messages = self.prompt.render(self.values(query, pair, group))
@@ -197,12 +202,26 @@ class PairwiseJudge:
     async def _prefer(self, question: Question, until: float | None) -> Preference:
         usage = Usage()
         if self.asks_by == "probabilities":
-            weighed = await self.model.weigh(question, LABELS, rankers.seconds_until(until))
+            weighed = await self._weigh(question, until)
             if weighed.status != "unsupported":
                 return self._weighed(weighed)
             usage = weighed.usage
         reply = await self.model.write(question, rankers.seconds_until(until))
         return self._read(replace(reply, usage=usage + reply.usage))
+
+    async def _weigh(self, question: Question, until: float | None) -> Reply:
+        """Ask for the probabilities of the labels; other questions wait for the first one."""
+        if (first := self._first.get()) is not None:
+            await first.wait()
+            if self.asks_by == "reply":  # the first question showed this meanwhile
+                return Reply("unsupported")
+        first = self._first.setdefault(asyncio.Event())
+        try:
+            choice = await self.model.weigh(question, LABELS, rankers.seconds_until(until))
+        finally:
+            first.set()
+        self._unsupported |= choice.status == "unsupported"
+        return choice
 
     def _weighed(self, reply: Reply) -> Preference:
         name, usage = self.model.name, reply.usage

@@ -10,7 +10,7 @@ import pytest
 
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.ranking.pairwise import PairComparison, PairwiseJudge
-from fairqr.agents.ranking.rankers import RankerOptions, RankItem
+from fairqr.agents.ranking.rankers import By, RankerOptions, RankItem
 from fairqr.prompts.library import PromptLibrary
 from tests.integration.model_server import (
     Answer,
@@ -44,22 +44,28 @@ def likes_men(asked: Asked) -> Answer:
     return says("Passage A" if share > 0.5 else "**B**")
 
 
-async def compared(server: ModelServer) -> tuple[PairwiseJudge, list[PairComparison]]:
+async def compared(
+    server: ModelServer, by: By = "probabilities"
+) -> tuple[PairwiseJudge, list[PairComparison]]:
     model = ChatModel("openai:fake", base_url=server.base_url, timeout=10.0)
-    judge = PairwiseJudge(model, PromptLibrary().get("pairwise", "v1"), RankerOptions())
-    first = await judge.compare("physicist", PAIRS[0])
-    others = await asyncio.gather(*(judge.compare("physicist", pair) for pair in PAIRS[1:]))
-    return judge, [first, *others]
+    judge = PairwiseJudge(model, PromptLibrary().get("pairwise", "v1"), RankerOptions(by=by))
+    return judge, await asyncio.gather(*(judge.compare("physicist", pair) for pair in PAIRS))
+
+
+@pytest.mark.parametrize("by", ["probabilities", "reply"])
+async def test_the_better_one_wins_in_both_orders(model_server: ModelServer, by: By) -> None:
+    model_server.does(likes_men)
+    judge, found = await compared(model_server, by)
+    assert {it.winner for it in found} == {"other"}
+    assert (judge.asks_by, len(model_server.asked)) == (by, 40)
+    assert all(("logprobs" in it.body) == (by == "probabilities") for it in model_server.asked)
 
 
 @pytest.mark.parametrize("refuses", [False, True])
 async def test_a_server_without_probabilities_is_read_instead(
     model_server: ModelServer, refuses: bool
 ) -> None:
-    """It leaves them out, or refuses the parameter: this is learnt by the first pair.
-
-    Its questions are asked again, and the same documents win.
-    """
+    """It leaves them out, or refuses the parameter: one question more, and the same winners."""
 
     def answer(asked: Asked) -> Answer:
         if refuses and asked.body.get("logprobs"):
@@ -70,10 +76,7 @@ async def test_a_server_without_probabilities_is_read_instead(
     model_server.does(answer)
     judge, found = await compared(model_server)
     assert {it.winner for it in found} == {"other"}
-    assert judge.asks_by == "reply"
-    assert len(model_server.asked) <= 42
-    (warning,) = judge.warnings
-    assert "does not give the probabilities of its tokens; its replies were read" in warning
+    assert (judge.asks_by, len(judge.warnings), len(model_server.asked)) == ("reply", 1, 41)
 
 
 async def test_half_a_character_is_no_sign_that_a_model_tells_no_probabilities(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import random
 import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -99,6 +101,22 @@ class TestAsking:
         assert compared.failure is not None
         assert (compared.failure.status, compared.failure.message) == (status, answer.message)
         assert compared.usage == answer.usage + answer.usage
+
+    async def test_without_probabilities_replies_are_read_and_that_is_learnt_once(self) -> None:
+        """Ten comparisons at once ask twenty questions, and one more that finds it out."""
+        model = WeighingModel(unsupported=True)
+        asked = judge(model)
+        assert (asked.asks_by, asked.warnings) == ("probabilities", ())
+        compared = await asyncio.gather(
+            *(asked.compare(f"q{n}", PAIR, deadline=5) for n in range(10))
+        )
+        assert all(each.one_first.status == "ok" for each in compared)
+        assert Counter(how for how, _, _ in model.asked) == {"weigh": 1, "write": 20}
+        assert all(left is not None and 4 < left <= 5 for _, _, left in model.asked)
+        assert sum((each.usage for each in compared), Usage()).model_calls == 21
+        assert asked.asks_by == "reply"
+        (warning,) = asked.warnings
+        assert "does not give the probabilities of its tokens; its replies were read" in warning
 
 
 class TestPrompt:
@@ -222,11 +240,11 @@ class TestRanking:
         sliding = sum(max(0, n - 1 - done) for done in range(passes))
         assert bounds == [n * (n - 1) // 2, n * depth - 2**depth + 1 if n else 0, sliding]
 
-    @pytest.mark.parametrize(("concurrency", "most"), [(3, 6), (20, 30)])
+    @pytest.mark.parametrize(("concurrency", "most"), [(3, 6), (20, 29)])
     async def test_comparisons_run_at_once_up_to_the_limit(
         self, concurrency: int, most: int
     ) -> None:
-        """Two questions for each of all 15 pairs."""
+        """Two questions each; of all 15 pairs, the first question is alone."""
         model = WeighingModel(honest)
         await ranker(model, "all", concurrency=concurrency).rank("q", items([1, 2, 3, 4, 5, 6]))
         assert model.most_at_once == most
