@@ -469,8 +469,10 @@ class QueryFigures:
             own, is_constant = unseen[leader], np.isnan(first.low)
             lead = own.low * rates[leader] / own.value if is_constant else first.low
             if is_constant and own.low > 0:  # other queries might show another rate
-                by = (own.value / own.high, own.value / own.low)
-                found = [wider_by(it, [it.value * b for b in by], is_ratio=True) for it in found]
+                factors = (own.value / own.high, own.value / own.low)
+                found = [
+                    wider_by(it, [it.value * f for f in factors], is_ratio=True) for it in found
+                ]
             scale = divided(weights @ whole, weights @ below)
             for place in np.flatnonzero(rates == 0) if lead > 0 else ():
                 high = float(unseen[place].high * scale[place] / lead)
