@@ -469,10 +469,8 @@ class QueryFigures:
             own, is_constant = unseen[leader], np.isnan(first.low)
             lead = own.low * rates[leader] / own.value if is_constant else first.low
             if is_constant and own.low > 0:  # other queries might show another rate
-                factors = (own.value / own.high, own.value / own.low)
-                found = [
-                    wider_by(it, [it.value * f for f in factors], is_ratio=True) for it in found
-                ]
+                moves = (own.value / own.high, own.value / own.low)
+                found = [wider_by(it, [it.value * f for f in moves], is_ratio=True) for it in found]
             scale = divided(weights @ whole, weights @ below)
             for place in np.flatnonzero(rates == 0) if lead > 0 else ():
                 high = float(unseen[place].high * scale[place] / lead)
