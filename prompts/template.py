@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import string
 import unicodedata
@@ -12,8 +13,7 @@ from typing import Literal
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from fairqr.base.errors import PromptError, first_problem
-from fairqr.base.files import sha256_of
-from fairqr.base.yaml_file import load_yaml
+from fairqr.base.yaml_file import parse_yaml
 
 # Anything that a model may read as a tag, and so as the end of the data it was given: not only our
 # own tags, but also half a tag or a tag with attributes.
@@ -169,13 +169,18 @@ def load_template(path: Path) -> PromptTemplate:
         PromptError: The file is missing, is not YAML, or is not a prompt; the message says what is
             wrong.
     """
-    if not path.is_file() or path.stat().st_size > LARGEST:  # reading a pipe would block
+    try:
+        is_small = path.is_file() and path.stat().st_size <= LARGEST  # reading a pipe would block
+        content = path.read_bytes() if is_small else b""
+    except OSError as error:
+        raise PromptError(f"The prompt {path} cannot be read: {error.strerror}.") from None
+    if not is_small:
         raise PromptError(
             f"The prompt {path} is not a file of at most {LARGEST:,} bytes; put one there."
         )
-    data = load_yaml(path, "prompt", PromptError)
+    data = parse_yaml(content, path, "prompt", PromptError)
     if isinstance(data, dict):
-        data["sha256"] = sha256_of(path)
+        data["sha256"] = hashlib.sha256(content).hexdigest()
     try:
         template = PromptTemplate.model_validate(data)
     except ValidationError as error:
