@@ -74,11 +74,12 @@ class KeptFile(Generic[Value]):
         else:
             self._path.stat()
         with closing(sqlite3.connect(self._path, timeout=10, isolation_level=None)) as connection:
-            # This fails if another process does the same at this moment; the file is then changed
-            # by that.
-            with suppress(sqlite3.OperationalError):
-                connection.execute("PRAGMA journal_mode=WAL")
-            # A power failure may cost the last values, but does not damage the file.
-            connection.execute("PRAGMA synchronous=NORMAL")
-            connection.execute(_TABLE)
+            if writes:
+                # This fails if another process does the same at this moment; the file is then
+                # changed by that.
+                with suppress(sqlite3.OperationalError):
+                    connection.execute("PRAGMA journal_mode=WAL")
+                # A power failure may cost the last values, but does not damage the file.
+                connection.execute("PRAGMA synchronous=NORMAL")
+                connection.execute(_TABLE)
             yield connection

@@ -188,11 +188,12 @@ class CachedAttributor(ABC):
         if asked := [it for it in keys if it not in known]:
             judged = dict(zip(asked, await self.judge_new(asked), strict=True))
             if self._cache:
-                good = {keys[it]: one for it, one in judged.items() if one.status == "ok"}
-                fields = {"attributed", "score"}
-                await self._cache.put_many(
-                    {key: {name: getattr(it, name) for name in fields} for key, it in good.items()}
-                )
+                good = {
+                    keys[it]: {"attributed": one.attributed, "score": one.score}
+                    for it, one in judged.items()
+                    if one.status == "ok"
+                }
+                await self._cache.put_many(good)
             known |= judged
         verdicts = []
         for it in pairs:
