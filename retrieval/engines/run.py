@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 
 from fairqr.base.errors import QueryError, SourceError, UnsupportedError, one_line
+from fairqr.base.files import sha256_of
 from fairqr.retrieval.engines.engine import EngineInfo, Hits, Query, require_groups
 from fairqr.retrieval.engines.report import AttributeReport, SourceReport, report_on
 from fairqr.retrieval.engines.search_only import LimitedEngine
@@ -174,11 +175,8 @@ def _fingerprint(source: RunSource) -> str:
     """Return a hash that changes with the description, or with what any file holds."""
     labels = [attribute.labels for attribute in source.attributes.values()]
     written = filter(None, [*source.runs, source.topics, source.documents, *labels])
-    held = []
-    for path in map(source.path, written):
-        if path.is_file():  # whoever reads a missing one reports it
-            with path.open("rb") as file:
-                held.append(hashlib.file_digest(file, "sha256").hexdigest())
+    # Whoever reads a missing file reports it.
+    held = [sha256_of(path) for path in map(source.path, written) if path.is_file()]
     return hashlib.sha256(f"{source.fingerprint} {held}".encode()).hexdigest()
 
 
