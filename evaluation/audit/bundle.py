@@ -28,7 +28,8 @@ from fairqr.retrieval.sources.schema import Attribute
 QUERIES, TITLES = "raw/queries.json", "raw/titles.json"
 OBSERVATIONS, PAIRS = "raw/observations.jsonl", "raw/pairs.jsonl"
 
-PRIVATE, PRIVATE_FOLDER = 0o600, 0o700
+PRIVATE = 0o600
+PRIVATE_FOLDER = 0o700
 
 REDACTED: Mapping[str, Any] = {
     "redacted": True,

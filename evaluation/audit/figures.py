@@ -33,6 +33,9 @@ LEAST = dict.fromkeys(("target", "supply", "ranking_gap", "supply_gap"), 0.0)
 LEAST |= dict.fromkeys(("lack", "lean", "excess"), -1.0)
 """The figures that an error of the estimate of relevance adds to, and what they are at least."""
 
+SIGNS = {"target": 1, "lack": 1, "lacking": 1, "lean": 1, "excess": -1}
+"""Whether the target is added to a figure, or taken off it."""
+
 OF_TARGET = ("lack", "lean", "ranking_gap", "supply_gap")
 """The figures that are at most the target."""
 
@@ -262,8 +265,9 @@ class QueryFigures:
         exposure, target, selected, candidates, ndcg = map(by, names)
         absent = np.where(by("shown").sum(axis=1, keepdims=True) > 0, by("shown") <= 0, np.nan)
         judged = np.where(np.isnan(ndcg), np.nan, by("shown"))
+        of_known = self._known()
         found: dict[str, Any] = {
-            name: self._means(*terms, is_known=name in self._known())
+            name: self._means(*terms, is_known=name in of_known)
             for name, terms in self._terms(by).items()
         }
         found |= {
@@ -344,14 +348,14 @@ class QueryFigures:
         """Return the means that are linear in the labels by group, with wider intervals."""
         slope = slopes(confusion, self.mix())
         is_met = np.abs(self.by_label("supply") - self.by_label("target")) <= ROUNDING
+        target = self.array("target")
         none = [Estimate(np.nan, np.nan, np.nan, 0)] * len(slope)
         corrected = {"absent": none, "precision": none, "ndcg": none}
         for name, terms in self._terms(self.array).items():
             rows, weights = _have(_less(*terms)), self.weights()
             values = _mean(_less(*terms), weights)
-            sign = {"target": 1, "lack": 1, "lacking": 1, "lean": 1, "excess": -1}.get(name, 0)
-            held = np.where(is_met | (name not in ("lean", "excess")), self.array("target"), 0.0)
-            known = sign * self._has_known_target * _mean(held[rows], weights[rows])
+            held = np.where(is_met | (name not in ("lean", "excess")), target, 0.0)
+            known = SIGNS.get(name, 0) * self._has_known_target * _mean(held[rows], weights[rows])
             # Chance may put corrected shares beyond 0 and 1; a difference is that of the shares.
             first, *second = (
                 _mean(it[rows], weights[rows]).clip(0, 1) for it in terms if it is not None

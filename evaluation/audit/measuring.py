@@ -29,7 +29,8 @@ ESTIMATE_ERROR = 0.04
 """How far the estimate of relevance was found to put the share of a group too low or too high
 (docs/results/audits.md). More queries do not make it smaller, so it widens intervals."""
 
-CONTRIBUTIONS, POWER = 10, 0.8
+CONTRIBUTIONS = 10
+POWER = 0.8
 NORMAL = 1.96
 """Half the width of a 95 % interval in deviations of the normal distribution."""
 
@@ -154,8 +155,9 @@ class _Measurement:
         self, dimension: Dimension, choices: Choices, reference: str | None, relevance: str
     ) -> None:
         self.dimension, self.choices, self._relevance = dimension, choices, relevance
+        self._weight = weight_of_relevance(dimension, choices)
         is_counted = dimension.confusion is not None and "corpus" in choices.target.parts
-        has_known_target = not (is_counted or weight_of_relevance(dimension, choices))
+        has_known_target = not (is_counted or self._weight)
         self.table = QueryFigures(dimension, reference, has_known_target)
         self.is_single = len(dimension.factors) == 1
         self.effects: list[Weighted] = []
@@ -196,13 +198,11 @@ class _Measurement:
         is_due = answer.counted is not None and bool(answer.counted.any())
         if answer.counted is not None and is_due:
             shares[:, 1] = answer.counted / answer.counted.sum()
-        weight = weight_of_relevance(self.dimension, self.choices)
-        if is_due or not weight:
-            shares[:, 2] = weight * shares[:, 1] - shares[:, 0]
+        has_lean = is_due or not self._weight
+        if has_lean:
+            shares[:, 2] = self._weight * shares[:, 1] - shares[:, 0]
         shares *= query.weight
-        added = np.stack(
-            [(shares**2).sum(axis=0), query.weight * np.array([1, is_due, is_due or not weight])]
-        )
+        added = np.stack([(shares**2).sum(axis=0), query.weight * np.array([1, is_due, has_lean])])
         for segment in {"", query.segment}:
             documents, sums = self._labels.setdefault(segment, ({}, np.zeros((2, 3))))
             sums += added
@@ -220,10 +220,9 @@ class _Measurement:
             return [{}] * len(self.dimension.groups)
         documents, (squares, weights) = self._labels[segment]
         shared = np.maximum((np.array([*documents.values()]) ** 2).sum(axis=0) - squares, 0.0)
-        weight = weight_of_relevance(self.dimension, self.choices)
         spread = NORMAL * np.sqrt(np.outer(variances(confusion, mix), shared))
         return [
-            {"target": target * weight, "supply": target}
+            {"target": target * self._weight, "supply": target}
             | dict.fromkeys(("lack", "lean", "excess", "ranking_gap"), lean)
             | {"exposure": exposure}
             for exposure, target, lean in divided(spread, weights, otherwise=0.0).tolist()
@@ -271,9 +270,8 @@ class _Measurement:
         random = stream(seed, f"tests {self.dimension.name} {segment}".rstrip())
         of_labels = self._errors_of_labels(segment, table.mix())
         every = zip(table.figures(random, segment, tests), self.errors[0], of_labels, strict=True)
-        weight = weight_of_relevance(self.dimension, self.choices)
         return [
-            replace(widened(it, by), error=error, error_of_target=error * weight)
+            replace(widened(it, by), error=error, error_of_target=error * self._weight)
             for it, error, by in every
         ]
 

@@ -20,6 +20,7 @@ from fairqr.base.errors import FairqrError, InputError, ModelUnavailableError, S
 from fairqr.evaluation.audit.records import PairScores
 from fairqr.evaluation.estimates import Estimate, divided, estimate, p_of_means, shares
 from fairqr.evaluation.experiments.engine import Done, failure_of
+from fairqr.evaluation.reports.text import counted
 from fairqr.retrieval.engines.engine import Query, SearchEngine, require, searched
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.pools.retrievers import open_pool_retriever
@@ -141,7 +142,8 @@ class ScoredPairs:
     def cost(self, done: int = 0) -> str:
         """Say how many versions are left."""
         versions = sum(len(it.documents) for it in self.tasks[done:])
-        return f"{versions:,} versions for {len(self.tasks) - done:,} queries by '{self.name}'"
+        queries = counted(len(self.tasks) - done, "query", "queries")
+        return f"{versions:,} versions for {queries} by '{self.name}'"
 
     async def do(self, task: PairQuery) -> Done[PairScores]:
         """Score the documents of one query; a failure is a record, too.

@@ -9,13 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from fairqr.base.errors import (
-    FairqrError,
-    InputError,
-    SourceError,
-    TargetError,
-    one_line,
-)
+from fairqr.base.errors import FairqrError, InputError, SourceError, TargetError, one_line
 from fairqr.base.secrets import WITHHELD, without_secrets
 from fairqr.evaluation.audit.asking import Asker
 from fairqr.evaluation.audit.bundle import REDACTED, AuditFolder, AuditManifest, Relevance
@@ -31,6 +25,7 @@ from fairqr.evaluation.experiments.engine import Done, run_tasks
 from fairqr.evaluation.experiments.folder import versions
 from fairqr.evaluation.experiments.progress import StageWatcher, time_left
 from fairqr.evaluation.qrels import Qrels
+from fairqr.evaluation.reports.text import counted
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.engines.engine import SearchEngine, require
 from fairqr.retrieval.engines.hybrid.texts import TextRelevance, open_texts
@@ -282,10 +277,9 @@ async def _ask(
 
 def _cost(asker: Asker, left: Sequence[AuditQuery], every: int, rate: float | None) -> str:
     """Say what is asked of the engine, and how long that takes at least."""
-    count, requests = len(left), asker.requests(left, every)
-    paced = f", at most {rate:g} a second, so at least {time_left(count / rate)}" if rate else ""
-    queries = f"{count:,} {'query' if count == 1 else 'queries'}"
-    return f"{queries} for '{asker.engine.name}', up to {requests:,} requests{paced}"
+    requests, queries = asker.requests(left, every), counted(len(left), "query", "queries")
+    pace = f", at most {rate:g} a second, so at least {time_left(len(left) / rate)}" if rate else ""
+    return f"{queries} for '{asker.engine.name}', up to {requests:,} requests{pace}"
 
 
 async def _titles(engine: SearchEngine, audit: Audit, watcher: StageWatcher) -> dict[str, str]:
