@@ -1,9 +1,9 @@
 """The settings, and where fairqr keeps its files.
 
 Explicit arguments win over ``FAIRQR_…`` variables, variables over the settings file, and the file
-over the defaults. :data:`SETTINGS` lists all settings. Three sections of the file are described
-elsewhere: ``[service]`` in :mod:`fairqr.graph.service.configuration`, ``[credentials]`` in
-:mod:`fairqr.retrieval.sources.credentials` and ``[prices]`` in :mod:`fairqr.base.prices`.
+over the defaults. :data:`SETTINGS` lists all settings. Two sections of the file are described
+elsewhere: ``[service]`` in :mod:`fairqr.graph.service.configuration`, and ``[credentials]`` in
+:mod:`fairqr.retrieval.sources.credentials`.
 
 The variable ``FAIRQR_CONFIG`` names the settings file. By default it is ``fairqr.toml`` in the
 user's configuration folder. We never look in the current folder: somebody who unpacks an archive
@@ -32,8 +32,7 @@ DEFAULT_POOL = 20
 CONFIG_VARIABLE = "FAIRQR_CONFIG"
 SERVICE = "service"
 CREDENTIALS = "credentials"
-PRICES = "prices"
-ELSEWHERE = (SERVICE, CREDENTIALS, PRICES)
+ELSEWHERE = (SERVICE, CREDENTIALS)
 """The sections that other modules describe."""
 
 # FAIRQR_CONFIG and the variables of our own tests: no reason to warn.

@@ -26,7 +26,6 @@ from typing import Any, Generic, TypeVar
 
 from fairqr.agents.models.replies import Usage
 from fairqr.base.errors import FairqrError, IndexUnavailableError, ModelError, one_line
-from fairqr.base.prices import configured_prices
 from fairqr.evaluation.experiments.folder import Lines, Record
 from fairqr.evaluation.experiments.progress import StageWatcher, time_left
 from fairqr.evaluation.workers.tools import Pool, Tools
@@ -83,25 +82,22 @@ class Timing:
 
 @dataclass(slots=True)
 class Estimate:
-    """The time, tokens and money that the rest of a run will take.
+    """The time and tokens that the rest of a run will take.
 
     Attributes:
         seconds: How long it will take.
         tokens: How many tokens models will read and write.
-        cost: The price of these tokens; None if a model has no price.
         is_whole: Whether everything that is left was timed.
     """
 
     seconds: float = 0.0
     tokens: float = 0.0
-    cost: float | None = 0.0
     is_whole: bool = True
 
-    def add(self, model: str, work: float, timing: Timing) -> None:
+    def add(self, work: float, timing: Timing) -> None:
         """Count the rest of a stage.
 
         Args:
-            model: The model of the stage.
             work: The work that is left.
             timing: What some records of the same pace took.
         """
@@ -109,23 +105,14 @@ class Estimate:
             self.is_whole = self.is_whole and not work
             return
         share = work / timing.work
-        read, written = timing.usage.prompt_tokens, timing.usage.completion_tokens
         self.seconds += share * timing.seconds
-        self.tokens += share * (read + written)
-        if read + written and self.cost is not None:
-            prices = configured_prices()
-            # A ranker stands before the name of its model, such as pairwise:openai:gpt-4o.
-            price = prices.price_of(model) or prices.price_of(model.partition(":")[2])
-            self.cost = self.cost + share * price.of(read, written) if price else None
+        self.tokens += share * (timing.usage.prompt_tokens + timing.usage.completion_tokens)
 
     def sentence(self) -> str:
         """Return a sentence about the rest."""
-        parts = [time_left(self.seconds)]
+        listed = time_left(self.seconds)
         if self.tokens >= 1:
-            parts.append(f"{float(f'{self.tokens:.2g}'):,.0f} tokens")
-        if self.cost:
-            parts.append(configured_prices().text_of(float(f"{self.cost:.2g}")))
-        listed = " and ".join([", ".join(parts[:-1]), parts[-1]]) if parts[1:] else parts[0]
+            listed += f" and {float(f'{self.tokens:.2g}'):,.0f} tokens"
         return f"{'about' if self.is_whole else 'at least'} {listed} are left"
 
 
@@ -470,7 +457,7 @@ class _Run:
                     continue
                 timed[stage.pace] = await self.do(stage, most)
                 work -= timed[stage.pace].done
-            estimate.add(stage.model, work, timed[stage.pace])
+            estimate.add(work, timed[stage.pace])
         return estimate
 
     async def do(self, stage: Stage[T, R], most: int | None = None) -> Timing:

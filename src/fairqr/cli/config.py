@@ -52,7 +52,7 @@ def show(as_json: AsJson = False) -> None:
     from fairqr.base.settings import config_path
 
     file = config_path()
-    rows = [*_general(), *_prices(), *_credentials(), *_service()]
+    rows = [*_general(), *_credentials(), *_service()]
     warnings = [*unknown_settings(), *_open_to_others(file, rows)]
     if as_json:
         settings = {
@@ -102,18 +102,6 @@ def _general() -> Iterator[Row]:
         section, _, name = setting.name.rpartition(".")
         value, source = find(setting.name)
         yield _row(section, name, value, source, secret=setting.secret)
-
-
-def _prices() -> Iterator[Row]:
-    from fairqr.base.prices import configured_prices
-    from fairqr.base.settings import PRICES, ValueSource, config_path
-
-    prices, source = configured_prices(), ValueSource("file", str(config_path()))
-    if prices.models:
-        yield _row(PRICES, "currency", prices.currency, source)
-    for model, price in prices.models.items():
-        told = f"{price.input:g} input, {price.output:g} output, per million tokens"
-        yield _row(PRICES, model, told, source)
 
 
 def _credentials() -> Iterator[Row]:

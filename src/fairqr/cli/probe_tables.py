@@ -11,7 +11,6 @@ from rich.text import Text
 
 from fairqr.agents.ranking.lean import Share
 from fairqr.agents.ranking.rankers import By
-from fairqr.base.prices import tokens_text
 from fairqr.cli.common import printable
 from fairqr.cli.terminal import Output, counted, decimal, table
 from fairqr.evaluation.probes.listwise_measures import KEYS, MeasuredListwise, ranker_name
@@ -168,7 +167,7 @@ def print_probe(result: ProbeResult) -> None:
     console.say(
         f"{prompts}; seed {result.seed}; {counted(usage.model_calls, 'model call')}",
         f" and {usage.cached_calls} from the cache" if usage.cached_calls else "",
-        f", {tokens_text(usage.prompt_tokens, usage.completion_tokens, [result.model])}",
+        f", {usage.prompt_tokens} + {usage.completion_tokens} tokens",
         style="dim",
     )
 

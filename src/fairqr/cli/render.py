@@ -13,7 +13,6 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from fairqr.base.prices import tokens_text
 from fairqr.cli.common import agree, notes, printable
 from fairqr.cli.terminal import Output, counted, number, shortened, table
 from fairqr.graph.step_data import StepData
@@ -296,18 +295,16 @@ def print_result(result: SearchResult, passages: Mapping[str, str]) -> None:
         origin(
             f"{by}{ended}: {_STOPPED[result.stop_reason]}",
             result.usage,
-            result.model,
-            result.ranker,
         )
     )
 
 
-def origin(how: str, usage: UsageReport, *models: str | None) -> Text:
-    """Return the last line of a result: how it was made, and what these models cost."""
+def origin(how: str, usage: UsageReport) -> Text:
+    """Return the last line of a result: how it was made, and what models cost."""
     asked = counted(usage.model_calls, "model call")
     if usage.cached_calls:
         asked += f" and {usage.cached_calls} from the cache"
-    tokens = tokens_text(usage.prompt_tokens, usage.completion_tokens, models)
+    tokens = f"{usage.prompt_tokens} + {usage.completion_tokens} tokens"
     return Text(
         printable(f"{how}; {asked}, {tokens}, {usage.milliseconds / 1000:.2f} s"), style="dim"
     )

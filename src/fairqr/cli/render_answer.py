@@ -183,7 +183,7 @@ def _figures(result: AnswerResult) -> Text:
 
 
 def _origin(result: AnswerResult) -> Text:
-    counts, attributor = result.counts, result.attributor or ""
+    counts = result.counts
     judged = f", judged by {result.attributor}" if result.attributor else ""
     return origin(
         f"answered by {result.generator} with {result.prompt.id}={result.prompt.version}{judged}; "
@@ -191,8 +191,6 @@ def _origin(result: AnswerResult) -> Text:
         f"at alpha {result.alpha:g} of {counted(result.pool, 'document')} by {result.method}, "
         f"seed {result.seed}",
         result.usage,
-        result.generator,
-        attributor if attributor.startswith("llm:") else None,
     )
 
 

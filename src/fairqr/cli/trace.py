@@ -64,18 +64,17 @@ def list_(
 
 @app.command()
 def show(file: Name, folder: Folder = None) -> None:
-    """Draw a recorded run as a tree, with times, tokens, costs and decisions."""
+    """Draw a recorded run as a tree, with times, tokens and decisions."""
     from rich.console import Console
 
-    from fairqr.base.prices import configured_prices
     from fairqr.cli.trace_reading import find_trace, read_spans
     from fairqr.cli.trace_tree import cost_text, trees_of
 
     console = Console(highlight=False)
-    spans, prices = read_spans(find_trace(file, folder)), configured_prices()
-    for tree in trees_of(spans, prices):
+    spans = read_spans(find_trace(file, folder))
+    for tree in trees_of(spans):
         console.print(tree)
-    typer.echo(cost_text(spans, prices))
+    typer.echo(cost_text(spans))
 
 
 @app.command()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.text import Text
 from rich.tree import Tree
 
-from fairqr.base.prices import Prices
 from fairqr.base.telemetry import EVALUATION
 from fairqr.cli.common import printable
 from fairqr.cli.terminal import counted
@@ -34,7 +33,7 @@ _HIDDEN = {
 }
 
 
-def trees_of(spans: Sequence[RecordedSpan], prices: Prices) -> Iterator[Tree]:
+def trees_of(spans: Sequence[RecordedSpan]) -> Iterator[Tree]:
     """Yield a tree for each span that has no parent in the file, in order of time."""
     children: dict[str | None, list[RecordedSpan]] = {}
     known = {span["span"] for span in spans}
@@ -43,35 +42,23 @@ def trees_of(spans: Sequence[RecordedSpan], prices: Prices) -> Iterator[Tree]:
         parent = span["parent"] if span["parent"] in known else None
         children.setdefault(parent, []).append(span)
     for root in children.pop(None, []):
-        tree = Tree(_line(root, prices))
-        _grow(tree, root, children, prices)
+        tree = Tree(_line(root))
+        _grow(tree, root, children)
         yield tree
 
 
-def cost_text(spans: Sequence[RecordedSpan], prices: Prices) -> str:
-    """Return what all questions to models cost together; money only if each has a price."""
+def cost_text(spans: Sequence[RecordedSpan]) -> str:
+    """Return what all questions to models cost together."""
     asked = [span["attributes"] for span in spans if INPUT in span["attributes"]]
     tokens = [sum(_count(it.get(key)) for it in asked) for key in (INPUT, OUTPUT)]
-    costs = [_cost(it, prices) for it in asked if it.get("fairqr.model")]
-    known = [cost for cost in costs if cost is not None]
-    money = f", {prices.text_of(sum(known))}" if known and len(known) == len(costs) else ""
-    return f"{counted(len(asked), 'question')} to models, {tokens[0]} + {tokens[1]} tokens{money}"
-
-
-def _cost(attributes: Mapping[str, Any], prices: Prices) -> float | None:
-    price = prices.price_of(str(attributes.get("fairqr.model")))
-    if price is None:
-        return None
-    return price.of(_count(attributes.get(INPUT)), _count(attributes.get(OUTPUT)))
+    return f"{counted(len(asked), 'question')} to models, {tokens[0]} + {tokens[1]} tokens"
 
 
 def _count(value: Any) -> int:
     return value if type(value) is int and 0 <= value < 10**12 else 0
 
 
-def _grow(
-    tree: Tree, span: RecordedSpan, children: dict[str | None, list[RecordedSpan]], prices: Prices
-) -> None:
+def _grow(tree: Tree, span: RecordedSpan, children: dict[str | None, list[RecordedSpan]]) -> None:
     for key, value in span["attributes"].items():
         if key not in _HIDDEN:
             text = f"{key.removeprefix('fairqr.')}: {value_text(value)}"
@@ -80,7 +67,7 @@ def _grow(
         tree.add(Text(printable(f"• {_event_text(event)}"), style="cyan"))
     # Taken out, so that spans which name each other as parents cannot go round in circles.
     for child in children.pop(span["span"], []):
-        _grow(tree.add(_line(child, prices)), child, children, prices)
+        _grow(tree.add(_line(child)), child, children)
 
 
 def _event_text(event: Event) -> str:
@@ -99,7 +86,7 @@ def _event_text(event: Event) -> str:
     return ", ".join(texts) + tail
 
 
-def _line(span: RecordedSpan, prices: Prices) -> Any:
+def _line(span: RecordedSpan) -> Any:
     line = Text.assemble((printable(span["name"]), "bold"), f"  {span['milliseconds']:.1f} ms")
     attributes = span["attributes"]
     if "gen_ai.prompt.name" in attributes:
@@ -109,8 +96,6 @@ def _line(span: RecordedSpan, prices: Prices) -> Any:
         line.append(printable(sha256), style="dim")
     if INPUT in attributes:
         text = f"  {attributes[INPUT]} + {attributes.get(OUTPUT, 0)} tokens"
-        if (cost := _cost(attributes, prices)) is not None:
-            text += f", {prices.text_of(cost)}"
         line.append(printable(text))
     if span["status"] != "ok":
         line.append(printable(f"  {span['status']}"), style="red")

@@ -42,8 +42,6 @@ def test_runs_are_recorded_listed_and_compared(
     settings.write_text(
         f'model = "openai:fake"\nbase_url = "{model_server.base_url}"\ntrace_dir = "runs"\n'
         f'corpus = "{people}"\n'
-        # An answer of the test's server has 100 tokens in and 10 out.
-        '[prices]\ncurrency = "EUR"\n"openai:f*" = {input = 10_000, output = 100_000}\n'
     )
     search = ("search", "physicist", "--attribute", "gender", "-k", "10")
     search = (*search, "--set", "ask=always", "--set", "cache=no", "--json")
@@ -85,7 +83,7 @@ def test_runs_are_recorded_listed_and_compared(
     assert "invoke_workflow fairqr" in shown
     usage = first.result["usage"]
     tokens = f"{usage['prompt_tokens']} + {usage['completion_tokens']} tokens"
-    assert shown.rstrip().endswith(f"to models, {tokens}, {2 * usage['model_calls']} EUR")
+    assert shown.rstrip().endswith(f"to models, {tokens}")
     assert newest in quick("trace", "list").stdout.split("\n")[1]
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from fairqr.base import settings
 from fairqr.base.errors import ConfigError
-from fairqr.base.prices import configured_prices, tokens_text
 from fairqr.base.settings import SETTINGS, Found, ValueSource, find, is_on, path_of, variable_of
 
 
@@ -123,55 +122,3 @@ def test_unknown_variables_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
 def _line(setting: settings.Setting) -> str:
     value = "true" if setting.kind == "switch" else '"in the file"'
     return f"{setting.name.rpartition('.')[2]} = {value}"
-
-
-TABLE = """
-[prices]
-currency = "EUR"
-"openai:gpt-5-mini" = { input = 0.25, output = 2 }
-"openai:*" = { input = 1.0, output = 10.0 }
-"local:*" = { input = 0, output = 0 }
-"""
-
-
-def test_no_prices_are_built_in(file: Path) -> None:
-    file.write_text('model = "openai:gpt-5-mini"\n')
-    assert configured_prices().models == {}
-    assert tokens_text(1_000_000, 0, ["openai:gpt-5-mini"]) == "1000000 + 0 tokens"
-
-
-@pytest.mark.parametrize(
-    ("models", "money"),
-    [
-        (["openai:gpt-5-mini"], " (0.0045 EUR)"),
-        (["openai:gpt-5-mini", None, "listwise(openai:gpt-5-mini, 20/10)"], " (0.0045 EUR)"),
-        (["openai:x", "llm:openai:x?threshold=0.5"], " (0.022 EUR)"),
-        (["local:smollm2-135m"], " (0 EUR)"),
-        (["openai:gpt-5-mini", "openai:x"], ""),
-        (["openai:x", "anthropic:x"], ""),
-        ([None], ""),
-    ],
-)
-def test_money_is_stated_where_every_token_has_one_price(
-    file: Path, models: list[str | None], money: str
-) -> None:
-    file.write_text(TABLE)
-    assert tokens_text(2000, 2000, models) == f"2000 + 2000 tokens{money}"
-    assert tokens_text(0, 0, models) == "0 + 0 tokens"
-
-
-@pytest.mark.parametrize(
-    ("table", "words"),
-    [
-        ('"a:b" = { input = 1, output = 1 }', "at currency: Input should be a valid string; write"),
-        ('currency = "USD"\n"a:b" = { input = -1, output = 1 }', "at models.a:b.input: "),
-        ('currency = "USD"\n"a:b" = { input = 1, output = 1, per = 1 }', "at models.a:b.per: "),
-    ],
-)
-def test_a_wrong_table_is_one_sentence(file: Path, table: str, words: str) -> None:
-    file.write_text(f"[prices]\n{table}\n")
-    with pytest.raises(ConfigError) as caught:
-        configured_prices()
-    assert words in str(caught.value)
-    assert "[prices]" in str(caught.value)
-    assert "\n" not in str(caught.value)

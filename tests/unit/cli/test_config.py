@@ -23,9 +23,6 @@ base_url = "https://me:hidden1@server/v1?key=hidden2"
 [elasticsearch]
 url = "https://elastic:hidden3@host:9200"
 api_key = "hidden4"
-[prices]
-currency = "USD"
-"openai:mine" = { input = 0.5, output = 2 }
 [credentials.production]
 urls = ["https://me:hidden7@host:9243"]
 bearer = "hidden7"
@@ -73,12 +70,9 @@ def test_every_setting_is_shown_with_its_source(
     names = {setting.name for setting in SETTINGS}
     names |= {f"service.{name}" for name, _ in names_of(ServiceSettings) if name != "models"}
     names |= {f"credentials.production.{name}" for name in ("urls", "bearer", "headers.X-Key")}
-    names |= {"prices.currency", "prices.openai:mine"}
     entry = {"base_url", "api_key", "timeout"}
     names |= {f"service.models.openai:gpt-4.1.{name}" for name in entry}
     assert set(settings) == names
-    told = "0.5 input, 2 output, per million tokens"
-    assert settings["prices.openai:mine"]["value"] == told
     assert settings["model"] == {"value": "openai:mine", "source": "file", "place": str(file)}
     port = {"value": 9, "source": "variable", "place": "FAIRQR_SERVICE_PORT"}
     assert settings["service.port"] == port
@@ -108,7 +102,6 @@ def test_sections_are_headed_as_in_the_file() -> None:
     credentials = "[credentials.production]"
     sections = [
         "[elasticsearch]",
-        "[prices]",
         credentials,
         "[service]",
         '[service.models."openai:gpt-4.1"]',
