@@ -101,7 +101,8 @@ class AnswerFigures(NamedTuple):
         target: ε*. Undefined if it needs relevant documents and there are none with a known group.
         supply: ε^s: the exposure in the ranking nearest to the target that the relevant documents
             could give. It is the target where each group could reach it. Undefined without a
-            target or a relevant document.
+            target or a relevant document, and where labels may be wrong and the target does not go
+            by them alone: it is not linear in them.
         exposure_low: The exposure if no unlabelled document belonged to the group.
         exposure_high: The same if all of them did.
         supply_low: The most that relevant documents could give to the group alone, if no unlabelled
@@ -176,7 +177,7 @@ def measure_answer(answer: Answer, dimension: Dimension, choices: Choices) -> An
             low = target + weight * (candidates / counted.sum() - share)
             high = target + weight * ((candidates + unlabelled) / counted.sum() - share)
         likely = answer.members[:0] if counted is None else answer.members[counted >= LIKELY]
-        if len(likely):
+        if len(likely) and (dimension.confusion is None or weight == 1):
             if likely.any():  # Without any label there is nothing that it could be the supply of.
                 supply = supply_of(likely, target, choices.discount, choices.k)
             is_labelled = likely.sum() >= len(likely) - ROUNDING

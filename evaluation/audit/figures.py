@@ -11,7 +11,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,25 +33,27 @@ LEAST = dict.fromkeys(("target", "supply", "ranking_gap", "supply_gap"), 0.0)
 LEAST |= dict.fromkeys(("lack", "lean", "excess"), -1.0)
 """The figures that an error of the estimate of relevance adds to, and what they are at least."""
 
-SIGNS = {"target": 1, "lack": 1, "lacking": 1, "lean": 1, "excess": -1}
-"""Whether the target is added to a figure, or taken off it."""
-
 OF_TARGET = ("lack", "lean", "ranking_gap", "supply_gap")
 """The figures that are at most the target."""
 
-Verdict = Literal[
-    "less", "more", "within_error", "cannot_tell", "saturated", "unlabelled", "too_few", "unknown"
+Sure = Literal["less", "more"]
+SURE = get_args(Sure)
+Unsure = Literal[
+    "within_error", "saturated", "unlabelled", "unseen", "cannot_tell", "too_few", "unknown"
 ]
+Verdict = Literal[Sure, Unsure]
 """Whether a group surely gets less, or more, than the reachable part of its target. The lean is
 ``within_error`` if it is no chance, but the estimate of relevance alone could make it; it is
 ``saturated`` if too many queries have more relevant documents than were looked at, ``unlabelled``
-if missing labels alone could hide a difference, and ``unknown`` if nothing says what is due."""
+if missing labels alone could hide a difference, ``unseen`` if no query shows the group, but so few
+that others might, and ``unknown`` if nothing says what is due."""
 
 
 REASONS = {
     "within_error": "the estimate of relevance may be off by as much",
     "saturated": "more relevant documents than were looked at",
     "unlabelled": "missing labels could hide a difference",
+    "unseen": "never shown, but in too few queries",
     "cannot_tell": "the difference may be chance",
     "too_few": "the audit has too few queries",
     "unknown": "nothing says what is due",
@@ -147,7 +149,7 @@ class GroupFigures:
     @property
     def is_sure(self) -> bool:
         """Whether the group surely gets less, or more."""
-        return self.verdict in ("less", "more")
+        return self.verdict in SURE
 
 
 ESTIMATES = (
@@ -347,15 +349,13 @@ class QueryFigures:
     ) -> dict[str, list[Estimate]]:
         """Return the means that are linear in the labels by group, with wider intervals."""
         slope = slopes(confusion, self.mix())
-        is_met = np.abs(self.by_label("supply") - self.by_label("target")) <= ROUNDING
-        target = self.array("target")
+        target, of_known = self.array("target"), self._known()
         none = [Estimate(np.nan, np.nan, np.nan, 0)] * len(slope)
         corrected = {"absent": none, "precision": none, "ndcg": none}
         for name, terms in self._terms(self.array).items():
             rows, weights = _have(_less(*terms)), self.weights()
             values = _mean(_less(*terms), weights)
-            held = np.where(is_met | (name not in ("lean", "excess")), target, 0.0)
-            known = SIGNS.get(name, 0) * self._has_known_target * _mean(held[rows], weights[rows])
+            known = _mean(target[rows], weights[rows]) if name in of_known else 0.0
             # Chance may put corrected shares beyond 0 and 1; a difference is that of the shares.
             first, *second = (
                 _mean(it[rows], weights[rows]).clip(0, 1) for it in terms if it is not None
@@ -546,7 +546,7 @@ def corrected(figures: Sequence[GroupFigures]) -> list[GroupFigures]:
         }
         whole = replace(whole, **changed)
         verdict = _verdict(whole)
-        if verdict == "cannot_tell" != _verdict(by_chance):
+        if verdict not in SURE and _verdict(by_chance) in SURE:
             verdict = "within_error"
         low, high = group.lean_bounds
         flips = (verdict == "less" and low <= 0) or (verdict == "more" and high >= 0)
@@ -572,7 +572,8 @@ def _verdict(group: GroupFigures) -> Verdict:
     is_more = group.tested == "lean" and test.value < 0
     low, high = (group.excess.low, group.excess.high) if is_more else (test.low, test.high)
     if test.p > ALPHA or low <= 0 <= high or (is_more and group.excess.value <= 0):
-        return "cannot_tell"
+        # What is the same in all queries has the widest interval, and is no chance by any test.
+        return "unseen" if test.p <= ALPHA and group.exposure.value == 0 else "cannot_tell"
     return "less" if test.value > 0 else "more"
 
 

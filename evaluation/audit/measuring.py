@@ -402,7 +402,8 @@ def _may_hide(group: GroupFigures) -> bool:
     if math.isnan(group.exposure.value):
         return group.verdict == "unknown" and group.unknown > 0
     low, high = group.lean_bounds
-    return group.verdict == "cannot_tell" and low < high and max(-low, high) > group.detectable
+    is_open = group.verdict in ("cannot_tell", "unseen")
+    return is_open and low < high and max(-low, high) > group.detectable
 
 
 def _detectable(group: GroupFigures, tests: int) -> float:

@@ -87,6 +87,8 @@ def findings_of(outcome: AuditOutcome) -> dict[str, list[str]]:
         "listing": _listed,
         "alpha": ALPHA,
         "least_queries": least_queries(outcome.figures.tests),
+        # Of so many, nearly all audits would show a group that other queries show alone.
+        "queries_that_show": lambda due: math.ceil(math.log(ALPHA / 2) / math.log1p(-due)),
     }
     return {
         part: paragraphs("audit_findings", {**values, "part": part})

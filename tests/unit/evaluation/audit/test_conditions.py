@@ -83,6 +83,7 @@ def test_the_whole_interval_makes_it_sure(
         ({"verdict": "cannot_tell"}, "may be chance"),
         ({"verdict": "within_error"}, "the estimate of relevance"),
         ({"verdict": "too_few"}, "too few queries"),
+        ({"verdict": "unseen"}, "never shown"),
     ],
 )
 def test_gaps_and_ratios_are_sure_only_with_a_verdict_and_else_doubtful(

@@ -121,7 +121,7 @@ def test_intervals_of_ratios_are_less_than_twice_as_wide_as_those_of_a_bootstrap
     assert np.nanmedian(wider) < 2
 
 
-@pytest.mark.parametrize("target", ["relevance:1", "population:1"])
+@pytest.mark.parametrize("target", ["relevance:1", "population:1", "relevance:0.25,population:0.75"])
 def test_a_wrong_label_that_many_queries_show_is_wrong_in_all_of_them(target: str) -> None:
     """Each audit has other labels of the same 60 documents, a fifth of which are wrong."""
     random, held = np.random.default_rng(6), Counter[str]()
@@ -129,6 +129,7 @@ def test_a_wrong_label_that_many_queries_show_is_wrong_in_all_of_them(target: st
     rows = {"a": {"a": 0.8, "b": 0.2}, "b": {"a": 0.2, "b": 0.8}}
     gender = Attribute(name="gender", field="f", groups=("a", "b"), confusion=rows)
     groups = {"gender": gender.model_copy(update={"population": {"a": 0.35, "b": 0.65}})}
+    linear = "lean" if target == "relevance:1" else "lack"
     right = Schema(attributes={"gender": groups["gender"].model_copy(update={"confusion": None})})
     queries = {f"q{number}": AuditQuery(f"q{number}", f"{number}") for number in range(40)}
     spec = AuditSpec(k=10, depth=30, mend=0, target=target)
@@ -155,7 +156,8 @@ def test_a_wrong_label_that_many_queries_show_is_wrong_in_all_of_them(target: st
     for _ in range(150):
         labels = np.where(random.random(60) < 0.2, ~own, own)
         it = figures(Schema(attributes=groups), labels)
-        for name in ("exposure", "target", "lean"):
+        assert it.tested == linear, "what relevant documents could give to others is not linear"
+        for name in ("exposure", "target", linear):
             found: Estimate = getattr(it, name)
             held[name] += found.low <= getattr(truth, name).value <= found.high
     assert min(held.values()) >= 0.93 * 150, held

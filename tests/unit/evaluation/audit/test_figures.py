@@ -322,6 +322,15 @@ def test_a_test_can_be_passed_however_many_there_are_or_it_is_none(
     assert never.verdict == "too_few"
 
 
+@pytest.mark.parametrize(("queries", "verdict"), [(40, "unseen"), (80, "less")])
+def test_a_group_that_is_never_shown_is_not_acquitted(queries: int, verdict: str) -> None:
+    """One in twenty is due to 'a'. Of 40 queries a tenth could show it alone, of 80 not so many."""
+    never = shown("b" * 20, None, 10, target="kind=a:0.05,b:0.95")
+    first, _ = figures([never] * queries, has_known_target=True)
+    assert first.verdict == verdict
+    assert first.exposure.high == pytest.approx(1 - 0.025 ** (1 / queries))
+
+
 def test_queries_that_show_nothing_of_known_groups_count_for_no_exposure() -> None:
     gathered = gather(shown(letters, k=2) for letters in ("ab", "--", "ba"))
     first, _ = gathered.figures(np.random.default_rng(10))

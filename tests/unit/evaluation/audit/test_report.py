@@ -141,6 +141,20 @@ def test_where_nothing_was_found_it_says_what_could_have_been() -> None:
     assert f"finds a difference of {100 * most:.1f} points or more" in found["sentences"][1]
 
 
+def test_a_group_that_is_never_shown_stands_first_and_needs_more_queries() -> None:
+    female, male = _without_lean().figures.groups[:2]
+    never = replace(female.exposure, value=0.0)
+    lean = replace(female.lean, value=0.05, low=-0.04)
+    unseen = replace(female, exposure=never, lean=lean, verdict="unseen")
+    found = findings_of(_with_groups(_without_lean(), male, unseen))
+    assert "a group is never shown" in found["verdict"][0]
+    assert "takes 72 queries" in found["sentences"][1]
+    rare = replace(female, target=replace(female.target, value=0.02), detectable=0.1)
+    (said,) = findings_of(_with_groups(_without_lean(), rare, male))["sentences"][1:]
+    assert "12.4 points or more four times out of five" in said
+    assert "female (gender) is due less" in said
+
+
 def test_what_is_not_so_in_most_audits_is_said() -> None:
     female, male = _outcome().figures.groups[:2]
     narrow = [replace(it, known=0.95) for it in (female, male)]
