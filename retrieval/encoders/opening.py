@@ -12,7 +12,6 @@ from fairqr.base.retries import is_used_up, status_of, with_retries
 from fairqr.base.weights import is_pulled
 from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
-from fairqr.retrieval.sources.retriever_parameters import Hybrid
 
 if TYPE_CHECKING:
     from langchain_core.embeddings import Embeddings
@@ -148,12 +147,10 @@ class Retriever(NamedTuple):
     Attributes:
         kind: By words (``bm25``), by vectors (``dense``), or by both (``hybrid``).
         encoder: Makes the vectors, for ``dense`` and ``hybrid``.
-        hybrid: The parameters of ``hybrid``.
     """
 
     kind: Literal["bm25", "dense", "hybrid"]
     encoder: Encoder | None = None
-    hybrid: Hybrid = Hybrid()
 
     @classmethod
     def of(cls, given: str | Encoder | Retriever, encoder: str | None = None) -> Retriever:
@@ -162,13 +159,12 @@ class Retriever(NamedTuple):
         Args:
             given: ``auto``, which is ``hybrid`` once MiniLM is pulled, and ``bm25`` before;
                 ``bm25``; ``dense`` or ``hybrid``, with MiniLM;
-                ``dense:ENCODER`` or ``hybrid:ENCODER`` with another, see :func:`open_encoder`;
-                ``hybrid:feedback=20`` or ``hybrid:ENCODER,feedback=20`` with other parameters (see
-                :class:`Hybrid`); or an encoder, which means ``hybrid`` with it.
+                ``dense:ENCODER`` or ``hybrid:ENCODER`` with another, see :func:`open_encoder`; or
+                an encoder, which means ``hybrid`` with it.
             encoder: The encoder if ``given`` names none; MiniLM by default.
 
         Raises:
-            InputError: There is no such retriever, or it has no such parameter.
+            InputError: There is no such retriever.
             ModelUnavailableError: The encoder does not exist, or something it needs is missing.
         """
         if isinstance(given, Retriever):
@@ -177,18 +173,13 @@ class Retriever(NamedTuple):
             return cls("hybrid", given)
         name = automatic() if given.strip() == AUTO else given.strip()
         kind, _, detail = name.partition(":")
-        usual = encoder or MiniLmEncoder.name
         if name == "bm25":
             return cls("bm25")
+        usual = encoder or MiniLmEncoder.name
         if kind == "dense":
-            return cls("dense", open_encoder(detail or usual))
+            return cls("dense", open_encoder(detail.strip() or usual))
         if kind == "hybrid":
-            # Parameters may follow the encoder, whose first part has no "=".
-            named, *parameters = detail.split(",")
-            if "=" in named:
-                named, parameters = "", [named, *parameters]
-            options = Hybrid.of(parameters)
-            return cls("hybrid", open_encoder(named.strip() or usual), options)
+            return cls("hybrid", open_encoder(detail.strip() or usual))
         raise InputError(
             f"There is no retriever '{one_line(given)}'; choose {', '.join(RETRIEVERS)}, or one of "
             "the last two with an encoder, such as hybrid:openai:text-embedding-3-small."

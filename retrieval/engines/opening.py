@@ -79,7 +79,7 @@ async def open_source(
     if field and asked.encoder and asked.kind == "hybrid" and asked.encoder.name == made_by:
         from fairqr.retrieval.engines.elasticsearch.vectors import FieldHybridEngine
 
-        found = await FieldHybridEngine.open(engine, field.field, asked.encoder, asked.hybrid)
+        found = await FieldHybridEngine.open(engine, field.field, asked.encoder)
         if found is not None:
             return found
     return await with_retriever(engine, asked, progress)
@@ -144,11 +144,9 @@ async def with_retriever(
             if asked.kind == "dense":
                 return await VectorEngine.open(engine, asked.encoder, told)
             if asked.encoder.name in await asyncio.to_thread(encoder_names, engine.folder):
-                return await HybridEngine.open(engine, asked.encoder, told, asked.hybrid)
+                return await HybridEngine.open(engine, asked.encoder, told)
         told = announced(progress, f"texts of {engine.name}")
-        return await EncodedPoolEngine.open(
-            engine, asked.encoder, told, asked.hybrid, keeps_order=keeps_order
-        )
+        return await EncodedPoolEngine.open(engine, asked.encoder, told, keeps_order=keeps_order)
     except BaseException:
         await engine.aclose()
         raise

@@ -3,8 +3,7 @@
 The **similarity** is the cosine between the vectors of query and document, in standard deviations
 above the mean of the documents of the index, or of a sample of them. The query's vector is first
 moved halfway toward the mean of the ten best documents of both rankings (Rocchio 1971, with
-vectors). Ten and halfway are parameters: see
-:class:`fairqr.retrieval.sources.retriever_parameters.Hybrid`.
+vectors).
 
 Beside it stands one kind of **lexical** evidence, in [0, 1]:
 - ``words``: the score of our own BM25, as a share of the query's highest score.
@@ -29,9 +28,18 @@ from fairqr.retrieval.encoders.encoder import Float32Array, unit_rows
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.ranking import RRF_K
-from fairqr.retrieval.sources.retriever_parameters import Hybrid
 
 Item = TypeVar("Item", int, str)
+
+FEEDBACK, QUERY_WEIGHT = 10, 0.5
+"""How many documents move a query's vector, and how much of its own it keeps; what RM3 has in
+Anserini (Yang et al. 2018). The calibrations were fitted with these."""
+
+FUSED = 200
+"""How many documents of each ranking are fused: what the calibrations were fitted on."""
+
+POOL = 200
+"""How many documents of a search without vectors are encoded: those that are fused."""
 
 LIKELY = 0.5
 """A document counts as relevant from this probability on: it is more likely relevant than not."""
@@ -153,34 +161,32 @@ def standardised(
     return np.asarray(np.nan_to_num((cosines - mean) / deviation))
 
 
-def moved_toward(query: Float32Array, best: Float32Array, weight: float) -> Float32Array:
+def moved_toward(query: Float32Array, best: Float32Array) -> Float32Array:
     """Return a query's vector, moved toward the documents that match it best.
 
     Args:
         query: Shape (d,), of length 1 or 0.
         best: Vectors of the best documents by rank fusion, shape (m, d); zero vectors do not
             count.
-        weight: The weight of the query; the mean of the documents has the rest.
     """
     known = best[best.any(axis=1)]
     if not len(known):
         return query
     middle = unit_rows([known.astype(np.float64).mean(axis=0)])[0]
-    return np.asarray(unit_rows([weight * query + (1 - weight) * middle])[0])
+    return np.asarray(unit_rows([QUERY_WEIGHT * query + (1 - QUERY_WEIGHT) * middle])[0])
 
 
-def fused_best(rankings: Sequence[Sequence[Item]], options: Hybrid) -> list[Item]:
+def fused_best(rankings: Sequence[Sequence[Item]]) -> list[Item]:
     """Return the documents to learn from: the first ones after rank fusion, ties in their order.
 
     Args:
         rankings: Ids or numbers of documents, best first.
-        options: The parameters.
     """
     fused: dict[Item, float] = {}
     for ranking in rankings:
-        for rank, item in enumerate(ranking[: options.depth], start=1):
-            fused[item] = fused.get(item, 0.0) + 1 / (options.k + rank)
-    return sorted(fused, key=lambda item: (-fused[item], item))[: options.feedback]
+        for rank, item in enumerate(ranking[:FUSED], start=1):
+            fused[item] = fused.get(item, 0.0) + 1 / (RRF_K + rank)
+    return sorted(fused, key=lambda item: (-fused[item], item))[:FEEDBACK]
 
 
 def relevance_by_rank(n: int) -> FloatArray:

@@ -111,9 +111,8 @@ async def open_engine(
             content of a source file.
         retriever: ``bm25`` searches by words; ``dense`` by vectors; ``hybrid`` by both, as do an
             encoder and a LangChain ``Embeddings`` object. ``dense`` and ``hybrid`` may name an
-            encoder, as in ``dense:ENCODER``; ``hybrid`` takes parameters, as in
-            ``hybrid:feedback=20``. ``auto`` is ``hybrid`` for an index once MiniLM is pulled, and
-            otherwise the engine's own ranking.
+            encoder, as in ``dense:ENCODER``. ``auto`` is ``hybrid`` for an index once MiniLM is
+            pulled, and otherwise the engine's own ranking.
         schema: The schema file, if ``source`` is the path of a corpus.
 
     Raises:

@@ -37,7 +37,6 @@ from fairqr.graph.service.http.parts import Parts
 from fairqr.graph.service.problems import STATUSES
 from fairqr.graph.step_data import StepData
 from fairqr.retrieval.rerankers.registry import ABOUT, RERANKERS
-from fairqr.retrieval.sources.retriever_parameters import Hybrid
 from fairqr.retrieval.sources.schema import Attribute
 from fairqr.retrieval.sources.source import (
     ElasticsearchSource,
@@ -108,9 +107,6 @@ def parameters() -> Iterator[str]:
     for name, entry in RERANKERS.items():
         yield f"### {name}\n\n{ABOUT[name]}.\n"
         yield from _parameters([entry], "options.")
-    yield "## The retriever hybrid\n"
-    yield "Set them as `--retriever hybrid:feedback=20`, or `hybrid:ENCODER,feedback=20`.\n"
-    yield from _parameters([Hybrid])
     yield "## The command alone\n"
     yield from _parameters([RunSettings])
     for command, model in (("search", SearchRunSettings), ("answer", AnswerRunSettings)):

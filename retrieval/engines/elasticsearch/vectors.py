@@ -30,16 +30,20 @@ from fairqr.retrieval.engines.engine import (
 )
 from fairqr.retrieval.fairness.relevance import (
     CALIBRATED,
+    FUSED,
+    POOL,
     Background,
     fused_best,
     moved_toward,
     rank_evidence,
 )
 from fairqr.retrieval.sources.documents import value_at
-from fairqr.retrieval.sources.retriever_parameters import Hybrid
 
-CANDIDATES = 1000
-MOST_CANDIDATES = 10_000
+BY_WORDS = 1000
+"""How many documents words find: what a TREC run has for each topic."""
+
+CANDIDATES, MOST_CANDIDATES = 1000, 10_000
+"""The fewest and the most candidates among which a shard looks for the nearest neighbours."""
 
 SAMPLED = 500
 """On notables, the estimates are off by .03 on average with 500 documents, by .06 with 200."""
@@ -138,18 +142,16 @@ class FieldHybridEngine(EngineOverWords):
         field: VectorSearch,
         encoder: Encoder,
         background: Background,
-        options: Hybrid,
     ) -> None:
         """Take what :meth:`open` has prepared."""
         super().__init__(lexical)
-        self._field, self._encoder = field, encoder
-        self.background, self.options = background, options
-        self.retriever = options.named("hybrid", encoder.name)
+        self._field, self._encoder, self.background = field, encoder, background
+        self.retriever = f"hybrid:{encoder.name}"
         self.capabilities: frozenset[Capability] = lexical.capabilities | {"vectors", "relevance"}
 
     @classmethod
     async def open(
-        cls, lexical: ElasticsearchEngine, name: str, encoder: Encoder, options: Hybrid
+        cls, lexical: ElasticsearchEngine, name: str, encoder: Encoder
     ) -> FieldHybridEngine | None:
         """Open hybrid retrieval over a field of vectors; one request reads a sample of them.
 
@@ -157,7 +159,6 @@ class FieldHybridEngine(EngineOverWords):
             lexical: The index; closed if this fails.
             name: The field.
             encoder: The encoder that made the vectors.
-            options: The parameters.
 
         Returns:
             The engine, or None if the field cannot be searched so, or the server returns no vectors
@@ -190,12 +191,12 @@ class FieldHybridEngine(EngineOverWords):
         vectors = field.read(answers[-1]["hits"]["hits"], mark.dimensions)
         if not vectors.any():
             return None
-        return cls(lexical, field, encoder, Background.of(vectors), options)
+        return cls(lexical, field, encoder, Background.of(vectors))
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
         """Answer all queries in at most three requests.
 
-        Behind at most ``n`` hits of the server's own ranking come at most ``pool`` others.
+        Behind at most ``n`` hits of the server's own ranking come at most 200 others.
         """
         require_groups(self, queries)
         words = [query.words if query.is_ranking else "" for query in queries]
@@ -205,26 +206,26 @@ class FieldHybridEngine(EngineOverWords):
 
     def _plan(self, query: Query, vector: Float32Array) -> Plan:
         """Search by words and vectors, then by the vector moved toward the best of both."""
-        lexical, options = self.lexical, self.options
+        lexical = self.lexical
         if not query.is_ranking:
             return (yield from lexical.plan(lexical.sought(query), query.n))
         # Ranks are those among all documents, also for a query that is limited to some.
-        whole = replace(query, n=min(options.candidates, lexical.most), only=None, within=None)
+        whole = replace(query, n=min(BY_WORDS, lexical.most), only=None, within=None)
         given = replace(query, n=whole.n if query.only is None else len(query.only) or 1)
         if query.only is not None and "rescore" not in lexical.capabilities:
             # A body that cannot score given documents still has their groups.
             given = replace(given, text="", boost="")
-        near = self._nearest(replace(whole, n=options.depth), vector)
+        near = self._nearest(replace(whole, n=FUSED), vector)
         own = [] if given == whole else [lexical.sought(given)]
         leading, nearest, *limited = yield from lexical.found([lexical.sought(whole), near, *own])
         scored = limited[0] if limited else leading
         if not (vector.any() or leading.ids):
             return first_of(scored, query.n)
-        best = fused_best([leading.ids, nearest.ids], options)
+        best = fused_best([leading.ids, nearest.ids])
         answers = yield lexical.reading(best, self._field.with_vectors(lexical.reader.request))
         hits = [hit for answer in answers for hit in answer["hits"]["hits"]]
         hits.sort(key=lambda hit: best.index(lexical.reader.id_of(hit)))
-        moved = moved_toward(vector, self._field.read(hits, len(vector)), options.weight)
+        moved = moved_toward(vector, self._field.read(hits, len(vector)))
         wide = [self._nearest(query, moved)] if query.only is None else []
         compared = [self._compared(query, ids, moved) for ids in lexical.pieces(scored.ids)]
         found = yield from lexical.found([*wide, *compared])
@@ -240,7 +241,7 @@ class FieldHybridEngine(EngineOverWords):
         )
         own_ = min(len(scored), query.n)
         # Given documents have none behind them; see ``Hits.own``.
-        order = own_ + np.argsort(-chances[own_:].round(9), kind="stable")[: options.pool]
+        order = own_ + np.argsort(-chances[own_:].round(9), kind="stable")[:POOL]
         rows = [*range(own_), *(order.tolist() if wide else ())]
         last = min(0.0, scored.scores[own_ - 1]) if own_ else 0.0
         memberships = {

@@ -34,15 +34,22 @@ from fairqr.retrieval.engines.tantivy.engine import (
     refuse_damaged,
 )
 from fairqr.retrieval.fairness.exposure import FloatArray
-from fairqr.retrieval.fairness.relevance import CALIBRATED, fused_best, moved_toward, standardised
+from fairqr.retrieval.fairness.relevance import (
+    CALIBRATED,
+    FUSED,
+    fused_best,
+    moved_toward,
+    standardised,
+)
 from fairqr.retrieval.sources.documents import ProgressFunction
-from fairqr.retrieval.sources.retriever_parameters import Hybrid
 
 DOCUMENTS_AT_ONCE = 256
 """How many documents get their rows at a time."""
 
+CANDIDATES = 1000
+"""How many documents words find for hybrid retrieval: what a TREC run has for each topic."""
+
 VECTORS, DATA, MANIFEST = "dense", "vectors", "manifest.json"
-DEFAULTS = Hybrid()
 
 
 class _Manifest(BaseModel):
@@ -182,11 +189,10 @@ class VectorEngine(EngineOverWords):
     kind = "dense"
     capabilities: frozenset[Capability] = TantivyEngine.capabilities | {"vectors"}
 
-    def __init__(self, lexical: TantivyEngine, texts: KeptVectors, options: Hybrid) -> None:
+    def __init__(self, lexical: TantivyEngine, texts: KeptVectors) -> None:
         """Take what :meth:`open` has prepared; no vectors are loaded yet."""
         super().__init__(lexical)
-        self.options, self.retriever = options, options.named(self.kind, texts.mark.name)
-        self._texts = texts
+        self.retriever, self._texts = f"{self.kind}:{texts.mark.name}", texts
         self._stamp: tuple[int, int] | None = None
         self._folder = VectorFolder(lexical.folder / VECTORS / key_of(texts.mark.name), texts.mark)
         self._vectors = np.zeros((0, texts.dimensions), dtype=np.float32)
@@ -197,7 +203,6 @@ class VectorEngine(EngineOverWords):
         lexical: TantivyEngine,
         encoder: Encoder,
         progress: ProgressFunction | None = None,
-        options: Hybrid = DEFAULTS,
     ) -> Self:
         """Open vector search over an index, after encoding documents that have no vector yet.
 
@@ -205,7 +210,6 @@ class VectorEngine(EngineOverWords):
             lexical: The index.
             encoder: Makes the vectors.
             progress: Called with the number of encoded documents, if any are new.
-            options: The parameters of hybrid retrieval.
 
         Raises:
             InputError: Vectors of another encoder exist under this one's name.
@@ -214,7 +218,7 @@ class VectorEngine(EngineOverWords):
             IndexUnavailableError: The vectors cannot be written.
             IndexVersionError: The index was rebuilt or deleted in the meantime.
         """
-        engine = cls(lexical, await KeptVectors.of(encoder), options)
+        engine = cls(lexical, await KeptVectors.of(encoder))
         await engine._update(progress)
         return engine
 
@@ -307,8 +311,8 @@ class HybridEngine(VectorEngine):
     ten documents, and the vector moves halfway toward their mean. The scores are the probabilities
     of :mod:`fairqr.retrieval.fairness.relevance`. As in a search by vectors alone, every document
     is a hit, the unlikely ones last; a query without any word finds nothing. A document outside the
-    ``candidates`` that the words find counts as one without any of the words, and one without a
-    vector has the mean similarity.
+    1,000 that the words find counts as one without any of the words, and one without a vector has
+    the mean similarity.
     """
 
     kind = "hybrid"
@@ -320,16 +324,16 @@ class HybridEngine(VectorEngine):
     ) -> Hits:
         """Answer a query by its words and its vector."""
         # A document's relevance is the same within its group as among all documents.
-        candidates = replace(query, n=self.options.candidates, only=None, within=None)
+        candidates = replace(query, n=CANDIDATES, only=None, within=None)
         by_words, scores, _ = now.ranked(candidates)
         if not (vector.any() or len(by_words)):
             unlikely = now.answer(query)
             return replace(unlikely, relevance=np.zeros(len(unlikely)))
         similar, eligible = cosines(rows, vector), now.eligible(query.within)
-        nearest = highest(similar, self.options.depth, now.live)
+        nearest = highest(similar, FUSED, now.live)
         nearest = nearest[np.lexsort((nearest, -similar[nearest]))]
-        best = fused_best([by_words.tolist(), nearest.tolist()], self.options)
-        moved = moved_toward(vector, rows[best], self.options.weight)
+        best = fused_best([by_words.tolist(), nearest.tolist()])
+        moved = moved_toward(vector, rows[best])
         similar = cosines(rows, moved)
         most = scores.max(initial=0.0) or 1.0
         if query.only is None:

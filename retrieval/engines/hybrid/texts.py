@@ -51,13 +51,13 @@ from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.relevance import (
     CALIBRATED,
     LIKELY,
+    POOL,
     Background,
     fused_best,
     moved_toward,
     rank_evidence,
 )
 from fairqr.retrieval.sources.documents import ProgressFunction
-from fairqr.retrieval.sources.retriever_parameters import Hybrid
 from fairqr.retrieval.texts.sendable import sendable
 from fairqr.retrieval.texts.words import english_analyzer
 
@@ -90,7 +90,7 @@ END = 10
 """How many of a search's last documents say how far down it reaches."""
 
 SAMPLED_QUERIES, SAMPLED = 20, 200
-POOL, WHOLE_RUN = 100, 10_000
+SAMPLED_FROM_EACH, WHOLE_RUN = 100, 10_000
 FEWEST_QUERIES = 10
 """With fewer, the sample would be little more than the pools themselves."""
 
@@ -180,7 +180,6 @@ class TextReader:
         query: Float32Array,
         vectors: Float32Array,
         rankings: tuple[Sequence[int], Float32Array],
-        options: Hybrid,
     ) -> FloatArray:
         """Return the similarity of documents in standard deviations; see :class:`Background`.
 
@@ -189,12 +188,10 @@ class TextReader:
             vectors: The vectors of the documents, shape (n, d); zeros have the mean similarity.
             rankings: The documents that may move the query: their rows, best first by words, and
                 their vectors.
-            options: The parameters.
         """
         by_words, candidates = rankings
         nearest = np.argsort(-np.vecdot(candidates, query), kind="stable").tolist()
-        best = fused_best([by_words, nearest], options)
-        moved = moved_toward(query, candidates[best], options.weight)
+        moved = moved_toward(query, candidates[fused_best([by_words, nearest])])
         cosines = np.where(vectors.any(axis=1), np.vecdot(vectors, moved), np.nan)
         return self.background.standardised(moved, cosines)
 
@@ -205,13 +202,13 @@ class EncodedPoolEngine(EngineOverWords):
     An engine that is not ours keeps its own ranking, with its own scores; the estimates stand
     beside it (``Hits.relevance``). Documents of an index of ours are ranked by them.
 
-    We encode the first ``pool`` documents that it finds, or all documents that a query is limited
-    to. Documents further down, or without text, get the mean similarity; if none of the pool has a
+    We encode the first 200 documents that it finds, or all documents that a query is limited to.
+    Documents further down, or without text, get the mean similarity; if none of the pool has a
     text, nothing is estimated. The mean and deviation of similarities come from 200 documents that
     common words find, since the engine may not list its documents. For ten minutes we do not ask
     for a text again, and we never encode a text twice; see :class:`TextReader`. Within a group, the
-    first ``pool`` documents are the group's, so a document may have its own similarity there but
-    not in a search of all documents.
+    first 200 documents are the group's, so a document may have its own similarity there but not in
+    a search of all documents.
 
     It finds only what the engine finds. An index with its own vectors finds more
     (:class:`fairqr.retrieval.engines.hybrid.embedded.HybridEngine`).
@@ -219,11 +216,10 @@ class EncodedPoolEngine(EngineOverWords):
 
     calibrations = CALIBRATED
 
-    def __init__(self, texts: TextReader, options: Hybrid, *, keeps_order: bool) -> None:
+    def __init__(self, texts: TextReader, *, keeps_order: bool) -> None:
         """Take what :meth:`open` has prepared."""
         super().__init__(texts.engine)
-        self.options = options
-        self.retriever = options.named("hybrid-pool", texts.vectors.encoder.name)
+        self.retriever = f"hybrid-pool:{texts.vectors.encoder.name}"
         can: frozenset[Capability] = texts.engine.capabilities | {"relevance"}
         self.capabilities = can - {"vectors"}
         self._texts, self._keeps_order = texts, keeps_order
@@ -234,7 +230,6 @@ class EncodedPoolEngine(EngineOverWords):
         lexical: SearchEngine,
         encoder: Encoder,
         progress: ProgressFunction | None = None,
-        options: Hybrid | None = None,
         *,
         keeps_order: bool,
     ) -> EncodedPoolEngine:
@@ -244,7 +239,6 @@ class EncodedPoolEngine(EngineOverWords):
             lexical: Finds documents.
             encoder: Makes vectors of their texts.
             progress: Called with the number of encoded texts, if any are new.
-            options: The parameters; by default those of :class:`Hybrid`.
             keeps_order: Whether the engine's own ranking stays.
 
         Raises:
@@ -256,7 +250,7 @@ class EncodedPoolEngine(EngineOverWords):
         found = await lexical.search(Background.sample())
         sample = await texts.read([id_ for hits in found for id_ in hits.ids], progress)
         texts.background = Background.of(texts.stacked(sample.values()))
-        return cls(texts, options or Hybrid(), keeps_order=keeps_order)
+        return cls(texts, keeps_order=keeps_order)
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
         """Answer all queries: one round trip for their hits, and one for new texts."""
@@ -271,7 +265,7 @@ class EncodedPoolEngine(EngineOverWords):
         texts = await self._texts.read(
             id_
             for query, own, leading in ranking
-            for id_ in (*leading.ids[: self.options.pool], *self._encoded(query, own))
+            for id_ in (*leading.ids[:POOL], *self._encoded(query, own))
         )
         return [await self._estimated(*answer, texts) for answer in answers]
 
@@ -279,28 +273,26 @@ class EncodedPoolEngine(EngineOverWords):
         """Return the search for a query, and the one whose ranks are evidence."""
         if not query.is_ranking:
             return query, query
-        pool = self.options.pool if query.only is None else len(query.only)
-        own = replace(query, n=max(query.n, pool))
+        own = replace(query, n=max(query.n, POOL if query.only is None else len(query.only)))
         if query.only is not None and "rescore" not in self.lexical.capabilities:
             own = replace(own, text="", boost="")  # only looks them up
         if query.only is None and query.within is None:
             return own, own
         # Ranks are those among the best of all documents.
-        depth = max(self.options.pool, RANKED)
-        return own, replace(query, n=depth, only=None, within=None)
+        return own, replace(query, n=RANKED, only=None, within=None)
 
     async def _estimated(self, query: Query, hits: Hits, leading: Hits, texts: Texts) -> Hits:
         if not query.is_ranking:
             return hits
         asked = await self._texts.vectors.encode_query(query.words)
-        pool = leading.ids[: self.options.pool]
+        pool = leading.ids[:POOL]
         candidates = self._texts.stacked(texts[id_] for id_ in pool)
         # Other texts may be known from other queries, but a score must not depend on these.
         vectors = self._texts.stacked(texts[id_] for id_ in self._encoded(query, hits))
         if not (candidates.any() or vectors.any()):
             return first_of(hits, query.n)
         similar, movers = np.zeros(len(hits)), (range(len(pool)), candidates)
-        similar[: len(vectors)] = self._texts.likeness(asked, vectors, movers, self.options)
+        similar[: len(vectors)] = self._texts.likeness(asked, vectors, movers)
         ranks = rank_evidence(hits.ids, leading.ids[:RANKED])
         chances = self.calibrations.rank.probability(ranks, similar)
         if self._keeps_order:
@@ -312,7 +304,7 @@ class EncodedPoolEngine(EngineOverWords):
 
     def _encoded(self, query: Query, hits: Hits) -> Sequence[str]:
         """Return the documents of a query whose own vectors count."""
-        return hits.ids[: self.options.pool] if query.only is None else hits.ids
+        return hits.ids[:POOL] if query.only is None else hits.ids
 
 
 class Reference:
@@ -371,7 +363,6 @@ class TextRelevance:
     """
 
     calibrations = CALIBRATED
-    options = Hybrid()
 
     def __init__(
         self, texts: TextReader, reference: Reference, expected: Mapping[str, Float32Array]
@@ -414,7 +405,7 @@ class TextRelevance:
             ids = {id_ for hits in await engine.search(Background.sample()) for id_ in hits.ids}
         if not ids and len({*queries}) >= FEWEST_QUERIES:
             # By hashes, so that neither the order of the queries nor a rank chooses.
-            most, depth = (SAMPLED, WHOLE_RUN) if is_run else (SAMPLED_QUERIES, POOL)
+            most, depth = (SAMPLED, WHOLE_RUN) if is_run else (SAMPLED_QUERIES, SAMPLED_FROM_EACH)
             chosen = sorted({*queries}, key=_digest_of)[:most]
             answers = await engine.search([Query(text, depth) for text in chosen])
             every = {id_ for hits in answers for id_ in hits.ids}
@@ -463,7 +454,7 @@ class TextRelevance:
         scores = bm25(hashed_terms(words), terms, self.reference)
         sharing = np.argsort(-scores, kind="stable")[: np.count_nonzero(scores)]
         both, alone = (
-            self._texts.likeness(vector, vectors, (rows.tolist(), vectors), self.options)
+            self._texts.likeness(vector, vectors, (rows.tolist(), vectors))
             for rows in (sharing, sharing[:0])
         )
         shared = scores / (scores.max() or 1.0)

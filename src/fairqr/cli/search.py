@@ -88,8 +88,8 @@ Retriever = Annotated[
     str,
     typer.Option(
         help="How to find documents: bm25 by words; dense by vectors; hybrid by words and vectors. "
-        "Write dense:ENCODER for another encoder, and hybrid:feedback=20 for a parameter. Defaults "
-        "to hybrid for an index once MiniLM is pulled, and otherwise to the engine's own ranking.",
+        "Write dense:ENCODER or hybrid:ENCODER for another encoder. Defaults to hybrid for an "
+        "index once MiniLM is pulled, and otherwise to the engine's own ranking.",
         show_default=False,
     ),
 ]

@@ -15,14 +15,12 @@ import pytest
 
 from fairqr.base.errors import ModelError, UnsupportedError
 from fairqr.retrieval.encoders.encoder import text_of
-from fairqr.retrieval.encoders.opening import Retriever
 from fairqr.retrieval.engines.elasticsearch import engine as engine_module
 from fairqr.retrieval.engines.elasticsearch import vectors as vectors_module
 from fairqr.retrieval.engines.elasticsearch.vectors import FieldHybridEngine
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, lexical_of
 from fairqr.retrieval.engines.opening import open_source
 from fairqr.retrieval.sources.documents import Document
-from fairqr.retrieval.sources.retriever_parameters import Hybrid
 from fairqr.retrieval.sources.source import ElasticsearchSource
 from tests.integration.attached_people import Server, described
 from tests.integration.counting_proxy import counting_proxy
@@ -116,12 +114,9 @@ def index(
 
 
 @asynccontextmanager
-async def opened(
-    source: ElasticsearchSource, folder: Path, **options: float
-) -> AsyncIterator[SearchEngine]:
+async def opened(source: ElasticsearchSource, folder: Path) -> AsyncIterator[SearchEngine]:
     """Open hybrid retrieval over a source for as long as the block runs."""
-    retriever = Retriever("hybrid", CountingEncoder(), hybrid=Hybrid.model_validate(options))
-    engine = await open_source(source, retriever=retriever, store=folder)
+    engine = await open_source(source, retriever=CountingEncoder(), store=folder)
     try:
         yield engine
     finally:
@@ -345,8 +340,6 @@ async def test_the_field_says_which_encoder_searches_it(
             return engine.retriever
 
         assert await retriever("hybrid") == "hybrid:minilm"
-        assert await retriever("hybrid:minilm,k=9") == "hybrid:minilm,k=9"
-        assert await retriever("hybrid:feedback=5") == "hybrid:minilm,feedback=5"
         with pytest.raises(UnsupportedError, match="only ranks in its own way"):
             await retriever("dense")
         texts = "hybrid-pool:minilm"

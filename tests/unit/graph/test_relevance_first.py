@@ -22,12 +22,12 @@ from fairqr.agents.models.replies import Usage
 from fairqr.agents.refiner import Refinement, RefinementRequest
 from fairqr.base.errors import SourceError
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine
+from fairqr.retrieval.engines.hybrid import texts
 from fairqr.retrieval.engines.hybrid.embedded import HybridEngine
 from fairqr.retrieval.engines.hybrid.texts import EncodedPoolEngine
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
 from fairqr.retrieval.fairness.target import DEFAULT_TARGET
 from fairqr.retrieval.sources.catalog import Catalog
-from fairqr.retrieval.sources.retriever_parameters import Hybrid
 from tests.unit.engines import WatchedEngine
 from tests.unit.retrieval.vector_encoders import CountingEncoder
 
@@ -297,11 +297,12 @@ async def test_where_words_may_have_missed_documents_the_model_is_asked(
 
 @pytest.mark.parametrize("women", [25], indirect=True)
 async def test_what_stands_below_the_pool_is_looked_at_once_a_refined_query_finds_it(
-    lexical: SearchEngine,
+    lexical: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All women stand below the ten documents that are encoded, though they are relevant."""
-    encoder, few = CountingEncoder(dimensions=64), Hybrid(pool=10)
-    engine = await EncodedPoolEngine.open(lexical, encoder, options=few, keeps_order=False)
+    monkeypatch.setattr(texts, "POOL", 10)
+    encoder = CountingEncoder(dimensions=64)
+    engine = await EncodedPoolEngine.open(lexical, encoder, keeps_order=False)
     (found,) = await engine.search([Query("science physics atom", 500)])
     assert {id_[0] for id_ in found.ids[:10]} == {"m"}
     alone = await search(engine, ask="never")

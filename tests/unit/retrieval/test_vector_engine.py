@@ -27,6 +27,7 @@ from fairqr.retrieval.encoders.encoder import Encoder, EncoderMark, text_of, uni
 from fairqr.retrieval.encoders.opening import Retriever, open_encoder
 from fairqr.retrieval.engines.engine import Query, SearchEngine, lexical_of
 from fairqr.retrieval.engines.hybrid import embedded
+from fairqr.retrieval.engines.hybrid import texts as pool_module
 from fairqr.retrieval.engines.hybrid.embedded import (
     HybridEngine,
     VectorEngine,
@@ -40,7 +41,6 @@ from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.fairness.relevance import SAMPLE_WORDS
 from fairqr.retrieval.sources.catalog import Catalog
 from fairqr.retrieval.sources.documents import Document
-from fairqr.retrieval.sources.retriever_parameters import Hybrid
 from tests.integration.local_model import minilm_cache, pulled_minilm
 from tests.unit.engines import WatchedEngine, answers_of, hits_of, ranked
 from tests.unit.retrieval.embedded import GENDER, built, corpus_of, remove, upsert
@@ -57,8 +57,6 @@ __all__ = ["minilm_cache", "pulled_minilm"]
 
 ROOT = Path(__file__).parents[3]
 QUERIES = ("w1", "w2 w3", "w4 w5 w6 w7 unheard")
-DEFAULTS = ",".join(f"{name}={value}" for name, value in Hybrid().model_dump().items())
-
 DOCUMENTS = generated(150, more=SAMPLE_WORDS.split())
 
 both = pytest.mark.parametrize("kind", [VectorEngine, HybridEngine])
@@ -206,6 +204,15 @@ async def test_what_vectors_cannot_say_is_said_by_the_lexical_engine(
     assert await answers_of(engine, queries) == await answers_of(lexical, queries)
 
 
+@pytest.mark.parametrize("given", ["hybrid: minilm", "hybrid", "dense:minilm"])
+def test_a_name_says_how_documents_are_found(given: str) -> None:
+    retriever = Retriever.of(given)
+    assert retriever.kind == given[:6].strip(":")
+    assert getattr(retriever.encoder, "name", "") == "minilm"
+    with pytest.raises(InputError, match="choose auto, bm25, dense, hybrid"):
+        Retriever.of("k")
+
+
 async def test_retrievers_by_name(tmp_path: Path, minilm_cache: Path) -> None:
     catalog, seen = Catalog(tmp_path / "data"), []
     await catalog.create("people", corpus_of(tmp_path / "c", some(20)))
@@ -215,23 +222,6 @@ async def test_retrievers_by_name(tmp_path: Path, minilm_cache: Path) -> None:
         )
         assert engine.retriever == "dense:minilm"
     assert seen == ["vectors of people"], "announced where something is encoded"
-    for name, options in (
-        ("hybrid: minilm, feedback=20, weight=.7", Hybrid(feedback=20, weight=0.7)),
-        ("hybrid:feedback=20", Hybrid(feedback=20)),
-    ):
-        retriever = Retriever.of(name)
-        assert (retriever.hybrid, getattr(retriever.encoder, "name", "")) == (options, "minilm")
-
-
-@pytest.mark.parametrize("wrong", ["weight=0", "depth=x", "pool=20000", "words=3", "k"])
-def test_parameters_are_checked_in_one_sentence(wrong: str) -> None:
-    name = wrong.partition("=")[0]
-    said = f"parameter '{name}'.*feedback, weight, k, depth, candidates, pool"
-    with pytest.raises(InputError, match=said) as bad:
-        Retriever.of(f"hybrid:minilm,{wrong}")
-    assert "\n" not in str(bad.value)
-    with pytest.raises(InputError, match="choose auto, bm25, dense, hybrid"):
-        Retriever.of(wrong)
 
 
 # --- writing ----------------------------------------------------------------------------------
@@ -474,13 +464,9 @@ async def pooled(
     encoder: CountingEncoder | None = None,
     *,
     keeps_order: bool = False,
-    **options: float,
 ) -> EncodedPoolEngine:
     return await EncodedPoolEngine.open(
-        engine,
-        encoder or CountingEncoder(),
-        options=Hybrid.model_validate(options),
-        keeps_order=keeps_order,
+        engine, encoder or CountingEncoder(), keeps_order=keeps_order
     )
 
 
@@ -529,30 +515,13 @@ async def test_estimates_of_a_pool_are_those_of_the_definition(
     assert found.memberships["gender"].tolist() == groups
 
 
-@pytest.mark.parametrize("kind", [HybridEngine, EncodedPoolEngine])
-async def test_each_parameter_has_an_effect(lexical: TantivyEngine, kind: Any) -> None:
-    """And the defaults, written out, have none."""
-    more = {"keeps_order": False} if kind is EncodedPoolEngine else {}
-
-    async def found(parameters: str) -> Ranking:
-        options = Retriever.of(f"hybrid:{parameters}").hybrid
-        engine = await kind.open(lexical, CountingEncoder(), options=options, **more)
-        name, _, shown = engine.retriever.partition(",")
-        assert name == ("hybrid-pool:words" if more else "hybrid:words")
-        assert shown == ("" if parameters == DEFAULTS else parameters)
-        return await ranked(engine, "w1 w2", 200)
-
-    default = await found("")
-    assert await found(DEFAULTS) == default
-    own = "pool=9" if more else "candidates=20"
-    for changed in ("feedback=3", "weight=0.8", "k=0", "depth=5", own):
-        assert (await found(changed)).scores != default.scores, changed
-
-
-async def test_only_the_pool_is_encoded(lexical: TantivyEngine) -> None:
+async def test_only_the_pool_is_encoded(
+    lexical: TantivyEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What other queries had encoded stands below this one's pool and changes nothing."""
+    monkeypatch.setattr(pool_module, "POOL", 10)
     encoder = CountingEncoder()
-    engine = await pooled(lexical, encoder, pool=10)
+    engine = await pooled(lexical, encoder)
     sampled = set(encoder.taken())
     first = await lexical.documents((await hits_of(lexical, "w1", 10)).ids)
     alone = await chances(engine, "w1", 100)
@@ -563,9 +532,12 @@ async def test_only_the_pool_is_encoded(lexical: TantivyEngine) -> None:
     assert await chances(engine, "w1", 100) == alone
 
 
-async def test_all_given_documents_are_encoded(lexical: TantivyEngine) -> None:
+async def test_all_given_documents_are_encoded(
+    lexical: TantivyEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Those below the pool, too, whatever else is given: other words have found them."""
-    engine = await pooled(lexical, pool=5)
+    monkeypatch.setattr(pool_module, "POOL", 5)
+    engine = await pooled(lexical)
     searched = await chances(engine, "w1")
     whole = await chances(engine, "w1", only=[*searched])
     given = await chances(engine, "w1", 3, only=[*searched])
@@ -575,7 +547,8 @@ async def test_all_given_documents_are_encoded(lexical: TantivyEngine) -> None:
         assert few == pytest.approx({id_: whole[id_] for id_ in few})
     others = [id_ for id_ in searched if searched[id_] != pytest.approx(whole[id_])]
     assert len(others) > 20, "in a search, what is below the pool has no similarity of its own"
-    textless = await pooled(PartlyTextless(lexical), keeps_order=True, pool=20)
+    monkeypatch.setattr(pool_module, "POOL", 20)
+    textless = await pooled(PartlyTextless(lexical), keeps_order=True)
     whole = await chances(textless, "w1 w2")
     given = await chances(textless, "w1 w2", only=[i for i in [*whole][20:] if i[-1] != "0"])
     assert given == pytest.approx({id_: whole[id_] for id_ in given}, rel=1e-9), "ranks count"

@@ -10,11 +10,11 @@ import pytest
 
 from fairqr.base.errors import UnsupportedError
 from fairqr.retrieval.engines.engine import Query
+from fairqr.retrieval.engines.hybrid import texts
 from fairqr.retrieval.engines.hybrid.embedded import HybridEngine, VectorEngine
 from fairqr.retrieval.engines.hybrid.texts import EncodedPoolEngine
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
 from fairqr.retrieval.sources.documents import Document
-from fairqr.retrieval.sources.retriever_parameters import Hybrid
 from fairqr.retrieval.sources.schema import Schema
 from tests.unit.engines import WatchedEngine, compare_within, hits_of
 from tests.unit.retrieval.embedded import built, remove, upsert
@@ -121,18 +121,17 @@ async def test_vectors_find_the_best_documents_of_a_group(
     assert (await engine.search(both))[0].ids == (await engine.lexical.search(both))[0].ids
 
 
-async def test_an_encoded_pool_is_that_of_the_group(tmp_path: Path) -> None:
+async def test_an_encoded_pool_is_that_of_the_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Scores are those of a search whose pool holds all documents."""
     lexical = WatchedEngine(built(tmp_path / "v1", generated(), SCHEMA))
-    deep = await EncodedPoolEngine.open(
-        lexical, CountingEncoder(), options=Hybrid(pool=COUNT), keeps_order=False
-    )
-    assert (await compare_within(deep, RANKED, COUNT, counts=False, rounded=True)) > 500
-    shallow = await EncodedPoolEngine.open(
-        lexical, CountingEncoder(), options=Hybrid(pool=20), keeps_order=False
-    )
+    engine = await EncodedPoolEngine.open(lexical, CountingEncoder(), keeps_order=False)
+    monkeypatch.setattr(texts, "POOL", COUNT)
+    assert (await compare_within(engine, RANKED, COUNT, counts=False, rounded=True)) > 500
+    monkeypatch.setattr(texts, "POOL", 20)
     lexical.searches.clear()
-    (found,) = await shallow.search([Query("w1 w2", 20, within=FEMALE)])
+    (found,) = await engine.search([Query("w1 w2", 20, within=FEMALE)])
     assert [query.within for query in lexical.searches[0]] == [FEMALE, None]
     by_words = await hits_of(lexical, "w1 w2", COUNT)
     women = [
@@ -141,7 +140,7 @@ async def test_an_encoded_pool_is_that_of_the_group(tmp_path: Path) -> None:
         if share > 0
     ]
     assert {*found.ids} == {*women[:20]}
-    (lookup,) = await shallow.search([Query("", 0, within=FEMALE)])
+    (lookup,) = await engine.search([Query("", 0, within=FEMALE)])
     assert lookup.total == sum("female" in (d.fields["gender"] or ()) for d in generated())
 
 
