@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
-from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, Field
 
@@ -83,44 +82,33 @@ class AttributorName(BaseModel, frozen=True, extra="forbid"):
         model: The part after the colon; may be empty.
         threshold: The score from which a document counts as used; optional. Each kind has its own
             default rule.
-        entailment: The number of the model's output for entailment, from 0; by default it is looked
-            up.
     """
 
     kind: str
     model: str = ""
     threshold: float | None = Field(None, gt=0, le=1)
-    entailment: int | None = None
 
     @classmethod
-    def parse(cls, text: str, **more: object) -> AttributorName:
+    def parse(cls, text: str) -> AttributorName:
         """Read a name.
-
-        Args:
-            text: The name.
-            more: Values that win over those in the name.
 
         Raises:
             InputError: An option is unknown or out of range.
         """
-        named, _, options = text.partition("?")
+        named, _, option = text.partition("?")
         kind, _, model = named.partition(":")
-        pairs = parse_qsl(options, keep_blank_values=True)
-        given = dict(pairs)
-        if len(given) < len(pairs) or not given.keys() <= {"threshold", "entailment"}:
+        key, _, value = option.partition("=")
+        if key not in ("", "threshold"):
             raise InputError(
-                f"'{one_line(options, 80)}' are not options of the attributor '{named}'; write "
-                "threshold=0.7 or entailment=2, each once."
+                f"'{one_line(option, 80)}' is not an option of the attributor '{named}'; write "
+                "threshold=0.7."
             )
-        found = {"kind": kind, "model": model, **given, **more}
+        found = {"kind": kind, "model": model} | ({"threshold": value} if option else {})
         return validated(cls, found, f"The attributor '{text}'", InputError)
 
     def __str__(self) -> str:
-        options = [] if self.entailment is None else [f"entailment={self.entailment}"]
-        if self.threshold is not None:
-            options.append(f"threshold={self.threshold:g}")
         named = f"{self.kind}:{self.model}" if self.model else self.kind
-        return f"{named}?{'&'.join(options)}" if options else named
+        return named if self.threshold is None else f"{named}?threshold={self.threshold:g}"
 
 
 def hypothesis_of(answer: str, template: str = RAW) -> str:

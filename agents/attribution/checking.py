@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-from numpy.typing import ArrayLike
 from pydantic import BaseModel, StrictBool, ValidationError
 
 from fairqr.agents.attribution.attributor import Attributor, Pair
@@ -25,9 +23,6 @@ from fairqr.retrieval.sources.documents import numbered_lines
 
 LEAST_PAIRS = 30
 """With fewer pairs, or pairs of only one class, we conclude nothing."""
-
-GOOD_ORDER = 0.7
-"""From this AUC on, we suggest another threshold."""
 
 Finding = Literal["better", "chance", "unclear"]
 """``better``: the whole interval of the accuracy is above that of the commoner answer alone;
@@ -62,8 +57,6 @@ class AttributorCheck(BaseModel, frozen=True, extra="forbid"):
         accuracy: The share of right verdicts, in [0, 1]; None if no pair was judged.
         low, high: The exact 95 % interval of the accuracy (Clopper and Pearson 1934).
         majority: The share of the commoner label, which is the accuracy of a constant verdict.
-        auc: The area under the ROC curve of the scores, ties counted half; None if one class is
-            missing, or the attributor gives no scores.
         confusion: How many pairs have each label (first word) and verdict (second word).
         finding: The conclusion; see Finding.
     """
@@ -79,7 +72,6 @@ class AttributorCheck(BaseModel, frozen=True, extra="forbid"):
     low: float | None
     high: float | None
     majority: float | None
-    auc: float | None
     confusion: dict[str, int]
     finding: Finding
 
@@ -104,10 +96,7 @@ class AttributorCheck(BaseModel, frozen=True, extra="forbid"):
             "unclear": f": that says nothing yet; use at least {LEAST_PAIRS} pairs, of both kinds.",
             "chance": "; that is no better than a coin, so do not use it to judge as it is.",
         }
-        another = ""
-        if self.finding == "chance" and (self.auc or 0) >= GOOD_ORDER:
-            another = f" Its scores are in order (AUC {self.auc:.2f}), so try another --threshold."
-        return f"{right}{conclusions[self.finding]}{another}"
+        return f"{right}{conclusions[self.finding]}"
 
 
 def read_pairs(path: Path) -> list[LabelledPair]:
@@ -155,7 +144,6 @@ async def check_attributor(
     commoner = max(positive, len(good) - positive)
     finding: Finding = "unclear"
     interval = binomial_interval(right, len(good))
-    scores = [it.score for _, it in good if it.score is not None]
     if len(good) >= LEAST_PAIRS and 0 < positive < len(good) and interval:
         finding = "better" if interval.low > commoner / len(good) else "chance"
     return AttributorCheck(
@@ -170,7 +158,6 @@ async def check_attributor(
         low=interval.low if interval else None,
         high=interval.high if interval else None,
         majority=commoner / len(good) if good else None,
-        auc=area_under_curve([it for it, _ in good], scores) if len(scores) == len(good) else None,
         confusion={
             "entailed_attributed": cells[True, True],
             "entailed_not": cells[True, False],
@@ -228,27 +215,6 @@ def unchecked_warning(attributor: Attributor) -> str | None:
     if check.finding == "better":
         return None
     return f"Note the attributor's last check: {check.sentence}"
-
-
-def area_under_curve(labels: ArrayLike, scores: ArrayLike) -> float | None:
-    """Return the area under the ROC curve (Hanley and McNeil 1982).
-
-    It is the probability that a random positive has a greater score than a random negative. Equal
-    scores count half.
-
-    Args:
-        labels: True for positives, shape (n,).
-        scores: Finite, shape (n,).
-
-    Returns:
-        The area in [0, 1], or None if one class is missing.
-    """
-    positive, values = np.asarray(labels, dtype=bool), np.asarray(scores)
-    ones, zeros = values[positive], np.sort(values[~positive])
-    if not len(ones) or not len(zeros):
-        return None
-    below = zeros.searchsorted(ones) + zeros.searchsorted(ones, side="right")
-    return float(below.mean() / 2 / len(zeros))
 
 
 def _hash(text: str) -> str:

@@ -49,9 +49,8 @@ class TransformersAttributor(CachedAttributor):
     of a batch.
 
     Args:
-        name: The model, a folder or a hub id, by default the paper's; and its options: a threshold
-            for the probability of entailment instead of the top label, and the number of the output
-            for entailment.
+        name: The model, a folder or a hub id, by default the paper's; and a threshold for
+            the probability of entailment instead of the top label.
     """
 
     def __init__(self, name: AttributorName, cache: ReplyCache | None = None) -> None:
@@ -77,7 +76,7 @@ class TransformersAttributor(CachedAttributor):
                 "documents into windows; choose a model with a tokenizer.json."
             )
         config = loaded.model.config
-        self._entailment = entailment_index(config.id2label, self.name, self._parts.entailment)
+        self._entailment = entailment_index(config.id2label, self.name)
         self._longest = token_limit(config, loaded.tokenizer)
         weights = state_of(Path(self._parts.model)) or getattr(config, "_commit_hash", None) or ""
         output = f"output={self._entailment} at={self._longest}"
@@ -175,7 +174,7 @@ def windows_of(pair: Pair, tokenizer: Any, longest: int) -> list[Window] | Entai
     return [dict(zip(names, held, strict=True)) for held in zip(*map(cut.get, names), strict=True)]
 
 
-def entailment_index(labels: Mapping[int, str], name: str, chosen: int | None = None) -> int:
+def entailment_index(labels: Mapping[int, str], name: str) -> int:
     """Return the index of entailment.
 
     Models differ in the order of their outputs, so only the names in the model's configuration
@@ -185,18 +184,15 @@ def entailment_index(labels: Mapping[int, str], name: str, chosen: int | None = 
     Args:
         labels: The configuration's ``id2label``.
         name: The attributor's name, for the message.
-        chosen: The index that the user states; optional.
 
     Raises:
-        ModelUnavailableError: The labels do not say it, the model does not have the chosen output,
-            or it has only one output.
+        ModelUnavailableError: The labels do not say it, or the model has only one output.
     """
-    named = [i for i, it in labels.items() if re.sub(r"[\W_]", "", it.lower()) in _ENTAILMENT]
-    found = named if chosen is None else [i for i in labels if i == chosen]
+    found = [i for i, it in labels.items() if re.sub(r"[\W_]", "", it.lower()) in _ENTAILMENT]
     if len(labels) < 2 or len(found) != 1:
         shown = ", ".join(f"{index}={labels[index]}" for index in sorted(labels)[:8]) or "none"
         raise ModelUnavailableError(
-            f"The model of {name} does not say which output of several is entailment; state "
-            f"it, as in '{name.partition('?')[0]}?entailment=2'. Its labels are {shown}."
+            f"The model of {name} does not say which output of several is entailment; name it in "
+            f"'id2label' of a copy's config.json. Its labels are {shown}."
         )
     return found[0]

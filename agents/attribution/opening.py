@@ -30,7 +30,6 @@ def open_attributor(
     *,
     chat: ChatModel | None = None,
     cache: bool | ReplyCache = True,
-    threshold: float | None = None,
     prompts: PromptLibrary | None = None,
     concurrency: int = 8,
     **options: Any,
@@ -38,14 +37,12 @@ def open_attributor(
     """Return an attributor; it loads nothing before it is started.
 
     Args:
-        name: As in ATTRIBUTORS. Options may follow, such as ``?threshold=0.7``, or
-            ``?entailment=2`` for a classifier that does not name its outputs.
+        name: As in ATTRIBUTORS. A threshold may follow, such as ``?threshold=0.7``: the score in
+            (0, 1] from which a document counts as used. Without it, entailment must be the top
+            label of NLI models, and the threshold is 0.7 for overlap and 0.5 for chat models.
         chat: The chat model of ``llm`` without a name; defaults to the configured one.
         cache: Whether to keep verdicts on disk so that nothing is judged twice, or the cache to
             use. It does not apply to ``chat``, which has its own cache or none.
-        threshold: The score in (0, 1] from which a document counts as used; defaults to the name's
-            option. Without either, entailment must be the top label of NLI models, and the
-            threshold is 0.7 for overlap and 0.5 for chat models.
         prompts: For ``llm``; defaults to the shipped prompts and the user's own.
         concurrency: For ``llm``, how many questions are open at once over all calls.
             Other attributors run one batch after the other.
@@ -56,13 +53,10 @@ def open_attributor(
             fit this attributor.
         ModelUnavailableError: The name of a chat model is malformed.
     """
-    chosen = {} if threshold is None else {"threshold": threshold}
-    parsed = AttributorName.parse(name, **chosen)
+    parsed = AttributorName.parse(name)
     kind, model = parsed.kind, parsed.model
     if kind not in ("overlap", "transformers", "llm") or (kind == "overlap" and model):
         raise InputError(f"There is no attributor '{name}'; choose {', '.join(ATTRIBUTORS)}.")
-    if parsed.entailment is not None and kind != "transformers":
-        raise InputError(f"The attributor '{kind}' has no outputs; leave entailment= out.")
     if options and kind != "llm":
         raise InputError(
             f"The attributor '{kind}' asks no server; leave {next(iter(options))} out, or choose "

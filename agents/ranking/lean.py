@@ -20,7 +20,6 @@ from fairqr.agents.statistics import (
     binomial_interval,
     corrected_by_holm,
     detectable_share,
-    p_in_words,
     paired_randomisation,
     share_interval,
     sign_test,
@@ -265,7 +264,6 @@ class Verdict:
             for all verdicts given together; ``too_few`` if fewer than LEAST queries have a winner
             in both orders (more if several verdicts are given together); or else
             ``no_lean_found``.
-        sentence: The verdict with its uncertainty, in one or more sentences.
         lean: The side that the pairs without flips favour, if both tests are significant; also with
             ``position_decides``.
         position: The position that wins the flips significantly, whatever their share. For Holm's
@@ -277,7 +275,6 @@ class Verdict:
     """
 
     kind: VerdictKind
-    sentence: str
     lean: Side | None = None
     position: Literal["first", "second"] | None = None
     detectable: float | None = None
@@ -285,10 +282,7 @@ class Verdict:
 
 
 def verdicts(
-    several: Sequence[PairFigures],
-    words: tuple[str, str] = (PROTECTED, UNPROTECTED),
-    *,
-    beside: Sequence[float | None] = (),
+    several: Sequence[PairFigures], *, beside: Sequence[float | None] = ()
 ) -> list[Verdict]:
     """Return the verdicts on figures that are read together, such as kinds of pairs.
 
@@ -298,7 +292,6 @@ def verdicts(
     Args:
         several: The figures, each of pairs of a protected and an unprotected item; they may share
             pairs.
-        words: The words for the two sides, e.g. ``female`` and ``male``.
         beside: The p values of other tests in the same family.
     """
     family = [*map(p_of_lean, several), *beside]
@@ -306,7 +299,7 @@ def verdicts(
     corrected = corrected_by_holm(family)[: len(several)]
     positions = corrected_by_holm([figures.position_p for figures in several])
     return [
-        _judged(figures, words, p, tests, position_p)
+        _judged(figures, p, tests, position_p)
         for figures, p, position_p in zip(several, corrected, positions, strict=True)
     ]
 
@@ -318,20 +311,11 @@ def p_of_lean(figures: PairFigures) -> float | None:
 
 
 def _judged(
-    figures: PairFigures,
-    words: tuple[str, str],
-    p: float | None,
-    tests: int,
-    by_position: float | None,
+    figures: PairFigures, p: float | None, tests: int, by_position: float | None
 ) -> Verdict:
     """Return the verdict by corrected p values; ``tests`` is the size of the family of a lean."""
-    failures = ", ".join(f"{status} {count}" for status, count in figures.failures.items())
-    failed = f"{figures.replies} replies {figures.failed} ({failures}) prefer neither."
-    if not figures.pairs:
-        return Verdict("failed", "No verdict: no pair was asked about.")
     if not figures.answered:
-        said = f"none of {_many(figures.pairs, 'pair')} has a preference in both orders"
-        return Verdict("failed", f"No verdict: {said}; of {failed}")
+        return Verdict("failed")
     alpha = ALPHA / max(tests, 1)
     least = next(count for count in itertools.count(LEAST) if not too_few(count, alpha))
     enough = figures.consistent_queries >= least
@@ -342,68 +326,9 @@ def _judged(
         lean = "protected" if favours else "unprotected"
         kind = "favours_protected" if favours else "favours_unprotected"
     detectable = detectable_share(figures.consistent.of, alpha=alpha) if enough else None
-    corrected = f"; {p_in_words(p)} corrected for {tests} tests" if tests > 1 else ""
-    sentences = [_about_lean(figures, words, lean, detectable, least, corrected)]
     position: Literal["first", "second"] | None = None
     if by_position is not None and by_position <= ALPHA:
         position = "first" if figures.flips_to_first > figures.flips_to_second else "second"
-        flips, most = figures.flips.count, max(figures.flips_to_first, figures.flips_to_second)
-        how = p_in_words(by_position) + ("" if by_position == figures.position_p else " by Holm")
-        decides = 2 * flips > figures.answered
-        kind = "position_decides" if decides else kind
-        sentences.insert(
-            0 if decides else 1,
-            f"Position decides {flips} of {_many(figures.answered, 'pair')} that were answered in "
-            f"both orders: they flip with the order, and the {position} place wins {most} of these "
-            f"{flips} ({how}).",
-        )
-    if figures.failed:
-        sentences.append(f"Of {failed}")
-    return Verdict(kind, " ".join(sentences), lean, position, detectable, p)
-
-
-def _about_lean(
-    figures: PairFigures,
-    words: tuple[str, str],
-    lean: Side | None,
-    detectable: float | None,
-    least: int,
-    corrected: str,
-) -> str:
-    """Return a sentence about the side that the model favours, with the figures it rests on."""
-    one, other, consistent = figures.protected, figures.unprotected, figures.consistent
-    counts = (
-        f"of {_many(figures.pairs, 'pair')} from {_many(figures.queries, 'query')} the {words[0]} "
-        f"item is preferred in both orders in {one.count} ({one.value or 0:.1%}), the {words[1]} "
-        f"one in {other.count} ({other.value or 0:.1%})"
-    )
-    winners = f"{_many(consistent.of, 'pair')} with one winner"
-    if lean is None and detectable is None:
-        return (
-            f"Too few answers to tell whether there is a lean: {counts}; that is {winners}, from "
-            f"{_many(figures.consistent_queries, 'query')}, and it takes at least {least} such "
-            f"pairs and {least} queries."
-        )
-    found, interval = f"a ratio of {figures.ratio or 0:.2f}", figures.ratio_interval
-    if figures.ratio is None:
-        found, interval = f"{consistent.count} of the {winners}", consistent.interval
-    if interval is not None:
-        found += f", {interval.level:.0%} interval {interval.low:.2f} to {interval.high:.2f}"
-    tests = f"{p_in_words(figures.p)} over pairs, {p_in_words(figures.over_queries)} over queries"
-    tests += corrected
-    if lean is not None:
-        word = words[0] if lean == "protected" else words[1]
-        return f"The model favours {word} items: {counts}, {found} ({tests})."
-    why = (
-        f"With a power of 80% so many pairs, if they are independent, show a lean where one side "
-        f"wins {detectable:.0%} or more of those with one winner; a lesser one may be there."
-    )
-    if figures.p is not None and figures.p <= ALPHA:
-        why = "The pairs alone would show one, but it rests on few of the queries."
-        if (figures.over_queries or 0.0) <= ALPHA:
-            why = "Alone it would be one, but several tests give chance more room."
-    return f"No lean was found: {counts}, {found} ({tests}). {why}"
-
-
-def _many(count: int, noun: str) -> str:
-    return f"{count} {noun if count == 1 else {'query': 'queries'}.get(noun, f'{noun}s')}"
+        if 2 * figures.flips.count > figures.answered:
+            kind = "position_decides"
+    return Verdict(kind, lean, position, detectable, p)

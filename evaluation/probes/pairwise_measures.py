@@ -21,6 +21,7 @@ from fairqr.evaluation.experiments.measured import Measured
 from fairqr.evaluation.probes.collection import ProbeCollection
 from fairqr.evaluation.probes.pairs import planned_pairs
 from fairqr.evaluation.probes.store import PairRecord, ProbeRunManifest
+from fairqr.graph.probe.summary import verdict_in_words
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -132,15 +133,15 @@ def measure_pairwise(
                 }
             )
         # A reader sees all verdicts on a collection together, so they are one family for Holm.
-        judged = verdicts(found, (built.protected, built.unprotected))
-        for row, verdict in zip(own, judged, strict=True):
+        words = (built.protected, built.unprotected)
+        for row, verdict, figures in zip(own, verdicts(found), found, strict=True):
             rows.append(
                 row
                 | {
                     "verdict": verdict.kind,
                     "lean": verdict.lean,
                     "p_holm": verdict.p,
-                    "sentence": verdict.sentence,
+                    "sentence": verdict_in_words(verdict, figures, words),
                 }
             )
     return MeasuredPairwise(manifest, pd.DataFrame(rows))

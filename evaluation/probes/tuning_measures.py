@@ -139,8 +139,7 @@ def measure_lora(store: LoraStore) -> MeasuredLora:
     figures: list[Row] = []
     changes: list[Row] = []
     for entry in manifest.collections:
-        words = (entry.built.protected, entry.built.unprotected)
-        own = measure_pairs(entry.name, before, after, words, manifest.experiment.seed)
+        own = measure_pairs(entry.name, before, after, manifest.experiment.seed)
         figures += own[0]
         changes += own[1]
     wanted = sum(sum(split.held_out_pairs.values()) for split in manifest.splits)
@@ -159,7 +158,6 @@ def measure_pairs(
     collection: str,
     before: Sequence[PairRecord],
     after: Sequence[PairRecord],
-    words: tuple[str, str],
     seed: int,
 ) -> tuple[list[Row], list[Row]]:
     """Return the rows of figures and of changes of one collection.
@@ -168,7 +166,6 @@ def measure_pairs(
         collection: Its name.
         before: The answers before tuning, of all collections.
         after: The answers after it; the model's name does not matter.
-        words: The names of the two groups.
         seed: The seed of the tests.
     """
     rows, found, changes = [], [], []
@@ -196,7 +193,7 @@ def measure_pairs(
         few = "too_few" if too_few(change["queries"], ALPHA / max(1, size)) else "none"
         verdict = "untested" if p is None else up if p <= ALPHA else few
         change |= {"tests": size, "p_holm": p, "verdict": verdict}
-    judged = verdicts(found, words, beside=tests)
+    judged = verdicts(found, beside=tests)
     return [
         row | {"verdict": verdict.kind, "lean": verdict.lean, "p_holm": verdict.p}
         for row, verdict in zip(rows, judged, strict=True)

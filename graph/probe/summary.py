@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 from fairqr.agents.ranking.lean import (
-    ALPHA,
     LEAST,
     PairFigures,
     PairOutcome,
     Share,
+    Verdict,
     pair_figures,
     verdicts,
 )
@@ -26,7 +26,6 @@ from fairqr.graph.probe.result import (
     ProbedShare,
     ProbeResult,
     ProbeStatus,
-    ProbeVerdict,
 )
 from fairqr.graph.probe.state import ProbedRecord, ProbePlan, State
 from fairqr.graph.usage import total_usage, usage_report
@@ -117,11 +116,11 @@ def _pairwise(
         ),
         stream(settings.seed, "probe: figures"),
     )
-    (conclusion,) = verdicts([figures], sides.words)
+    (conclusion,) = verdicts([figures])
     return PairwiseProbe(
         status="ok" if figures.answered else "failed",
         verdict=conclusion.kind,
-        sentence=_sentence(conclusion.kind, figures, sides.words, conclusion.detectable),
+        sentence=verdict_in_words(conclusion, figures, sides.words, is_one_query=True),
         pairs=pairs,
         answered=figures.answered,
         protected=_share(figures.protected),
@@ -150,54 +149,62 @@ def _ends(interval: Interval | None) -> tuple[float, float] | None:
     return None if interval is None else (interval.low, interval.high)
 
 
-def _sentence(
-    kind: ProbeVerdict, figures: PairFigures, words: tuple[str, str], detectable: float | None
+def verdict_in_words(
+    verdict: Verdict, figures: PairFigures, words: tuple[str, str], *, is_one_query: bool = False
 ) -> str:
-    """Return the verdict in words, about one query; the verdict over many has other words."""
-    sentences: list[str] = []
-    if kind == "failed":
-        sentences.append("No verdict: no pair has a preference in both orders.")
-    else:
-        sentences.append(_about_lean(figures, words, detectable))
-    if figures.position_p is not None and figures.position_p <= ALPHA:
-        most = max(figures.flips_to_first, figures.flips.count - figures.flips_to_first)
-        place = "first" if figures.flips_to_first == most else "second"
-        position = (
-            f"{figures.flips.count} of {figures.answered} pairs flip with the order, and the "
-            f"{place} place wins {most} of these ({p_in_words(figures.position_p)})."
+    """Return a verdict with its uncertainty, in one or more sentences.
+
+    Args:
+        verdict: The verdict.
+        figures: What it is about.
+        words: The words for the two sides, such as ``female`` and ``male``.
+        is_one_query: Whether all pairs are of one query, and nothing is said about others.
+    """
+    sentences = ["No verdict: no pair has a preference in both orders."]
+    if verdict.kind != "failed":
+        sentences = [_about_lean(verdict, figures, words, is_one_query=is_one_query)]
+    if verdict.position is not None:
+        most = max(figures.flips_to_first, figures.flips_to_second)
+        decides = verdict.kind == "position_decides"
+        sentences.insert(
+            0 if decides else 1,
+            f"{'Position decides: ' if decides else ''}{figures.flips.count} of {figures.answered} "
+            f"pairs flip with the order, and the {verdict.position} place wins {most} of these "
+            f"({p_in_words(figures.position_p)}).",
         )
-        if kind == "position_decides":
-            sentences.insert(0, f"Position decides: {position}")
-        else:
-            sentences.append(position)
-    if figures.failures:
-        failures = ", ".join(f"{number} {status}" for status, number in figures.failures.items())
+    if failures := ", ".join(f"{count} {status}" for status, count in figures.failures.items()):
         sentences.append(
             f"Of {figures.replies} replies {figures.failed} prefer neither ({failures})."
         )
     return " ".join(sentences)
 
 
-def _about_lean(figures: PairFigures, words: tuple[str, str], detectable: float | None) -> str:
-    wins, losses = figures.protected.count, figures.unprotected.count
+def _about_lean(
+    verdict: Verdict, figures: PairFigures, words: tuple[str, str], *, is_one_query: bool
+) -> str:
+    wins, losses, tests = figures.protected.count, figures.unprotected.count, p_in_words(figures.p)
+    noun, of, no_lean = "document", "", "On this query no lean was found"
+    if not is_one_query:
+        noun, of, no_lean = "item", f" from {figures.queries} queries", "No lean was found"
+        over_queries, by_holm = map(p_in_words, (figures.over_queries, verdict.p))
+        tests += f" over pairs, {over_queries} over queries, {by_holm} by Holm"
     counts = (
-        f"of {figures.pairs} pairs the {words[0]} document is preferred in both orders in {wins}, "
-        f"the {words[1]} one in {losses}"
+        f"of {figures.pairs} pairs{of} the {words[0]} {noun} is preferred in both orders in "
+        f"{wins}, the {words[1]} one in {losses}"
     )
-    if figures.p is None or detectable is None:
+    if figures.p is None or verdict.detectable is None:
         return (
             f"Too few answers to tell whether there is a lean: {counts}, and it takes at least "
-            f"{LEAST} pairs with one winner."
+            f"{LEAST} pairs with one winner{'' if is_one_query else ', from as many queries'}."
         )
-    if figures.p <= ALPHA:
-        word = words[0] if wins > losses else words[1]
-        return (
-            f"On this query the model favours {word} documents: {counts} ({p_in_words(figures.p)})."
-        )
+    if verdict.lean is not None:
+        word = words[0] if verdict.lean == "protected" else words[1]
+        model = "On this query the model" if is_one_query else "The model"
+        return f"{model} favours {word} {noun}s: {counts} ({tests})."
     return (
-        f"On this query no lean was found: {counts} ({p_in_words(figures.p)}). With a power of "
-        f"80%, this many pairs would have shown a lean where one side wins {detectable:.0%} or "
-        "more of those with one winner."
+        f"{no_lean}: {counts} ({tests}). With a power of 80%, this many independent pairs would "
+        f"have shown a lean where one side wins {verdict.detectable:.0%} or more of those with one "
+        "winner."
     )
 
 

@@ -59,16 +59,13 @@ def check(
         str,
         typer.Option("--attributor", help="The attributor, as 'fairqr attribution list' names it."),
     ] = "overlap",
-    threshold: Annotated[
-        float | None, typer.Option(help="The lowest score at which a document counts as used.")
-    ] = None,
     number: Number = 200,
     seed: Seed = 0,
     base_url: BaseUrl = None,
     no_cache: NoCache = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure an attributor on labelled pairs: accuracy, AUC, and its mistakes.
+    """Measure an attributor on labelled pairs: its accuracy and its mistakes.
 
     The result is kept; other commands warn about an attributor that was never checked.
     """
@@ -77,7 +74,7 @@ def check(
     from fairqr.base.errors import ModelError
 
     options: dict[str, Any] = {"base_url": base_url} if base_url else {}
-    judge = open_attributor(attributor, cache=not no_cache, threshold=threshold, **options)
+    judge = open_attributor(attributor, cache=not no_cache, **options)
     labelled, source = _labelled(pairs, number, seed)
     outcome = run(check_attributor(judge, labelled, source=source))
     if not outcome.judged:
@@ -103,7 +100,6 @@ def _labelled(pairs: str, number: int, seed: int) -> tuple[list[LabelledPair], s
 
 def _show(outcome: AttributorCheck) -> None:
     cells = outcome.confusion
-    auc = "none" if outcome.auc is None else f"{outcome.auc:.3f}"
     typer.echo(f"pairs     {outcome.pairs} ({outcome.source}), judged {outcome.judged}")
     for status, count in sorted(outcome.failures.items()):
         typer.echo(f"          {count} {status}")
@@ -112,7 +108,6 @@ def _show(outcome: AttributorCheck) -> None:
             f"accuracy  {outcome.accuracy:.3f}, 95 % interval {outcome.low:.3f} to "
             f"{outcome.high:.3f}; the commoner answer alone {outcome.majority:.3f}"
         )
-    typer.echo(f"AUC       {auc}")
     rows = [
         ("", "attributed", "not"),
         ("entailed", cells["entailed_attributed"], cells["entailed_not"]),

@@ -329,7 +329,7 @@ def test_a_model_that_does_not_choose_is_counted(
     model_server.does(says(reply))
     run = here(*pairwise(folk, model_server, "--set", "by=reply", "--set", "pairs=2"))
     assert run.code == 0, run
-    assert "together: No verdict: none of" in run.stdout
+    assert "together: No verdict: no pair" in run.stdout
     assert f"({status} {8 * TOPICS})" in run.stdout
 
 

@@ -41,9 +41,9 @@ STRAW = Pair(f"straw {LONG.premise}", "an answer")
 IDLE = failure(400, "Unrecognized request argument: logprobs")
 
 
-def judge(server: ModelServer, cache: bool = False, **options: Any) -> Attributor:
+def judge(server: ModelServer, name: str = "llm:openai:fake", cache: bool = False) -> Attributor:
     chat: dict[str, Any] = {"base_url": server.base_url, "timeout": 10.0, "attempts": 1}
-    return open_attributor("llm:openai:fake", cache=cache, **chat, **options)
+    return open_attributor(name, cache=cache, **chat)
 
 
 def by_word(word: str, there: Answer, otherwise: Answer = NO) -> Callable[[Asked], Answer]:
@@ -99,15 +99,15 @@ async def test_what_is_answered_becomes_a_verdict(
 ) -> None:
     """Nothing is raised, and a sentence says why there is none."""
     model_server.does(behaviour)
-    attributor = judge(model_server, threshold=threshold)
+    name = "llm:openai:fake" + ("" if threshold is None else f"?threshold={threshold}")
+    attributor = judge(model_server, name)
     verdicts = await attributor.judge(pairs)
     for verdict, (status, *rest) in zip(verdicts, expected, strict=True):
         assert verdict.status == status
         assert verdict.attributed == (rest[0] if rest else None)
         assert verdict.score == (pytest.approx(rest[1]) if rest and rest[1] else None)
         assert bool(verdict.message) == (status != "ok")
-    named = "" if threshold is None else f"?threshold={threshold}"
-    assert attributor.name == f"llm:openai:fake{named}"
+    assert attributor.name == name
     if expected[0][0] in ("empty_answer", "answer_too_long"):
         assert model_server.asked == []
 
@@ -160,14 +160,17 @@ async def test_one_bound_holds_for_all_calls(model_server: ModelServer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
-    [({"concurrency": 0}, "at least 1, not 0"), ({"threshold": 0.9}, "leave the threshold out")],
+    ("name", "concurrency", "told"),
+    [
+        ("llm:anthropic:any", 0, "at least 1, not 0"),
+        ("llm:anthropic:any?threshold=0.9", 8, "leave the threshold out"),
+    ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_asked(
-    options: dict[str, Any], told: str
+    name: str, concurrency: int, told: str
 ) -> None:
     with pytest.raises(InputError, match=told):
-        open_attributor("llm:anthropic:any", **options)
+        open_attributor(name, concurrency=concurrency)
 
 
 async def test_nothing_is_asked_twice(model_server: ModelServer, clean_environment: Path) -> None:

@@ -17,6 +17,7 @@ from fairqr.agents.statistics import (
     sign_test,
     stream,
 )
+from fairqr.graph.probe.summary import verdict_in_words
 
 P, U = "protected", "unprotected"
 KINDS = {"p": (P, P), "u": (U, U), "1": (P, U), "2": (U, P), "x": ("refused", "both")}
@@ -84,7 +85,7 @@ class TestFigures:
 
 
 def judged(kinds: str, queries: int = 10) -> Verdict:
-    (found,) = verdicts([figures(pairs_of(kinds, queries))], ("female", "male"))
+    (found,) = verdicts([figures(pairs_of(kinds, queries))])
     return found
 
 
@@ -129,10 +130,12 @@ class TestVerdict:
         pairs = [PairOutcome("big", P, P)] * 40
         for number in range(9):
             pairs += [PairOutcome(f"q{number}", P, P), PairOutcome(f"q{number}", U, U)]
-        (found,) = verdicts([figures(pairs)])
+        even = figures(pairs)
+        (found,) = verdicts([even])
         assert found.kind == "no_lean_found"
-        assert "p < 0.001 over pairs, p = 1.000 over queries" in found.sentence
-        assert found.sentence.endswith("but it rests on few of the queries.")
+        assert even.p is not None
+        assert even.p < 0.001
+        assert found.p == even.over_queries == 1
 
     @settings(max_examples=60)
     @given(st.lists(st.sampled_from("pu12x"), max_size=60), st.integers(1, 12))
@@ -150,8 +153,9 @@ class TestVerdict:
         assert found.kind.startswith("favours") == (
             found.lean is not None and found.kind != "position_decides"
         )
-        assert found.sentence.endswith(".")
-        assert not any(it in found.sentence for it in ("  ", "nan", "None", "inf"))
+        sentence = verdict_in_words(found, pairs, ("female", "male"))
+        assert sentence.endswith(".")
+        assert not any(it in sentence for it in ("  ", "nan", "None", "inf"))
 
     def test_a_coin_is_rarely_taken_for_a_lean(self) -> None:
         """Both tests at 5 %: no more than that of all coins, and a loaded one is found."""
@@ -184,17 +188,11 @@ class TestVerdict:
         assert judged(kinds[1]).kind == "favours_protected"
         # Three have a winner: p = 2 · (1 + 9) / 512 over pairs, and the same over queries.
         assert found[1].p == pytest.approx(2 * 20 / 512)
-        assert "Alone it would be one, but several tests give chance more" in found[1].sentence
-        assert "; p = 0.078 corrected for 3 tests)" in found[1].sentence
         assert found[2].p is None
-        assert "corrected" not in judged(kinds[0]).sentence
 
     def test_positions_are_tested_as_a_family_too(self) -> None:
         """Six flips to the same place have p = .031; among two such findings that is .063."""
         six, seven = (figures(pairs_of("1" * pairs)) for pairs in (6, 7))
         assert verdicts([six])[0].kind == "position_decides"
-        assert "by Holm" not in verdicts([six])[0].sentence
         assert [it.kind for it in verdicts([six, six])] == ["too_few"] * 2
-        found = verdicts([seven, seven])[0]
-        assert found.position == "first"
-        assert "(p = 0.031 by Holm)" in found.sentence
+        assert verdicts([seven, seven])[0].position == "first"

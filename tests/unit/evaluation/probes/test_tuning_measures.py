@@ -17,7 +17,6 @@ from fairqr.evaluation.probes.store import PairRecord
 from fairqr.evaluation.probes.tuning_measures import couples, measure_lora, measure_pairs
 from tests.unit.evaluation.probes.made_probes import begin_tuning, collection
 
-WORDS = ("female", "male")
 REPLIES = {
     "p": ("protected", "protected"),
     "u": ("unprotected", "unprotected"),
@@ -52,7 +51,7 @@ def changed(
     before: list[PairRecord], after: list[PairRecord], kind: str = "both", seed: int = 0
 ) -> tuple[list[dict[str, Any]], dict[str, dict[str, Any]]]:
     """Return the figures of one kind, and its changes by measure."""
-    figures, changes = measure_pairs("c", before, after, WORDS, seed)
+    figures, changes = measure_pairs("c", before, after, seed)
     return (
         [row for row in figures if row["kind"] == kind],
         {row["measure"]: row for row in changes if row["kind"] == kind},
@@ -104,8 +103,8 @@ def test_only_pairs_that_were_asked_about_both_times_count() -> None:
 def test_the_order_of_the_records_changes_nothing() -> None:
     before = records({f"q{i}": "pppuf" for i in range(6)})
     after = records({f"q{i}": "ppuuf" for i in range(6)})
-    one = measure_pairs("c", before, after, WORDS, 3)
-    assert measure_pairs("c", before[::-1], after[::-1], WORDS, 3) == one
+    one = measure_pairs("c", before, after, 3)
+    assert measure_pairs("c", before[::-1], after[::-1], 3) == one
 
 
 def test_a_ratio_that_was_mended_moved_toward_one() -> None:
