@@ -255,14 +255,12 @@ async def searched(engine: SearchEngine, queries: Sequence[Query]) -> list[Hits]
     found = await engine.search(queries)
     for hits in found:
         chances = np.zeros(0) if hits.relevance is None else hits.relevance
-        fault = ""
-        if len(set(hits.ids)) < len(hits):
-            fault = "a document twice in one ranking"
-        elif not np.isfinite(hits.scores).all():
-            fault = "a score that is not a finite number"
-        elif not ((chances >= 0) & (chances <= 1)).all():
-            fault = "a probability of relevance outside of 0 to 1"
-        if fault:
+        faults = {
+            "a document twice in one ranking": len(set(hits.ids)) < len(hits),
+            "a score that is not a finite number": not np.isfinite(hits.scores).all(),
+            "a probability outside of 0 to 1": not ((chances >= 0) & (chances <= 1)).all(),
+        }
+        for fault in (name for name, is_there in faults.items() if is_there):
             raise SourceError(f"The engine '{engine.name}' returned {fault}; correct the engine.")
     return found
 

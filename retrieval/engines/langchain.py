@@ -1,8 +1,8 @@
 """Any LangChain retriever or vector store as an engine, with labels from the metadata.
 
 We always keep LangChain's order. Its scores are distances in some stores and similarities in
-others, so we use them only if they are relevance scores, or come from a named field of the
-metadata, and never increase; otherwise the score is 1/rank.
+others, so we use them only if they are relevance scores and never increase; otherwise the score is
+1/rank.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +51,7 @@ class LangChainEngine(SearchOnlyEngine):
         wrapped: The retriever or vector store.
         labels: Reads the labels in the metadata.
         name: Its name in results.
-        fields: Where the metadata has the ``id``, the ``title`` and the ``score``.
+        fields: Where the metadata has the ``id`` and the ``title``.
     """
 
     def __init__(
@@ -79,7 +78,7 @@ class LangChainEngine(SearchOnlyEngine):
         from langchain_core.documents import Document as Passage
 
         documents: dict[str, Document] = {}
-        scores: list[object] = []
+        scores: list[float | None] = []
         warnings: dict[str, None] = {}
         for passage, relevance in (await self._found(text, n))[:n]:
             if not isinstance(passage, Passage):
@@ -98,9 +97,7 @@ class LangChainEngine(SearchOnlyEngine):
             document = Document(str(id_), title, shown, passage.metadata)
             first = documents.setdefault(document.id, document)
             if first is document:
-                scores.append(
-                    self._value("score", passage) if "score" in self._fields else relevance
-                )
+                scores.append(relevance)
             elif first.text != document.text:
                 warnings[SHARED_ID] = None
         return ScoredDocuments([*documents.values()], _never_increasing(scores), [*warnings])
@@ -140,7 +137,6 @@ def from_langchain(
     name: str = "langchain",
     id: str | None = None,
     title: str | None = None,
-    score: str | None = None,
 ) -> LangChainEngine:
     """Wrap a LangChain retriever or vector store as a search engine.
 
@@ -165,8 +161,6 @@ def from_langchain(
         id: Where the metadata has a document's id, such as ``doi`` or ``source.key``. By default,
             or if it is missing, we use the document's own ``id``, or else a hash of its text.
         title: Where the metadata has the title; by default there are no titles.
-        score: Where the metadata has the score. By default we use the relevance score of a vector
-            store that has one, or else 1/rank.
 
     Raises:
         InputError: The object is neither a retriever nor a vector store.
@@ -189,7 +183,7 @@ def from_langchain(
         read = validated(Schema, schema, "The schema", SchemaError)
         folder = Path.cwd()
     labels = run_blocking(LabelReader.open(read.attributes, folder))
-    fields = {"id": id, "title": title, "score": score}
+    fields = {"id": id, "title": title}
     named = {option: field for option, field in fields.items() if field}
     return LangChainEngine(engine, labels, name, named)
 
@@ -207,8 +201,8 @@ def _sized(retriever: Any, n: int) -> Any:
     return retriever
 
 
-def _never_increasing(scores: Sequence[object]) -> list[float]:
+def _never_increasing(scores: Sequence[float | None]) -> list[float]:
     """Return the scores if they fit the order, otherwise 1/rank."""
-    numbers = [float(score) if isinstance(score, Real) else math.nan for score in scores]
+    numbers = [math.nan if score is None else float(score) for score in scores]
     fits = all(map(math.isfinite, numbers)) and all(a >= b for a, b in pairwise(numbers))
     return numbers if fits else [1 / rank for rank in range(1, len(scores) + 1)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import re
 from itertools import islice
@@ -11,16 +10,16 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-from fairqr.base.errors import InputError, ModelUnavailableError, UnsupportedError
+from fairqr.base.errors import UnsupportedError
 from fairqr.base.settings import data_dir
 from fairqr.retrieval.encoders.encoder import Encoder
-from fairqr.retrieval.encoders.opening import AUTO, Retriever, automatic, open_encoder
+from fairqr.retrieval.encoders.opening import AUTO, Retriever, automatic
 from fairqr.retrieval.engines.engine import Query, SearchEngine
 from fairqr.retrieval.engines.report import SAMPLE_SIZE, SourceReport, report_on
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
 from fairqr.retrieval.engines.tantivy.store import Announce, EmbeddedIndexes, announced
 from fairqr.retrieval.sources.corpus import Corpus
-from fairqr.retrieval.sources.documents import ProgressFunction, read_documents
+from fairqr.retrieval.sources.documents import read_documents
 from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.schema import Schema
 from fairqr.retrieval.sources.source import (
@@ -156,21 +155,6 @@ def _ranks_in_its_own_way(name: str) -> UnsupportedError:
     return UnsupportedError(
         f"The source '{name}' only ranks in its own way; leave the retriever out."
     )
-
-
-async def encode_written(engine: TantivyEngine, progress: ProgressFunction | None = None) -> None:
-    """Encode documents newly written to an index, by each encoder that made vectors for it.
-
-    We skip an encoder that cannot be opened by its name; the next search with it encodes the rest.
-
-    Raises:
-        ModelError: An encoder failed.
-    """
-    from fairqr.retrieval.engines.hybrid.embedded import VectorEngine, encoder_names
-
-    for name in await asyncio.to_thread(encoder_names, engine.folder):
-        with contextlib.suppress(ModelUnavailableError, InputError):
-            await VectorEngine.open(engine, open_encoder(name), progress)
 
 
 def index_of_source(source: TantivySource) -> str:

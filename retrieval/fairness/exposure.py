@@ -21,9 +21,6 @@ from fairqr.base.errors import InputError
 
 FloatArray = NDArray[np.float64]
 
-LONGEST_KEPT = 1 << 16
-"""For more ranks than this, weights are recomputed each time instead of kept in memory."""
-
 
 @dataclass(frozen=True)
 class Discount:
@@ -71,7 +68,7 @@ class Discount:
 
     def weights(self, n: int) -> FloatArray:
         """Return the weights of ranks 1 to n, shape (n,), read-only."""
-        return (_weights if n <= LONGEST_KEPT else _weights.__wrapped__)(self, n)
+        return _weights(self, n)
 
 
 DiscountText = Annotated[
@@ -80,7 +77,7 @@ DiscountText = Annotated[
 """A discount in a model, which may be given as text."""
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=32)
 def _weights(discount: Discount, n: int) -> FloatArray:
     """Compute weights once: a search measures the same few lengths again and again."""
     rank = np.arange(1, n + 1, dtype=np.float64)

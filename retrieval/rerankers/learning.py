@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -303,17 +302,15 @@ class Lists:
         return model, float(found.fun), int(found.nit)
 
 
-class TrainedModel(BaseModel, frozen=True, extra="forbid"):
+class TrainedModel(BaseModel, frozen=True):
     """Base of all files of weights.
 
     Attributes:
         format: The version of the file format.
-        trained_on: The SHA-256 of the examples.
         topics: The number of examples.
     """
 
     format: Literal[1] = 1
-    trained_on: str
     topics: int
 
     def save(self, path: Path) -> None:
@@ -366,17 +363,6 @@ class TrainedReranker(Reranker):
     @abstractmethod
     def scores(self, columns: FloatArray, candidates: Candidates) -> FloatArray:
         """Return the score of each candidate, shape (n,), from its features, shape (n, F)."""
-
-
-def sha256_of(examples: Sequence[TopicExample]) -> str:
-    """Return a hash of everything that training sees, in hexadecimal."""
-    digest = hashlib.sha256("\x00".join(FEATURES).encode())
-    for item in examples:
-        digest.update(f"\x00{item.topic}\x00{item.candidates.dimensions}".encode())
-        arrays = [item.features, item.grades]
-        for array in [*arrays, *item.candidates.memberships, *item.candidates.targets]:
-            digest.update(np.ascontiguousarray(array, dtype="<f8").tobytes())
-    return digest.hexdigest()
 
 
 def trained_dimension(kind: str, candidates: Candidates, name: str, groups: Sequence[str]) -> int:
@@ -517,7 +503,6 @@ def train_deltr(examples: Sequence[TopicExample], options: DeltrTraining) -> Del
     start = np.random.default_rng(options.seed).normal(0.0, 0.01, size=len(FEATURES) + 1)
     model, value, iterations = lists.fit(loss, options, {"protected": padded(marks)}, start)
     return DeltrModel(
-        trained_on=sha256_of(examples),
         topics=len(examples),
         dimension=every[0].dimensions[dimension],
         protected=protected,
@@ -701,7 +686,6 @@ def train_dlf(examples: Sequence[TopicExample], options: TrainingOptions) -> Dlf
     relevance, relevance_loss, _ = lists.fit(by_relevance, options)
     fairness, fairness_loss, _ = lists.fit(by_distribution, options, told)
     return DlfModel(
-        trained_on=sha256_of(examples),
         topics=len(examples),
         dimensions={name: tuple(every[0].groups[a]) for a, name in dimensions.items()},
         relevance=relevance,

@@ -162,6 +162,8 @@ class Catalog:
     ) -> tuple[int, int]:
         """Add the documents of a file to an index, replacing those with the same ids.
 
+        The next search by vectors encodes them.
+
         Returns:
             How many were written, and how many the index has now.
 
@@ -175,7 +177,6 @@ class Catalog:
         engine = await self._indexes.open(name)
         documents = read_documents(path, engine.schema)
         written = await self._indexes.upsert(name, documents, progress)
-        await opening.encode_written(engine, progress)
         return written, await self._count(name)
 
     async def remove(self, name: str, ids: Sequence[str]) -> tuple[int, int]:

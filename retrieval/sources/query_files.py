@@ -110,7 +110,7 @@ def query_rows(
 ) -> Iterator[QueryRow]:
     """Yield the queries of a file.
 
-    In a plain list a blank line between others is a query without text; elsewhere it is skipped.
+    Blank lines are skipped.
 
     Args:
         path: The file.
@@ -147,8 +147,6 @@ def _rows(path: Path, columns: QueryColumns, need_ids: bool) -> Iterator[NamedRo
     if is_list and columns.named:
         problem = f"it has no columns, so none is called '{columns.named[0]}'"
         raise _wrong(path, number, problem)
-    if not is_list:
-        cells = (it for it in cells if it[1] != [""])
     names = [_key(cell) for cell in first]
     has_text = any(_key(text) in names for text in columns.texts)
     has_names = has_text and ("id" in names or not need_ids)
@@ -169,15 +167,10 @@ def _rows(path: Path, columns: QueryColumns, need_ids: bool) -> Iterator[NamedRo
 
 
 def _tab_cells(path: Path) -> Iterator[Cells]:
-    """Yield the cells of each line from the first to the last that is not blank."""
-    blank: list[Cells] = []
-    for number, line in itertools.dropwhile(lambda it: not it[1].strip(), text_lines(path)):
+    """Yield the cells of each line that is not blank."""
+    for number, line in text_lines(path):
         if line.strip():
-            yield from blank
-            blank = []
             yield number, line.rstrip("\n").split("\t")
-        else:
-            blank.append((number, [""]))
 
 
 def _query(number: int, row: Mapping[str, Any], columns: QueryColumns) -> QueryRow:

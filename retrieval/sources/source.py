@@ -22,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from fairqr.base.errors import SourceError, one_line
+from fairqr.base.errors import SourceError
 from fairqr.base.settings import is_web_address
 from fairqr.base.yaml_file import load_yaml
 from fairqr.retrieval.engines.request_template import QUERY, check_template
@@ -32,7 +32,6 @@ SourceName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,9
 Address = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
 HIDING = ("from", "post_filter", "terminate_after")
 """Parts of a request that hide documents which match."""
-BOOSTED = re.compile(r"[^^]+(\^(\d+\.?\d*|\.\d+))?")
 
 
 def check_server(url: str) -> None:
@@ -117,14 +116,6 @@ class QueryFields(BaseModel, frozen=True, extra="forbid"):
     type: Literal["best_fields", "most_fields", "cross_fields", "phrase"] = Field(
         "best_fields", description="How the scores of several fields are combined."
     )
-
-    @field_validator("fields")
-    @classmethod
-    def _boosts_are_numbers(cls, fields: tuple[str, ...]) -> tuple[str, ...]:
-        if wrong := [name for name in fields if not BOOSTED.fullmatch(name)]:
-            shown = one_line(wrong[0], 100)
-            raise ValueError(f"'{shown}' is not a field with a boost such as headline^3")
-        return fields
 
 
 class ElasticsearchSource(Source):

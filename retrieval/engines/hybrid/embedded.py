@@ -85,28 +85,23 @@ class VectorFolder(NamedTuple):
             )
         return manifest.rows if data.stat().st_size >= self._bytes(manifest.rows) else 0
 
-    def load(self, loaded: Float32Array) -> Float32Array:
+    def load(self) -> Float32Array:
         """Return the vectors in memory, shape (N, d).
 
         Each row has length 1, or is zeros if its document has no words, or was deleted before it
         was encoded.
 
-        Args:
-            loaded: The first rows as loaded before, or none; they are not read again.
-
         Raises:
             InputError: Another encoder of the same name made them.
         """
-        rows, known = self.rows(), len(loaded)
-        if rows <= known:
-            return loaded[:rows]
-        numbers, start = (rows - known) * self.mark.dimensions, self._bytes(known)
-        stored = np.fromfile(self.folder / DATA, "<f2", numbers, offset=start)
-        new = stored.reshape(-1, self.mark.dimensions).astype(np.float32)
+        if not (rows := self.rows()):
+            return np.zeros((0, self.mark.dimensions), dtype=np.float32)
+        stored = np.fromfile(self.folder / DATA, "<f2", rows * self.mark.dimensions)
+        vectors = stored.reshape(rows, -1).astype(np.float32)
         # Rounding to half precision has changed the lengths.
-        lengths = np.sqrt(np.vecdot(new, new))[:, None]
-        np.divide(new, lengths, out=new, where=lengths > 0)
-        return np.concatenate([loaded, new])
+        lengths = np.sqrt(np.vecdot(vectors, vectors))[:, None]
+        np.divide(vectors, lengths, out=vectors, where=lengths > 0)
+        return vectors
 
     def append(self, rows: int, numbers: Sequence[int], vectors: Float32Array) -> int:
         """Write vectors after the existing rows; only one process may write at a time.
@@ -253,7 +248,7 @@ class VectorEngine(EngineOverWords):
                 # Not in a thread: many may be waiting, and there are few threads.
                 async with AsyncFileLock(self._folder.folder / "lock", run_in_executor=False):
                     await self._encode_missing(now, progress)
-            self._vectors = await asyncio.to_thread(self._folder.load, self._vectors)
+            self._vectors = await asyncio.to_thread(self._folder.load)
         except OSError as error:
             raise IndexUnavailableError(
                 f"The vectors of the index '{self.name}' cannot be saved in {self._folder.folder} "

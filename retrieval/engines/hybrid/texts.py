@@ -358,18 +358,15 @@ class TextRelevance:
     An estimate depends only on the query, on the documents in the pool, and on the sample taken
     when this was opened. It was fitted on pools of 200 documents. Use it in one event loop.
 
-    What texts say is kept for ten minutes, see :class:`TextReader`. Vectors of texts and of the
-    expected queries are kept in the user's cache; no other query is stored.
+    What texts say is kept for ten minutes, see :class:`TextReader`. Their vectors are kept in the
+    user's cache; no query is stored.
     """
 
     calibrations = CALIBRATED
 
-    def __init__(
-        self, texts: TextReader, reference: Reference, expected: Mapping[str, Float32Array]
-    ) -> None:
+    def __init__(self, texts: TextReader, reference: Reference) -> None:
         """Take what :meth:`open` has prepared."""
         self._texts, self.reference, self._reading = texts, reference, asyncio.Lock()
-        self._expected = expected
 
     @classmethod
     async def open(
@@ -378,7 +375,6 @@ class TextRelevance:
         encoder: Encoder,
         progress: ProgressFunction | None = None,
         queries: Sequence[str] = (),
-        expected: Sequence[str] = (),
     ) -> TextRelevance:
         """Take a sample of an engine's documents: those that 20 common words find.
 
@@ -391,8 +387,6 @@ class TextRelevance:
                 documents, drawn by the hashes of their ids from all that 20 of them find (of a run,
                 that 200 find), so that no rank chooses. With fewer than ten there is no sample: all
                 words weigh the same, and similarities are compared with typical ones of MiniLM.
-            expected: Words of queries that estimates will be asked for. Their vectors are made at
-                once and kept in the user's cache.
 
         Raises:
             ModelError: The encoder failed.
@@ -414,9 +408,7 @@ class TextRelevance:
         sample = await texts.read(ordered, progress)
         spoken = [sample[id_] for id_ in ordered if len(sample[id_].terms)]
         texts.background = Background.of(texts.stacked(spoken))
-        words = [*dict.fromkeys(map(_readable, expected))]
-        vectors = dict(zip(words, await texts.vectors.encode(words), strict=True))
-        return cls(texts, Reference([text.terms for text in spoken]), vectors)
+        return cls(texts, Reference([text.terms for text in spoken]))
 
     async def estimate_ids(self, query: str, ids: Sequence[str]) -> Estimates | None:
         """Return how likely each document is relevant to a query, and what each half of it says.
@@ -447,10 +439,8 @@ class TextRelevance:
         spoken = vectors.any(axis=1) | (np.array([*map(len, terms)]) > 0)
         if np.count_nonzero(spoken) < max(1, FEWEST_TEXTS * len(ids)):
             return None
-        words = _readable(query)
-        if (vector := self._expected.get(words)) is None:
-            made_by = self._texts.vectors
-            (vector,) = await encode_documents(made_by.encoder, [words], made_by.dimensions)
+        words, made_by = _readable(query), self._texts.vectors
+        (vector,) = await encode_documents(made_by.encoder, [words], made_by.dimensions)
         scores = bm25(hashed_terms(words), terms, self.reference)
         sharing = np.argsort(-scores, kind="stable")[: np.count_nonzero(scores)]
         both, alone = (
@@ -501,8 +491,7 @@ async def open_texts(
             )
         # Words that the run does not know would find nothing.
         searches = [id_ for id_ in queries if id_ in run.rankings]
-    expected = [*queries.values()]
-    texts = await TextRelevance.open(engine, MiniLmEncoder(), progress, searches, expected)
+    texts = await TextRelevance.open(engine, MiniLmEncoder(), progress, searches)
     if not texts.reference.texts:
         found = await engine.search([Query(text, PROBED) for text in searches[:PROBED]])
         ids = list(dict.fromkeys(id_ for hits in found for id_ in hits.ids))

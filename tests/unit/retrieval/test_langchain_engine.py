@@ -173,12 +173,7 @@ async def test_relevance_scores_are_taken_if_they_fit_the_order(
         assert hits.scores == [1 / rank for rank in range(1, 51)]
 
 
-async def test_scores_and_ids_may_stand_in_the_metadata() -> None:
-    found = [player(2, metadata={"rank": {"score": 7}}), player(1, metadata={"rank": {"score": 7}})]
-    hits = await search(over(*found, score="rank.score"))
-    assert (hits.ids, hits.scores) == (["p0001", "p0002"], [7.0, 7.0])
-    hits = await search(over(*found, score="rank.none"))
-    assert (hits.ids, hits.scores) == (["p0002", "p0001"], [1.0, 0.5])
+async def test_ids_may_stand_in_the_metadata() -> None:
     named = [player(1, metadata={"doi": 10}), player(2, metadata={})]
     assert (await search(over(*named, id="doi"))).ids == ["10", "p0002"]
 

@@ -19,8 +19,7 @@ def rows(path: Path, content: str | bytes, columns: QueryColumns | None = None) 
 
 COUNT = QueryColumns(weight="count")
 TOPIC = QueryColumns(segment="topic")
-BLANK = QueryRow(2, None, "")
-AS_LINES = [QueryRow(1, None, "red shoes"), BLANK, QueryRow(3, None, "blue hat")]
+AS_LINES = [QueryRow(1, None, "red shoes"), QueryRow(3, None, "blue hat")]
 RED = [QueryRow(2, None, "red shoes")]
 WITH_IDS = [QueryRow(1, "7", "red shoes"), QueryRow(2, "8", "blue hat")]
 SEGMENTED = [QueryRow(n, None, "a", 1.0, it) for n, it in ((2, "arts and crafts"), (3, "7"))]

@@ -152,7 +152,6 @@ def test_the_fairness_model_learns_from_the_target_alone(make_candidates: Make) 
     )
     assert other.fairness == model.fairness
     assert other.relevance != model.relevance
-    assert other.trained_on != model.trained_on
 
 
 def test_training_lowers_the_losses_and_repeats_itself(make_candidates: Make) -> None:

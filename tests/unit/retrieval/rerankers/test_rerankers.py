@@ -112,7 +112,7 @@ def test_wrong_names_and_options_are_said_in_a_sentence(
     "damage",
     [
         lambda data: data | {"format": 9},
-        lambda data: {k: v for k, v in data.items() if k != "trained_on"},
+        lambda data: {k: v for k, v in data.items() if k != "topics"},
         lambda data: data | {"model": data["model"] | {"weights": [1.0]}},
         lambda data: data | {"model": data["model"] | {"scales": [0.0] * 6}},
         lambda data: data | {"model": data["model"] | {"weights": [float("nan")] * 6}},
