@@ -330,7 +330,7 @@ def test_a_model_that_does_not_choose_is_counted(
     run = here(*pairwise(folk, model_server, "--set", "by=reply", "--set", "pairs=2"))
     assert run.code == 0, run
     assert "together: No verdict: no pair" in run.stdout
-    assert f"({status} {8 * TOPICS})" in run.stdout
+    assert f"({8 * TOPICS} {status})" in run.stdout
 
 
 def ranks(asked: Asked) -> Answer:
