@@ -105,7 +105,6 @@ class ModelGenerator:
         """Cut what is too long, and ask; see :meth:`Generator.generate`.
 
         Raises:
-            PromptError: The prompt has no item, or a document lacks one of the item's fields.
             ModelUnavailableError: As :meth:`start` raises it.
         """
         prompt = request.prompt

@@ -84,29 +84,13 @@ def mean_interval(values: ArrayLike, *, level: float = 0.95) -> Interval | None:
     Returns:
         The interval, or None if there are too few values (see :func:`too_few`) or all are equal:
         their spread is then unknown.
-
-    Raises:
-        InputError: The level is out of range.
     """
-    check_level(level)
     sample = np.asarray(values, dtype=np.float64)
     if too_few(sample.size, 1 - level) or not np.ptp(sample) > 0:
         return None
     half = student_quantile(level, sample.size - 1) * sample.std(ddof=1) / np.sqrt(sample.size)
     mean = sample.mean()
     return Interval(float(mean - half), float(mean + half), level)
-
-
-def check_level(level: float, of: str = "an interval", usual: str = "0.95") -> None:
-    """Check that a level is a number between 0 and 1.
-
-    Raises:
-        InputError: It is not.
-    """
-    if not isinstance(level, int | float) or not 0 < level < 1:
-        raise InputError(
-            f"The level of {of} is between 0 and 1, such as {usual}, not {one_line(level, 60)}."
-        )
 
 
 def sums_ratio_interval(

@@ -36,9 +36,6 @@ from fairqr.base.neural import quiet
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 """The names of the attention layers in Llama, SmolLM2, Mistral, Qwen2 and similar models."""
 
-NAMED = 8
-"""How many names of layers an error lists if the model has none of the modules."""
-
 
 @dataclass(frozen=True, slots=True)
 class TuningPair:
@@ -208,16 +205,10 @@ def adapted(model: Any, options: LoraOptions) -> Iterator[Any]:
     torch, peft = (
         library(name, "Tuning", "tune", ModelUnavailableError) for name in ("torch", "peft")
     )
-    layers = {
-        name.rpartition(".")[2]: None
-        for name, layer in model.named_modules()
-        if type(layer).__name__ in ("Linear", "Conv1D") and not name.endswith("lm_head")
-    }
-    if missing := [name for name in options.modules if name not in layers]:
-        known = ", ".join(list(layers)[:NAMED]) or "none that can be adapted"
+    layers = {name.rpartition(".")[2] for name, _ in model.named_modules()}
+    if missing := sorted(set(options.modules) - layers):
         raise InputError(
-            f"The model has no layer '{missing[0]}' to adapt; name some of its own with --modules: "
-            f"{known}."
+            f"The model has no layer '{missing[0]}' to adapt; name some of its own with --modules."
         )
     config = peft.LoraConfig(
         r=options.rank,

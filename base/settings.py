@@ -199,16 +199,8 @@ def unknown_variables(known: Iterable[str]) -> list[str]:
 
 
 def beside(file: Path, held: str) -> Path:
-    """Return a path from the settings file, relative to the file's folder.
-
-    Raises:
-        ConfigError: It begins with ``~`` and the name of an unknown user.
-    """
-    try:
-        return file.absolute().parent / Path(held).expanduser()
-    except RuntimeError:
-        problem = f"'{held}' names no home folder; write the full path"
-        raise ConfigError(f"In the settings file {file}, {problem}.") from None
+    """Return a path from the settings file, relative to the file's folder."""
+    return file.absolute().parent / os.path.expanduser(held)
 
 
 @lru_cache(maxsize=8)

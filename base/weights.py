@@ -276,13 +276,10 @@ def _fetch(url: str, part: Path, expected: str, progress: Progress) -> str:
         reraise=True,
     )
     try:
-        client = httpx.Client(follow_redirects=True, timeout=SECONDS)
-    except (ImportError, OSError, ValueError, httpx.InvalidURL) as error:
-        return str(error)  # it has no use for the proxy or certificates of the environment
-    try:
-        with client:
+        with httpx.Client(follow_redirects=True, timeout=SECONDS) as client:
             attempts(_download, client, url, part, progress)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    # The last two: it has no use for the proxy of the environment.
+    except (httpx.HTTPError, httpx.InvalidURL, ImportError, ValueError) as error:
         status = status_of(error)  # the text of its error has the whole address
         return f"status {status}" if status else str(error) or type(error).__name__
     if _is(part, expected):

@@ -25,7 +25,7 @@ from fairqr.evaluation.measures.base import GROUPS_NEEDED, Measure, Need
 from fairqr.evaluation.measures.text import parse_measures
 from fairqr.evaluation.notes import Notes, depth_of
 from fairqr.evaluation.qrels import Qrels
-from fairqr.evaluation.results import Evaluation, MeasureResult, Missing
+from fairqr.evaluation.results import Evaluation, MeasureResult, Missing, check_level
 from fairqr.evaluation.scores import Reason, Score, Undefined
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.target import Target
@@ -182,6 +182,7 @@ def evaluate_all(
     """
     if missing not in ("zero", "undefined"):
         raise InputError(f"Missing queries count as zero or undefined, not '{missing}'.")
+    check_level(level)
     wanted, rule = parse_measures(measures), as_target(target)
     groups = (
         scan_corpus(documents, ids_of(runs, qrels), progress=progress)

@@ -16,14 +16,13 @@ from fairqr.agents.statistics import (
     EXACT_UP_TO,
     PERMUTATIONS,
     Interval,
-    check_level,
     corrected_by_holm,
     mean_interval,
     paired_randomisation,
     stream,
     too_few,
 )
-from fairqr.base.errors import InputError
+from fairqr.base.errors import InputError, one_line
 from fairqr.base.extras import library
 from fairqr.evaluation.by_group import GroupShare
 from fairqr.evaluation.estimates import paired_t
@@ -298,6 +297,18 @@ class Comparisons:
             f"{better} over {over}; {verdict} at {self.alpha:g} "
             f"(randomisation {_p(row.randomisation_corrected)}, {t}, "
             f"Holm-corrected for {self.tests})."
+        )
+
+
+def check_level(level: float, of: str = "an interval", usual: str = "0.95") -> None:
+    """Check that a level is a number between 0 and 1.
+
+    Raises:
+        InputError: It is not.
+    """
+    if not isinstance(level, int | float) or not 0 < level < 1:
+        raise InputError(
+            f"The level of {of} is between 0 and 1, such as {usual}, not {one_line(level, 60)}."
         )
 
 

@@ -93,9 +93,6 @@ def render_documents(
     Returns:
         Text of at most ``budget`` tokens, or :data:`NO_DOCUMENTS` if there are none or the budget
         is too small.
-
-    Raises:
-        PromptError: A field is missing.
     """
     lines = _lines(template, sources)
     # The end of a line is a token.
@@ -157,7 +154,6 @@ class PromptBudget:
         Raises:
             NoRoomError: The prompt alone is too long, or a document would be cut to fewer than
                 LEAST_SHARE tokens, so that an answer would claim what the model never saw.
-            PromptError: As :func:`render_documents` raises it.
         """
         values = {"question": "", "documents": NO_DOCUMENTS}
         left = self.room - self.size(prompt.render(values))

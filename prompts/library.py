@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from pathlib import Path
 
 from fairqr.base.errors import PromptError
@@ -71,15 +70,6 @@ class PromptLibrary:
         """Return the ids and versions of all prompts, sorted."""
         return sorted({*self._shipped, *self._own})
 
-    def check(self, versions: Mapping[str, str]) -> None:
-        """Check that these versions exist, given by the ids of their prompts.
-
-        Raises:
-            PromptError: A prompt is missing, or its file is wrong.
-        """
-        for id_, version in versions.items():
-            self.get(id_, version)
-
     def get(self, id_: str, version: str | None = None) -> PromptTemplate:
         """Return a prompt.
 
@@ -91,14 +81,12 @@ class PromptLibrary:
             PromptError: The prompt does not exist, or its file is wrong.
         """
         key = (id_, version or DEFAULT_VERSIONS.get(id_, "v1"))
-        found = self._own.get(key)
-        if found is None and key in self._shipped:
-            found = _read_shipped(self._shipped[key])
-        if found is None:
+        if key not in self.names():
             # List the versions of this prompt, or all prompts if the id is unknown.
             alike = [each for each in self.names() if each[0] == id_] or self.names()
             known = ", ".join("/".join(each) for each in alike)
             raise PromptError(f"There is no prompt {'/'.join(key)}; choose one of {known}.")
+        found = self._own.get(key) or _read_shipped(self._shipped[key])
         if isinstance(found, PromptError):
             raise PromptError(str(found))
         return found
@@ -117,14 +105,14 @@ def check_contract(template: PromptTemplate) -> None:
     wholes = ("placeholder", "output", "field of the item")
     parts = (template.input_variables, template.output, template.item_variables)
     for what, names, used in zip(wholes, CONTRACTS[template.id], parts, strict=True):
-        known = sorted(names.replace("?", "").split())
-        if extra := sorted(set(used) - set(known)):
+        known = set(names.replace("?", "").split())
+        needed = known & set(names.split())
+        if wrong := sorted((set(used) - known) | (needed - set(used))):
             raise PromptError(
-                f"The prompt {name} has the {what} '{extra[0]}', which is unknown; it may "
-                f"have {', '.join(known) or 'none'}."
+                f"The prompt {name} is wrong about the {what} '{wrong[0]}'; it must have "
+                f"{', '.join(sorted(needed)) or 'none'}, and may have "
+                f"{', '.join(sorted(known)) or 'none'}."
             )
-        if missing := sorted(set(names.split()) & set(known) - set(used)):
-            raise PromptError(f"The prompt {name} lacks the {what} '{missing[0]}'; add it.")
 
 
 def _places(folder: Path) -> dict[Key, Path]:

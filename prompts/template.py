@@ -118,15 +118,7 @@ class PromptTemplate(BaseModel, frozen=True, extra="forbid"):
         Args:
             values: A text for each of ``item_variables``, passed through :func:`fence`. Further
                 texts are ignored.
-
-        Raises:
-            PromptError: A value is missing.
         """
-        if missing := sorted(set(self.item_variables) - set(values)):
-            raise PromptError(
-                f"The item of the prompt {self.name} needs '{missing[0]}', which the "
-                "documents do not have; change the item."
-            )
         return (self.item or "").format_map(values)
 
 

@@ -70,11 +70,6 @@ class TransformersAttributor(CachedAttributor):
         loaded = self._loaded = await load_pretrained(
             "AutoModelForSequenceClassification", self._parts.model
         )
-        if not loaded.tokenizer.is_fast:
-            raise ModelUnavailableError(
-                f"The model of {self.name} only has a slow tokenizer, which cannot cut "
-                "documents into windows; choose a model with a tokenizer.json."
-            )
         config = loaded.model.config
         self._entailment = entailment_index(config.id2label, self.name)
         self._longest = token_limit(config, loaded.tokenizer)

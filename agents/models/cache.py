@@ -106,16 +106,7 @@ class ReplyCache:
 
 
 def _objects(texts: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Return the JSON objects by key, without texts that are not JSON objects."""
-    found = {}
-    for key, text in texts.items():
-        try:
-            value = json.loads(text)
-        except (TypeError, ValueError, RecursionError):
-            continue
-        if isinstance(value, dict):
-            found[key] = value
-    return found
+    return {key: json.loads(text) for key, text in texts.items()}
 
 
 def replies_file() -> Path:

@@ -28,7 +28,7 @@ def source_of(name: str) -> tuple[str, str, str]:
 
     Raises:
         ModelUnavailableError: Embedded weights are not pulled, or an adapter does not state its
-            base model, or was trained on another file.
+            base model.
     """
     folder = Path(name)
     if not (folder / ADAPTER).is_file():
@@ -36,20 +36,12 @@ def source_of(name: str) -> tuple[str, str, str]:
         return base, "", state_of(Path(base))
     try:
         base = _file_of(json.loads((folder / ADAPTER).read_bytes())["base_model_name_or_path"])
-        state = f"{state_of(Path(base))} {state_of(folder)}"
-        about = folder / ABOUT
-        sha256 = json.loads(about.read_bytes())["base_sha256"] if about.is_file() else ""
+        return base, name, f"{state_of(Path(base))} {state_of(folder)}"
     except (ValueError, KeyError, TypeError):
         raise ModelUnavailableError(
             f"The adapter {name} does not say what it was trained on: {ADAPTER} needs "
             "'base_model_name_or_path', the name of a model."
         ) from None
-    if sha256 and base_sha256(base) not in ("", sha256):
-        raise ModelUnavailableError(
-            f"The adapter {name} was trained on other weights than {base} has now; bring back the "
-            "file that it was trained on, or tune again."
-        )
-    return base, name, state
 
 
 def _is_embedded(name: str) -> bool:

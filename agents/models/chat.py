@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from typing import TYPE_CHECKING, Any, cast
@@ -191,11 +190,7 @@ class ChatModel(LanguageModel):
                 while True:
                     exchange.record("input", messages)
                     exchange.usage += Usage(model_calls=1)
-                    began = time.perf_counter()
                     message = await self._send(messages, question, relay)
-                    if relay is not None and relay.began_at is not None:
-                        seconds = relay.began_at - began
-                        step.set("gen_ai.response.time_to_first_chunk", seconds)
                     answer = _completion(message, exchange)
                     exchange.usage += answer.usage
                     if answer.declined:

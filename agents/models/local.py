@@ -65,27 +65,8 @@ def check_local(name: str) -> None:
         )
 
 
-def local_server(name: str, reading: bool = False) -> LocalServer:
-    """Return the server of an embedded model, and start it if it does not run yet (0.3 s).
-
-    Args:
-        name: The name of embedded weights, such as ``smollm2-135m``.
-        reading: The mode; see :func:`start_local`.
-
-    Raises:
-        ModelUnavailableError: The name is unknown, xllamacpp is not installed, or the weights are
-            not pulled or damaged.
-    """
-    check_local(name)
-    path = weights_path(name).resolve()
-    with _lock:
-        if (path, reading) not in _running:
-            _running[path, reading] = _start(name, path, reading)
-        return _running[path, reading]
-
-
 async def start_local(name: str, reading: bool = False) -> LocalServer:
-    """Do the same as :func:`local_server`, without blocking the event loop.
+    """Return the server of an embedded model, and start it if it does not run yet (0.3 s).
 
     Args:
         name: The name of embedded weights, such as ``smollm2-135m``.
@@ -94,8 +75,21 @@ async def start_local(name: str, reading: bool = False) -> LocalServer:
             start at the beginning. If false, the server is for short prompts with a common
             beginning, such as refinement: it skips the part that it has just read, and reads token
             by token.
+
+    Raises:
+        ModelUnavailableError: The name is unknown, xllamacpp is not installed, or the weights are
+            not pulled or damaged.
     """
-    return await asyncio.to_thread(local_server, name, reading)
+    check_local(name)
+    path = weights_path(name).resolve()
+
+    def running() -> LocalServer:
+        with _lock:
+            if (path, reading) not in _running:
+                _running[path, reading] = _start(name, path, reading)
+            return _running[path, reading]
+
+    return await asyncio.to_thread(running)
 
 
 def local_turn() -> asyncio.Lock:

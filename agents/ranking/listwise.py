@@ -40,7 +40,7 @@ class ListwiseRanker:
     is 0.
 
     If the model's context is known, long passages are cut fairly to fit. If some would get fewer
-    than 48 tokens, the windows shrink and the ranking has a warning.
+    than 48 tokens, nothing is asked and the error says which window fits.
 
     Args:
         model: The language model.
@@ -77,7 +77,7 @@ class ListwiseRanker:
             InputError: As :meth:`rank` raises it.
         """
         prompt = self._prompt_about(query, items, group)
-        asked, _ = self._windows(prompt)
+        asked = self._windows(prompt)
         return Cost(len(asked), len(asked) * prompt.most_tokens(len(asked[0]))) if asked else Cost()
 
     async def rank(
@@ -89,13 +89,13 @@ class ListwiseRanker:
 
         Raises:
             ModelUnavailableError: The model cannot be started.
-            InputError: Not even two items fit into the context.
+            InputError: The windows do not fit into the context.
         """
         until = rankers.moment_after(deadline)
         if len(items) > 1:
             await self.start()  # some models only know their context after this
         prompt = self._prompt_about(query, items, group)
-        asked, warnings = self._windows(prompt)
+        asked = self._windows(prompt)
         order = list(range(len(items)))
         failures: Counter[str] = Counter()
         repairs: Counter[str] = Counter()
@@ -113,7 +113,7 @@ class ListwiseRanker:
             repairs.update(found.repairs)
             order[window.start : window.stop] = [stretch[it] for it in found.order]
         return ItemRanking(
-            tuple(order), len(asked), failures, repairs, None, usage, warnings, message
+            tuple(order), len(asked), failures, repairs, usage=usage, message=message
         )
 
     def _prompt_about(self, query: str, items: Sequence[RankItem], group: str) -> WindowPrompt:
@@ -127,26 +127,21 @@ class ListwiseRanker:
         word, asked = rankers.before_those_who_ask(group), fence(query, MAX_QUERY_CHARACTERS)
         return WindowPrompt(self._prompt, {"group": word, "query": asked}, passages, context)
 
-    def _windows(self, prompt: WindowPrompt) -> tuple[list[range], tuple[str, ...]]:
-        """Return the windows, shrunk until they fit, and warnings about that.
+    def _windows(self, prompt: WindowPrompt) -> list[range]:
+        """Return the windows.
 
         Raises:
-            InputError: Windows of 2 do not fit.
+            InputError: They do not fit into the context.
         """
-        n, step = len(prompt.passages), self._options.step
+        n = len(prompt.passages)
         wanted = min(self._options.window, n)
-        size = prompt.largest_window(wanted)
-        if size == wanted:
-            return windows(n, self._options.window, step), ()
-        limit = f"The model {self._model.name} reads and writes {prompt.context} tokens at once"
-        if not size:
+        if (size := prompt.largest_window(wanted)) < wanted:
+            then = f"set window to {size} and step to {size // 2}" if size else "shorten the query"
             raise InputError(
-                f"{limit}, which is too few for two items and the prompt; shorten the query, or "
-                "use a model with a larger context."
+                f"The model {self._model.name} reads and writes {prompt.context} tokens at once, "
+                f"too few for {wanted} items; {then}, or use a model with a larger context."
             )
-        step = max(1, min(step, size // 2))
-        warning = f"{limit}, too few for {wanted} items; it was asked for {size} with step {step}."
-        return windows(n, size, step), (warning,)
+        return windows(n, self._options.window, self._options.step)
 
 
 @dataclass(frozen=True, slots=True)

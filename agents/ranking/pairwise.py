@@ -32,7 +32,7 @@ LEAST_MASS = 0.1
 
 Pair = tuple[RankItem, RankItem]
 
-PreferenceStatus = Literal[Status, Unreadable, "both", "neither", "tie"]
+PreferenceStatus = Literal[Status, Unreadable, "neither", "tie"]
 """``tie`` is an answer that prefers neither; all others but ``ok`` are failures."""
 
 
@@ -41,8 +41,9 @@ class Preference:
     """Which of two documents a model prefers in one order.
 
     Attributes:
-        status: ``ok``; ``tie`` if both labels are equally probable; or what came instead of an
-            answer: a refusal, both, neither, an essay, nothing, or a failure of the model.
+        status: ``ok``; ``tie`` if both labels are equally probable, ``neither`` if the reply would
+            hardly begin with one; or what came instead of an answer: a refusal, another text,
+            nothing, or a failure of the model.
         choice: The position of the preferred document; None unless ``ok``.
         log_odds: ln P(first label) − ln P(second label), between −13.8 and 13.8; None if a reply
             was read or the model failed.

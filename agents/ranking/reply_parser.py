@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fairqr.retrieval.texts.words import words_without_digits
-
 LABELS = ("A", "B")
 """The labels of the first and the second document in the prompt ``pairwise``."""
 
@@ -18,17 +16,13 @@ Position = Literal["first", "second"]
 Unreadable = Literal[
     "empty",  # nothing, or only white space
     "refused",  # an apology, and no identifier in brackets
-    "essay",  # a sentence or more without an answer
-    "parse_error",  # anything else: one identifier, only unknown identifiers, signs
+    "parse_error",  # anything else: an essay, one identifier, only unknown identifiers, signs
 ]
 
 MAX_REPLY_CHARACTERS = 100_000
 
 LEAST_NAMED = 2
 """The fewest items of a list, since a single identifier has no order."""
-
-SENTENCE = 5
-"""From this number of words on, a reply without an answer is an essay."""
 
 # Possessive quantifiers keep the time linear, whatever a model writes.
 _BRACKETED = r"\[[ \t]{0,3}(-?[0-9]++)[ \t]{0,3}\]"
@@ -57,10 +51,6 @@ _ONE = rf"(?:{_NOUN} )?([ab])"
 _MORE = rf"(?:the )?(?:more|most) relevant(?: (?:one|{_NOUN}))?"
 _LEAD = rf"(?:(?:(?:(?:my|the|final) )*(?:answer|choice)|{_MORE})(?: is|:) ?)?"
 _ANSWER = re.compile(rf"{_LEAD}{_ONE}(?: is {_MORE}(?: to the query)?)?")
-_BOTH = re.compile(
-    rf"{_LEAD}(?:both\b.*|{_ONE} ?(?:and|or|&|,|/|>|=| ) ?{_ONE}|(?:they are )?equal(?:ly\b.*)?)"
-)
-_NEITHER = re.compile(rf"{_LEAD}(?:neither|none|no (?:passage|article|document))\b.*")
 # What people and models put around a letter: **A**, (A), [A], "A", `A`.
 _MARKS = re.compile(r"[*_`\"\u201c\u201d()\[\]{}<>]")
 _AROUND = " .,:;!?'#-"
@@ -116,14 +106,13 @@ def parse_permutation(reply: str, n: int) -> Permutation:
     return Permutation("ok", (*given, *missing), dict(+repairs))
 
 
-def parse_preference(reply: str) -> Position | Unreadable | Literal["both", "neither"]:
+def parse_preference(reply: str) -> Position | Unreadable:
     """Read which of the two documents a reply prefers.
 
     A reply is an answer if the whole reply, or one of its lines, is a label. The label may have a
     noun before it, marks around it, or the words of the question: ``A``, ``(B)``, ``**A**``,
     ``Passage B.``, ``Answer: A``, ``The more relevant passage is B``, ``A is more relevant``. Other
-    lines, such as explanations, are ignored. Two lines that answer differently are ``both``, like
-    documents that are said to be equal.
+    lines, such as explanations, are ignored. Two lines that answer differently are no answer.
 
     Args:
         reply: The text that the model wrote; only the first 100,000 characters are read.
@@ -133,19 +122,15 @@ def parse_preference(reply: str) -> Position | Unreadable | Literal["both", "nei
     chosen = {match[1] for line in lines if (match := _ANSWER.fullmatch(line))}
     if len(chosen) == 1:
         return "first" if chosen == {LABELS[0].casefold()} else "second"
-    beginning = next(filter(None, lines), "")
-    if chosen or _BOTH.fullmatch(beginning):
-        return "both"
-    return "neither" if _NEITHER.fullmatch(beginning) else _unreadable(text)
+    return _unreadable(text)
 
 
 def _unreadable(text: str) -> Unreadable:
     """Return what a reply is that gives no answer."""
     if not text.strip():
         return "empty"
-    if _APOLOGY.search(text) and not re.search(_BRACKETED, text):
-        return "refused"
-    return "essay" if len(words_without_digits(text)) >= SENTENCE else "parse_error"
+    is_apology = _APOLOGY.search(text) and not re.search(_BRACKETED, text)
+    return "refused" if is_apology else "parse_error"
 
 
 def _listed(text: str, n: int) -> Sequence[int]:

@@ -1,7 +1,6 @@
 """Makes the corpus from the facts: PYTHONPATH=tools python -m notables.build TSV OUT_DIR.
 
-Writes documents.jsonl.gz, topics.jsonl, qrels.txt and vocabulary.json. The same table gives the
-same bytes.
+Writes documents.jsonl.gz, topics.jsonl and qrels.txt. The same table gives the same bytes.
 """
 
 from __future__ import annotations
@@ -14,9 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from notables.collection import Collection
-from notables.countries import COUNTRIES
 from notables.facts import FactsError, Person, read_people
-from notables.grammar import with_article
 from notables.occupations import DOMAINS, INDUSTRIES, OCCUPATIONS
 from notables.texts import write
 from notables.topics import TOPICS, judge
@@ -24,7 +21,6 @@ from notables.topics import TOPICS, judge
 DOCUMENTS = "documents.jsonl.gz"
 TOPICS_FILE = "topics.jsonl"
 QRELS = "qrels.txt"
-VOCABULARY = "vocabulary.json"
 
 
 def document(person: Person, people: Collection) -> dict[str, str | int | None]:
@@ -42,21 +38,6 @@ def document(person: Person, people: Collection) -> dict[str, str | int | None]:
         "domain": DOMAINS[person.domain],
         "languages": person.languages,
         "page_views": person.page_views,
-    }
-
-
-def vocabulary() -> dict[str, dict[str, object]]:
-    """How the values of two fields stand in a sentence, for who makes sentences on people.
-
-    ``country`` has what stands after "in"; ``occupation`` has the noun with its article, and other
-    nouns for the same people.
-    """
-    return {
-        "country": {country.label: country.name for country in COUNTRIES.values()},
-        "occupation": {
-            job.noun: {"with_article": with_article(job.noun), "also": list(job.also)}
-            for job in OCCUPATIONS.values()
-        },
     }
 
 
@@ -88,8 +69,6 @@ def build(table: Path, directory: Path) -> int:
         )
     )
     (directory / QRELS).write_bytes(qrels.encode())
-    words = json.dumps(vocabulary(), ensure_ascii=False, indent=1)
-    (directory / VOCABULARY).write_text(f"{words}\n", encoding="utf-8")
     return len(rows)
 
 

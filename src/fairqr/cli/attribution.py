@@ -10,14 +10,11 @@ import typer
 from fairqr.cli.common import AsJson, BaseUrl, NoCache, print_json, run, warn
 
 if TYPE_CHECKING:
-    from fairqr.agents.attribution.checking import AttributorCheck, LabelledPair
+    from fairqr.agents.attribution.checking import AttributorCheck
 
 app = typer.Typer()
 
 NOTABLES = "notables"
-
-Number = Annotated[int, typer.Option("-n", "--number", min=1, help="How many pairs to make.")]
-Seed = Annotated[int, typer.Option(min=0, help="The seed of the pairs that are made.")]
 
 
 @app.command("list")
@@ -52,15 +49,13 @@ def check(
         typer.Argument(
             metavar="PAIRS",
             help="A JSON Lines file of premise, hypothesis and entailed (true or false); or "
-            "notables, for pairs made from that corpus.",
+            "notables, for 200 pairs about the people of that corpus.",
         ),
     ],
     attributor: Annotated[
         str,
         typer.Option("--attributor", help="The attributor, as 'fairqr attribution list' names it."),
     ] = "overlap",
-    number: Number = 200,
-    seed: Seed = 0,
     base_url: BaseUrl = None,
     no_cache: NoCache = False,
     as_json: AsJson = False,
@@ -69,14 +64,18 @@ def check(
 
     The result is kept; other commands warn about an attributor that was never checked.
     """
-    from fairqr.agents.attribution.checking import check_attributor, remember
+    from fairqr.agents.attribution.checking import check_attributor, read_pairs, remember
     from fairqr.agents.attribution.opening import open_attributor
     from fairqr.base.errors import ModelError
+    from fairqr.retrieval.sources.corpus import BUILT_IN
 
     options: dict[str, Any] = {"base_url": base_url} if base_url else {}
     judge = open_attributor(attributor, cache=not no_cache, **options)
-    labelled, source = _labelled(pairs, number, seed)
-    outcome = run(check_attributor(judge, labelled, source=source))
+    file = BUILT_IN[NOTABLES] / "pairs.jsonl" if pairs == NOTABLES else Path(pairs)
+    if pairs == NOTABLES and Path(NOTABLES).is_file():
+        warn("The pairs are those of the corpus notables; for the file, write ./notables.")
+    source = NOTABLES if pairs == NOTABLES else file.name
+    outcome = run(check_attributor(judge, read_pairs(file), source=source))
     if not outcome.judged:
         raise ModelError(next(iter(outcome.failures)), outcome.sentence)
     remember(outcome)
@@ -84,18 +83,6 @@ def check(
         print_json({**outcome.model_dump(), "sentence": outcome.sentence})
         return
     _show(outcome)
-
-
-def _labelled(pairs: str, number: int, seed: int) -> tuple[list[LabelledPair], str]:
-    """Return the pairs, and where they are from."""
-    from fairqr.agents.attribution.checking import read_pairs
-    from fairqr.agents.attribution.notables_pairs import notables_pairs
-
-    if pairs != NOTABLES:
-        return read_pairs(Path(pairs)), Path(pairs).name
-    if Path(NOTABLES).is_file():
-        warn("The pairs are made from the corpus notables; for the file, write ./notables.")
-    return notables_pairs(number, seed), f"notables, {number} pairs, seed {seed}"
 
 
 def _show(outcome: AttributorCheck) -> None:

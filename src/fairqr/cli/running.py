@@ -69,7 +69,8 @@ class RunSettings(BaseModel):
         from fairqr.prompts.library import PromptLibrary
 
         library = PromptLibrary(self.prompts_dir)
-        library.check(context.prompts)
+        for id_, version in context.prompts.items():
+            library.get(id_, version)
         return library
 
     async def opened_model(self, name: str, base_url: str | None, *, refines: bool) -> Model | str:

@@ -40,16 +40,16 @@ def toy(clean_environment: Path) -> Path:
 class TestCheck:
     def test_notables_are_judged_offline(self, command: Command) -> None:
         """What the docs show: figures, the four counts, and a sentence; then the list has it."""
-        run = command("attribution", "check", "notables", "-n", "60")
+        run = command("attribution", "check", "notables")
         assert run.code == 0
-        assert "notables, 60 pairs, seed 0" in run.stdout
-        assert "accuracy  0." in run.stdout
+        assert "(notables), judged 200" in run.stdout
+        assert "accuracy  0.740, 95 % interval" in run.stdout
         assert "attributed" in run.stdout
         sentence = run.stdout.splitlines()[-1]
         assert sentence.startswith("overlap is right on ")
         listed = command("attribution", "list").stdout
         assert "* overlap" in listed
-        assert f"{sentence} [notables, 60 pairs, seed 0]" in listed
+        assert f"{sentence} [notables]" in listed
 
     def test_a_model_of_transformers_is_checked(
         self, quick: Main, toy: Path, tiny_nli: Path
@@ -79,7 +79,6 @@ class TestCheck:
             ),
             (["none.jsonl"], "none.jsonl cannot be read"),
             (["EMPTY"], "has no pairs"),
-            (["notables", "-n", "99999"], "ask for fewer than 99,999"),
             (
                 ["PAIRS", "--base-url", "http://127.0.0.1:1/v1"],
                 "The attributor 'overlap' asks no server; leave base_url out",

@@ -16,7 +16,6 @@ from fairqr.agents.generators import GenerationRequest, ModelGenerator
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.local import (
     CONTEXT_TOKENS,
-    local_server,
     local_turn,
     start_local,
 )
@@ -201,7 +200,7 @@ def test_the_process_ends_at_once_and_says_nothing(
 
 
 @pytest.mark.model
-def test_damaged_weights_are_one_sentence(
+async def test_damaged_weights_are_one_sentence(
     pulled_weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("xllamacpp")
@@ -211,7 +210,7 @@ def test_damaged_weights_are_one_sentence(
     with path.open("wb") as file:
         file.truncate(WEIGHTS[MODEL].size)
     with pytest.raises(ModelUnavailableError, match=f"`fairqr models remove {MODEL}` and"):
-        local_server(MODEL)
+        await start_local(MODEL)
 
 
 @pytest.mark.parametrize("missing", ["weights", "extra"])

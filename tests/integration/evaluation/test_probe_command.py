@@ -317,8 +317,7 @@ def test_a_model_that_goes_away_ends_the_run_and_leaves_no_failures(
     ("reply", "status"),
     [
         ("I cannot compare people.", "refused"),
-        ("Both A and B are relevant.", "both"),
-        ("Neither.", "neither"),
+        ("Both A and B are relevant.", "parse_error"),
         ("   ", "empty"),
     ],
 )

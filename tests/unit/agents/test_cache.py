@@ -6,7 +6,6 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,13 +20,6 @@ K = {"k": {"a": 1}}
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "replies.sqlite"
-
-
-def write(path: Path, statement: str, *values: Any) -> None:
-    connection = sqlite3.connect(path)
-    with connection:
-        connection.execute(statement, values)
-    connection.close()
 
 
 async def test_a_read_makes_no_file(path: Path) -> None:
@@ -98,9 +90,8 @@ asyncio.run(fill())
 
 
 class TestDamage:
-    @pytest.mark.parametrize("damage", ["garbage", "folder", "{", "5", "[1]", "under"])
+    @pytest.mark.parametrize("damage", ["garbage", "folder", "under"])
     async def test_no_state_of_the_file_is_an_error(self, tmp_path: Path, damage: str) -> None:
-        """It forgets, and a row that is damaged hides no other."""
         path = tmp_path / "replies.sqlite"
         if damage == "garbage":
             path.write_bytes(b"not a database at all" * 100)
@@ -110,14 +101,8 @@ class TestDamage:
             path.touch()
             path = path / "replies.sqlite"
         cache = ReplyCache(path)
-        await cache.put_many({**K, "good": {"a": 3}})
-        if damage in ("{", "5", "[1]"):
-            write(path, "UPDATE kept SET value = ? WHERE key = 'k'", damage)
-            assert await cache.get_many(["k", "good"]) == {"good": {"a": 3}}
-            await cache.put_many(K)
-            assert await cache.get_many(["k"]) == K
-        else:
-            assert await cache.get_many(["k"]) == {}
+        await cache.put_many(K)
+        assert await cache.get_many(["k"]) == {}
 
     async def test_a_file_that_was_deleted_is_made_again(self, path: Path) -> None:
         """As when somebody empties the cache folder while a service runs."""

@@ -15,6 +15,7 @@ from notables import build, grammar
 from notables.occupations import OCCUPATIONS
 from notables.topics import TOPICS
 
+from fairqr.agents.attribution.checking import read_pairs
 from fairqr.retrieval.sources.corpus import BUILT_IN
 
 SHIPPED = BUILT_IN["notables"]
@@ -231,6 +232,16 @@ def test_shipped_topics_are_those_of_the_code(topics: list[dict[str, str]]) -> N
     ]
 
 
-def test_the_vocabulary_that_is_shipped_is_the_generators_own() -> None:
-    shipped = json.loads((BUILT_IN["notables"] / "vocabulary.json").read_text(encoding="utf-8"))
-    assert shipped == build.vocabulary()
+def test_pairs_for_judges_agree_with_the_facts(documents: list[dict[str, Any]]) -> None:
+    """True sentences are facts of the person; the others exchange one part of them."""
+    about = {it["text"]: it for it in documents}
+    pairs = read_pairs(BUILT_IN["notables"] / "pairs.jsonl")
+    assert [pair.entailed for pair in pairs] == [True, False] * 100
+    assert len({pair.premise for pair in pairs}) == 200
+    for pair in pairs:
+        person = about[pair.premise]
+        name, said = re.split(r" (?=was born in |is known as )", pair.hypothesis.rstrip("."))
+        fact = person["country" if "born" in said else "occupation"]
+        states = name == person["title"] and said.endswith(fact)
+        assert states == pair.entailed
+        assert fact in pair.premise

@@ -13,14 +13,12 @@ from hypothesis import strategies as st
 
 from fairqr.agents.attribution.attributor import AttributorName, CachedAttributor, Entailment, Pair
 from fairqr.agents.attribution.checking import read_pairs
-from fairqr.agents.attribution.notables_pairs import notables_pairs
 from fairqr.agents.attribution.opening import ATTRIBUTORS, open_attributor
 from fairqr.agents.attribution.overlap import OverlapAttributor
 from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.replies import Usage
 from fairqr.base.errors import InputError, ModelUnavailableError
-from fairqr.retrieval.sources.corpus import BUILT_IN, find_corpus
 from tests.integration.model_server import clean_environment
 
 __all__ = ["clean_environment"]
@@ -239,43 +237,3 @@ class TestReading:
         assert words in str(refused.value)
         assert '{"premise": "…"' in str(refused.value)
         assert "\n" not in str(refused.value)
-
-
-class TestNotables:
-    def test_the_same_seed_gives_the_same_pairs(self) -> None:
-        """Half of them entailed, each text once, and none that is asked about itself."""
-        pairs = notables_pairs(120, seed=3)
-        assert pairs == notables_pairs(120, seed=3)
-        assert pairs != notables_pairs(120, seed=4)
-        assert [pair.entailed for pair in pairs] == [True, False] * 60
-        assert len({pair.premise for pair in pairs}) == 120
-        assert {pair.hypothesis.split(" was ")[-1].split(" is ")[-1][:5] for pair in pairs} == {
-            "born ",
-            "known",
-        }
-
-    def test_labels_agree_with_the_facts(self) -> None:
-        """True sentences are facts of the person; others exchange one part of them."""
-        documents = {d.text: d for d in find_corpus(BUILT_IN["notables"]).documents()}
-        exchanged = {"name": 0, "value": 0}
-        for pair in notables_pairs(400, seed=1):
-            document = documents[pair.premise]
-            born = " was born in " in pair.hypothesis
-            name, value = pair.hypothesis.rstrip(".").split(
-                " was born in " if born else " is known as ", 1
-            )
-            value = value.removeprefix("the ") if born else value.split(" ", 1)[1]
-            fact = document.fields["country" if born else "occupation"]
-            if pair.entailed:
-                assert (name, value) == (document.title, fact)
-                assert fact in pair.premise
-            elif name == document.title:
-                exchanged["value"] += 1
-                assert value != fact
-                assert not born or value not in pair.premise
-            else:
-                exchanged["name"] += 1
-                assert value == fact
-                assert name not in pair.premise
-        assert sum(exchanged.values()) == 200
-        assert min(exchanged.values()) > 40

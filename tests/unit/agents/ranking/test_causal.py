@@ -232,17 +232,12 @@ class TestAdapters:
         assert again.usage.model_calls == 1
         assert again.mass != first.mass
 
-    async def test_its_base_is_the_one_that_it_names_by_its_hash(
+    async def test_its_base_is_the_one_that_it_names(
         self, tiny_causal: Path, tmp_path: Path
     ) -> None:
         folder = with_adapter(tiny_causal, tmp_path / "adapter")
         assert source_of(str(folder))[:2] == (str(tiny_causal), str(folder))
-        file, config = tmp_path / "base.gguf", folder / "adapter_config.json"
-        file.write_bytes(b"other weights")
-        config.write_text(json.dumps({"base_model_name_or_path": str(file)}))
-        (folder / "fairqr.json").write_text(json.dumps({"base_sha256": "0" * 64}))
-        with pytest.raises(ModelUnavailableError, match=r"other weights than .*base\.gguf"):
-            await CausalModel(str(folder)).start()
+        config = folder / "adapter_config.json"
         for wrong in ("{}", "[", '{"base_model_name_or_path": null}', "[]"):
             config.write_text(wrong)
             with pytest.raises(ModelUnavailableError, match="needs 'base_model_name_or_path'"):
@@ -251,14 +246,8 @@ class TestAdapters:
     async def test_one_that_does_not_fit_is_refused(
         self, tiny_causal: Path, tmp_path: Path
     ) -> None:
-        """Peft would leave out what it does not find, and go on."""
-        safetensors: Any = pytest.importorskip("safetensors.torch")
         folder = with_adapter(tiny_causal, tmp_path / "adapter", scale=0.5)
         file, config = folder / "adapter_model.safetensors", folder / "adapter_config.json"
-        weights = safetensors.load_file(file)
-        safetensors.save_file({it: weights[it] for it in sorted(weights)[1:]}, file)
-        with pytest.raises(ModelUnavailableError, match="does not fit"):
-            await CausalModel(str(folder)).start()
         about = json.loads(config.read_text())
         config.write_text(json.dumps(about | {"target_modules": ["no_such_layer"]}))
         with pytest.raises(ModelUnavailableError, match="cannot be used with"):

@@ -163,29 +163,19 @@ class TestRoom:
         assert cost.calls == found.asked == len(model.asked)
         assert sum(map(tokens, model.asked)) <= cost.tokens
         assert order[found.order[0]] == 0
-        assert len(found.warnings) == (size < min(n, window))
 
-    async def test_a_window_that_does_not_fit_shrinks_and_says_so(self) -> None:
-        """To what leaves each passage its least; the step with it, and the calls are more."""
-        asking = ranker(model := OrderingModel(context_tokens=1000))
-        found = await asking.rank("physicist", articles(range(39, -1, -1), words=50))
-        size = int(model.asked[0].values["number"])
-        assert 2 <= size < 20
-        assert found.warnings == (
-            "The model own:ordering reads and writes 1000 tokens at once, too few for 20 items; it "
-            f"was asked for {size} with step {size // 2}.",
-        )
-        assert found.asked == len(model.asked) > 3
-        assert found.order[:5] == (39, 38, 37, 36, 35)[: size - size // 2]
-
-    async def test_where_not_even_two_fit_it_is_refused(self) -> None:
-        """Before anything is asked, and by the cost as well."""
+    async def test_a_window_that_does_not_fit_is_refused(self) -> None:
+        """Before anything is asked, and by the cost as well; what is said to fit does."""
         asking = ranker(model := OrderingModel(), context=200)
-        with pytest.raises(InputError, match="200 tokens at once, which is too few for two items"):
+        with pytest.raises(InputError, match="200 tokens at once, too few for 2 items; shorten"):
             await asking.rank("q", articles([1, 2]))
-        with pytest.raises(InputError, match="use a model with a larger context"):
-            asking.cost("q", articles([1, 2]))
+        long, model = articles(range(39, -1, -1), words=50), OrderingModel(context_tokens=1000)
+        with pytest.raises(InputError, match="1000 tokens at once, too few for 20 items") as caught:
+            ranker(model).cost("physicist", long)
         assert model.asked == []
+        window, step = map(int, re.findall(r"(?:window|step) to ([0-9]+)", str(caught.value)))
+        found = await ranker(model, window=window, step=step).rank("physicist", long)
+        assert found.order[:5] == (39, 38, 37, 36, 35)[: window - step]
 
     async def test_what_is_given_wins_over_what_the_model_says(self) -> None:
         """And a model that says nothing has no limit."""

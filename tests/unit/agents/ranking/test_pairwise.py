@@ -76,7 +76,7 @@ class TestAsking:
         assert preference.log_odds is None
         assert {how for how, _, _ in model.asked} == {"write"}
         other = await judge(WeighingModel(reply="Both\nof them"), by="reply").compare("q", PAIR)
-        assert (other.one_first.status, other.one_first.choice) == ("both", None)
+        assert (other.one_first.status, other.one_first.choice) == ("parse_error", None)
         assert other.one_first.message == "The model test:weighing answered 'Both of them'."
 
     @pytest.mark.parametrize(

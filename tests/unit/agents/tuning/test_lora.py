@@ -133,7 +133,7 @@ def test_only_the_attention_is_trained_and_the_base_comes_back_as_it_was(tmp_pat
 
 def test_what_cannot_be_trained_is_said(tmp_path: Path) -> None:
     """A module that the model lacks, with some that it has; and a loss that is no number."""
-    with pytest.raises(InputError, match=r"no layer 'c_attn'.*q_proj, k_proj"):
+    with pytest.raises(InputError, match="no layer 'c_attn'"):
         run(tmp_path, LoraOptions(modules=("q_proj", "c_attn")))
     model = tiny()
     with torch.no_grad():

@@ -150,7 +150,6 @@ class TestWhatIsWrong:
             ("caps.kk = 1", "service.caps.kk is wrong: there is no such setting"),
             ("grace = nan", "service.grace is wrong"),
             ("lease = 0.5", "service.lease is wrong"),
-            ("traces = '~nobody.here/runs'", "names no home folder"),
             ("sources = [3]", r"service\.sources\.0 is wrong"),
             ("grace = 1979-05-27", "service.grace is wrong"),
             ("models = ['a']", "service.models is wrong"),
