@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -53,16 +52,14 @@ def best_positions(
         descending: Break ties by the greatest id first.
     """
     values = np.asarray(scores, dtype=np.float64)
-    order = np.argsort(-values)
-    ordered = values[order]
+    best = np.argsort(-values)
+    order, ordered = best.tolist(), values[best]
     # We compare ids only for equal scores: ties are rare, and comparing strings is slow.
-    bounds = [0, *(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist(), len(order)]
-    if len(bounds) <= len(order):
-        for start, end in itertools.pairwise(bounds):
-            if end - start > 1:
-                tied = order[start:end].tolist()
-                order[start:end] = sorted(tied, key=ids.__getitem__, reverse=descending)
-    return order
+    bounds = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1], [True]]))
+    is_tied = np.diff(bounds) > 1
+    for start, end in zip(bounds[:-1][is_tied].tolist(), bounds[1:][is_tied].tolist(), strict=True):
+        order[start:end] = sorted(order[start:end], key=ids.__getitem__, reverse=descending)
+    return np.array(order, dtype=np.intp)
 
 
 @dataclass(frozen=True, slots=True)

@@ -294,7 +294,7 @@ class VectorEngine(EngineOverWords):
             numbers = highest(similar, query.n, now.eligible(query.within))
         else:
             given = replace(query, text="", boost="", n=len(query.only))
-            numbers, *_ = now.ranked(given)
+            numbers, _ = now.ranked(given)
         scores = np.nan_to_num((1 + similar[numbers].astype(np.float64)) / 2)
         return now.hits(numbers, scores, query.n)
 
@@ -320,7 +320,7 @@ class HybridEngine(VectorEngine):
         """Answer a query by its words and its vector."""
         # A document's relevance is the same within its group as among all documents.
         candidates = replace(query, n=CANDIDATES, only=None, within=None)
-        by_words, scores, _ = now.ranked(candidates)
+        by_words, scores = now.ranked(candidates)
         if not (vector.any() or len(by_words)):
             unlikely = now.answer(query)
             return replace(unlikely, relevance=np.zeros(len(unlikely)))
@@ -335,7 +335,7 @@ class HybridEngine(VectorEngine):
             found = highest(standardised(similar, similar), query.n, eligible)
             numbers = np.union1d(by_words[eligible[by_words]], found)
         else:
-            by_words, scores, _ = now.ranked(replace(query, n=len(query.only)))
+            by_words, scores = now.ranked(replace(query, n=len(query.only)))
             numbers = by_words
         shares = np.zeros(len(rows))
         shares[by_words] = scores / most

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Literal, NoReturn, cast, get_args
+from typing import Literal, NoReturn, get_args
 
 import numpy as np
 import tantivy
@@ -51,6 +51,10 @@ ID_COLUMNS = [f"id{place}" for place in range(MAX_ID_BYTES // 8 + 1)]
 
 SEGMENT = 2**32
 """More than the documents of a segment, which tantivy numbers with 32 bits."""
+
+QUICK, QUICK_HITS = 100_000, 1_000
+"""One search for so many hits, among so many documents, takes a millisecond. That is as long as a
+thread would need to be woken, so the event loop answers itself."""
 
 USUALLY_TIED = 50
 """We take so many documents more than asked for, so that few queries are searched twice."""
@@ -140,8 +144,8 @@ class Snapshot:
         greatest = {"number": {"max": {"field": "number"}}}
         found = self.searcher.aggregate(tantivy.Query.all_query(), greatest)["number"]["value"]
         size = int(found or 0) + 1
-        # By number. A document whose id is None was not read yet; shares take memory as they are.
-        self._ids = np.empty(size, dtype=object)
+        # By number; ids and shares take memory as they are read.
+        self._is_read, self._ids = np.zeros(size, dtype=np.bool_), np.empty(size, dtype=object)
         self._shares = {name: np.empty((size, len(it))) for name, it in self.columns.items()}
 
     def __len__(self) -> int:
@@ -151,8 +155,8 @@ class Snapshot:
     def answer(self, query: Query) -> Hits:
         """Answer one query."""
         if query.n >= 1:
-            numbers, scores, addresses = self.ranked(query)
-            ids = self._read(numbers, addresses)
+            numbers, scores = self.ranked(query)
+            ids = self._ids.take(numbers).tolist()
             return Hits(ids, scores.tolist(), self._memberships(numbers))
         anything = query.text or query.only is not None or query.within is not None
         # This does not count deleted documents.
@@ -202,11 +206,11 @@ class Snapshot:
             [(occur, tantivy.Query.term_query(self.text_schema, "body", term)) for term in terms]
         )
 
-    def ranked(self, query: Query) -> tuple[Numbers, FloatArray, Addresses]:
-        """Return the best documents of a query, best first: numbers, scores and addresses."""
+    def ranked(self, query: Query) -> tuple[Numbers, FloatArray]:
+        """Return the best documents of a query, best first: numbers and scores; all are read."""
         n, parsed = min(query.n, len(self)), self._parsed(query)
         if n < 1:
-            return np.zeros(0, np.int64), np.zeros(0), []
+            return np.zeros(0, np.int64), np.zeros(0)
         # A segment is sorted by id; ties come in the order of segments, then of documents. So one
         # segment breaks ties by id; with several, we take all documents tied with the last one.
         limit = n if self.searcher.num_segments == 1 else n + USUALLY_TIED
@@ -216,11 +220,11 @@ class Snapshot:
             found = self.searcher.search(parsed, limit, count=False).hits
         addresses = [address for _, address in found]
         numbers, scores = self._numbers(addresses), np.array([score for score, _ in found])
-        if limit > n:
-            best = best_positions(self._read(numbers, addresses), scores)[:n]
-            numbers, scores = numbers[best], scores[best]
-            addresses = [addresses[place] for place in best.tolist()]
-        return numbers, scores, addresses
+        ids = self._read(numbers, addresses)
+        if limit == n:
+            return numbers, scores
+        best = best_positions(ids, scores)[:n]
+        return numbers[best], scores[best]
 
     def hits(self, numbers: Numbers, scores: FloatArray, n: int) -> Hits:
         """Return the best n of the documents with these numbers; ties in order of id.
@@ -266,15 +270,15 @@ class Snapshot:
 
     def _read(self, numbers: Numbers, addresses: Addresses) -> list[str]:
         """Return the ids of documents; afterwards these and the groups are in memory."""
-        unread = np.flatnonzero(self._ids[numbers] == None)  # noqa: E711 - compares elements
+        unread = np.flatnonzero(~self._is_read.take(numbers))
         if len(unread):
             new, places = numbers[unread], [addresses[place] for place in unread.tolist()]
             read = self.searcher.fast_field_values
             for name, columns in self.columns.items():
                 self._shares[name][new] = np.array([read(it, places) for it in columns]).T
-            # Last, since other threads take what has an id as read.
             self._ids[new] = np.array(self._ids_at(places), dtype=object)
-        return cast("list[str]", self._ids[numbers].tolist())
+            self._is_read[new] = True  # last, for other threads
+        return self._ids.take(numbers).tolist()
 
     def _ids_at(self, addresses: Addresses) -> list[str]:
         """Return the ids of the documents at these addresses."""
@@ -296,7 +300,7 @@ class Snapshot:
 
     def _memberships(self, numbers: Numbers) -> Memberships:
         """Return the groups of documents that were read."""
-        return {name: shares[numbers] for name, shares in self._shares.items()}
+        return {name: shares.take(numbers, axis=0) for name, shares in self._shares.items()}
 
     def documents(self, ids: Sequence[str]) -> list[Document]:
         """Return these documents, in this order; ids that the index lacks are left out."""
@@ -367,7 +371,13 @@ class TantivyEngine:
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
         """Answer all queries, each with at most ``n`` hits."""
         require_groups(self, queries)
-        return await asyncio.to_thread(lambda: list(map(self.snapshot().answer, queries)))
+
+        def answer() -> list[Hits]:
+            return list(map(self.snapshot().answer, queries))
+
+        hits = sum(it.n for it in queries)
+        is_quick = len(queries) == 1 and hits <= QUICK_HITS and len(self._snapshot) <= QUICK
+        return answer() if is_quick else await asyncio.to_thread(answer)
 
     async def documents(self, ids: Sequence[str]) -> list[Document]:
         """Return these documents, in this order; ids that the index lacks are left out."""
