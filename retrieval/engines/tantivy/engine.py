@@ -278,7 +278,8 @@ class Snapshot:
                 self._shares[name][new] = np.array([read(it, places) for it in columns]).T
             self._ids[new] = np.array(self._ids_at(places), dtype=object)
             self._is_read[new] = True  # last, for other threads
-        return self._ids.take(numbers).tolist()
+        ids: list[str] = self._ids.take(numbers).tolist()
+        return ids
 
     def _ids_at(self, addresses: Addresses) -> list[str]:
         """Return the ids of the documents at these addresses."""
