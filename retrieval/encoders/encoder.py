@@ -160,12 +160,8 @@ def text_of(document: Document) -> str:
 def unit_rows(rows: ArrayLike) -> Float32Array:
     """Scale vectors, shape (n, d), to length 1; zero vectors stay as they are."""
     values = np.asarray(rows, dtype=np.float64)
-    # Scale by the largest value first, so that squares neither overflow nor vanish.
-    largest = np.abs(values).max(axis=1, keepdims=True, initial=0)
-    scaled = np.divide(values, largest, out=np.zeros_like(values), where=largest > 0)
-    lengths = np.linalg.norm(scaled, axis=1, keepdims=True)
-    # The largest value of a row that is not zeros is 1 now, and so is its length at least.
-    return np.asarray(scaled / np.maximum(lengths, 1), dtype=np.float32)
+    lengths = np.linalg.norm(values, axis=1, keepdims=True)
+    return np.asarray(values / np.where(lengths > 0, lengths, 1), dtype=np.float32)
 
 
 async def encode_documents(

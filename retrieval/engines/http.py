@@ -12,7 +12,6 @@ import logging
 import math
 import ssl
 from collections.abc import Callable
-from contextvars import ContextVar
 from functools import partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, NoReturn
@@ -45,13 +44,10 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 SAMPLES = ("the", "new", "information")
 SAMPLE_HITS = 100
 
-_is_ours = ContextVar("is_ours", default=False)
-"""Whether the current task sends a request to an endpoint."""
-
 
 def _log_without_parameters(record: logging.LogRecord) -> bool:
-    """Remove the parameters of our requests from httpx's log, because they may contain keys."""
-    if _is_ours.get() and isinstance(record.args, tuple):
+    """Remove the parameters of requests from httpx's log, because they may contain keys."""
+    if isinstance(record.args, tuple):
         record.args = tuple(
             arg.copy_with(query=None) if hasattr(arg, "copy_with") else arg for arg in record.args
         )
@@ -102,7 +98,6 @@ class HttpEngine(SearchOnlyEngine):
     async def _answer(self, text: str, n: int) -> ScoredDocuments:
         body = self.source.body and fill_template(self.source.body, text, n)
         url = _filled_url(self.source, text, n)
-        _is_ours.set(True)  # Each query has its own task.
         try:
             answer = await with_retries(partial(self._request, url, body))
         except (httpx.HTTPError, httpx.InvalidURL) as error:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from pydantic import BaseModel, Field, SecretStr, field_validator, model_validator
+from pydantic import BaseModel, Field, SecretStr, model_validator
 
 from fairqr.base import settings
 from fairqr.base.errors import ConfigError, one_line
@@ -68,14 +68,6 @@ class NamedCredentials(Credentials):
     urls: tuple[str, ...] = Field(
         min_length=1, description="Addresses of servers, or ids of Elastic Cloud deployments."
     )
-
-    @field_validator("urls")
-    @classmethod
-    def _urls_are_addresses(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
-        if wrong := [url for url in urls if "://" in url and not is_web_address(url)]:
-            shown = one_line(_shown(wrong[0]), 100)
-            raise ValueError(f"'{shown}' is not an address such as https://search.example.org:9243")
-        return urls
 
 
 def credentials_for(name: str | None, url: str) -> Credentials:

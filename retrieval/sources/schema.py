@@ -13,7 +13,7 @@ from datetime import date, datetime
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import (
     BaseModel,
@@ -23,7 +23,6 @@ from pydantic import (
     StringConstraints,
     Tag,
     ValidationError,
-    field_validator,
     model_validator,
 )
 
@@ -38,9 +37,6 @@ from fairqr.base.yaml_file import load_yaml
 
 UNKNOWN = "unknown"
 """The name of the group for documents without a label, and for the unlabelled part of others."""
-
-NO_LABELS = ("id", "title", "text")
-"""Names that belong to the document itself, so no field with one of them can have labels."""
 
 NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_-]*$")
 Name = Annotated[str, StringConstraints(pattern=NAME, max_length=64)]
@@ -181,8 +177,6 @@ class Attribute(BaseModel, frozen=True, extra="forbid"):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Attribute:
-        if self.field in NO_LABELS:
-            raise ValueError(f"'{self.field}' belongs to the document and cannot hold a label")
         if bool(self.field) == bool(self.labels):
             raise ValueError("an attribute needs either a field or a file of labels")
         if len(self.groups) == 1 or not (self.groups or self.labels):
@@ -345,8 +339,6 @@ def _as_day(value: object) -> date | None:
 class DescribedModel(BaseModel, frozen=True, extra="forbid"):
     """Base of models with ``attributes`` by name: a schema, and a source."""
 
-    what: ClassVar[str]
-
     @model_validator(mode="before")
     @classmethod
     def _attributes_know_their_names(cls, data: Any) -> Any:
@@ -362,20 +354,11 @@ class DescribedModel(BaseModel, frozen=True, extra="forbid"):
         }
         return {**data, "attributes": named}
 
-    @field_validator("attributes", check_fields=False)
-    @classmethod
-    def _there_is_an_attribute(cls, attributes: dict[str, Attribute]) -> dict[str, Attribute]:
-        if not attributes:
-            example = "{gender: {field: sex, groups: [female, male]}}"
-            raise ValueError(f"a {cls.what} needs at least one attribute, such as {example}")
-        return attributes
-
 
 class Schema(DescribedModel):
     """The attributes of the documents of a source, by name."""
 
-    what = "schema"
-    attributes: dict[Name, Attribute]
+    attributes: dict[Name, Attribute] = Field(min_length=1)
 
     def attribute(self, name: str) -> Attribute:
         """Return the attribute of that name.

@@ -55,7 +55,6 @@ class Source(DescribedModel):
     :class:`SourceError` of one sentence.
     """
 
-    what = "source"
     kinds: ClassVar[dict[str, type[Source]]] = {}
     opener: ClassVar[str] = ""
     """The function that opens its engine, as ``module:function``; it takes the source and a
@@ -66,7 +65,9 @@ class Source(DescribedModel):
         description="The name in commands: a-z, 0-9, dots, dashes, underscores."
     )
     engine: str
-    attributes: dict[str, Attribute] = Field(description="The attributes to measure exposure over.")
+    attributes: dict[str, Attribute] = Field(
+        min_length=1, description="The attributes to measure exposure over."
+    )
     link: str | None = Field(None, description="The field of web addresses, which answers cite.")
     timeout: float = Field(30.0, gt=0, le=600, description="Seconds allowed for one request.")
     concurrency: int = Field(8, ge=1, le=1000, description="How many requests may run at a time.")

@@ -13,13 +13,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from difflib import get_close_matches
 from hashlib import sha256
 from typing import Any
 
 import numpy as np
 
-from fairqr.base.errors import SourceError, one_line
+from fairqr.base.errors import SourceError, nearest_names, one_line
 from fairqr.retrieval.engines.elasticsearch.client import Body, SearchServer
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.sources.schema import UNKNOWN, Attribute, Range, as_text
@@ -100,8 +99,7 @@ class IndexMapping:
         """
         found = self.fields.get(name)
         if found is None:
-            near = get_close_matches(name, self.fields, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else "correct its name."
+            hint = nearest_names(name, self.fields) or "correct its name."
             said = f"'{self.index}' has no field '{one_line(name, 100)}' for {purpose}; {hint}"
             raise SourceError(said)
         unfit = found.type in WITHOUT_VALUES if kinds is None else found.type not in kinds

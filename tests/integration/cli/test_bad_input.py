@@ -103,7 +103,7 @@ class TestCorpora:
         [
             (None, "has no schema; put a file documents.schema.yaml beside it"),
             ("attributes: [", "is not valid YAML"),
-            ("attributes: {}", "at least one attribute"),
+            ("attributes: {}", "at attributes: Dictionary should have at least 1 item"),
             ("just text", "must be a mapping"),
             ("attributes: {gender: {field: gender, groups: [female]}}", "at least two groups"),
             (SCHEMA.replace("female: 0.5", "female: 0.9"), "must sum to 1, not 1.4"),

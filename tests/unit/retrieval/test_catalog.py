@@ -63,19 +63,6 @@ def catalog(tmp_path: Path) -> Catalog:
     return Catalog(tmp_path / "data")
 
 
-async def test_an_index_that_is_built_again_before_its_first_read_can_be_read(
-    catalog: Catalog, tmp_path: Path
-) -> None:
-    await catalog.create("p", write(tmp_path / "c", "old one", "old two"))
-    opened = await catalog.open("p")
-    await catalog.create("p", write(tmp_path / "c", "new"))
-    assert not folder_of(opened).exists()
-    assert await ids(opened, "old new") == ["0", "1"]
-    assert [document.text for document in await opened.documents(["1"])] == ["old two"]
-    assert (await hits_of(opened, "", 9, only=["0"])).memberships["gender"].tolist() == [[1, 0]]
-    assert await ids(await catalog.open("p"), "new") == ["0"]
-
-
 async def test_a_corpus_that_cannot_be_indexed_leaves_the_old_index(
     catalog: Catalog, tmp_path: Path
 ) -> None:
@@ -453,21 +440,3 @@ async def test_an_engine_is_closed_where_something_fails_after_it_was_opened(
     with pytest.raises(ModelError):
         await with_retriever(watched, Retriever("hybrid", Broken()))
     assert watched.closed == 2
-
-
-async def test_nothing_here_is_left_open(catalog: Catalog, tmp_path: Path) -> None:
-    """Files of an index are closed when the engine goes."""
-    corpus = write(tmp_path / "c", "text")
-    engine = await catalog.resolve(
-        str(corpus.path), retriever=Retriever("dense", CountingEncoder())
-    )
-    await ids(engine, "text")
-    await engine.aclose()
-    del engine
-    await catalog.infos()
-    with contextlib.suppress(ModelError):
-        await catalog.resolve(str(corpus.path), retriever=Retriever("hybrid", Broken()))
-    # A thread of tantivy may look at the files for a moment longer.
-    async with asyncio.timeout(PATIENCE):
-        while str(tmp_path) in Path("/proc/self/maps").read_text():
-            await asyncio.sleep(0.05)

@@ -74,7 +74,6 @@ class TestNamed:
         ("entry", "words"),
         [
             ('api_key = "s3cret"', "wrong at urls: Field required"),
-            ('urls = ["https://"]', "'https://' is not an address such as"),
             ('urls = ["https://a"]\nkey = "s3cret"', "wrong at key: Extra inputs"),
             ('urls = ["https://a"]\nusername = "u"', "a username needs a password"),
             ('urls = ["https://a"]\napi_key = "s3cret"\nbearer = "s3cret"', "give one of api_key"),

@@ -27,7 +27,6 @@ from fairqr.retrieval.rerankers.diversification import (
     Mmr,
     Pm2,
     Xquad,
-    tf_idf_similarity,
 )
 from fairqr.retrieval.rerankers.fair import ExposureAwareStep, FairStep
 from fairqr.retrieval.rerankers.learning import (
@@ -112,6 +111,7 @@ def test_wrong_names_and_options_are_said_in_a_sentence(
     "damage",
     [
         lambda data: data | {"format": 9},
+        lambda data: data | {"name": "dlf"},
         lambda data: {k: v for k, v in data.items() if k != "topics"},
         lambda data: data | {"model": data["model"] | {"weights": [1.0]}},
         lambda data: data | {"model": data["model"] | {"scales": [0.0] * 6}},
@@ -126,16 +126,6 @@ def test_damaged_weights_are_refused(
     path.write_text(json.dumps(damage(json.loads(path.read_text()))))
     with pytest.raises(InputError, match=r"'fairqr train deltr'"):
         open_reranker("deltr", {"weights": path})
-
-
-def test_weights_of_another_kind_and_files_that_are_none_are_refused(
-    weights: dict[str, Path], tmp_path: Path
-) -> None:
-    with pytest.raises(InputError, match="does not contain weights of dlf"):
-        open_reranker("dlf", {"weights": weights["deltr"]})
-    (tmp_path / "bytes").write_bytes(b"\xff\x00{")
-    with pytest.raises(InputError, match="does not contain weights of deltr"):
-        open_reranker("deltr", {"weights": tmp_path / "bytes"})
 
 
 def test_a_document_belongs_to_the_group_of_its_largest_share() -> None:
@@ -364,13 +354,6 @@ def greedy(
         left = [i for i in range(len(relevance)) if i not in chosen]
         chosen.append(max(left, key=lambda i: trade_off * relevance[i] - (1 - trade_off) * near[i]))
     return chosen
-
-
-@given(texts=TEXTS)
-def test_the_similarity_is_the_cosine_of_tf_idf_vectors(texts: list[str]) -> None:
-    found, expected = tf_idf_similarity(texts), cosines(texts)
-    for position in range(len(texts)):
-        assert found(position) == pytest.approx(expected[position], abs=1e-12)
 
 
 async def test_it_is_the_brute_force_over_texts_of_an_index(

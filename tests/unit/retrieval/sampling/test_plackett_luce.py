@@ -21,7 +21,6 @@ from fairqr.retrieval.sampling.plackett_luce import (
     BLOCKS,
     Form,
     LazyRace,
-    close_gaps,
     dense_race,
     deterministic,
     race,
@@ -182,19 +181,6 @@ def test_a_tail_whose_weights_vanish_beside_the_head_keeps_its_order() -> None:
     expected = 20_000 / others.sum()
     statistic = ((found[others] - expected) ** 2 / expected).sum()
     assert abs(statistic - 986) < 5 * np.sqrt(2 * 986)
-
-
-@settings(max_examples=100)
-@given(st.lists(st.floats(-1e12, 1e12), min_size=1, max_size=12))
-def test_closed_gaps_keep_the_order_and_all_differences_that_matter(values: list[float]) -> None:
-    log_weights = np.array(values)
-    closed = close_gaps(log_weights)
-    assert closed.max() == 0
-    order = np.argsort(log_weights)
-    steps, wanted = np.diff(closed[order]), np.diff(log_weights[order])
-    near = wanted <= plackett_luce.GAP
-    assert np.allclose(steps[near], wanted[near], rtol=1e-9, atol=1e-3)
-    assert (steps[~near] >= plackett_luce.GAP * (1 - 1e-9)).all()
 
 
 FORMS = pytest.mark.parametrize("form", ["logits", "worths"])
