@@ -208,6 +208,8 @@ def _new_causal(name: str, adapter: str) -> PretrainedModel:
         raise ModelUnavailableError(f"{adapter} has no adapter_model; name a finished training.")
     try:
         with quiet():
+            # Peft only warns, and goes on with what stood there by chance.
+            warnings.filterwarnings("error", message="Found missing adapter keys")
             model = peft.PeftModel.from_pretrained(base.model, adapter)
     except Exception as error:
         raise ModelUnavailableError(
