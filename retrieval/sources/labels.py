@@ -158,7 +158,6 @@ class LabelStore:
             sqlite3.Error: It does not exist, or is damaged.
             SourceError: The groups that the file names do not fit the attribute.
         """
-        self._path = path
         address = f"{file.absolute().as_uri()}?mode=ro&immutable=1"
         self._database = sqlite3.connect(address, uri=True, check_same_thread=False)
         self._database.execute(f"PRAGMA mmap_size = {1 << 40}")
@@ -176,15 +175,8 @@ class LabelStore:
 
     def codes(self, ids: Sequence[str]) -> list[int | None]:
         """Return a number for the label of each document, or None if the file lacks it."""
-        wanted = json.dumps([_without_zeros(id_) for id_ in ids])
-        try:
-            with self._lock:
-                ((codes,),) = self._database.execute(_CODES, [wanted])
-        except sqlite3.Error as error:
-            raise SourceError(
-                f"What was kept of the labels {self._path} is damaged ({error}); touch that file, "
-                "so that it is read again."
-            ) from None
+        with self._lock:
+            ((codes,),) = self._database.execute(_CODES, [json.dumps([*ids])])
         return list(json.loads(codes))
 
 
@@ -215,11 +207,10 @@ def open_label_store(
         if progress:
             progress(count)
 
-    state = _state(path)
     place = _hash(path.absolute(), attribute.name)
     # The population does not affect what we keep.
     built_from = attribute.model_dump_json(exclude={"population"})
-    file = store / f"{place}-{_hash(FORMAT, state, built_from)}.sqlite"
+    file = store / f"{place}-{_hash(FORMAT, _state(path), built_from)}.sqlite"
     store.mkdir(parents=True, exist_ok=True)
     with FileLock(store / f"{place}.lock").acquire(cancel_check=stop.is_set):
         # If it does not exist yet, or is damaged, it is built.
@@ -231,8 +222,6 @@ def open_label_store(
         beside = file.with_name(f"{file.name}-{secrets.token_hex(8)}")
         try:
             _build(path, attribute, beside, tell)
-            if _state(path) != state:
-                raise SourceError(f"The labels {path} changed while we read them; try again.")
             beside.replace(file)
         except sqlite3.Error as error:
             raise SourceError(
@@ -253,11 +242,6 @@ def _state(path: Path) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def _without_zeros(id_: str) -> str:
-    """Return an id as it is kept: SQLite would cut it off at a zero, and so take it for another."""
-    return id_.replace("\0", "\ufffd")
-
-
 def _hash(*parts: object) -> str:
     return blake2b(repr(parts).encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
 
@@ -274,7 +258,6 @@ def _build(path: Path, attribute: Attribute, file: Path, tell: Callable[[int], N
     """Read a file of labels into a new database."""
     codes: dict[object, int] = {}
     labels: list[tuple[object, int]] = []  # Each with its first line.
-    counts: list[int] = []
 
     def membership_of(label: object, line: int) -> tuple[float, ...]:
         try:
@@ -294,9 +277,7 @@ def _build(path: Path, attribute: Attribute, file: Path, tell: Callable[[int], N
             if (code := codes.get(key)) is None:
                 code = codes[key] = len(labels)
                 labels.append((label, line))
-                counts.append(0)
-            counts[code] += 1
-            yield _without_zeros(id_), code, weight, line
+            yield id_, code, weight, line
             if number % ROWS_AT_ONCE == 0:
                 tell(number)
 
@@ -305,7 +286,8 @@ def _build(path: Path, attribute: Attribute, file: Path, tell: Callable[[int], N
         database.executemany("INSERT INTO file VALUES (?, ?, ?, ?)", rows_of_file())
         if not labels:
             raise SourceError(f"The labels {path} have no rows; write one for each document.")
-        tell(sum(counts))
+        counts = dict(database.execute("SELECT code, count(*) FROM file GROUP BY code"))
+        tell(sum(counts.values()))
         if not attribute.groups:
             named = _named_groups(path, attribute, (label for label, _ in labels))
             attribute = _with_groups(path, attribute, named)
@@ -328,8 +310,8 @@ def _build(path: Path, attribute: Attribute, file: Path, tell: Callable[[int], N
         groups = len(attribute.groups)
         labelled = sum(count for code, count in kept.items() if any(rows[code][:groups]))
         values: Counter[object] = Counter()
-        for (label, _), count in zip(labels, counts, strict=True):
-            values.update(dict.fromkeys(values_of(label), count))
+        for code, (label, _) in enumerate(labels):
+            values.update(dict.fromkeys(values_of(label), counts[code]))
         report = attribute_report(attribute, sum(kept.values()), labelled, values)
         about = {"groups": attribute.groups, "report": report.model_dump(mode="json"), "rows": rows}
         database.execute("INSERT INTO about VALUES (?)", [json.dumps(about)])
