@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 
 from fairqr.base.errors import UnsupportedError
-from fairqr.retrieval.engines.engine import Capability, EngineInfo, Hits, Query, SearchEngine
+from fairqr.retrieval.engines.engine import (
+    Capability,
+    EngineInfo,
+    Hits,
+    Query,
+    SearchEngine,
+    lexical_of,
+)
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
 from fairqr.retrieval.engines.tantivy.store import remove_documents
 from fairqr.retrieval.fairness.exposure import FloatArray
@@ -101,8 +108,9 @@ def _rows_within(engine: SearchEngine, hits: Hits, within: tuple[str, str]) -> l
 
 async def remove(engine: SearchEngine, ids: Sequence[str]) -> int:
     """Delete documents from an embedded index, as another process would."""
-    assert isinstance(engine, TantivyEngine)
-    return await asyncio.to_thread(remove_documents, engine.folder, ids)
+    lexical = lexical_of(engine)
+    assert isinstance(lexical, TantivyEngine)
+    return await asyncio.to_thread(remove_documents, lexical.folder, ids)
 
 
 class WatchedEngine:

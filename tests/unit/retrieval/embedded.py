@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
-from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.engines.engine import SearchEngine, lexical_of
 from fairqr.retrieval.engines.tantivy.engine import IndexManifest, TantivyEngine
-from fairqr.retrieval.engines.tantivy.store import (
-    build_index,
-    remove_documents,
-    upsert_documents,
-)
+from fairqr.retrieval.engines.tantivy.store import build_index, upsert_documents
 from fairqr.retrieval.sources.corpus import Corpus, find_corpus
 from fairqr.retrieval.sources.documents import Document
 from fairqr.retrieval.sources.labels import LabelReader
@@ -46,18 +42,8 @@ def corpus_of(folder: Path, documents: Iterable[Document], name: str = "people.j
     return find_corpus(folder / name)
 
 
-def _folder(engine: SearchEngine) -> Path:
-    lexical = getattr(engine, "lexical", engine)
-    assert isinstance(lexical, TantivyEngine)
-    return lexical.folder
-
-
 async def upsert(engine: SearchEngine, documents: Iterable[Document]) -> int:
     """Write documents to an embedded index, as another process would."""
-    labels = LabelReader(engine.schema, {})
-    return await asyncio.to_thread(upsert_documents, _folder(engine), documents, labels)
-
-
-async def remove(engine: SearchEngine, ids: Sequence[str]) -> int:
-    """Remove documents from an embedded index, as another process would."""
-    return await asyncio.to_thread(remove_documents, _folder(engine), ids)
+    lexical, labels = lexical_of(engine), LabelReader(engine.schema, {})
+    assert isinstance(lexical, TantivyEngine)
+    return await asyncio.to_thread(upsert_documents, lexical.folder, documents, labels)

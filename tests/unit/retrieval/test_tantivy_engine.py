@@ -15,8 +15,8 @@ from fairqr.retrieval.engines.engine import Hits, Query
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
 from fairqr.retrieval.sources.documents import Document
 from fairqr.retrieval.sources.schema import Schema
-from tests.unit.engines import hits_of, ranked
-from tests.unit.retrieval.embedded import built, remove, upsert
+from tests.unit.engines import hits_of, ranked, remove
+from tests.unit.retrieval.embedded import built, upsert
 
 SCHEMA = Schema.model_validate(
     {

@@ -41,8 +41,8 @@ from fairqr.retrieval.fairness.relevance import SAMPLE_WORDS
 from fairqr.retrieval.sources.catalog import Catalog
 from fairqr.retrieval.sources.documents import Document
 from tests.integration.local_model import minilm_cache, pulled_minilm
-from tests.unit.engines import WatchedEngine, answers_of, hits_of, ranked
-from tests.unit.retrieval.embedded import GENDER, built, corpus_of, remove, upsert
+from tests.unit.engines import WatchedEngine, answers_of, hits_of, ranked, remove
+from tests.unit.retrieval.embedded import GENDER, built, corpus_of, upsert
 from tests.unit.retrieval.vector_encoders import (
     CountingEncoder,
     estimates_by_hand,

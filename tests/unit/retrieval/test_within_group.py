@@ -16,8 +16,8 @@ from fairqr.retrieval.engines.hybrid.texts import EncodedPoolEngine
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
 from fairqr.retrieval.sources.documents import Document
 from fairqr.retrieval.sources.schema import Schema
-from tests.unit.engines import WatchedEngine, compare_within, hits_of
-from tests.unit.retrieval.embedded import built, remove, upsert
+from tests.unit.engines import WatchedEngine, compare_within, hits_of, remove
+from tests.unit.retrieval.embedded import built, upsert
 from tests.unit.retrieval.vector_encoders import CountingEncoder
 
 SCHEMA = Schema.model_validate(
