@@ -203,15 +203,6 @@ async def test_what_vectors_cannot_say_is_said_by_the_lexical_engine(
     assert await answers_of(engine, queries) == await answers_of(lexical, queries)
 
 
-@pytest.mark.parametrize("given", ["hybrid: minilm", "hybrid", "dense:minilm"])
-def test_a_name_says_how_documents_are_found(given: str) -> None:
-    retriever = Retriever.of(given)
-    assert retriever.kind == given[:6].strip(":")
-    assert getattr(retriever.encoder, "name", "") == "minilm"
-    with pytest.raises(InputError, match="choose auto, bm25, dense, hybrid"):
-        Retriever.of("k")
-
-
 async def test_retrievers_by_name(tmp_path: Path, minilm_cache: Path) -> None:
     catalog, seen = Catalog(tmp_path / "data"), []
     await catalog.create("people", corpus_of(tmp_path / "c", some(20)))
@@ -221,6 +212,10 @@ async def test_retrievers_by_name(tmp_path: Path, minilm_cache: Path) -> None:
         )
         assert engine.retriever == "dense:minilm"
     assert seen == ["vectors of people"], "announced where something is encoded"
+    for name in ("hybrid", "hybrid: minilm"):
+        assert getattr(Retriever.of(name).encoder, "name", "") == "minilm"
+    with pytest.raises(InputError, match="choose auto, bm25, dense, hybrid"):
+        Retriever.of("k")
 
 
 # --- writing ----------------------------------------------------------------------------------
@@ -305,9 +300,6 @@ async def test_only_what_is_new_is_encoded(tmp_path: Path) -> None:
     await catalog.upsert("people", more.path)
     assert "new3" in (await ranked(engine, "new3", 1)).ids
     assert len(encoder.taken()) == 5
-    other = CountingEncoder(salt="x")
-    await catalog.create("people", corpus, encoder=other)
-    assert len(other.taken()) == 13, "another model of the same name encodes all"
 
 
 async def test_vectors_of_another_model_are_refused(tmp_path: Path) -> None:

@@ -26,7 +26,6 @@ from fairqr.retrieval.rerankers.learning import (
     TopicExample,
     TrainingOptions,
     padded,
-    target_feature,
     train_deltr,
     train_dlf,
 )
@@ -93,23 +92,6 @@ def test_dlfs_loss_is_the_formula(seed: int, at: FloatArray) -> None:
         return learning.distribution_loss(scores, MASK, members, targets)
 
     check(loss, columns, at, float(np.mean(means)), 1e-6)
-
-
-@given(
-    labels=st.text("fm", min_size=2, max_size=30).filter(lambda it: len({*it}) > 1), data=st.data()
-)
-def test_the_target_feature_gives_the_target_where_documents_have_one_group(
-    labels: str, data: st.DataObject
-) -> None:
-    share = data.draw(st.floats(0.05, 0.95))
-    members = np.array([[label == "f", label == "m"] for label in labels], dtype=np.float64)
-    target, ranking = np.array([share, 1 - share]), Ranking([], [])
-    one, none = (
-        target_feature(Candidates(ranking, [own], [target], [], []), 0)
-        for own in (members, np.zeros((3, 2)))
-    )
-    assert softmax(one) @ members == pytest.approx(target, abs=2e-3)
-    assert none.tolist() == [0.0] * 3
 
 
 def test_the_loss_of_listnet_by_hand() -> None:
