@@ -64,8 +64,8 @@ class Generator(Protocol):
 
 def temperature_of(generator: Generator, asked: float | None) -> float | None:
     """Return the temperature of answers if ``asked`` is requested; a generator may have its own."""
-    own = getattr(generator, "temperature_of", None)
-    return asked if own is None else own(asked)
+    model = getattr(generator, "model", None)
+    return model.temperature_of(asked) if isinstance(model, LanguageModel) else asked
 
 
 class ModelGenerator:
@@ -85,16 +85,12 @@ class ModelGenerator:
         self, model: LanguageModel, *, input_tokens: int = INPUT_TOKENS, question_tokens: int = 256
     ) -> None:
         self.name = model.name
-        self._model = model
+        self.model = model
         self._room = (input_tokens, question_tokens)
-
-    def temperature_of(self, asked: float | None) -> float | None:
-        """Return the temperature of answers if ``asked`` is requested, or the model's own."""
-        return self._model.temperature_of(asked)
 
     async def start(self) -> None:
         """Start the model; raises ModelUnavailableError if something is missing."""
-        await self._model.start("text")
+        await self.model.start("text")
 
     async def generate(
         self,
@@ -108,10 +104,10 @@ class ModelGenerator:
             ModelUnavailableError: As :meth:`start` raises it.
         """
         prompt = request.prompt
-        budget = await self._model.budget(prompt, *self._room)
+        budget = await self.model.budget(prompt, *self._room)
         try:
             values = await asyncio.to_thread(budget.fill, prompt, request.question, request.sources)
         except NoRoomError as error:
             return Reply("invalid_request", message=str(error))
         question = Question(prompt, values, temperature=request.temperature, seed=request.seed)
-        return await self._model.write(question, deadline, on_token)
+        return await self.model.write(question, deadline, on_token)

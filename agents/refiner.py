@@ -230,7 +230,7 @@ def refinement_from(proposed: Sequence[str], request: RefinementRequest, who: st
     return Refinement("empty", message=said)
 
 
-def clean_keywords(candidates: Iterable[object], *, known: Iterable[str] = ()) -> list[str]:
+def clean_keywords(candidates: Iterable[str], *, known: Iterable[str] = ()) -> list[str]:
     """Return at most 8 usable keywords, in their order.
 
     A keyword has 1 to 4 words and at most 40 characters. Punctuation is dropped. So are words that
@@ -239,18 +239,14 @@ def clean_keywords(candidates: Iterable[object], *, known: Iterable[str] = ()) -
     as new even if it is a part of a longer run, since many engines do not find it by that run.
 
     Args:
-        candidates: What the model proposed; anything that is not text is dropped.
+        candidates: What the model proposed.
         known: Texts with the words that are already in the query, in any case.
     """
     seen = {part for text in known for part in folded_words(text)}
     kept: list[str] = []
-    for candidate in itertools.islice(candidates, MAX_CANDIDATES):
-        if len(kept) >= MAX_KEYWORDS:
-            break
-        if not isinstance(candidate, str) or len(candidate) > MAX_CHARACTERS:
-            continue
-        words = phrase_parts(candidate)
-        if len(words) > MAX_WORDS:
+    for candidate in candidates:
+        words = phrase_parts(candidate) if len(candidate) <= MAX_CHARACTERS else []
+        if len(kept) >= MAX_KEYWORDS or len(words) > MAX_WORDS:
             continue
         new: list[str] = []
         taken: set[str] = set()

@@ -174,7 +174,6 @@ class LoraOptions:
         schedule: Whether the learning rate falls linearly to 0 or stays constant. With a rate as
             large as .003, each step moves the model's preference for a position; the linear
             schedule lets that settle.
-        clip: The largest norm of all gradients together.
         seed: The seed of the adapter's first weights and of dropout.
         checkpoint_every: The number of steps between checkpoints.
     """
@@ -185,7 +184,6 @@ class LoraOptions:
     modules: tuple[str, ...] = ATTENTION
     learning_rate: float = 0.003
     schedule: Literal["linear", "constant"] = "linear"
-    clip: float = 1.0
     seed: int = 0
     checkpoint_every: int = 25
 
@@ -299,7 +297,6 @@ def train(
             num_train_epochs=1,
             learning_rate=options.learning_rate,
             lr_scheduler_type=options.schedule,
-            max_grad_norm=options.clip,
             seed=options.seed,
             logging_steps=1,
             logging_nan_inf_filter=False,

@@ -66,7 +66,7 @@ async def with_retries(
     attempts: int = 4,
     longest_wait: float = 30.0,
     total: float = float("inf"),
-    on_retry: Callable[[int, BaseException], None] | None = None,
+    before_wait: Callable[[tenacity.RetryCallState], None] | None = None,
 ) -> T:
     """Await ``call()``, and retry it after errors for which :func:`can_heal` is true.
 
@@ -78,7 +78,7 @@ async def with_retries(
         attempts: The largest number of attempts.
         longest_wait: In seconds, for one wait.
         total: In seconds; no attempt starts later than this.
-        on_retry: Is called before each wait, with the number of the failed attempt and its error.
+        before_wait: Is called before each wait, with the attempt that failed.
 
     Raises:
         Exception: The error of the last attempt.
@@ -92,17 +92,13 @@ async def with_retries(
         asked = retry_after(error_of(state))
         return backoff(state) if asked is None else asked
 
-    def tell(state: tenacity.RetryCallState) -> None:
-        if on_retry:
-            on_retry(state.attempt_number, error_of(state))
-
     retrying = tenacity.AsyncRetrying(
         stop=tenacity.stop_after_attempt(attempts) | tenacity.stop_before_delay(total),
         wait=wait,
         retry=tenacity.retry_if_exception(
             lambda error: can_heal(error) and (retry_after(error) or 0.0) <= longest_wait
         ),
-        before_sleep=tell,
+        before_sleep=before_wait,
         sleep=asyncio.sleep,
         reraise=True,
     )

@@ -203,12 +203,11 @@ def unchecked_warning(attributor: Attributor) -> str | None:
     checked attributor of the same name; of several checks, one that is not ``better`` counts.
     """
     name, identity = attributor.name, identity_of(attributor)
-    of_name = [it for it in known_checks() if it.attributor == name]
-    checks = [it for it in of_name if identity in (None, it.identity)]
+    known = [it for it in known_checks() if it.attributor == name]
+    checks = [it for it in known if identity in (None, it.identity)]
     if not checks:
-        now = " with these weights, this server and these prompts" if of_name else ""
         return (
-            f"The attributor '{name}' was never checked{now}, so its verdicts may be worth "
+            f"The attributor '{name}' was never checked as it is now, so its verdicts may be worth "
             f"nothing; try: fairqr attribution check notables --attributor '{name}'."
         )
     check = min(checks, key=lambda it: it.finding == "better")

@@ -46,22 +46,17 @@ def open_attributor(
         prompts: For ``llm``; defaults to the shipped prompts and the user's own.
         concurrency: For ``llm``, how many questions are open at once over all calls.
             Other attributors run one batch after the other.
-        options: More for the :class:`ChatModel` that ``llm`` opens, such as ``base_url``.
+        options: More for the :class:`ChatModel` that ``llm`` opens, such as ``base_url``; other
+            attributors ignore them.
 
     Raises:
-        InputError: The attributor does not exist, a number is out of range, or an option does not
-            fit this attributor.
+        InputError: The attributor does not exist, or a number is out of range.
         ModelUnavailableError: The name of a chat model is malformed.
     """
     parsed = AttributorName.parse(name)
     kind, model = parsed.kind, parsed.model
     if kind not in ("overlap", "transformers", "llm") or (kind == "overlap" and model):
         raise InputError(f"There is no attributor '{name}'; choose {', '.join(ATTRIBUTORS)}.")
-    if options and kind != "llm":
-        raise InputError(
-            f"The attributor '{kind}' asks no server; leave {next(iter(options))} out, or choose "
-            "llm."
-        )
     if kind == "overlap":
         return OverlapAttributor(parsed)  # faster than a cache
     if kind == "transformers":

@@ -24,9 +24,6 @@ A reply with its key takes about 1 kB, so about half a million fit. That is enou
 experiment, and not too much for a cache folder.
 """
 
-MAX_REPLIES = 10_000
-"""How many replies are kept in memory."""
-
 
 def cache_key(**parts: Any) -> str:
     """Return the key of a question: a hash of everything that can change the reply."""
@@ -62,9 +59,7 @@ class ReplyCache:
         """Return what is stored, by key."""
         if self._file is not None:
             return _objects(await asyncio.to_thread(self._file.get_many, keys))
-        found = {key: self._memory.pop(key) for key in keys if key in self._memory}
-        self._memory |= found  # now the most recently used
-        return _objects(found)
+        return _objects({key: self._memory[key] for key in keys if key in self._memory})
 
     async def put_many(self, values: Mapping[str, Mapping[str, Any]]) -> None:
         """Store several objects, all or none."""
@@ -73,8 +68,6 @@ class ReplyCache:
             await asyncio.to_thread(self._file.put_many, texts)
             return
         self._memory |= texts
-        while len(self._memory) > MAX_REPLIES:
-            del self._memory[next(iter(self._memory))]
 
     async def batches(self, size: int) -> AsyncIterator[dict[str, dict[str, Any]]]:
         """Yield everything in the file, ``size`` objects at a time."""

@@ -19,7 +19,7 @@ from fairqr.agents.models.cache import ReplyCache, cache_key
 from fairqr.agents.models.language_model import Exchange, LanguageModel, TokenRelay
 from fairqr.agents.models.local import CONTEXT_TOKENS, check_local, local_turn
 from fairqr.agents.models.replies import Completion, Messages, Question, Usage, Wanted
-from fairqr.base.errors import InputError, ModelError
+from fairqr.base.errors import ModelError
 from fairqr.base.loops import PerLoop
 from fairqr.base.retries import with_retries
 from fairqr.base.telemetry import current_span
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import AIMessage, AIMessageChunk
     from langchain_core.runnables import RunnableConfig
+    from tenacity import RetryCallState
 
 # Any other word may be free text of the server, which we must not record.
 FINISH_REASONS = ("stop", "length", "content_filter", "end_turn", "max_tokens", "stop_sequence")
@@ -59,7 +60,6 @@ class ChatModel(LanguageModel):
 
     Raises:
         ModelUnavailableError: The name or the URL is malformed.
-        InputError: The timeout is not positive.
     """
 
     def __init__(
@@ -75,10 +75,6 @@ class ChatModel(LanguageModel):
     ) -> None:
         super().__init__(name, cache)
         self._provider, self._model = provider.split_name(name)
-        if not timeout > 0:
-            raise InputError(
-                f"The timeout of a model must be more than 0 seconds, not {timeout:g}."
-            )
         self.base_url = provider.base_url_for(self._provider, base_url)
         self._timeout = timeout
         self._attempts = attempts
@@ -250,7 +246,7 @@ class ChatModel(LanguageModel):
 
         try:
             most, total = self._attempts, 2 * self._timeout
-            reply = await with_retries(attempt, attempts=most, total=total, on_retry=_note_retry)
+            reply = await with_retries(attempt, attempts=most, total=total, before_wait=_note_retry)
             if isinstance(reply, Exception):
                 raise reply
             return reply
@@ -294,9 +290,10 @@ class ChatModel(LanguageModel):
         return whole
 
 
-def _note_retry(number: int, error: BaseException) -> None:
-    kind = type(error).__name__
-    current_span().event("fairqr.retry", **{"fairqr.attempt": number, "error.type": kind})
+def _note_retry(failed: RetryCallState) -> None:
+    kind = type(failed.outcome and failed.outcome.exception()).__name__
+    tried = {"fairqr.attempt": failed.attempt_number, "error.type": kind}
+    current_span().event("fairqr.retry", **tried)
 
 
 def _complaint(text: str, wrong: ValueError) -> Messages:

@@ -25,12 +25,6 @@ from fairqr.base.neural import PretrainedModel, load_causal, load_pretrained, st
 from fairqr.prompts.budget import PromptBudget
 from fairqr.prompts.template import PromptTemplate
 
-WITHOUT_TEMPLATE = (
-    "{{ begin }}{% for message in messages %}{{ message.role | capitalize }}: "
-    "{{ message.content }}\n\n{% endfor %}Assistant:"
-)
-"""The chat template of models that have none: each message is a paragraph that names its role."""
-
 BEAMS = 4
 """As in "Towards Fair RAG" (arXiv 2409.11598): the same ranking always gives the same answer."""
 
@@ -305,8 +299,8 @@ def _joined(messages: Sequence[Mapping[str, str]]) -> str:
 def encode(tokenizer: Any, messages: Messages) -> list[int]:
     """Return the tokens that a model continues with its reply, special ones included.
 
-    They follow the tokenizer's chat template, or :data:`WITHOUT_TEMPLATE`. If the template refuses
-    the role ``system``, those messages go to the beginning of the first other message.
+    They follow the tokenizer's chat template. If it refuses the role ``system``, those messages go
+    to the beginning of the first other message.
 
     Special tokens inside a message are broken up. Otherwise a document could end the message.
     """
@@ -324,12 +318,8 @@ def encode(tokenizer: Any, messages: Messages) -> list[int]:
 
 
 def _templated(tokenizer: Any, messages: Messages) -> list[int]:
-    # Only what the tokenizer itself puts before a text stands there without a template.
-    before = tokenizer("")["input_ids"][:1]
     tokens: list[int] = tokenizer.apply_chat_template(
         messages,
-        chat_template=tokenizer.chat_template or WITHOUT_TEMPLATE,
-        begin=tokenizer.bos_token if before == [tokenizer.bos_token_id] else "",
         add_generation_prompt=True,
         # If a model thought aloud first, we would weigh its thoughts instead of its reply.
         enable_thinking=False,
@@ -348,15 +338,11 @@ def _plain(text: str, special: Sequence[str]) -> str:
 def label_tokens(tokenizer: Any, labels: Sequence[str]) -> list[int]:
     """Return the token of each label at the beginning of a reply.
 
-    After a chat template, a reply begins without a space; after ``Assistant:``, with one.
-
     Raises:
         ValueError: A label is not a single token, or is the same token as another one.
     """
-    before = "" if tokenizer.chat_template else "Assistant:"
-    texts = [before, *(f"{before} {label}".strip() for label in labels)]
-    start, *replies = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts)
-    tokens = [reply[-1] for reply in replies if reply[:-1] == start]
+    replies = [tokenizer(label, add_special_tokens=False)["input_ids"] for label in labels]
+    tokens = [reply[0] for reply in replies if len(reply) == 1]
     if len({*tokens, tokenizer.unk_token_id} - {tokenizer.unk_token_id}) < len(labels):
         raise ValueError(f"the model has no token of its own for each of {' and '.join(labels)}")
     return tokens

@@ -9,12 +9,12 @@ import re
 import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from fairqr.agents.models.local import start_local
 from fairqr.agents.models.replies import Question, Status
 from fairqr.base.errors import ModelError, ModelUnavailableError, one_line
 from fairqr.base.retries import is_used_up, status_of
+from fairqr.base.secrets import without_secrets
 from fairqr.base.settings import is_web_address, text_of
 
 if TYPE_CHECKING:
@@ -227,11 +227,6 @@ async def open_client(
 
     try:
         return await asyncio.to_thread(make)
-    except ImportError as error:
-        raise ModelUnavailableError(
-            f"The provider of {name} is not installed ({one_line(error)}); install its "
-            "package for LangChain."
-        ) from None
     except Exception as error:
         why = redacted(error, options.get("api_key"))
         raise ModelUnavailableError(f"The model {name} cannot be used: {why}") from None
@@ -301,7 +296,7 @@ def translated(
         kind = "invalid_request"
         what = f"refused the request ({code}: {redacted(error, api_key)})"
     elif "Connect" in name or name in ("ReadError", "RemoteProtocolError"):
-        kind, where = "unavailable", f" at {_shown(base_url)}" if base_url else ""
+        kind, where = "unavailable", f" at {without_secrets(base_url)}" if base_url else ""
         what = f"cannot be reached{where}, or broke off the connection; check that its server runs"
     elif is_given:
         # We do not show its text, which may contain a secret of the client.
@@ -327,10 +322,3 @@ def redacted(error: BaseException, api_key: Any = None) -> str:
         if len(secret) >= 6:  # a shorter value is a placeholder, and replacing it would harm words
             text = text.replace(secret, "…")
     return one_line(_SECRET.sub("…", text)).rstrip(".")
-
-
-def _shown(url: str) -> str:
-    """Return a URL without credentials and parameters."""
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    return f"{parts.scheme}://{host}{f':{parts.port}' if parts.port else ''}{parts.path}"

@@ -79,10 +79,6 @@ class TestCheck:
             ),
             (["none.jsonl"], "none.jsonl cannot be read"),
             (["EMPTY"], "has no pairs"),
-            (
-                ["PAIRS", "--base-url", "http://127.0.0.1:1/v1"],
-                "The attributor 'overlap' asks no server; leave base_url out",
-            ),
         ],
     )
     def test_what_is_wrong_is_one_sentence(

@@ -51,14 +51,6 @@ class TestBound:
         assert path.stat().st_size < LIMIT * 1.1
         assert list(path.parent.iterdir()) == [path]
 
-    async def test_a_memory_is_bounded_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("fairqr.agents.models.cache.MAX_REPLIES", 2)
-        memory = ReplyCache()
-        await memory.put_many({"a": {"n": 1}, "b": {"n": 2}})
-        assert await memory.get_many(["a"]) == {"a": {"n": 1}}
-        await memory.put_many({"c": {"n": 3}})
-        assert await memory.get_many(["a", "b", "c"]) == {"a": {"n": 1}, "c": {"n": 3}}
-
     def test_processes_may_write_and_drop_at_once(self, path: Path) -> None:
         """Two that fill the same new file keep it whole and below the limit."""
         workers = [

@@ -150,7 +150,7 @@ class TestRemembering:
         remember(good.model_copy(update=renamed))
         assert unchecked_warning(one) is None
         warning = unchecked_warning(two) or ""
-        assert "was never checked with these weights, this server and these prompts" in warning
+        assert "was never checked as it is now" in warning
         remember(good.model_copy(update={**renamed, "identity": identity_of(two)}))
         assert unchecked_warning(one) is unchecked_warning(two) is None
 
@@ -172,4 +172,4 @@ class TestRemembering:
         gc.collect()
         exchanged = open_attributor(f"transformers:{folder}")
         await exchanged.start()
-        assert "was never checked with these weights" in (unchecked_warning(exchanged) or "")
+        assert "was never checked as it is now" in (unchecked_warning(exchanged) or "")

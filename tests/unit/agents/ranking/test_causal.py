@@ -177,15 +177,6 @@ class TestPrompts:
         assert len(special) == 3, "the message's own, and the reply's begin"
         assert "im_end" in tokenizer.decode(tokens, skip_special_tokens=True)
 
-    @pytest.mark.parametrize("begins", [False, True])
-    def test_without_a_template_roles_are_words(self, tmp_path: Path, begins: bool) -> None:
-        """The tokens are those of the text as the tokenizer itself encodes it."""
-        tokenizer, _ = parts(save_causal(tmp_path / "bare", template=None, begins=begins))
-        text = "System: which passage is more relevant\n\nUser: query: a fair ranking\n\nAssistant:"
-        assert encode(tokenizer, MESSAGES) == tokenizer(text)["input_ids"]
-        spaced = label_tokens(tokenizer, ("A", "B"))
-        assert tokenizer.batch_decode([[token] for token in spaced]) == [" A", " B"]
-
     def test_a_template_that_refuses_the_role_system(self, tmp_path: Path) -> None:
         """Such messages stand at the beginning of the user's, as Gemma wants it."""
         template = (
