@@ -56,10 +56,8 @@ def wanted_exporters() -> list[str]:
 
     Returns:
         Names as in ``OTEL_TRACES_EXPORTER``: ``otlp``, ``console`` or an installed exporter. The
-        list is empty if no variable asks for any, or if ``OTEL_SDK_DISABLED`` is true.
+        list is empty if no variable asks for any.
     """
-    if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
-        return []
     default = "otlp" if any(os.environ.get(name, "").strip() for name in ENDPOINTS) else "none"
     chosen = os.environ.get("OTEL_TRACES_EXPORTER", "").strip() or default
     return [name.strip() for name in chosen.split(",") if name.strip() not in ("", "none")]

@@ -25,6 +25,5 @@ def library(
     try:
         return import_module(name)
     except ImportError:
-        package = name.partition(".")[0]
-        message = f"{what} needs {package}; install it with: pip install 'fairqr[{extra}]'"
+        message = f"{what} needs {name}; install it with: pip install 'fairqr[{extra}]'"
         raise error(message) from None

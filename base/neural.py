@@ -203,9 +203,6 @@ def _new_causal(name: str, adapter: str) -> PretrainedModel:
     if not adapter:
         return base
     peft = library("peft", f"The adapter {adapter}", "tune", ModelUnavailableError)
-    # Peft would look for a missing file on the hub.
-    if not any(Path(adapter).glob("adapter_model.*")):
-        raise ModelUnavailableError(f"{adapter} has no adapter_model; name a finished training.")
     try:
         with quiet():
             # Peft only warns, and goes on with what stood there by chance.

@@ -43,9 +43,8 @@ def can_heal(error: BaseException) -> bool:
     if status is None:
         names = [kind.__name__ for kind in type(error).__mro__]
         return "TimeoutError" in names or any(map(_CONNECTION_ERROR.fullmatch, names))
-    if status == 429:
-        return not is_used_up(error)
-    return status == 408 or (status >= 500 and status != 501)
+    is_passing = status in (408, 429) or (status >= 500 and status != 501)
+    return is_passing and not is_used_up(error)
 
 
 def retry_after(error: BaseException) -> float | None:

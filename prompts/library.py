@@ -14,8 +14,6 @@ SHIPPED = Path(__file__).parent / "templates"
 DEFAULT_VERSIONS = {"refine": "v4", "listwise": "v2", "pairwise": "v2"}
 """The default version of each prompt; ``v1`` for all others."""
 
-Key = tuple[str, str]
-
 _DOCUMENTS = "question documents"
 _PAIR = "premise hypothesis"
 
@@ -66,7 +64,7 @@ class PromptLibrary:
         self._own = {key: _read(path) for key, path in _places(own).items()} if own else {}
         self._shipped = _places(SHIPPED)
 
-    def names(self) -> list[Key]:
+    def names(self) -> list[tuple[str, str]]:
         """Return the ids and versions of all prompts, sorted."""
         return sorted({*self._shipped, *self._own})
 
@@ -109,13 +107,12 @@ def check_contract(template: PromptTemplate) -> None:
         needed = known & set(names.split())
         if wrong := sorted((set(used) - known) | (needed - set(used))):
             raise PromptError(
-                f"The prompt {name} is wrong about the {what} '{wrong[0]}'; it must have "
-                f"{', '.join(sorted(needed)) or 'none'}, and may have "
-                f"{', '.join(sorted(known)) or 'none'}."
+                f"The prompt {name} is wrong about the {what} '{wrong[0]}'; it takes "
+                f"'{names}', where ? marks what may be left out."
             )
 
 
-def _places(folder: Path) -> dict[Key, Path]:
+def _places(folder: Path) -> dict[tuple[str, str], Path]:
     return {(path.parent.name, path.stem): path for path in folder.glob("*/*.yaml")}
 
 

@@ -155,7 +155,7 @@ def _visible(character: str) -> str:
 
 
 def load_template(path: Path) -> PromptTemplate:
-    """Read a prompt from a file.
+    """Read a prompt from a file, whose folder and name are its id and version.
 
     Raises:
         PromptError: The file is missing, is not YAML, or is not a prompt; the message says what is
@@ -172,17 +172,13 @@ def load_template(path: Path) -> PromptTemplate:
         )
     data = parse_yaml(content, path, "prompt", PromptError)
     if isinstance(data, dict):
+        # A copy under another name is another prompt, whatever it says of itself.
+        data |= {"id": path.parent.name, "version": path.stem}
         data["sha256"] = hashlib.sha256(content).hexdigest()
     try:
-        template = PromptTemplate.model_validate(data)
+        return PromptTemplate.model_validate(data)
     except ValidationError as error:
         where, reason = first_problem(error)
         raise PromptError(
             f"The prompt {path} is wrong{f' at {where}' if where else ''}: {reason}."
         ) from None
-    if template.name != f"{path.parent.name}/{path.stem}":
-        raise PromptError(
-            f"The prompt {path} says that it is {template.name}, but its path says "
-            f"{path.parent.name}/{path.stem}; change one of them."
-        )
-    return template

@@ -51,8 +51,7 @@ class LlmAttributor(CachedAttributor):
         at_once: How many questions are open at once over all calls; at least 1.
 
     Raises:
-        InputError: The concurrency is less than 1, or a threshold was chosen for a model that is
-            known to give no probabilities.
+        InputError: The concurrency is less than 1.
     """
 
     def __init__(
@@ -60,8 +59,6 @@ class LlmAttributor(CachedAttributor):
     ) -> None:
         if at_once < 1:
             raise InputError(f"The concurrency must be at least 1, not {at_once}.")
-        if name.threshold is not None and not model.gives_probabilities:
-            raise InputError(_no_threshold(model.name))
         # The chat model caches its replies; here equal pairs within a call are merged.
         super().__init__(name.model_copy(update={"model": model.name}))
         prompts = prompts or PromptLibrary()
@@ -116,20 +113,16 @@ class LlmAttributor(CachedAttributor):
         if choice.status != "unsupported":
             return Entailment(choice.status, message=choice.message, usage=choice.usage)
         if self._chosen is not None:
-            message = _no_threshold(self._model.name)
+            message = (
+                f"The model {self._model.name} gives no probabilities to compare with the "
+                "threshold of attribution; leave the threshold out."
+            )
             return Entailment("unsupported", message=message, usage=choice.usage)
         reply = await self._model.ask(Question(self._asked, values, _SCHEMA, _verdict_of))
         usage = choice.usage + reply.usage
         if reply.status != "ok":
             return Entailment(reply.status, message=reply.message, usage=usage)
         return Entailment("ok", bool(reply.value["entailed"]), usage=usage)
-
-
-def _no_threshold(model: str) -> str:
-    return (
-        f"The model {model} gives no probabilities to compare with the threshold of attribution; "
-        "leave the threshold out."
-    )
 
 
 def _verdict_of(value: Mapping[str, Any]) -> Mapping[str, Any]:

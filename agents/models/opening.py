@@ -60,7 +60,7 @@ def open_language_model(
         options: More for :class:`ChatModel`; a model in this process ignores them.
 
     Raises:
-        ModelUnavailableError: The name is malformed, or ``feedback``.
+        ModelUnavailableError: The name is malformed.
     """
     name = name or default_model()
     if (model := _model_after(CAUSAL, name, "causal:smollm2-135m")) is None:
@@ -100,13 +100,8 @@ def _model_after(kind: str, name: str, example: str) -> str | None:
     """Return the model after a prefix, or None if the name has another one or none.
 
     Raises:
-        ModelUnavailableError: There is no model after it, or the name is ``feedback``.
+        ModelUnavailableError: There is no model after it.
     """
-    if name == FeedbackRefiner.name:
-        raise ModelUnavailableError(
-            "Relevance feedback refines queries; it neither ranks nor writes. Name a language "
-            "model, such as openai:gpt-4o or local:smollm2-135m."
-        )
     prefix, _, model = name.partition(":")
     if prefix == kind and not model:
         raise ModelUnavailableError(f"The name '{name}' lacks a model; write it like {example}.")

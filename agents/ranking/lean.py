@@ -128,7 +128,6 @@ class PairFigures:
         log_odds_replies: The number of replies with probabilities.
         log_odds_mean: The mean of ln P(first label) − ln P(second label). Above 0, the model
             prefers the first position. None without replies.
-        log_odds_deviation: The standard deviation (n − 1); None for fewer than two replies.
     """
 
     pairs: int
@@ -154,7 +153,6 @@ class PairFigures:
     averaged_p: float | None
     log_odds_replies: int
     log_odds_mean: float | None
-    log_odds_deviation: float | None
 
     @property
     def failed(self) -> int:
@@ -216,7 +214,6 @@ def pair_figures(outcomes: Iterable[PairOutcome], random: np.random.Generator) -
         averaged_p=sign_test(int(above.sum()), int(below.sum())),
         log_odds_replies=known.size,
         log_odds_mean=float(known.mean()) if known.size else None,
-        log_odds_deviation=float(known.std(ddof=1)) if known.size > 1 else None,
     )
 
 

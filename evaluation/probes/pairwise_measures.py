@@ -182,7 +182,6 @@ def figure_row(figures: PairFigures) -> dict[str, Any]:
         "equal": figures.averaged_equal,
         "log_odds_replies": figures.log_odds_replies,
         "log_odds_mean": figures.log_odds_mean,
-        "log_odds_deviation": figures.log_odds_deviation,
     }
     for name in SHARES:
         row |= share_columns(name, getattr(figures, name))

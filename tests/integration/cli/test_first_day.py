@@ -95,7 +95,8 @@ def test_a_folder_without_rights(closed: Path) -> None:
 
 def test_a_cache_without_rights(closed: Path) -> None:
     said = fails("models", "pull", before=without_rights_of_root, FAIRQR_CACHE_DIR=str(closed))
-    assert "(Permission denied): make it writable, or name another folder in FAIRQR_CACHE" in said
+    assert "(Permission denied): make room or make it writable, or name another" in said
+    assert "FAIRQR_CACHE_DIR" in said
 
 
 def test_a_port_in_use() -> None:

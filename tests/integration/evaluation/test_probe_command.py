@@ -608,7 +608,7 @@ def test_a_wrong_key_is_no_verdict_on_a_query(
         (["--set", "prompts.pairwise=v77"], "There is no prompt pairwise/v77"),
         (["--corpus", "nowhere"], "There is no index 'nowhere'"),
         (["--retriever", "dense"], "only ranks in its own way"),
-        (["--model", "feedback"], "it neither ranks nor writes"),
+        (["--model", "feedback"], "names no provider"),
         (["--model", "causal:"], "lacks a model"),
     ],
 )

@@ -571,6 +571,8 @@ class TestWeighing:
             (completion({"content": None, "refusal": "No."}), "refused"),
             (weighs({"The": 0.9}), "parse_error"),
             ("no token", "parse_error"),
+            # llama.cpp gives no probability of a token that is only part of a character.
+            (says("\ufffd"), "parse_error"),
         ],
     )
     async def test_other_failures_are_not_taken_for_that(

@@ -173,10 +173,7 @@ def printed(script: str, **variables: str) -> str:
 AWAY = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
 
 
-@pytest.mark.parametrize(
-    "variables",
-    [{}, {**AWAY, "OTEL_TRACES_EXPORTER": "none"}, {**AWAY, "OTEL_SDK_DISABLED": "True"}],
-)
+@pytest.mark.parametrize("variables", [{}, {**AWAY, "OTEL_TRACES_EXPORTER": "none"}])
 def test_where_nothing_is_wanted_nothing_of_opentelemetry_is_loaded(
     variables: dict[str, str],
 ) -> None:

@@ -230,7 +230,7 @@ async def test_four_pairs_are_no_finding(engine: SearchEngine) -> None:
 
 @pytest.mark.parametrize(
     ("text", "status"),
-    [("I am sorry, but I cannot help with that.", "refused"), ("A and B", "both")],
+    [("I am sorry, but I cannot help with that.", "refused"), ("A and B", "parse_error")],
 )
 async def test_a_model_that_does_not_answer_is_a_status_and_not_an_exception(
     engine: SearchEngine, text: str, status: str

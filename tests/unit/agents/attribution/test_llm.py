@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -159,28 +158,9 @@ async def test_one_bound_holds_for_all_calls(model_server: ModelServer) -> None:
         await judging.judge([PAIR, RED])
 
 
-@pytest.mark.parametrize(
-    ("name", "concurrency", "told"),
-    [
-        ("llm:anthropic:any", 0, "at least 1, not 0"),
-        ("llm:anthropic:any?threshold=0.9", 8, "leave the threshold out"),
-    ],
-)
-def test_what_cannot_work_is_refused_before_anything_is_asked(
-    name: str, concurrency: int, told: str
-) -> None:
-    with pytest.raises(InputError, match=told):
-        open_attributor(name, concurrency=concurrency)
-
-
-async def test_nothing_is_asked_twice(model_server: ModelServer, clean_environment: Path) -> None:
-    """Neither within a call nor by the next process; the cached cost is told."""
-    model_server.does(YES)
-    first = await judge(model_server, cache=True).judge([PAIR, PAIR])
-    again = await judge(model_server, cache=True).judge([PAIR])
-    assert len(model_server.asked) == 1
-    assert [v.score for v in first + again] == pytest.approx([0.75] * 3)
-    assert again[0].usage.cached_calls == 1
+def test_a_concurrency_of_0_is_refused() -> None:
+    with pytest.raises(InputError, match="at least 1, not 0"):
+        open_attributor("llm:anthropic:any", concurrency=0)
 
 
 @given(st.text(alphabet="ab ", max_size=300), st.integers(10, 60), st.integers(0, 9))

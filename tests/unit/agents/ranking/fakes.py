@@ -10,7 +10,6 @@ from typing import Any
 
 from fairqr.agents.models.replies import OnToken, Question, Reply, Usage, Wanted
 from fairqr.agents.ranking.rankers import RankItem
-from fairqr.base.errors import ModelUnavailableError
 
 _PASSAGE = re.compile(r"^\[(\d+)\] Article (\d+)", re.MULTILINE)
 
@@ -35,10 +34,9 @@ class OrderingModel:
     def __init__(self, context_tokens: int | None = None) -> None:
         self.context_tokens = context_tokens
         self.asked: list[Question] = []
-        self.started: list[Wanted] = []
 
     async def start(self, wanted: Wanted = "object") -> None:
-        self.started.append(wanted)
+        """Nothing is needed."""
 
     async def write(
         self, question: Question, deadline: float | None = None, on_token: OnToken | None = None
@@ -58,7 +56,6 @@ class WeighingModel:
         mass: The probability of both labels together.
         unsupported: Whether it turns out not to give probabilities.
         answer: A choice or a text to answer instead.
-        missing: Whether it cannot be started.
     """
 
     name = "test:weighing"
@@ -72,17 +69,15 @@ class WeighingModel:
         mass: float = 0.9,
         unsupported: bool = False,
         answer: Any = None,
-        missing: bool = False,
     ) -> None:
         self._odds, self._reply, self._mass = odds, reply, mass
-        self._unsupported, self._answer, self._missing = unsupported, answer, missing
+        self._unsupported, self._answer = unsupported, answer
         self.gives_probabilities = True
         self.asked: list[tuple[str, dict[str, str], float | None]] = []
-        self.started: list[Wanted] = []
         self.at_once = self.most_at_once = 0
 
     async def start(self, wanted: Wanted = "object") -> None:
-        self.started.append(wanted)
+        """Nothing is needed."""
 
     async def write(
         self, question: Question, deadline: float | None = None, on_token: OnToken | None = None
@@ -103,8 +98,6 @@ class WeighingModel:
         return self._answer or Reply("ok", value, usage=Usage(1))
 
     async def _take(self, how: str, question: Question, deadline: float | None) -> tuple[str, str]:
-        if self._missing:
-            raise ModelUnavailableError("The model is not there.")
         self.asked.append((how, dict(question.values), deadline))
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)

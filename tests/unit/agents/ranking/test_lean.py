@@ -81,7 +81,7 @@ class TestFigures:
         assert none.protected.value is none.votes.value is none.log_odds_mean is None
         assert (none.p, none.position_p, none.over_queries) == (None, None, None)
         drawn = figures([PairOutcome("a", P, U, (2, 1)), PairOutcome("b", P, "timeout", (3, None))])
-        assert (drawn.log_odds_replies, drawn.log_odds_mean, drawn.log_odds_deviation) == (3, 2, 1)
+        assert (drawn.log_odds_replies, drawn.log_odds_mean) == (3, 2)
 
 
 def judged(kinds: str, queries: int = 10) -> Verdict:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairqr.agents.models.replies import Question
+from fairqr.agents.models.replies import Question, Reply
 from fairqr.agents.ranking.listwise import ListwiseRanker, windows
 from fairqr.agents.ranking.rankers import Cost, ItemRanking, RankerOptions, RankItem
 from fairqr.base.errors import InputError
@@ -133,6 +133,20 @@ class TestRanking:
         assert await asking.rank("q", articles(range(n))) == ItemRanking(tuple(range(n)))
         assert asking.cost("q", articles(range(n))) == Cost()
         assert model.asked == []
+
+    async def test_a_window_that_fails_keeps_its_order_and_the_next_ones_are_asked(self) -> None:
+        class Failing(OrderingModel):
+            async def write(self, question: Question, *more: Any) -> Reply:
+                reply = await super().write(question, *more)
+                said = {"text": "I'm sorry, but I cannot rank people."}
+                failed = [Reply("timeout", message="Late."), Reply("ok", said), reply]
+                return failed[len(self.asked) - 1]
+
+        order = random.Random(7).sample(range(40), 40)
+        found = await ranker(Failing()).rank("physicist", articles(order))
+        assert (found.asked, found.failures) == (3, {"timeout": 1, "refused": 1})
+        assert (found.message, found.failed) == ("Late.", False)
+        assert [order[it] for it in found.order] == [*sorted(order[:20]), *order[20:]]
 
 
 class TestRoom:

@@ -23,8 +23,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("causal:", "write it like causal:smollm2-135m"),
         ("causal", "write it like causal:smollm2-135m"),
-        ("feedback", "Relevance feedback refines queries; it neither ranks nor writes"),
-        ("gpt", "names no provider"),
+        ("feedback", "names no provider"),
     ],
 )
 def test_names_that_are_no_models(name: str, sentence: str) -> None:

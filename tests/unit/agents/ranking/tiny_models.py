@@ -46,15 +46,12 @@ def question(query: str = "a fair ranking", *, max_tokens: int = 8, **options: A
     return Question(prompt, {"query": query}, **options)
 
 
-def save_causal(
-    folder: Path, *, template: str | None = CHAT, begins: bool = False, context: int = CONTEXT
-) -> Path:
+def save_causal(folder: Path, *, template: str = CHAT, context: int = CONTEXT) -> Path:
     """Save a Llama of two layers with a byte-level tokenizer.
 
     Args:
         folder: Where.
         template: Its chat template.
-        begins: Whether the tokenizer puts a token before each text.
         context: How many tokens it reads and writes.
     """
     import tokenizers
@@ -72,10 +69,6 @@ def save_causal(
         show_progress=False,
     )
     pieces.train_from_iterator([TEXT] * 3, trainer)
-    if begins:
-        pieces.post_processor = tokenizers.processors.TemplateProcessing(
-            single="<|begin|> $A", special_tokens=[("<|begin|>", 0)]
-        )
     tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=pieces,
         bos_token="<|begin|>",
