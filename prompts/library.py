@@ -107,7 +107,7 @@ def check_contract(template: PromptTemplate) -> None:
         needed = known & set(names.split())
         if wrong := sorted((set(used) - known) | (needed - set(used))):
             raise PromptError(
-                f"The prompt {name} is wrong about the {what} '{wrong[0]}'; it takes "
+                f"The prompt {name} is wrong about the {what} '{', '.join(wrong)}'; it takes "
                 f"'{names}', where ? marks what may be left out."
             )
 

@@ -393,7 +393,11 @@ class TestPrompts:
             ("id: refine", "id: [", "is not valid YAML"),
             ("role: user", "role: king", "is wrong at messages.1.role"),
             ("max_tokens: ", "max_tokens: -", "is wrong at defaults.max_tokens"),
-            ("keywords]\ndefaults", "mood]\ndefaults", "wrong about the output 'mood'; it takes"),
+            (
+                "keywords]\ndefaults",
+                "mood]\ndefaults",
+                "the output 'keywords, mood'; it",
+            ),
         ],
     )
     def test_a_prompt_of_ones_own_that_is_wrong(

@@ -220,7 +220,7 @@ class TestContracts:
                 {"output": ["keywords", "mood"]},
                 "the output 'mood'; it takes",
             ),
-            ("lamp3", "question documents", {}, "field of the item 'score'; it"),
+            ("lamp3", "question documents", {}, "of the item 'score, text'; it"),
             (
                 "lamp3",
                 "question documents",
