@@ -48,7 +48,9 @@ SAMPLE_WORDS = (
     "time year world first life work people day new great city country family school history "
     "made born known large small"
 )
-SAMPLED_FOR_EACH = 10
+SAMPLE_QUERIES = tuple(Query(word, 10) for word in SAMPLE_WORDS.split())
+"""The searches that collect a sample of documents of an engine that cannot list all it has."""
+
 USUAL_SIMILARITY = (0.2, 0.1)
 """Mean and deviation with MiniLM; used when common words find no documents."""
 
@@ -120,31 +122,6 @@ def rank_evidence(ids: Sequence[str], ranking: Sequence[str]) -> FloatArray:
     """Return (60 + 1)/(60 + rank) of documents in a ranking, 0 outside of it, shape (len(ids),)."""
     worth = dict(zip(ranking, relevance_by_rank(len(ranking)).tolist(), strict=True))
     return np.array([worth.get(id_, 0.0) for id_ in ids])
-
-
-@dataclass(frozen=True, slots=True)
-class Background:
-    """The vectors of a sample of documents, from an engine that cannot list all it has.
-
-    Attributes:
-        vectors: Vectors of length 1, shape (m, d).
-    """
-
-    vectors: Float32Array
-
-    @classmethod
-    def of(cls, vectors: Float32Array) -> Background:
-        """Take the vectors of documents; zero vectors mean "no vector" and are left out."""
-        return cls(vectors[vectors.any(axis=1)])
-
-    @staticmethod
-    def sample() -> list[Query]:
-        """Return the searches that collect the sample: common words."""
-        return [Query(word, SAMPLED_FOR_EACH) for word in SAMPLE_WORDS.split()]
-
-    def standardised(self, query: Float32Array, cosines: FloatArray) -> FloatArray:
-        """Return cosines with a query; see :func:`standardised`."""
-        return standardised(cosines, self.vectors @ query)
 
 
 def standardised(

@@ -32,10 +32,10 @@ from fairqr.retrieval.fairness.relevance import (
     CALIBRATED,
     FUSED,
     POOL,
-    Background,
     fused_best,
     moved_toward,
     rank_evidence,
+    standardised,
 )
 from fairqr.retrieval.sources.documents import value_at
 
@@ -141,7 +141,7 @@ class FieldHybridEngine(EngineOverWords):
         lexical: ElasticsearchEngine,
         field: VectorSearch,
         encoder: Encoder,
-        background: Background,
+        background: Float32Array,
     ) -> None:
         """Take what :meth:`open` has prepared."""
         super().__init__(lexical)
@@ -191,7 +191,7 @@ class FieldHybridEngine(EngineOverWords):
         vectors = field.read(answers[-1]["hits"]["hits"], mark.dimensions)
         if not vectors.any():
             return None
-        return cls(lexical, field, encoder, Background.of(vectors))
+        return cls(lexical, field, encoder, vectors[vectors.any(axis=1)])
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
         """Answer all queries in at most three requests.
@@ -200,7 +200,7 @@ class FieldHybridEngine(EngineOverWords):
         """
         require_groups(self, queries)
         words = [query.words if query.is_ranking else "" for query in queries]
-        dimensions = self.background.vectors.shape[1]
+        dimensions = self.background.shape[1]
         vectors = await run_together(encode_query(self._encoder, it, dimensions) for it in words)
         return await self.lexical.run(list(map(self._plan, queries, vectors)))
 
@@ -237,7 +237,7 @@ class FieldHybridEngine(EngineOverWords):
         ids = [*scored.ids, *(behind.ids[row] for row in new)]
         chances = self.calibrations.rank.probability(
             rank_evidence(ids, leading.ids),
-            self.background.standardised(moved, np.array([cosines.get(i, np.nan) for i in ids])),
+            standardised(np.array([cosines.get(i, np.nan) for i in ids]), self.background @ moved),
         )
         own_ = min(len(scored), query.n)
         # Given documents have none behind them; see ``Hits.own``.

@@ -52,10 +52,11 @@ from fairqr.retrieval.fairness.relevance import (
     CALIBRATED,
     LIKELY,
     POOL,
-    Background,
+    SAMPLE_QUERIES,
     fused_best,
     moved_toward,
     rank_evidence,
+    standardised,
 )
 from fairqr.retrieval.sources.documents import ProgressFunction
 from fairqr.retrieval.texts.sendable import sendable
@@ -141,10 +142,10 @@ class TextReader:
         with_terms: Whether terms are needed; without, there are none.
 
     Attributes:
-        background: The vectors of a sample of documents, which the owner sets.
+        background: The vectors of a sample of documents, none of zeros, which the owner sets.
     """
 
-    background: Background
+    background: Float32Array
 
     def __init__(self, engine: SearchEngine, vectors: KeptVectors, *, with_terms: bool) -> None:
         self.engine, self.vectors, self._with_terms = engine, vectors, with_terms
@@ -181,7 +182,7 @@ class TextReader:
         vectors: Float32Array,
         rankings: tuple[Sequence[int], Float32Array],
     ) -> FloatArray:
-        """Return the similarity of documents in standard deviations; see :class:`Background`.
+        """Return the similarity of documents in standard deviations; see :func:`standardised`.
 
         Args:
             query: The vector of the query, shape (d,).
@@ -193,7 +194,7 @@ class TextReader:
         nearest = np.argsort(-np.vecdot(candidates, query), kind="stable").tolist()
         moved = moved_toward(query, candidates[fused_best([by_words, nearest])])
         cosines = np.where(vectors.any(axis=1), np.vecdot(vectors, moved), np.nan)
-        return self.background.standardised(moved, cosines)
+        return standardised(cosines, self.background @ moved)
 
 
 class EncodedPoolEngine(EngineOverWords):
@@ -247,9 +248,9 @@ class EncodedPoolEngine(EngineOverWords):
             FairqrError: Any error of the engine.
         """
         texts = TextReader(lexical, await KeptVectors.of(encoder), with_terms=False)
-        found = await lexical.search(Background.sample())
+        found = await lexical.search(SAMPLE_QUERIES)
         sample = await texts.read([id_ for hits in found for id_ in hits.ids], progress)
-        texts.background = Background.of(texts.stacked(sample.values()))
+        texts.background = texts.stacked(it for it in sample.values() if it.vector.any())
         return cls(texts, keeps_order=keeps_order)
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
@@ -396,7 +397,7 @@ class TextRelevance:
         texts = TextReader(engine, await KeptVectors.of(encoder), with_terms=True)
         ids, is_run = set[str](), "new_queries" not in engine.capabilities
         if not is_run:
-            ids = {id_ for hits in await engine.search(Background.sample()) for id_ in hits.ids}
+            ids = {id_ for hits in await engine.search(SAMPLE_QUERIES) for id_ in hits.ids}
         if not ids and len({*queries}) >= FEWEST_QUERIES:
             # By hashes, so that neither the order of the queries nor a rank chooses.
             most, depth = (SAMPLED, WHOLE_RUN) if is_run else (SAMPLED_QUERIES, SAMPLED_FROM_EACH)
@@ -407,7 +408,7 @@ class TextRelevance:
         ordered = sorted(ids)
         sample = await texts.read(ordered, progress)
         spoken = [sample[id_] for id_ in ordered if len(sample[id_].terms)]
-        texts.background = Background.of(texts.stacked(spoken))
+        texts.background = texts.stacked(text for text in spoken if text.vector.any())
         return cls(texts, Reference([text.terms for text in spoken]))
 
     async def estimate_ids(self, query: str, ids: Sequence[str]) -> Estimates | None:

@@ -253,7 +253,7 @@ async def test_similarities_are_read_against_a_random_sample(
             monkeypatch.setitem(engine_module.RANDOM, "seed", seed)
             async with opened(source, tmp_path) as engine:
                 assert isinstance(engine, FieldHybridEngine)
-                drawn.append(engine.background.vectors)
+                drawn.append(engine.background)
     allowed = [id_ for id_ in some if DOCUMENTS[id_].fields["gender"] == "female"]
     rows = np.array([VECTORS[id_] for id_ in allowed])
     assert {len(vectors) for vectors in drawn} == {60}
