@@ -264,7 +264,7 @@ class Lists:
         options: TrainingOptions,
         more: Mapping[str, FloatArray] | None = None,
         start: FloatArray | None = None,
-    ) -> tuple[LinearModel, float, int]:
+    ) -> LinearModel:
         """Minimise loss(X·w) + ½·l2·|w|² by L-BFGS (Liu & Nocedal 1989), with scipy.
 
         It ends when the gradient is nearly 0, when no step lowers the loss any more, or after the
@@ -275,9 +275,6 @@ class Lists:
             options: The options of the training.
             more: Columns beside the features by name, each of shape (Q, N); they stay as they are.
             start: The initial weights; 0 by default.
-
-        Returns:
-            The model, its loss, and the number of steps taken.
         """
         from scipy import optimize
 
@@ -293,13 +290,12 @@ class Lists:
         limits = {"maxiter": steps, "maxfun": 50 * steps, "gtol": 1e-7, "ftol": 0.0}
         begin = np.zeros(columns.shape[2]) if start is None else start
         found = optimize.minimize(objective, begin, jac=True, method="L-BFGS-B", options=limits)
-        model = LinearModel(
+        return LinearModel(
             features=(*FEATURES, *more),
             means=(*self.means.tolist(), *[0.0] * len(more)),
             scales=(*self.scales.tolist(), *[1.0] * len(more)),
             weights=tuple(found.x.tolist()),
         )
-        return model, float(found.fun), int(found.nit)
 
 
 class TrainedModel(BaseModel, frozen=True):
@@ -404,8 +400,6 @@ class DeltrModel(TrainedModel):
         protected: Its protected groups.
         model: The model of the features; the last one marks protected documents.
         training: The options of the training.
-        loss: The final loss over the examples.
-        iterations: The number of steps taken.
     """
 
     name: Literal["deltr"] = "deltr"
@@ -413,8 +407,6 @@ class DeltrModel(TrainedModel):
     protected: tuple[str, ...]
     model: LinearModel
     training: DeltrTraining
-    loss: float
-    iterations: int
 
     @model_validator(mode="after")
     def _features_fit(self) -> Self:
@@ -501,15 +493,12 @@ def train_deltr(examples: Sequence[TopicExample], options: DeltrTraining) -> Del
         return deltr_loss(scores, lists.grades, lists.mask, contrasts, options.gamma)
 
     start = np.random.default_rng(options.seed).normal(0.0, 0.01, size=len(FEATURES) + 1)
-    model, value, iterations = lists.fit(loss, options, {"protected": padded(marks)}, start)
     return DeltrModel(
         topics=len(examples),
         dimension=every[0].dimensions[dimension],
         protected=protected,
-        model=model,
+        model=lists.fit(loss, options, {"protected": padded(marks)}, start),
         training=options,
-        loss=value,
-        iterations=iterations,
     )
 
 
@@ -531,8 +520,6 @@ class DlfModel(TrainedModel):
         relevance: The relevance model.
         fairness: The fairness model; its last columns are the target features.
         training: The options of the training.
-        relevance_loss: The final loss of the relevance model over the examples.
-        fairness_loss: The final loss of the fairness model over the examples.
     """
 
     name: Literal["dlf"] = "dlf"
@@ -540,8 +527,6 @@ class DlfModel(TrainedModel):
     relevance: LinearModel
     fairness: LinearModel
     training: TrainingOptions
-    relevance_loss: float
-    fairness_loss: float
 
     @model_validator(mode="after")
     def _features_fit(self) -> Self:
@@ -683,14 +668,10 @@ def train_dlf(examples: Sequence[TopicExample], options: TrainingOptions) -> Dlf
     def by_distribution(scores: FloatArray) -> tuple[float, FloatArray]:
         return distribution_loss(scores, lists.mask, memberships, targets)
 
-    relevance, relevance_loss, _ = lists.fit(by_relevance, options)
-    fairness, fairness_loss, _ = lists.fit(by_distribution, options, told)
     return DlfModel(
         topics=len(examples),
         dimensions={name: tuple(every[0].groups[a]) for a, name in dimensions.items()},
-        relevance=relevance,
-        fairness=fairness,
+        relevance=lists.fit(by_relevance, options),
+        fairness=lists.fit(by_distribution, options, told),
         training=options,
-        relevance_loss=relevance_loss,
-        fairness_loss=fairness_loss,
     )
