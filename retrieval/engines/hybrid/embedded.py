@@ -188,7 +188,7 @@ class VectorEngine(EngineOverWords):
         """Take what :meth:`open` has prepared; no vectors are loaded yet."""
         super().__init__(lexical)
         self.retriever, self._texts = f"{self.kind}:{texts.mark.name}", texts
-        self._stamp: tuple[int, int] | None = None
+        self._encoded: Snapshot | None = None
         self._folder = VectorFolder(lexical.folder / VECTORS / key_of(texts.mark.name), texts.mark)
         self._vectors = np.zeros((0, texts.dimensions), dtype=np.float32)
 
@@ -214,31 +214,29 @@ class VectorEngine(EngineOverWords):
             IndexVersionError: The index was rebuilt or deleted in the meantime.
         """
         engine = cls(lexical, await KeptVectors.of(encoder))
-        await engine._update(progress)
+        await engine._update(await asyncio.to_thread(lexical.snapshot), progress)
         return engine
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
         """Answer all queries, each with at most ``n`` hits."""
         require_groups(self, queries)
-        if await asyncio.to_thread(self.lexical.stamp) not in (self._stamp, None):
-            await self._update()
-        encoded = await asyncio.gather(*map(self._encoded, queries))
-        return await asyncio.to_thread(self._search, queries, encoded)
+        now = await asyncio.to_thread(self.lexical.snapshot)
+        if now is not self._encoded:
+            await self._update(now)
+        vectors = await asyncio.gather(*map(self._vector_of, queries))
+        return await asyncio.to_thread(self._search, now, queries, vectors)
 
-    async def _encoded(self, query: Query) -> Float32Array | None:
+    async def _vector_of(self, query: Query) -> Float32Array | None:
         """Return the vector of a query, or None if its answer needs no vectors."""
         if query.n < 1 or query.every_word:
             return None
         return await self._texts.encode_query(query.words)
 
-    async def _update(self, progress: ProgressFunction | None = None) -> None:
+    async def _update(self, now: Snapshot, progress: ProgressFunction | None = None) -> None:
         """Encode the documents that have no row yet.
 
         Waits if another process is doing so.
         """
-        # Read this first: later writes then make the next search look again.
-        stamp = await asyncio.to_thread(self.lexical.stamp)
-        now = await asyncio.to_thread(self.lexical.snapshot)
         documents = await asyncio.to_thread(lambda: len(now.live))
         try:
             # With nothing to encode we need neither the lock nor the right to write.
@@ -248,13 +246,14 @@ class VectorEngine(EngineOverWords):
                 # Not in a thread: many may be waiting, and there are few threads.
                 async with AsyncFileLock(self._folder.folder / "lock", run_in_executor=False):
                     await self._encode_missing(now, progress)
-            self._vectors = await asyncio.to_thread(self._folder.load)
+            loaded = await asyncio.to_thread(self._folder.load)
         except OSError as error:
             raise IndexUnavailableError(
                 f"The vectors of the index '{self.name}' cannot be saved in {self._folder.folder} "
                 f"({error.strerror or error}); fix that, or use the retriever bm25."
             ) from None
-        self._stamp = stamp
+        # Another search may have loaded more of them meanwhile.
+        self._encoded, self._vectors = now, max(self._vectors, loaded, key=len)
 
     async def _encode_missing(self, now: Snapshot, progress: ProgressFunction | None) -> None:
         """Encode the documents that have no row; the caller holds the lock."""
@@ -272,17 +271,12 @@ class VectorEngine(EngineOverWords):
     # The methods below block and run in threads.
 
     def _search(
-        self, queries: Sequence[Query], encoded: Sequence[Float32Array | None]
+        self, now: Snapshot, queries: Sequence[Query], vectors: Sequence[Float32Array | None]
     ) -> list[Hits]:
-        # Another search may replace the vectors meanwhile, by more of them.
-        now, rows = self.lexical.snapshot(), self._vectors
-        if (missing := len(now.live) - len(rows)) > 0:
-            # Written a moment ago; the next search encodes them.
-            rows = np.pad(rows, ((0, missing), (0, 0)))
-        rows = rows[: len(now.live)]
+        rows = self._vectors[: len(now.live)]
         return [
             now.answer(query) if vector is None else self._answer(now, rows, query, vector)
-            for query, vector in zip(queries, encoded, strict=True)
+            for query, vector in zip(queries, vectors, strict=True)
         ]
 
     def _answer(
